@@ -1,0 +1,42 @@
+"""Sections of an experiment: frozen pydantic models, and how a plain function becomes one.
+
+`Section` is the base of everything that stands in an experiment's YAML file. `options` turns a function's keyword-only
+parameters into a section, so that a partition or a network states each option once, where it is used.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Collection
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+
+class Section(BaseModel):
+    """A frozen part of an experiment; unknown fields are errors, defaults are checked, NaN is refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+
+def options(
+    function: Callable[..., Any], name: str, base: type[Section] = Section, skip: Collection[str] = ()
+) -> type[Section]:
+    """A section whose fields are the keyword-only parameters of `function`.
+
+    Args:
+        function: a function or class; annotations may be `Annotated[type, Field(...)]` with bounds, title (the paper's
+            symbol) and description.
+        name: the section's class name.
+        base: the section that it extends.
+        skip: parameters that are not options (a generator, say).
+    """
+    call = function.__init__ if inspect.isclass(function) else function  # type: ignore[misc]
+    hints = typing.get_type_hints(call, include_extras=True)
+    fields: dict[str, Any] = {
+        p.name: (hints[p.name], ... if p.default is p.empty else p.default)
+        for p in inspect.signature(call).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.name not in skip
+    }
+    return create_model(name, __base__=base, __doc__=inspect.getdoc(function), **fields)
