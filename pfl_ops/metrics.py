@@ -1,0 +1,174 @@
+"""From one value a client to the numbers that are tracked. Pure functions on NumPy arrays.
+
+Statistics are unweighted over clients: every client counts once, however much data it has. Accuracies are fractions.
+NaN stands for a client that has none, because it holds no sample to be scored on: it is left out and counted.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pfl_ops import rng
+
+Split = Literal["val", "validation", "test"]
+
+STAGES = ("L1", "L2", "G")
+STATISTICS = ("mean", "std", "worst", "q10", "q50", "q90")
+
+
+def summarise(values: ArrayLike) -> dict[str, float]:
+    """Mean, spread and quantiles over clients.
+
+    Args:
+        values: one accuracy a client, [C]; NaN: left out.
+    Returns:
+        mean; std, of the clients at hand (population: divided by their number, not by one less); worst, the smallest;
+        q10, q50, q90, with linear interpolation. Empty where no value is left.
+    """
+    present = _present(values)
+    if not len(present):
+        return {}
+    q10, q50, q90 = np.quantile(present, [0.1, 0.5, 0.9])
+    found = (present.mean(), present.std(), present.min(), q10, q50, q90)
+    return dict(zip(STATISTICS, map(float, found), strict=True))
+
+
+def rho(values: ArrayLike, eps: float) -> int:
+    """ρ_ε: how many clients lie above ε, strictly. NaN does not."""
+    # one float32 rounding below: 0.8 as a float32 is 0.800000012, and 4 of 5 right is not above 0.8
+    return int((_present(values) > eps + 1e-7).sum())
+
+
+def acc_sum(local: float, pooled: float) -> float:
+    """Acc = Acc(L) + Acc(G), between 0 and 2: the FLIU paper's single number for a stage."""
+    return local + pooled
+
+
+def tracked(
+    stage: str, split: Split, view: str, values: ArrayLike, eps: float = 0.95, prefix: str = ""
+) -> dict[str, float]:
+    """The tracked keys of one stage and view.
+
+    Args:
+        stage: L1, L2 or G.
+        split: where the samples come from; "validation" is written "val".
+        view: local, global, or `synthetic_view(c)`.
+        values: one accuracy a client, [C], or the single one of a model that all share.
+        eps: threshold of rho, in the local view.
+        prefix: "final/" or "best/".
+    Returns:
+        `val/L1/local/mean`, ... for every statistic, and in the local view `val/L1/local/rho_95` and
+        `val/L1/local/clients`, the number of clients behind them. Empty where no client has a value: absent, not zero.
+    """
+    start = key(split, stage, view, prefix=prefix)
+    keys = {f"{start}/{name}": value for name, value in summarise(values).items()}
+    if keys and view == "local":
+        keys[f"{start}/rho_{_percent(eps)}"] = float(rho(values, eps))
+        keys[f"{start}/clients"] = float(len(_present(values)))
+    return keys
+
+
+def with_acc(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The same metrics, and `{split}/{stage}/acc` for every stage that has a mean in both views."""
+    found = dict(metrics)
+    for name, local in metrics.items():
+        start, slash, _ = name.rpartition("/local/mean")
+        if slash and f"{start}/global/mean" in metrics:
+            found[f"{start}/acc"] = acc_sum(local, metrics[f"{start}/global/mean"])
+    return found
+
+
+def key(split: Split, stage: str, *rest: str, prefix: str = "") -> str:
+    """A tracked key: `key("validation", "L1", "local", "mean")` is "val/L1/local/mean"."""
+    return prefix + "/".join(["val" if split == "validation" else split, stage, *rest])
+
+
+def synthetic_view(percent: float) -> str:
+    """The view's name in keys: synthetic_50."""
+    return f"synthetic_{percent:g}"
+
+
+def by_client(correct: ArrayLike, owner: ArrayLike, n_clients: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Accuracy of each model on each client's samples, from one pass over everybody's.
+
+    Args:
+        correct: whether model i is right on sample j, [C, n] or [n] for one model; or any score a sample.
+        owner: client of each sample, int [n].
+        n_clients: N.
+    Returns:
+        accuracies [C, N] (or [N]), NaN for clients without a sample, and the clients' numbers of samples, [N].
+    """
+    owner = np.asarray(owner)
+    values = np.asarray(correct, dtype=np.float64)
+    sizes = np.bincount(owner, minlength=n_clients)
+    sums = np.stack([np.bincount(owner, weights=row, minlength=n_clients) for row in np.atleast_2d(values)])
+    means = np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0)
+    return means.reshape(*values.shape[:-1], n_clients), sizes
+
+
+def companions(client: int, n_clients: int, percent: float, seed: int) -> NDArray[np.int64]:
+    """The other clients whose test sets are joined to a client's own: a random `percent` of them, sorted.
+
+    Their number is `percent` of N - 1, rounded to the nearest, halves up (ours). A client's choice depends on (seed,
+    client) and nothing else; a smaller percentage takes a part of a larger one's, so that curves over c do not jump.
+    """
+    others = np.delete(np.arange(n_clients), client)
+    number = int(np.floor(percent / 100 * len(others) + 0.5))
+    return np.sort(rng.generator(seed, "synthetic", client).permutation(others)[:number])
+
+
+def synthetic(
+    accuracy: ArrayLike, sizes: ArrayLike, percent: float, *, seed: int, clients: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    """S-acc(c): each model on its client's own test set joined with those of a random c percent of the other clients.
+
+    S-acc_k = Σ_{j ∈ {k} ∪ R_k} n_j acc_kj / Σ_{j ∈ {k} ∪ R_k} n_j; c = 0 is the local view, c = 100 the global one.
+
+    Args:
+        accuracy: of client k's model on client j's samples, [C, N], as `by_client` gives; [N]: one model for all.
+        sizes: n_j, number of samples, [N]; equal numbers where test sets are thought to be cut to one size (FedPG).
+        percent: c, 0 to 100.
+        seed: the run's.
+        clients: whose models the rows are, int [C]; none: all N in order.
+    Returns:
+        S-acc of each, [C]; NaN where the joined set is empty.
+    Source: FedPG's experiments.
+    """
+    weights = np.asarray(sizes, dtype=np.float64)
+    n = len(weights)
+    rows = np.arange(n) if clients is None else np.asarray(clients)
+    matrix = np.broadcast_to(np.asarray(accuracy, dtype=np.float64), (len(rows), n))
+    scores = np.full(len(rows), np.nan)
+    for i, k in enumerate(rows.tolist()):
+        joined = np.append(companions(k, n, percent, seed), k)
+        joined = joined[weights[joined] > 0]
+        if len(joined):
+            scores[i] = np.average(matrix[i, joined], weights=weights[joined])
+    return scores
+
+
+def pareto(points: ArrayLike) -> NDArray[np.bool_]:
+    """Which points no other one beats: at least as good everywhere and better somewhere; larger is better.
+
+    Args:
+        points: [n, objectives]; a row with NaN is never in the front.
+    Returns:
+        bool [n]; equal points are all in it, or none.
+    """
+    table = np.asarray(points, dtype=np.float64)
+    front: NDArray[np.bool_] = np.logical_not(np.isnan(table).any(axis=1))
+    for i in np.flatnonzero(front):
+        beaten_by = (table >= table[i]).all(axis=1) & (table > table[i]).any(axis=1)
+        front[i] = not beaten_by.any()
+    return front
+
+
+def _present(values: ArrayLike) -> NDArray[np.float64]:
+    flat = np.asarray(values, dtype=np.float64).reshape(-1)
+    return flat[~np.isnan(flat)]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.6g}"

@@ -1,0 +1,258 @@
+"""What a network is, how one is built, and which networks a federation can hold."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from pfl_ops import rng
+from pfl_ops.errors import PflOpsError
+from pfl_ops.models import MODELS, ModelSection, register
+
+Shape = tuple[int, ...]
+"""Of one sample, as the data sets state it: (height, width, channels), or (features,)."""
+
+
+class Network(nn.Module):
+    """scores = head(body(x)).
+
+    Args:
+        body: the feature extractor, plain layers by name, in order; parameters keep these names everywhere.
+        n_features: D, the length of body(x).
+        n_classes: L.
+    """
+
+    body: nn.Sequential
+    head: nn.Linear
+
+    def __init__(self, body: Mapping[str, nn.Module], n_features: int, n_classes: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential()
+        for name, layer in body.items():
+            self.body.add_module(name, layer)
+        self.head = nn.Linear(n_features, n_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """f(body; x): [B, channels, height, width] or [B, d] -> [B, D]."""
+        out: Tensor = self.body(x)
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, channels, height, width] or [B, d] -> scores [B, L]."""
+        out: Tensor = self.head(self.body(x))
+        return out
+
+
+def image(shape: Shape, name: str, poolings: int) -> tuple[int, int, int]:
+    """Check that `shape` is an image on which a network can pool.
+
+    Returns:
+        Channels of the input, height and width after `poolings` times 2x2.
+    Raises:
+        PflOpsError: feature vectors, or an image too small; the message names both sizes.
+    """
+    if len(shape) != 3:
+        raise PflOpsError(
+            f"model '{name}' needs images, but a sample here is a vector of {math.prod(shape)} features; "
+            "take model mlp or linear"
+        )
+    height, width, channels = shape
+    least = 2**poolings
+    if min(height, width) < least:
+        raise PflOpsError(
+            f"model '{name}' pools {poolings} times and needs images of at least {least} x {least}, "
+            f"got {height} x {width}; take model mlp or linear"
+        )
+    return channels, height // least, width // least
+
+
+def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Network:
+    """The network of a section, with its first parameters Θ⁰.
+
+    They are drawn as PyTorch's layers draw them, by a generator of (seed, "model") alone, or read from
+    `section.weights`. The process's own generator is left as it was.
+
+    Args:
+        section: name and options.
+        shape: of one sample, (height, width, channels) or (features,).
+        n_classes: L.
+        seed: the run's.
+    Returns:
+        A float32 network on the CPU, checked by `check`.
+    Raises:
+        PflOpsError: the network can't take this shape, breaks the rules of `check`, or its weights don't fit.
+    """
+    name = section.name
+    chosen = {key: value for key, value in section if key not in ("name", "weights")}
+    with torch.random.fork_rng(devices=[]):
+        # the CPU's generator only: torch.manual_seed would also reseed the GPUs, which fork_rng is told to leave out
+        torch.random.default_generator.manual_seed(rng.torch_seed(seed, "model"))
+        try:
+            network = MODELS.get(name).network(shape, n_classes, **chosen)
+        except PflOpsError:
+            raise
+        except Exception as error:  # a user's constructor may raise anything
+            raise PflOpsError(
+                f"model '{name}' can't be built for samples of shape {shape}: {type(error).__name__}: {error}"
+            ) from error
+    if section.weights is not None:
+        _load(network, section.weights, name)
+    check(network, example_of(shape), name)
+    if network.head.out_features != n_classes:
+        raise PflOpsError(
+            f"model '{name}': its head has {network.head.out_features} outputs, the data {n_classes} classes"
+        )
+    return network  # a user's own, too, has body and head: `check` saw to it
+
+
+def example_of(shape: Shape) -> Tensor:
+    """Two samples of made-up numbers in the form that a network sees: [2, channels, height, width], or [2, d]."""
+    seen = (shape[2], *shape[:2]) if len(shape) == 3 else shape
+    return torch.linspace(-1.0, 1.0, 2 * math.prod(shape)).view(2, *seen)
+
+
+def check(network: nn.Module, example: Tensor | None = None, name: str = "") -> bool:
+    """Refuse a network that no federation of rows can hold, and say whether copies of it can be stacked.
+
+    A client is a row of parameters and nothing else. So everything trained must be a parameter of `body` or `head`,
+    scores must be head(body(x)), and nothing may be remembered between batches; constant buffers are fine.
+
+    Args:
+        network: any module; nothing in it changes.
+        example: inputs [B, ...]; with them a forward pass is tried, and a stacked one where a layer is not known to
+            allow it. Without them the kinds of layers decide.
+        name: for messages.
+    Returns:
+        True where `torch.func.vmap` can run several parameter sets at once; False for dropout, recurrent layers and
+        control flow that depends on data: these train one client at a time.
+    Raises:
+        PflOpsError: no body or head, parameters outside them, shared by them, or frozen; BatchNorm or other running
+            statistics; a forward pass that fails, does not give [B, L], or is not head(body(x)).
+    """
+    name = name or type(network).__name__
+    _check_parts(network, name)
+    _check_statistics(network, name)
+    if example is not None:
+        _check_forward(network, example, name)
+    layers = list(network.body.modules())  # type: ignore[union-attr]  # a module, by _check_parts
+    if any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) or _drops(layer) for layer in layers):
+        return False
+    if example is None or all(type(layer) in _STACK for layer in layers):
+        return True
+    return _stacks(network.body, example)  # type: ignore[arg-type]
+
+
+_STACK = {
+    *(nn.Sequential, nn.Identity, nn.Flatten, nn.Linear, nn.Conv1d, nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d),
+    *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.GroupNorm, nn.LayerNorm),
+}
+"""Layers that vmap is known to take. The trial of others imports half of PyTorch: 1.6 s, once a process."""
+
+
+def _check_parts(network: nn.Module, name: str) -> None:
+    body, head = getattr(network, "body", None), getattr(network, "head", None)
+    if not isinstance(body, nn.Module) or not isinstance(head, nn.Linear):
+        raise PflOpsError(f"model '{name}' needs a .body (a module) and a .head (an nn.Linear), the last layer")
+    inside = {id(p) for p in body.parameters()}
+    if any(id(p) in inside for p in head.parameters()):
+        raise PflOpsError(f"model '{name}': body and head share a parameter, so they can't be trained or sent apart")
+    inside |= {id(p) for p in head.parameters()}
+    for key, parameter in network.named_parameters():
+        if id(parameter) not in inside:
+            raise PflOpsError(f"model '{name}': parameter '{key}' is neither in .body nor in .head; move it into one")
+        if not parameter.requires_grad:
+            raise PflOpsError(
+                f"model '{name}': parameter '{key}' is frozen, but every parameter is trained; make it a buffer "
+                "(register_buffer), which stays as it is"
+            )
+
+
+def _check_statistics(network: nn.Module, name: str) -> None:
+    for key, layer in network.named_modules():
+        remembers = getattr(layer, "running_mean", None) is not None
+        if remembers or isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise PflOpsError(
+                f"model '{name}': layer '{key}' ({type(layer).__name__}) has statistics over batches, which belong to "
+                "no client's parameters; take GroupNorm instead"
+            )
+
+
+def _drops(layer: nn.Module) -> bool:
+    rate = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else getattr(layer, "dropout", 0.0)
+    return isinstance(rate, int | float) and rate > 0
+
+
+def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
+    buffers = {key: value.clone() for key, value in network.named_buffers()}
+    modes = {layer: layer.training for layer in network.modules()}
+    head: nn.Linear = network.head  # type: ignore[assignment]
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            network(example)  # as in training, where buffers might move
+            network.eval()  # without dropout, so that two passes agree
+            scores, features = network(example), network.body(example)  # type: ignore[operator]
+    except Exception as error:  # a user's forward pass may raise anything
+        raise PflOpsError(
+            f"model '{name}' fails on inputs of shape {tuple(example.shape)}: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        for layer, mode in modes.items():
+            layer.training = mode
+    for what, value, width in (("scores", scores, head.out_features), (".body's features", features, head.in_features)):
+        if not isinstance(value, Tensor) or value.shape != (len(example), width):
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise PflOpsError(f"model '{name}': {what} must have shape {(len(example), width)}, got {got}")
+    with torch.no_grad():
+        if not torch.allclose(head(features), scores, rtol=1e-4, atol=1e-5, equal_nan=True):
+            raise PflOpsError(f"model '{name}': scores must be head(body(x)); move what else it computes into .body")
+        for key, value in network.named_buffers():
+            if not torch.equal(value, buffers[key]):
+                value.copy_(buffers[key])
+                raise PflOpsError(f"model '{name}': buffer '{key}' changes in a forward pass; buffers must be constant")
+
+
+def _stacks(body: nn.Module, example: Tensor) -> bool:
+    """Try it: the gradient of two copies at once."""
+
+    def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        features: Tensor = functional_call(body, (parameters, buffers), (example,))
+        return features.square().sum()
+
+    try:
+        vmap(grad(loss), in_dims=(0, None))(stack_module_state([body, body])[0], dict(body.named_buffers()))
+    except (RuntimeError, NotImplementedError, ValueError, TypeError):
+        return False
+    return True
+
+
+def _load(network: nn.Module, file: str, name: str) -> None:
+    import safetensors
+    from safetensors.torch import load_file
+
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise PflOpsError(f"weights file {path} does not exist")
+    try:
+        given = load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise PflOpsError(f"weights file {path} is not a readable .safetensors file: {error}") from error
+    wanted = dict(network.named_parameters())
+    constant = {key for key, _ in network.named_buffers()}  # a state_dict holds them too; the network has its own
+    for key in sorted((wanted.keys() | given.keys()) - constant):
+        has, needs = given.get(key), wanted.get(key)
+        if has is None or needs is None:
+            where = "lacks" if has is None else "has, beside those of the model,"
+            raise PflOpsError(f"weights file {path} {where} the parameter '{key}' (model '{name}')")
+        if has.shape != needs.shape:
+            raise PflOpsError(
+                f"weights file {path}: '{key}' has shape {tuple(has.shape)}, model '{name}' needs {tuple(needs.shape)}"
+            )
+    with torch.no_grad():
+        for key, parameter in wanted.items():
+            parameter.copy_(given[key])
+
+
+__all__ = ["Network", "Shape", "build", "check", "example_of", "image", "register"]

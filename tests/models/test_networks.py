@@ -1,0 +1,127 @@
+"""The package's networks: sizes, order of layers, first parameters, refusals."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.models import MODELS, build, check
+from pfl_ops.models.base import example_of
+
+IMAGES = {"linear": (8, 8, 1), "mlp": (8, 8, 1), "cnn": (12, 8, 3), "cnn_cifar": (8, 9, 3), "cnn_tiny": (8, 8, 1)}
+
+
+def network(name, shape=(8, 8, 1), n_classes=10, seed=0, **options):
+    return build(MODELS.get(name)(**options), shape, n_classes, seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("linear", (28, 28, 1), 784 * 10 + 10),
+        ("linear", (5,), 5 * 10 + 10),
+        ("mlp", (28, 28, 1), 784 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10),
+        ("cnn", (28, 28, 1), 1_663_370),  # the number in McMahan et al.
+        ("cnn_cifar", (32, 32, 3), 686_090),
+        ("cnn_tiny", (8, 8, 1), 9_258),
+    ],
+)
+def test_number_of_parameters(name, shape, parameters):
+    assert sum(p.numel() for p in network(name, shape).parameters()) == parameters
+
+
+@pytest.mark.parametrize("name", MODELS.names())
+def test_scores_are_the_head_of_the_features(name):
+    model, x = network(name, IMAGES[name], n_classes=7), example_of(IMAGES[name])
+    assert model(x).shape == (2, 7)
+    assert torch.equal(model(x), model.head(model.features(x)))
+    names = [key for key, _ in model.named_parameters()]
+    assert names[-2:] == ["head.weight", "head.bias"]
+    assert all(key.startswith("body.") for key in names[:-2])
+
+
+def test_a_linear_model_has_no_body():
+    assert not list(network("linear").body.parameters())
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn_cifar", "cnn_tiny"])
+def test_pooling_before_relu_is_the_same_function_with_the_same_gradient(name):
+    """max(relu(a), relu(b)) = relu(max(a, b)); both hand the gradient to the first largest entry if it is positive."""
+    model = network(name, IMAGES[name], seed=3).double()
+    x = torch.randn(5, *example_of(IMAGES[name]).shape[1:], generator=torch.Generator().manual_seed(0)).double()
+    layers = dict(model.body.named_children())
+    for i in (1, 2, 3):  # the papers' order
+        if f"pool{i}" in layers:
+            layers[f"pool{i}"], layers[f"relu{i}"] = layers[f"relu{i}"], layers[f"pool{i}"]
+    papers = nn.Sequential(*layers.values())
+    ours, theirs = model.head(model.body(x)), model.head(papers(x))
+    assert torch.equal(ours, theirs)
+    weights = list(model.parameters())
+    left = torch.autograd.grad(ours.logsumexp(1).sum(), weights)
+    right = torch.autograd.grad(theirs.logsumexp(1).sum(), weights)
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(left, right, strict=True))
+    assert all(g.abs().sum() > 0 for g in left)
+
+
+def test_first_parameters_come_from_the_seed_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    one = network("cnn_tiny", seed=5)
+    assert torch.equal(torch.rand(3), expected)  # the process's generator did not move
+    again, other = network("cnn_tiny", seed=5), network("cnn_tiny", seed=6)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(one.head.weight, other.head.weight)
+
+
+@pytest.mark.parametrize("name", MODELS.names())
+def test_networks_can_be_stacked(name):
+    model, x = network(name, IMAGES[name]), example_of(IMAGES[name])
+    assert check(model, x) and check(model)
+    rows, buffers = stack_module_state([model, network(name, IMAGES[name], seed=1)])
+    scores = vmap(lambda p: functional_call(model, (p, buffers), (x,)))(rows)
+    assert torch.allclose(scores[0], model(x), atol=1e-5)
+
+
+def test_options_are_fields_with_bounds():
+    assert network("mlp", (6,), hidden=(4, 3)).body.fc2.weight.shape == (3, 4)
+    assert network("cnn_tiny", hidden=5).head.in_features == 5
+    section = MODELS.get("cnn")
+    assert section().model_dump() == {"name": "cnn", "weights": None, "hidden": 512}
+    for wrong in ({"hidden": 0}, {"widht": 3}, {"name": "mlp"}):
+        with pytest.raises(ValidationError):
+            section(**wrong)
+
+
+def test_sections_survive_pickling():
+    section = MODELS.get("mlp")(hidden=(7,))
+    assert pickle.loads(pickle.dumps(section)) == section
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [
+        ("cnn", (3, 28, 1), "'cnn' pools 2 times and needs images of at least 4 x 4, got 3 x 28"),
+        ("cnn_cifar", (7, 7, 3), "'cnn_cifar' pools 3 times and needs images of at least 8 x 8, got 7 x 7"),
+        ("cnn_tiny", (64,), "'cnn_tiny' needs images, but a sample here is a vector of 64 features"),
+    ],
+)
+def test_an_input_that_cannot_be_pooled_is_refused(name, shape, words):
+    with pytest.raises(PflOpsError, match=words):
+        network(name, shape)
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(PflOpsError, match=r"no model named 'cnn_tin'\. Did you mean 'cnn_tiny'"):
+        MODELS.get("cnn_tin")
+
+
+def test_names_are_listed_without_torch():
+    code = "import sys; from pfl_ops.models import MODELS; MODELS.names(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

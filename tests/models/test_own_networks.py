@@ -1,0 +1,212 @@
+"""Networks that a user brings: registered by name, checked once, refused in one line where rows can't hold them."""
+
+from typing import Annotated
+
+import pytest
+import torch
+from pydantic import Field
+from safetensors.torch import save_file
+from torch import nn
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.models import MODELS, build, check, register
+from pfl_ops.models.base import Network
+
+X = torch.linspace(-1, 1, 48).view(3, 16)
+
+
+class Own(nn.Module):
+    """Any module with body and head; 16 features, 3 classes."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class LastState(nn.Module):
+    """An LSTM over four steps of four features."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 8, batch_first=True)
+
+    def forward(self, x):
+        return self.lstm(x.view(len(x), -1, 4))[0][:, -1]
+
+
+class Branch(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return y if y.sum() > 0 else -y
+
+
+class Residual(nn.Linear):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+@pytest.fixture
+def table():
+    """Takes out again what a test registers."""
+    before = dict(MODELS._found)
+    yield
+    MODELS._found.clear()
+    MODELS._found.update(before)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stackable"),
+    [
+        ([nn.Linear(16, 8), nn.ReLU()], True),
+        ([nn.Linear(16, 8), nn.GroupNorm(2, 8)], True),
+        ([nn.Linear(16, 8), Residual(8, 8)], True),  # not a known layer: tried
+        ([nn.Linear(16, 8), nn.Dropout(0.5)], False),
+        ([nn.Linear(16, 8), nn.Dropout(0.0)], True),
+        ([LastState()], False),
+        ([nn.Linear(16, 8), Branch(8, 8)], False),
+    ],
+    ids=["linear", "group norm", "residual", "dropout", "no dropout", "lstm", "branch"],
+)
+def test_what_can_be_stacked(layers, stackable):
+    assert check(Own(*layers), X) is stackable
+
+
+def test_checking_changes_nothing():
+    model = Own(nn.Linear(16, 8), nn.Dropout(0.5))
+    model.body[1].eval()
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    check(model, X)
+    assert torch.equal(torch.rand(2), expected)
+    assert model.training and model.body[0].training and not model.body[1].training
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x[:, :8]
+
+
+def frozen():
+    model = Own(nn.Linear(16, 8))
+    model.body[0].bias.requires_grad_(False)
+    return model
+
+
+def outside():
+    model = Own(nn.Linear(16, 8))
+    model.scale = nn.Parameter(torch.ones(()))
+    return model
+
+
+def tied():
+    model = Own(nn.Linear(16, 8), nn.Linear(8, 3), nn.Linear(3, 8))
+    model.head.weight = model.body[1].weight
+    return model
+
+
+def headless():
+    model = Own(nn.Linear(16, 8))
+    model.head = nn.Sequential(model.head)
+    return model
+
+
+class Scaled(Own):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Own(nn.Linear(16, 8), nn.BatchNorm1d(8)), r"layer 'body.1' \(BatchNorm1d\) has statistics .* GroupNorm"),
+        (Own(nn.Linear(16, 8), nn.BatchNorm1d(8, track_running_stats=False)), "BatchNorm1d"),  # padding would leak in
+        (Own(nn.Linear(16, 8), nn.InstanceNorm1d(8, track_running_stats=True)), "InstanceNorm1d"),
+        (Own(Counts()), "buffer 'body.0.calls' changes in a forward pass"),
+        (frozen(), "parameter 'body.0.bias' is frozen"),
+        (outside(), "parameter 'scale' is neither in .body nor in .head"),
+        (tied(), "body and head share a parameter"),
+        (headless(), "needs a .body .* and a .head"),
+        (Own(nn.Linear(16, 9)), "fails on inputs of shape"),
+        (Own(nn.Linear(16, 8), nn.Unflatten(1, (1, 8))), r"scores must have shape \(3, 3\), got \(3, 1, 3\)"),
+        (Scaled(nn.Linear(16, 8)), r"scores must be head\(body\(x\)\)"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_refused(model, words):
+    with pytest.raises(PflOpsError, match=f"model '{type(model).__name__}'.*{words}"):
+        check(model, X)
+
+
+def test_a_registered_network_is_built_like_our_own(table):
+    @register("own")
+    class Wide(Network):
+        def __init__(self, shape, n_classes, *, width: Annotated[int, Field(ge=1, description="units")] = 8):
+            super().__init__({"fc": nn.Linear(shape[0], width)}, width, n_classes)
+
+    section = MODELS.get("own")(width=4)
+    assert section.network is Wide
+    assert build(section, (16,), 3, seed=0).head.weight.shape == (3, 4)
+    assert "own" in MODELS.names()
+    assert MODELS.digest("own")  # of this file
+    assert MODELS.digest("cnn") is None
+
+
+def test_the_names_of_our_own_are_taken():
+    with pytest.raises(PflOpsError, match="'cnn' is already defined"):
+        register("cnn")(Scaled)
+
+
+def test_a_constructor_that_fails_is_one_line(table):
+    @register("broken")
+    class Broken(Network):
+        def __init__(self, shape, n_classes):
+            raise IndexError("tuple index out of range")
+
+    with pytest.raises(PflOpsError, match=r"'broken' can't be built for samples of shape \(16,\): IndexError: tuple"):
+        build(MODELS.get("broken")(), (16,), 3, seed=0)
+
+
+def test_a_head_of_the_wrong_width_is_refused(table):
+    @register("narrow")
+    class Narrow(Network):
+        def __init__(self, shape, n_classes):
+            super().__init__({"fc": nn.Linear(shape[0], 4)}, 4, 2)
+
+    with pytest.raises(PflOpsError, match="its head has 2 outputs, the data 3 classes"):
+        build(MODELS.get("narrow")(), (16,), 3, seed=0)
+
+
+def test_weights_from_a_file(tmp_path):
+    section = MODELS.get("cnn_tiny")
+    start = build(section(), (8, 8, 1), 10, seed=7)
+    good = tmp_path / "start.safetensors"
+    save_file(start.state_dict(), good)
+    loaded = build(section(weights=str(good)), (8, 8, 1), 10, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(start.parameters(), loaded.parameters(), strict=True))
+
+    def refusal(path):
+        with pytest.raises(PflOpsError) as error:
+            build(section(weights=str(path)), (8, 8, 1), 10, seed=0)
+        return str(error.value)
+
+    bad = tmp_path / "bad.safetensors"
+    assert "does not exist" in refusal(tmp_path / "none.safetensors")
+    bad.write_bytes(b"not a model")
+    assert "not a readable .safetensors file" in refusal(bad)
+    state = start.state_dict()
+    save_file({k: v for k, v in state.items() if k != "body.fc.bias"}, bad)
+    assert "lacks the parameter 'body.fc.bias'" in refusal(bad)
+    save_file(state | {"more": torch.ones(1)}, bad)
+    assert "has, beside those of the model, the parameter 'more'" in refusal(bad)
+    save_file(state | {"head.bias": torch.ones(3)}, bad)
+    assert "'head.bias' has shape (3,), model 'cnn_tiny' needs (10,)" in refusal(bad)

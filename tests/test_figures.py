@@ -1,0 +1,170 @@
+"""Pictures: what stands in them, that they are drawn, and that the same picture gives the same bytes."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+
+from pfl_ops import figures, metrics
+from pfl_ops.errors import PflOpsError
+
+NAN = float("nan")
+
+
+def records(rounds=6):
+    """Two stages every round; the pooled view of the local models at rounds 0 and 5 only."""
+    found = []
+    for t in range(rounds):
+        values = metrics.tracked("L1", "validation", "local", [0.1 * t, 0.1 * t + 0.2, NAN])
+        values |= metrics.tracked("G", "validation", "global", [0.12 * t])
+        if t % 5 == 0:
+            values |= metrics.tracked("L1", "validation", "global", [0.05 * t, 0.05 * t + 0.1])
+        found.append((t, values | {"train/loss": 1.0}))
+    return found
+
+
+def samples():
+    generator = np.random.default_rng(0)
+    table = generator.integers(0, 90, (10, 10))
+    return {
+        "partition": figures.partition(table, title="LSQS, α = 1"),
+        "names": figures.partition(table, classes=[f"a long name {i}" for i in range(10)]),
+        "scale": figures.partition(generator.integers(0, 9, (12, 62))),
+        "curves": figures.curves(records(), title="fliu"),
+        "clients": figures.clients({"L1": [0.1, NAN, 0.5], "G": [0.4, 0.4]}),
+        "pareto": figures.pareto(generator.random((9, 2)), chosen=3),
+        "history": figures.history([0.5, None, 0.4, 0.7], ["complete", "fail", "pruned", "complete"], "val/L1/acc"),
+    }
+
+
+def boxes(axes):
+    """(row, left, right) of each box in a partition figure."""
+    (bars,) = [artist for artist in axes.collections if isinstance(artist, PolyCollection)]
+    corners = [path.vertices[:4] for path in bars.get_paths()]
+    return [(round(float(c[:, 1].mean()), 6), float(c[:, 0].min()), float(c[:, 0].max())) for c in corners]
+
+
+def test_every_picture_can_be_saved(tmp_path):
+    for name, figure in samples().items():
+        assert isinstance(figure, Figure)
+        path = figures.save(figure, tmp_path / "deep" / f"{name}.png", dpi=50)
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_the_same_picture_gives_the_same_bytes(tmp_path, kind):
+    for run in ("one", "two"):
+        figures.save(figures.curves(records()), tmp_path / f"{run}.{kind}", dpi=50)
+        figures.save(figures.partition([[3, 2], [1, 9]]), tmp_path / f"{run}-partition.{kind}", dpi=50)
+    assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
+    assert (tmp_path / f"one-partition.{kind}").read_bytes() == (tmp_path / f"two-partition.{kind}").read_bytes()
+    assert b"dc:date" not in (tmp_path / f"one.{kind}").read_bytes()
+
+
+def test_a_users_own_settings_do_not_show(tmp_path):
+    import matplotlib
+
+    figures.save(figures.partition([[3, 2]]), tmp_path / "one.png", dpi=50)
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "black"}):
+        figures.save(figures.partition([[3, 2]]), tmp_path / "two.png", dpi=50)
+        assert matplotlib.rcParams["font.size"] == 20
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+def test_a_partition_has_a_row_a_client_as_long_as_its_samples():
+    axes = figures.partition([[1, 2, 3], [0, 0, 0], [4, 0, 4]]).axes[0]
+    assert boxes(axes) == [(0, 0, 1), (0, 1, 3), (0, 3, 6), (2, 0, 4), (2, 4, 8)]
+    assert [text.get_text() for text in axes.texts] == ["6", "0", "8"]
+    assert axes.yaxis_inverted()  # client 0 on top
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("n_clients", [10, 20, 100, 1000])
+def test_partitions_of_any_size_stay_within_a_page(n_clients, tmp_path):
+    figure = figures.partition(np.ones((n_clients, 10), dtype=int))
+    width, height = figure.get_size_inches()
+    assert width == 7.2 and 3 < height < 16
+    assert 8 <= len(figure.axes[0].get_yticks()) <= 21
+    figures.save(figure, tmp_path / "one.svg")
+    assert (tmp_path / "one.svg").stat().st_size < 600_000
+
+
+def test_ten_classes_have_ten_colours_and_more_a_scale():
+    assert len(set(figures.CLASSES)) == 10
+    assert len(figures.partition(np.ones((2, 10))).axes) == 1
+    many = figures.partition(np.ones((2, 100), dtype=int))
+    assert len(many.axes) == 2
+    assert [text.get_text() for text in many.axes[1].get_xticklabels()][:3] == ["0", "10", "20"]
+
+
+def test_curves_show_each_stage_where_it_was_tracked():
+    figure = figures.curves(records())
+    local, pooled = figure.axes
+    assert len(local.lines) == 1 and len(pooled.lines) == 2
+    np.testing.assert_allclose(local.lines[0].get_ydata(), [0.1 * t + 0.1 for t in range(6)])
+    assert pooled.lines[0].get_xdata().tolist() == [0, 5]
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == [figures.MEANINGS["L1"], figures.MEANINGS["G"]]
+    assert local.get_ylabel() == "validation accuracy"
+
+
+def test_clients_are_sorted_and_those_without_samples_left_out():
+    left = figures.clients({"L1": [0.9, NAN, 0.1, 0.5]}).axes[0]
+    assert left.lines[0].get_ydata().tolist() == [0.1, 0.5, 0.9]
+    np.testing.assert_allclose(left.lines[0].get_xdata(), [100 / 6, 50, 500 / 6])
+
+
+def test_pareto_names_the_front():
+    axes = figures.pareto([[0.1, 0.9], [0.5, 0.5], [0.4, 0.4], [NAN, 1.0]], labels=["a", "b", "c", "d"]).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["a", "b"]
+
+
+def test_history_keeps_the_best_so_far():
+    values = [0.5, None, 0.9, 0.7, 0.8]
+    states = ["complete", "fail", "pruned", "complete", "complete"]
+    best = figures.history(values, states).axes[0].lines[0].get_ydata()
+    assert best.tolist() == [0.5, 0.7, 0.8, 0.8]  # a pruned trial's value is not a result
+    least = figures.history(values, states, maximise=False).axes[0].lines[0].get_ydata()
+    assert least.tolist() == [0.5, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: figures.history([]),
+        lambda: figures.history([None]),
+        lambda: figures.pareto(np.empty((0, 2))),
+        lambda: figures.partition([[0]]),
+        lambda: figures.clients({"L1": [1.0]}),
+        lambda: figures.curves(records(1)),
+    ],
+)
+def test_little_or_nothing_can_be_drawn_too(draw, tmp_path):
+    assert figures.save(draw(), tmp_path / "one.png", dpi=40).exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: figures.partition([1, 2]), r"table is \[clients, classes\], got shape \(2,\)"),
+        (lambda: figures.partition([[1, 2]], classes=["a"]), "2 classes, but 1 names"),
+        (lambda: figures.curves([(0, {"train/loss": 1.0})]), "hold no accuracies"),
+        (lambda: figures.clients({"L1": [NAN]}), "no client with an accuracy"),
+        (lambda: figures.save(Figure(), "one.jpg"), r"\.png or \.svg, got 'one\.jpg'"),
+        (lambda: figures.save(Figure(), "/dev/null/one.png"), "can't write the picture"),
+    ],
+)
+def test_what_is_refused(call, words):
+    with pytest.raises(PflOpsError, match=words):
+        call()
+
+
+def test_drawing_imports_neither_pyplot_nor_torch():
+    code = (
+        "import sys; from pfl_ops import figures; heavy = 'matplotlib' in sys.modules; "
+        "figures.partition([[1, 2]]); sys.exit(heavy or 'matplotlib.pyplot' in sys.modules or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,143 @@
+"""Per-client values to tracked numbers, each by hand."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pfl_ops.metrics import (
+    acc_sum,
+    by_client,
+    companions,
+    key,
+    pareto,
+    rho,
+    summarise,
+    synthetic,
+    synthetic_view,
+    tracked,
+    with_acc,
+)
+
+NAN = float("nan")
+
+
+def test_summary_by_hand():
+    """0.2, 0.4, 0.6, 1.0: mean 2.2 / 4; deviations −.35, −.15, .05, .45, squares .1225 + .0225 + .0025 + .2025 = .35.
+
+    Quantiles lie at positions 0.3, 1.5 and 2.7 of 0..3: 0.2 + 0.3·0.2, 0.4 + 0.5·0.2, 0.6 + 0.7·0.4.
+    """
+    found = summarise([0.6, 0.2, 1.0, 0.4])
+    expected = {"mean": 0.55, "std": (0.35 / 4) ** 0.5, "worst": 0.2, "q10": 0.26, "q50": 0.5, "q90": 0.88}
+    assert found == pytest.approx(expected)
+    assert list(found) == list(expected)
+
+
+def test_clients_without_samples_are_left_out():
+    assert summarise([0.5, NAN, 1.0, NAN]) == summarise([0.5, 1.0])
+    assert summarise([NAN, NAN]) == {}
+    assert summarise([]) == {}
+    assert summarise([0.75])["std"] == 0.0
+
+
+def test_rho_counts_those_strictly_above():
+    assert rho([0.94, 0.95, 0.96, 1.0, NAN], 0.95) == 2
+    assert rho(np.float32([0.8, 0.9, 19 / 20]), 0.8) == 2  # 0.8 as a float32 is a little more than 0.8
+
+
+def test_tracked_keys_of_the_local_view():
+    keys = tracked("L1", "validation", "local", [0.9, 0.96, NAN, 0.99])
+    assert set(keys) == {
+        *(f"val/L1/local/{name}" for name in ("mean", "std", "worst", "q10", "q50", "q90", "rho_95", "clients"))
+    }
+    assert keys["val/L1/local/mean"] == pytest.approx(0.95)
+    assert keys["val/L1/local/rho_95"] == 2
+    assert keys["val/L1/local/clients"] == 3
+    assert all(type(value) is float for value in keys.values())
+
+
+def test_tracked_keys_of_other_views():
+    keys = tracked("G", "test", "global", [0.7], prefix="final/")
+    assert set(keys) == {f"final/test/G/global/{name}" for name in ("mean", "std", "worst", "q10", "q50", "q90")}
+    assert keys["final/test/G/global/worst"] == 0.7
+    assert "test/L2/synthetic_50/q90" in tracked("L2", "test", synthetic_view(50), [0.1, 0.2])
+    assert tracked("L2", "test", "local", [NAN]) == {}  # absent, not zero
+
+
+def test_names_of_thresholds():
+    assert "val/L1/local/rho_97.5" in tracked("L1", "val", "local", [1.0], eps=0.975)
+    assert "val/L1/local/rho_7" in tracked("L1", "val", "local", [1.0], eps=0.07)  # 100 · 0.07 = 7.000000000000001
+    assert key("validation", "L1", "acc", prefix="best/") == "best/val/L1/acc"
+
+
+def test_acc_is_there_where_both_views_are():
+    assert acc_sum(0.9, 0.7) == pytest.approx(1.6)
+    given = tracked("L1", "test", "local", [0.8, 1.0]) | tracked("L1", "test", "global", [0.5, 0.7])
+    given |= tracked("L2", "test", "local", [1.0])
+    found = with_acc(given)
+    assert found["test/L1/acc"] == pytest.approx(0.9 + 0.6)
+    assert "test/L2/acc" not in found
+    assert "test/L1/acc" not in given
+    final = with_acc({"final/test/G/local/mean": 0.5, "final/test/G/global/mean": 0.25})
+    assert final["final/test/G/acc"] == 0.75
+
+
+def test_accuracies_by_client_from_one_pass():
+    correct = np.array([[1, 0, 1, 1], [0, 0, 1, 0]], dtype=bool)
+    means, sizes = by_client(correct, [0, 0, 2, 0], n_clients=4)
+    assert sizes.tolist() == [3, 0, 1, 0]
+    np.testing.assert_allclose(means, [[2 / 3, NAN, 1, NAN], [0, NAN, 1, NAN]])
+    alone, _ = by_client(correct[0], [0, 0, 2, 0], n_clients=4)
+    np.testing.assert_allclose(alone, means[0])
+
+
+def test_synthetic_runs_from_the_local_to_the_global_view():
+    """Sizes 1, 2, 5: model 0 is right on .5, .25 and 1 of them; all joined: (1·.5 + 2·.25 + 5·1) / 8 = .75."""
+    accuracy, sizes = np.array([[0.5, 0.25, 1.0], [0.0, 1.0, 0.4], [1.0, 1.0, 0.2]]), [1, 2, 5]
+    np.testing.assert_allclose(synthetic(accuracy, sizes, 0, seed=0), [0.5, 1.0, 0.2])
+    np.testing.assert_allclose(synthetic(accuracy, sizes, 100, seed=0), [0.75, 0.5, 0.5])
+    np.testing.assert_allclose(synthetic(accuracy, [1, 1, 1], 100, seed=0), accuracy.mean(axis=1))
+    (other,) = companions(0, 3, 50, seed=0).tolist()
+    half = (0.5 * 1 + accuracy[0, other] * sizes[other]) / (1 + sizes[other])
+    assert synthetic(accuracy, sizes, 50, seed=0)[0] == pytest.approx(half)
+
+
+def test_synthetic_of_some_rows_and_of_a_shared_model():
+    generator = np.random.default_rng(0)
+    accuracy, sizes = generator.random((7, 7)), generator.integers(1, 9, 7)
+    every = synthetic(accuracy, sizes, 30, seed=1)
+    np.testing.assert_allclose(synthetic(accuracy[[5, 2]], sizes, 30, seed=1, clients=[5, 2]), every[[5, 2]])
+    shared = synthetic(accuracy[0], sizes, 30, seed=1)
+    assert shared[0] == every[0] and len(shared) == 7
+
+
+def test_synthetic_without_own_samples():
+    accuracy, sizes = np.array([[NAN, 0.5], [NAN, 0.25]]), [0, 4]
+    np.testing.assert_allclose(synthetic(accuracy, sizes, 0, seed=0), [NAN, 0.25])
+    np.testing.assert_allclose(synthetic(accuracy, sizes, 100, seed=0), [0.5, 0.25])
+
+
+def test_companions_are_others_nested_and_keyed():
+    for percent, number in ((0, 0), (10, 1), (15, 2), (50, 5), (100, 10)):  # of 10 others; 1.5 is rounded up
+        found = companions(3, 11, percent, seed=4)
+        assert len(found) == number
+        assert 3 not in found
+        assert set(found) <= set(companions(3, 11, 100, seed=4))
+        assert set(companions(3, 11, percent / 2, seed=4)) <= set(found)
+    assert companions(3, 11, 50, 4).tolist() == companions(3, 11, 50, 4).tolist()
+    assert companions(3, 101, 50, 4).tolist() != companions(3, 101, 50, 5).tolist()
+    first, second = companions(99, 101, 50, 4), companions(100, 101, 50, 4)  # nearly the same others: not the same draw
+    assert len(set(first) & set(second)) < 40
+    assert companions(0, 1, 100, 4).tolist() == []
+
+
+def test_pareto_front():
+    points = [[1, 5], [2, 4], [2, 3], [0, 5], [3, 0], [NAN, 9], [1, 5]]
+    assert pareto(points).tolist() == [True, True, False, False, True, False, True]
+    assert pareto(np.empty((0, 2))).tolist() == []
+
+
+def test_metrics_do_not_import_torch():
+    code = "import sys, pfl_ops.metrics; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
