@@ -1,0 +1,130 @@
+"""What every method's file imports: the base class of its hyper-parameters, `register`, and the engine's contract."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.federation.contract import (
+    ClientRows,
+    Layout,
+    Loss,
+    Method,
+    Models,
+    Net,
+    Predict,
+    Rows,
+    Share,
+    Stage,
+    StageName,
+    Stages,
+    State,
+    Task,
+    Update,
+)
+from pfl_ops.federation.round import Round
+from pfl_ops.federation.train import Batch
+from pfl_ops.section import Section
+
+
+class Algorithm(Section, ABC):
+    """A method: its hyper-parameters as fields, its equation as `init`, `round` and `personal`.
+
+    A hyper-parameter is `name: type = Field(default, <bounds>, title=<the paper's symbol>, description=<meaning>)`:
+    `show`, `--help`, `--set` and the search spaces' check read it from there. The class docstring is what `show`
+    prints, so it holds, in this order: one line saying what the method is; the equation of a round in the project's
+    notation (Θ, θ_k, v_k, p_k, η, E, J, B); `State:` names, shapes and meaning; `Stages:` what L1, L2, G are; `Sent:`
+    models down and up; `Source:` authors, title, venue, number of the algorithm; `Deviations:` what differs, or none.
+
+    Attributes:
+        name: how the method is called; set by `register`, and the first key of every dump.
+        recommended: {path: value} for the experiment, weaker than presets, files and flags.
+        requires: {path: value, or a tuple of values, or ... for anything but none} without which the method is not
+            itself; an experiment that differs is refused.
+        because: why, in a few words; shown in brackets behind that refusal.
+    """
+
+    name: ClassVar[str] = ""
+    recommended: ClassVar[Mapping[str, Any]] = {}
+    requires: ClassVar[Mapping[str, Any]] = {}
+    because: ClassVar[str] = ""
+
+    @abstractmethod
+    def init(self, task: Task) -> State:
+        """The state before round 1: a dict of tensors and `task.rows(...)`; no key may appear later."""
+
+    @abstractmethod
+    def round(self, s: State, r: Round) -> tuple[Update, Stages]:
+        """One round for the cohort `r.cohort`.
+
+        Args:
+            s: the state; never written into.
+            r: the engine's verbs for this round (train, walk, sweep, weights, rng, ...).
+        Returns:
+            what changed, whole tensors or `Rows`, names, shapes and dtypes as in `init`; and the stages "L2" and "G".
+        """
+
+    def personal(self, s: State, r: Round) -> Models | None:
+        """L1: what the clients in `r.cohort`, any chunk of all, hold once the round is over; None: no such stage."""
+        return None
+
+    def extra(self, task: Task) -> Mapping[str, tuple[int, ...]]:
+        """Blocks added to the layout before `init`: {name: shape} of an extra exit or head."""
+        return {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_name(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and "name" in values:
+            if values["name"] != cls.name:
+                raise ValueError(f"these are hyper-parameters of '{values['name']}', not of '{cls.name}'")
+            return {key: value for key, value in values.items() if key != "name"}
+        return values
+
+    @model_serializer(mode="wrap")
+    def _name_first(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"name": self.name, **dump(self)}
+
+
+A = TypeVar("A", bound=Algorithm)
+
+
+def register(name: str) -> Callable[[type[A]], type[A]]:
+    """Class decorator: the method is `pfl-ops run <name>` from now on.
+
+    Raises:
+        PflOpsError: the package has a method of that name already.
+    """
+
+    def decorate(cls: type[A]) -> type[A]:
+        ALGORITHMS.add(name, cls)
+        cls.name = name
+        return cls
+
+    return decorate
+
+
+__all__ = [
+    "Algorithm",
+    "Batch",
+    "ClientRows",
+    "Field",
+    "Layout",
+    "Loss",
+    "Method",
+    "Models",
+    "Net",
+    "Predict",
+    "Round",
+    "Rows",
+    "Share",
+    "Stage",
+    "StageName",
+    "Stages",
+    "State",
+    "Task",
+    "Update",
+    "register",
+]

@@ -1,0 +1,329 @@
+"""One experiment, one object: frozen, validated, hashable; whatever is run, tuned or published goes through it.
+
+Files, flags, search spaces and suites all say {path: value}, and all end in `Experiment.override` or `.compose`.
+Importing this imports no torch; naming a method or a network does.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import yaml
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from pfl_ops import precedence, yaml_files
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.data.datasets import DataSection
+from pfl_ops.data.partition import PARTITIONS, Scheme
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training, UniformParticipation
+from pfl_ops.fields import Kinds, Setting, Tree, settings, show
+from pfl_ops.identity import fingerprint, identity
+from pfl_ops.models import MODELS, ModelSection
+from pfl_ops.paths import explain, nest
+from pfl_ops.presets import preset as preset_values
+from pfl_ops.section import Section
+
+if TYPE_CHECKING:
+    from pfl_ops.algorithms.base import Algorithm
+    from pfl_ops.federation.simulate import Simulation
+else:
+    Algorithm = Any  # its module imports torch
+
+PARTITION = Kinds("kind", PARTITIONS, frozenset(Scheme.model_fields) - {"kind"}, precedence.PARTITION)
+MODEL = Kinds("name", MODELS, frozenset(ModelSection.model_fields) - {"name"})
+ALGORITHM = Kinds("name", ALGORITHMS)
+
+FLAGS = {
+    "dataset": "data.name",
+    "partition": "partition.kind",
+    "alpha": "partition.alpha",
+    "clients": "partition.clients",
+    "model": "model.name",
+    "rounds": "training.rounds",
+    "local_epochs": "training.local_epochs",
+    "local_steps": "training.local_steps",
+    "batch_size": "training.batch_size",
+    "lr": "training.lr",
+    "precision": "training.precision",
+    "participation": "participation.share",
+    "seed": "seed",
+    "repetitions": "repetitions",
+}
+"""Short names of the settings that people change most: flags of the commands, arguments of `Experiment.of`."""
+
+
+class Experiment(Section):
+    """What is simulated, down to the last number. Where and how it is computed (`Execution`) is no part of it.
+
+    A partial mapping is enough: what it leaves out is the method's own recommendation, else the field's default; the
+    network is the one recommended for the data set. The result states every value.
+
+    Raises:
+        PflOpsError: one line a problem: a name that does not exist (with the nearest), a value that is not allowed
+            (with what is), or a setting without which the method is not itself.
+    """
+
+    data: DataSection = Field(default_factory=DataSection, description="which samples")
+    partition: Annotated[Scheme, PARTITION] = Field(description="how the samples are split over clients")
+    model: Annotated[ModelSection, MODEL] = Field(description="the network; by default the one for the data set")
+    algorithm: Annotated[Algorithm, ALGORITHM] = Field(description="the method and its hyper-parameters")
+    training: Training = Field(default_factory=Training, description="how a client trains in one round")
+    participation: Participation = Field(
+        default_factory=UniformParticipation, description="how a round's clients are drawn"
+    )
+    evaluation: Evaluation = Field(default_factory=Evaluation, description="what is scored, on which data, how often")
+    seed: int = Field(0, ge=0, description="of the first repetition; partition, splits and subset follow it")
+    repetitions: int = Field(1, ge=1, description="runs with the seeds seed, seed + 1, …")
+
+    # -- making one ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def compose(
+        cls,
+        algorithm: str | None = None,
+        *,
+        preset: str | None = None,
+        config: Mapping[str, Any] | Path | str | None = None,
+        flags: Mapping[str, Any] | None = None,
+        data_dir: str | None = None,
+    ) -> Self:
+        """Field defaults < the method's `recommended` < preset < file < flags, whatever each of them names.
+
+        Args:
+            algorithm: name of the method; it may stand in the file instead.
+            preset: name of a preset (`presets.presets()` lists them).
+            config: a YAML file, or its mapping.
+            flags: {path: value}; values may be text.
+            data_dir: where a file of the user's own may lie, whose form decides the recommended network.
+        """
+        file = yaml_files.read(Path(config)) if isinstance(config, (str, Path)) else dict(config or {})
+        source = str(config) if isinstance(config, (str, Path)) else ""
+        top = dict(flags or {})
+        if algorithm is not None:
+            top = nest(top, {"algorithm.name": algorithm})
+        given = [(source, file), ("", top)]
+        if preset is not None:
+            named = {path: precedence.last(given, path) for path in ("algorithm.name", "data.name")}
+            given.insert(0, (f"preset {preset}", preset_values(preset, named)))
+        return cls.model_validate(precedence.merge(cls, given, data_dir))
+
+    @classmethod
+    def of(cls, algorithm: str, *, preset: str | None = None, **flags: Any) -> Self:
+        """Flags as keywords: `Experiment.of("fliu", dataset="mnist", **{"algorithm.gamma.kind": "fixed"})`."""
+        return cls.compose(
+            algorithm, preset=preset, flags={FLAGS.get(name, name): value for name, value in flags.items()}
+        )
+
+    @classmethod
+    def from_yaml(cls, source: Path | str) -> Self:
+        """From a file, or from text (anything with a line break)."""
+        if isinstance(source, str) and "\n" in source:
+            return cls.compose(config=yaml_files.mapping(source, "experiment"))
+        return cls.compose(config=Path(source))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _whole(cls, values: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(values, cls):
+            return values
+        if not isinstance(values, Mapping):
+            raise PflOpsError(f"an experiment maps settings to values, got {show(values)}")
+        tree = precedence.merge(cls, [("", values)])
+        try:
+            made = build(tree)
+        except ValidationError as error:
+            raise explain(error, cls, tree) from error
+        made._check_required()
+        return made
+
+    def _check_required(self) -> None:
+        """Refuse settings without which the method is not itself."""
+        method = self.algorithm
+        wrong = [path for path, allowed in method.requires.items() if not _meets(self.get(path), allowed)]
+        if wrong:
+            needs = " and ".join(
+                f"{path} set" if allowed is ... else f"{path}={'|'.join(map(_text, _several(allowed)))}"
+                for path, allowed in method.requires.items()
+            )
+            because = f" ({method.because})" if method.because else ""
+            got = " and ".join(_text(self.get(path)) for path in wrong)
+            raise PflOpsError(f"{method.name} needs {needs}{because}; got {got}")
+
+    # -- changing one -------------------------------------------------------------------------------------------------
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """A copy in which each path has its new value; all at once, validated once, nothing else moves.
+
+        A new `kind` or `name` resets the fields of the old one only; what every kind has stays. Local steps clear local
+        epochs and the other way round. `model.name: none` takes the network recommended for the data set.
+
+        Args:
+            changes: {path: value}, values as a file or a flag has them; a mapping sets the fields that it names.
+        Raises:
+            PflOpsError: as for the class.
+        """
+        return type(self).model_validate(precedence.change(type(self), self.model_dump(), changes))
+
+    def repetition(self, i: int) -> Self:
+        """The i-th run, from 0: seed + i, one repetition."""
+        return self.override({"seed": self.seed + i, "repetitions": 1})
+
+    # -- reading one --------------------------------------------------------------------------------------------------
+
+    def fields(self) -> list[Setting]:
+        """Every path with its value, default, what is allowed, symbol and meaning."""
+        return list(settings(self))
+
+    def paths(self) -> list[str]:
+        """Every path that exists with the kinds as they are."""
+        return [setting.path for setting in settings(self)]
+
+    def setting(self, path: str, given: Mapping[str, Any] | None = None) -> Setting:
+        """What stands at `path`, and what may; `given` sets kinds first, for a path that only they have.
+
+        `experiment.setting("algorithm.gamma.low", {"algorithm.gamma.kind": "range"}).check(0.3)`
+        """
+        there = self.override(given) if given else self
+        for setting in settings(there):
+            if setting.path == path:
+                return setting
+        there.override({path: None})  # says what is wrong with the path
+        raise PflOpsError(f"'{path}' is a section, not a setting")
+
+    def get(self, path: str) -> Any:
+        """The value at `path`; None where no such path exists with the kinds as they are."""
+        value: Any = self
+        for name in path.split("."):
+            value = getattr(value, name, None)
+        return value
+
+    @property
+    def resolved(self) -> Tree:
+        """Every value, nested, as JSON has them."""
+        return self.model_dump(mode="json")
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """Every value by its path."""
+        return {setting.path: setting.value for setting in settings(self)}
+
+    @property
+    def label(self) -> str:
+        """<algorithm>-<dataset>-<partition>, for names of studies and files."""
+        return f"{self.algorithm.name}-{self.data.label}-{self.partition.kind}"
+
+    def to_yaml(self) -> str:
+        """Every value, as a file that `from_yaml` and `--config` read."""
+        about = f"# pfl-ops experiment: {self.label}. Every value is stated; run it with: pfl-ops run --config FILE\n"
+        return about + yaml.safe_dump(_tags_first(self.resolved), sort_keys=False, allow_unicode=True, width=120)
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    def identity(self, data_dir: str | None = None) -> Tree:
+        """All that decides a run's result, as plain values: contents of files by digest, never by path."""
+        return identity(self, data_dir)
+
+    def digest(self, data_dir: str | None = None, *, seed: bool = True) -> str:
+        """SHA-256 of the identity, in hexadecimal; without the seed it names all repetitions of one setting.
+
+        Args:
+            data_dir: where the data lie; none: as `data.datasets.load` finds them.
+            seed: whether the seed is part of it.
+        """
+        return fingerprint(identity(self, data_dir), without=() if seed else ("seed",))
+
+    @property
+    def hash(self) -> str:
+        """The run: the same hash, the same result. Reads the data set's content from the usual places."""
+        return self.digest()
+
+    @property
+    def group_hash(self) -> str:
+        """The setting: as `hash`, the seed left out."""
+        return self.digest(seed=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by value: some sections are classes made at run time, which the other process makes for itself."""
+        return type(self).model_validate, (self.model_dump(),)
+
+    # -- running one --------------------------------------------------------------------------------------------------
+
+    def build(
+        self,
+        *,
+        data_dir: str | None = None,
+        execution: Execution | None = None,
+        folder: Path | None = None,
+        resume: bool = True,
+        stages: Collection[str] | None = None,
+        final: bool = True,
+    ) -> "Simulation":
+        """The simulation of the first repetition: data -> clients -> network -> rounds.
+
+        Args:
+            data_dir: where the data lie; none: as `data.datasets.load` finds them.
+            execution: where and how to compute; none: all automatic.
+            folder: for checkpoints; none: nothing is written. resume: go on from those that are there.
+            stages: the stages to score; none: all. final: score everything in full once the rounds are over.
+        Raises:
+            PflOpsError: data are missing, the partition is impossible, or the network does not fit.
+        """
+        from pfl_ops.data.clients import build_clients
+        from pfl_ops.data.datasets import load
+        from pfl_ops.federation.simulate import Simulation
+        from pfl_ops.models.base import build, check, example_of
+
+        dataset = load(self.data, data_dir=data_dir, sealed=self.evaluation.split == "validation")
+        clients = build_clients(
+            dataset,
+            self.partition,
+            seed=self.seed,
+            split=self.evaluation.split,
+            validation_share=self.evaluation.validation_share,
+            pooled=self.data.pooled,
+            test_share=self.data.test_share,
+        )
+        network = build(self.model, clients.shape, clients.n_classes, self.seed)
+        return Simulation(
+            network,
+            self.algorithm,
+            clients,
+            self.training,
+            self.participation,
+            self.evaluation,
+            seed=self.seed,
+            execution=execution,
+            stackable=check(network, example_of(clients.shape), self.model.name),
+            folder=folder,
+            identity=self.digest(data_dir) if folder is not None else "",
+            stages=stages,
+            final=final,
+            resume=resume,
+        )
+
+
+def _several(allowed: Any) -> tuple[Any, ...]:
+    return allowed if isinstance(allowed, tuple) else (allowed,)
+
+
+def _meets(value: Any, allowed: Any) -> bool:
+    return value is not None if allowed is ... else value in _several(allowed)
+
+
+def _tags_first(tree: Any) -> Any:
+    """The same values, `kind` and `name` at the head of their section, where a reader looks for them."""
+    if not isinstance(tree, dict):
+        return tree
+    return {key: _tags_first(tree[key]) for key in sorted(tree, key=lambda key: key not in ("kind", "name"))}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:g}" if isinstance(value, float) else show(value)
+
+
+def fields(experiment: Experiment | type[Experiment] = Experiment) -> list[Setting]:
+    """Every path with its default, what is allowed, symbol and meaning; of the class: with default kinds, no method."""
+    return list(settings(experiment))

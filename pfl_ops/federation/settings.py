@@ -1,0 +1,83 @@
+"""The sections of an experiment that the engine reads, and how it is executed."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pfl_ops.section import Section
+
+Device = Literal["auto", "cpu", "cuda"]
+Way = Literal["auto", "loop", "vmap"]
+Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+
+
+class Training(Section):
+    """How a client trains in one round. Local epochs or local steps, never both."""
+
+    rounds: int = Field(20, ge=1, title="T", description="communication rounds")
+    local_epochs: int | None = Field(1, ge=1, title="E", description="passes over the client's data a round")
+    local_steps: int | None = Field(None, ge=1, title="J", description="minibatch steps a round, instead of epochs")
+    batch_size: int | None = Field(50, ge=1, title="B", description="samples a step; none: all of the client's")
+    optimiser: Literal["sgd", "adam"] = Field("sgd", description="fresh in every round")
+    lr: float = Field(0.05, gt=0, title="η", description="local learning rate of the first round")
+    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after each round")
+    momentum: float = Field(0.0, ge=0, lt=1, description="SGD's momentum")
+    weight_decay: float = Field(0.0, ge=0, description="added to the gradient as weight_decay * w")
+    precision: Precision = Field("float32", description="number format of training; changes results")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "Training":
+        if (self.local_epochs is None) == (self.local_steps is None):
+            raise ValueError("give local_epochs or local_steps, one of them")
+        if self.optimiser == "adam" and self.momentum:
+            raise ValueError("momentum belongs to optimiser sgd, not adam")
+        return self
+
+
+class _Participation(Section):
+    share: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, at least one client")
+    weighting: Literal["samples", "uniform"] = Field(
+        "samples", title="p_k", description="aggregation weight: n_k / Σ n over the cohort, or 1/C"
+    )
+
+
+class UniformParticipation(_Participation):
+    """Every client is equally likely; drawn without replacement, anew each round."""
+
+    kind: Literal["uniform"] = "uniform"
+
+
+class DirichletParticipation(_Participation):
+    """Client probabilities ~ Dir(γ), drawn once; successive draws without replacement (FedAvg2Rep, Sec. 4)."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    gamma: float = Field(1.0, gt=0, title="γ", description="concentration; smaller: fewer clients do most rounds")
+
+
+Participation = Annotated[UniformParticipation | DirichletParticipation, Field(discriminator="kind")]
+
+
+class Evaluation(Section):
+    """What is scored, on which data, how often. No setting here can move training."""
+
+    split: Literal["validation", "test"] = Field("test", description="data that scores come from; tuning: validation")
+    validation_share: float = Field(0.2, gt=0, lt=1, description="share of each client's training data held out")
+    every: int = Field(1, ge=1, description="rounds between evaluations of the local view and of G")
+    global_every: int = Field(5, ge=1, description="rounds between evaluations of N models on pooled data")
+    subset: int | None = Field(1000, ge=1, description="pooled samples, stratified, behind the curves; none: all")
+    clients: int | None = Field(None, ge=1, description="clients scored, drawn once; none: all up to 200, else 200")
+    eps: float = Field(0.95, gt=0, lt=1, title="ε", description="rho counts the clients above it")
+    synthetic: tuple[Annotated[int, Field(ge=0, le=100)], ...] = Field(
+        (), title="c", description="percent of the other clients' data joined to a client's own"
+    )
+
+
+class Execution(Section):
+    """Where and how the engine computes. Never part of an experiment's identity."""
+
+    device: Device = Field("auto", description="auto: CUDA if there is one")
+    way: Way = Field("auto", description="one client at a time, or stacked; auto: the fastest when timed")
+    chunk: int | None = Field(None, ge=1, description="clients stacked at once (vmap); none: timed")
+    workers: int | None = Field(None, ge=1, description="processes that share a cohort (loop, CPU); none: timed")
+    threads: int | None = Field(None, ge=1, description="CPU threads; none: all that this process may use")
+    checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints")

@@ -1,0 +1,68 @@
+"""What an experiment is, whoever runs it and wherever its files lie: canonical JSON, and its SHA-256."""
+
+import hashlib
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.data.datasets import DATASETS, load
+from pfl_ops.data.partition import PARTITIONS
+from pfl_ops.errors import PflOpsError
+from pfl_ops.fields import Tree
+from pfl_ops.models import MODELS
+from pfl_ops.registry import file_digest
+
+if TYPE_CHECKING:
+    from pfl_ops.experiment import Experiment
+
+HASH_VERSION = 1
+"""Raised whenever the same settings would give another result: then old runs are not taken for new ones."""
+
+
+def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
+    """All that decides the result of a run, as plain values.
+
+    Every setting but `repetitions`; for files (a data set's, a partition's, weights, plug-ins) the SHA-256 of what is
+    in them, never where they lie. A data set that the package knows keeps its name too: its normalisation goes with it.
+
+    Args:
+        experiment: the experiment.
+        data_dir: where the data lie; none: as `data.datasets.load` finds them.
+    Raises:
+        PflOpsError: a file can't be read.
+    """
+    tree = experiment.resolved
+    del tree["repetitions"]
+    if experiment.data.name not in DATASETS:
+        del tree["data"]["name"]
+    tree["data"]["digest"] = load(experiment.data, data_dir=data_dir).digest
+    tree["partition"] = experiment.partition.identity()
+    if experiment.model.weights is not None:
+        tree["model"]["weights"] = _digest(Path(experiment.model.weights), "model.weights")
+    plugins = {
+        "algorithm": ALGORITHMS.digest(experiment.algorithm.name),
+        "partition": PARTITIONS.digest(experiment.partition.kind),
+        "model": MODELS.digest(experiment.model.name),
+    }
+    tree["plugins"] = {kind: digest for kind, digest in plugins.items() if digest is not None}
+    return {"version": HASH_VERSION, **tree}
+
+
+def canonical(identity: Tree, without: Collection[str] = ()) -> str:
+    """JSON with sorted keys and no spaces; `without`: top keys that are left out."""
+    kept = {key: value for key, value in identity.items() if key not in without}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def fingerprint(identity: Tree, without: Collection[str] = ()) -> str:
+    """SHA-256 of the canonical JSON, in hexadecimal."""
+    return hashlib.sha256(canonical(identity, without).encode()).hexdigest()
+
+
+def _digest(path: Path, setting: str) -> str:
+    try:
+        return file_digest(path.expanduser())
+    except OSError as error:
+        raise PflOpsError(f"{setting}: can't read {path}: {error.strerror}") from error

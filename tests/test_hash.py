@@ -1,0 +1,209 @@
+"""The identity of a run: what moves it, and what must not."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pytest
+from pydantic import Field
+
+from pfl_ops.algorithms.base import Algorithm, register
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.settings import Execution
+from pfl_ops.identity import HASH_VERSION, canonical, fingerprint
+from pfl_ops.registry import load_plugin
+from pfl_ops.section import Section
+
+
+class Held(Section):
+    kind: Literal["held"] = "held"
+    value: float = Field(0.5, ge=0, le=1)
+
+
+class Between(Section):
+    kind: Literal["between"] = "between"
+    low: float = Field(0.1, ge=0, le=1)
+
+
+@register("hash_tiny")
+class Tiny(Algorithm):
+    """A method with a field and a schedule."""
+
+    lam: float = Field(1.0, ge=0)
+    gamma: Annotated[Held | Between, Field(discriminator="kind")] = Held()
+
+    def init(self, task: Any) -> Any: ...
+    def round(self, s: Any, r: Any) -> Any: ...
+
+
+@register("hash_other")
+class Other(Tiny):
+    """The same fields under another name."""
+
+
+@pytest.fixture(scope="module")
+def base() -> Experiment:
+    return Experiment.of("hash_tiny")
+
+
+OTHER: dict[str, Any] = {
+    "training.local_steps": 3,
+    "training.optimiser": "adam",
+    "training.precision": "float64",
+    "participation.weighting": "uniform",
+    "participation.kind": "dirichlet",
+    "evaluation.split": "validation",
+    "evaluation.synthetic": (50,),
+    "evaluation.clients": 5,
+    "algorithm.name": "hash_other",
+    "algorithm.gamma.kind": "between",
+    "partition.kind": "iid",
+    "partition.seed": 1,
+    "model.name": "mlp",
+}
+
+
+def another(path: str, value: Any) -> Any:
+    """A value that stands nowhere by default."""
+    if path in OTHER:
+        return OTHER[path]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value / 2 if value else 0.25
+    return None
+
+
+def test_every_field_moves_the_hash_but_repetitions(base: Experiment, tmp_path: Path) -> None:
+    seen = {base.hash: "nothing"}
+    for setting in base.fields():
+        if setting.path in ("repetitions", "data.name", "model.weights"):  # below
+            continue
+        other = another(setting.path, setting.value)
+        assert other != setting.value, f"choose another value for {setting.path}"
+        digest = base.override({setting.path: other}).hash
+        assert digest not in seen, f"{setting.path} and {seen.get(digest)} have one hash"
+        seen[digest] = setting.path
+    assert base.override({"repetitions": 5}).hash == base.hash
+
+
+def test_the_seed_moves_the_hash_but_not_the_group_s(base: Experiment) -> None:
+    other = base.override({"seed": 1})
+    assert other.hash != base.hash
+    assert other.group_hash == base.group_hash != base.hash
+    assert base.override({"training.lr": 0.01}).group_hash != base.group_hash
+    assert [base.override({"repetitions": 3}).repetition(i).hash for i in (0, 1)] == [base.hash, other.hash]
+
+
+def test_it_is_canonical_json_with_a_version(base: Experiment) -> None:
+    identity = base.identity()
+    assert identity["version"] == HASH_VERSION
+    assert set(identity) == {
+        "version", "data", "partition", "model", "algorithm", "training", "participation", "evaluation", "seed",
+        "plugins",
+    }  # fmt: skip
+    text = canonical(identity)
+    assert json.loads(text) == identity
+    assert ": " not in text and ", " not in text
+    assert text.index('"algorithm"') < text.index('"data"') < text.index('"evaluation"') < text.index('"model"')
+    assert base.hash == fingerprint(identity) and re.fullmatch(r"[0-9a-f]{64}", base.hash)
+
+
+def test_one_hash_is_pinned() -> None:
+    """SHA-256 of a text that anyone can take by hand: a change here orphans every run that anybody has stored."""
+    assert canonical({"b": [1, 0.5, None, True, "η"], "a": {"d": 1e-05, "c": 2}}) == (
+        '{"a":{"c":2,"d":1e-05},"b":[1,0.5,null,true,"η"]}'
+    )
+    assert fingerprint({"a": 1}) == "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
+    assert fingerprint({"a": 1, "seed": 3}, without=["seed"]) == fingerprint({"a": 1})
+
+
+def test_it_does_not_depend_on_how_the_experiment_was_written(base: Experiment) -> None:
+    assert Experiment.from_yaml(base.to_yaml()).hash == base.hash
+    assert base.override({"training.lr": "5e-2", "training.momentum": 0}).hash == base.hash
+    assert base.override({"training.lr": 0.9}).override({"training.lr": 0.05}).hash == base.hash
+    assert Experiment(algorithm=Tiny()).hash == base.hash
+
+
+def test_execution_is_no_part_of_it(base: Experiment) -> None:
+    words = set(re.findall(r'"(\w+)":', canonical(base.identity())))
+    assert not words & set(Execution.model_fields)
+
+
+@pytest.fixture
+def own_data(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    file = tmp_path / "data" / "mine.npz"
+    file.parent.mkdir()
+    arrays = {f"x_{part}": rng.normal(size=(n, 4)).astype(np.float32) for part, n in (("train", 60), ("test", 20))}
+    arrays |= {f"y_{part}": (np.arange(n) % 3).astype(np.int64) for part, n in (("train", 60), ("test", 20))}
+    np.savez(file, **arrays)
+    return file
+
+
+def test_data_count_by_content_wherever_they_lie(
+    own_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Experiment.of("hash_tiny", dataset=str(own_data))
+    assert here.model.name == "mlp"
+    copy = tmp_path / "copied" / "another_name.npz"
+    copy.parent.mkdir()
+    copy.write_bytes(own_data.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    spellings = [str(copy), "data/mine.npz", "./data/../data/mine.npz"]
+    assert {Experiment.of("hash_tiny", dataset=name).hash for name in spellings} == {here.hash}
+    assert "name" not in here.identity()["data"] and str(tmp_path) not in canonical(here.identity())
+
+    arrays = dict(np.load(own_data))
+    arrays["y_train"][0] = 2
+    np.savez(copy, **arrays)
+    assert Experiment.of("hash_tiny", dataset=str(copy)).hash != here.hash
+
+
+def test_the_data_folder_can_be_said(own_data: Path) -> None:
+    e = Experiment.compose("hash_tiny", flags={"data.name": "mine.npz"}, data_dir=str(own_data.parent))
+    assert e.model.name == "mlp"
+    assert e.digest(str(own_data.parent)) == Experiment.of("hash_tiny", dataset=str(own_data)).hash
+
+
+def test_weights_count_by_content(base: Experiment, tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("a.safetensors", "b.safetensors", "c.safetensors"))
+    first.write_bytes(b"one")
+    second.write_bytes(b"one")
+    third.write_bytes(b"two")
+    hashes = [base.override({"model.weights": str(file)}).hash for file in (first, second, third)]
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert base.hash not in hashes
+    with pytest.raises(PflOpsError, match=r"^model.weights: can't read .*none.safetensors: No such file"):
+        _ = base.override({"model.weights": str(tmp_path / "none.safetensors")}).hash
+
+
+def test_a_recorded_partition_counts_by_content(base: Experiment, tmp_path: Path) -> None:
+    from pfl_ops.data.recorded import Recorded, write_partition
+
+    def record(name: str, cut: int) -> str:
+        train = [np.arange(cut), np.arange(cut, 100)]
+        return str(write_partition(tmp_path / name, Recorded(train, None, np.zeros((2, 10), dtype=np.int64))))
+
+    one, same, other = record("one", 40), record("same", 40), record("other", 41)
+    hashes = [base.override({"partition.kind": f"file:{path}"}).hash for path in (one, same, other)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_plug_ins_count_by_their_file(base: Experiment, tmp_path: Path) -> None:
+    code = "from pfl_ops import register\n@register('hash_split')\ndef split(labels, n_clients, *, rng): return []\n"
+    file = tmp_path / "mine.py"
+    file.write_text(code)
+    digest = load_plugin(file)
+    first = base.override({"partition.kind": "hash_split"})
+    assert first.identity()["plugins"]["partition"] == digest
+    old = first.hash
+    file.write_text(code + "# another thought\n")
+    load_plugin(file)
+    assert base.override({"partition.kind": "hash_split"}).hash != old
+    assert set(Experiment.of("fedavg").identity()["plugins"]) == set()

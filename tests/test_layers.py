@@ -1,0 +1,134 @@
+"""Who may import whom. The picture is DESIGN's and the README's; this test is what keeps it true."""
+
+import ast
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pfl_ops
+from pfl_ops.algorithms import ALGORITHMS
+
+ROOT = Path(pfl_ops.__file__).parent
+
+# From the top down: a part may import what stands on lines below its own; and its own line, where that is True.
+LAYERS = [
+    ({"cli"}, False),
+    ({"reports", "tuning", "bench"}, False),
+    ({"runs"}, False),
+    ({"tracking"}, False),
+    ({"figures", "papers", "spaces", "testing"}, False),
+    ({"experiment", "precedence", "presets", "identity", "paths", "fields", "yaml_files"}, True),
+    ({"algorithms"}, False),
+    ({"federation"}, False),
+    ({"data", "models", "metrics"}, False),
+    ({"rng", "errors", "registry", "section"}, True),
+]
+RANK = {part: rank for rank, (parts, _) in enumerate(LAYERS) for part in parts}
+TOGETHER = {part for parts, together in LAYERS if together for part in parts}
+
+ONLY = {"mlflow": {"tracking"}, "ray": {"tuning"}, "optuna": {"tuning"}, "typer": {"cli"}}
+ENGINE = {"federation", "algorithms", "data", "models"}
+LIGHT = {"torch", "torchvision", "numpy", "scipy", "pydantic", "pydantic_core", "safetensors", "pfl_ops"}
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def part_of(file: Path) -> str:
+    first = file.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(file: Path, lazy: bool = True) -> Iterator[tuple[str, int]]:
+    """(dotted module, line) of every import; `lazy`: those inside functions too, and names taken from a package."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    inside = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if not lazy and id(node) in inside:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: write the whole name, `from pfl_ops...`"
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_a_layer_imports_only_what_stands_below_it(file: Path) -> None:
+    mine = part_of(file)
+    if mine == "__init__":
+        return  # the door: lazy by design, see below
+    assert mine in RANK, f"{mine} has no place in LAYERS yet: give it one, here and in the README"
+    for module, line in imports(file):
+        names = module.split(".")
+        if names[0] != "pfl_ops" or len(names) < 2 or names[1] not in RANK or names[1] == mine:
+            continue
+        theirs = names[1]
+        fine = RANK[theirs] > RANK[mine] or (RANK[theirs] == RANK[mine] and mine in TOGETHER)
+        assert fine, f"{file.relative_to(ROOT.parent)}:{line}: {mine} must not import {theirs}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_heavy_libraries_have_one_importer_each(file: Path) -> None:
+    for module, line in imports(file):
+        allowed = ONLY.get(module.split(".")[0])
+        assert allowed is None or part_of(file) in allowed, f"{file}:{line}: only {allowed} may import {module}"
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if part_of(f) in ENGINE], ids=lambda f: str(f.relative_to(ROOT)))
+def test_the_engine_needs_torch_and_little_else(file: Path) -> None:
+    """So that a study's worker starts fast: anything further is imported inside the function that needs it."""
+    for module, line in imports(file, lazy=False):
+        top = module.split(".")[0]
+        assert top in LIGHT or top in sys.stdlib_module_names, f"{file}:{line}: import {top} where it is used"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "algorithms").glob("*.py")), ids=lambda f: f.name)
+def test_algorithms_never_import_one_another(file: Path) -> None:
+    for module, line in imports(file):
+        names = module.split(".")
+        if names[:2] == ["pfl_ops", "algorithms"] and len(names) > 2:
+            assert names[2] not in ALGORITHMS.builtin, f"{file}:{line}: {file.stem} imports {names[2]}"
+
+
+def _loaded_after(statement: str) -> tuple[set[str], float]:
+    """Modules in a fresh interpreter after `statement`, and the seconds it took."""
+    code = f"import sys, time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t, *sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)
+    seconds, *modules = out.stdout.split()
+    return set(modules), float(seconds)
+
+
+def test_the_door_opens_at_once() -> None:
+    heavy = {"torch", "numpy", "pydantic", "mlflow", "ray", "optuna", "typer", "pandas", "matplotlib", "yaml"}
+    best = 1.0
+    for _ in range(5):
+        modules, seconds = _loaded_after("import pfl_ops")
+        assert not modules & heavy
+        best = min(best, seconds)
+        if best < 0.1:
+            return
+        time.sleep(0.5)  # a busy machine
+    assert best < 0.1
+
+
+def test_an_experiment_is_described_without_torch() -> None:
+    modules, _ = _loaded_after("from pfl_ops import Experiment; from pfl_ops.experiment import fields; fields()")
+    assert "pfl_ops.experiment" in modules
+    assert not modules & {"torch", "mlflow", "ray", "optuna", "typer", "pandas", "sklearn", "matplotlib"}
+
+
+def test_names_are_listed_without_torch() -> None:
+    modules, _ = _loaded_after(
+        "from pfl_ops.algorithms import ALGORITHMS; from pfl_ops.models import MODELS; "
+        "from pfl_ops.data.partition import PARTITIONS; ALGORITHMS.names(), MODELS.names(), PARTITIONS.names()"
+    )
+    assert "torch" not in modules

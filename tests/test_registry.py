@@ -1,0 +1,208 @@
+"""Names: the package's own, a plug-in's, a notebook's."""
+
+import hashlib
+import inspect
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pfl_ops
+from pfl_ops import registry
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.data.partition import PARTITIONS
+from pfl_ops.errors import PflOpsError
+from pfl_ops.models import MODELS
+from pfl_ops.registry import Registry, load_plugin
+
+PLUGIN = '''
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from torch import nn
+
+from pfl_ops import register
+from pfl_ops.algorithms.base import Algorithm
+
+
+@register("{prefix}_method")
+class Mine(Algorithm):
+    """A method of the user's own."""
+
+    strength: float = Field(0.5, ge=0, le=1, title="s", description="how much")
+
+    def init(self, task): ...
+    def round(self, s, r): ...
+
+
+@register("{prefix}_net")
+class Net(nn.Module):
+    def __init__(self, shape, n_classes, *, width: Annotated[int, Field(ge=1)] = 8):
+        super().__init__()
+        n = int(np.prod(shape))
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(n, width), nn.ReLU())
+        self.head = nn.Linear(width, n_classes)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+@register("{prefix}_split")
+def split(labels, n_clients, *, rng, reverse: Annotated[bool, Field(description="last first")] = False):
+    parts = np.array_split(np.arange(len(labels)), n_clients)
+    return parts[::-1] if reverse else parts
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, str]:
+    """A plug-in file with a method, a network and a partition, and the prefix of their names."""
+    prefix = "p" + hashlib.sha256(request.node.name.encode()).hexdigest()[:8]
+    file = tmp_path / "mine.py"
+    file.write_text(PLUGIN.format(prefix=prefix))
+    return file, prefix
+
+
+def test_names_come_from_the_table_in_its_order() -> None:
+    assert ALGORITHMS.names()[:9] == [
+        "local", "fedavg", "fedprox", "scaffold", "ditto", "fedrep", "apfl", "fedfomo", "fliu",
+    ]  # fmt: skip
+    assert MODELS.names()[:5] == ["linear", "mlp", "cnn", "cnn_cifar", "cnn_tiny"]
+    assert set(PARTITIONS.names()) >= {
+        "iid",
+        "path",
+        "ls",
+        "qs",
+        "lsqs",
+        "dirichlet",
+        "pat",
+        "shards",
+        "zipf",
+        "natural",
+    }
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS.builtin))
+def test_every_method_of_the_table_is_there_and_says_what_it_is(name: str) -> None:
+    method = ALGORITHMS.get(name)
+    assert method.name == name
+    doc = inspect.getdoc(method) or ""
+    for part in ("State:", "Stages:", "Sent:", "Source:", "Deviations:"):
+        assert part in doc, f"{name}'s docstring has no '{part}'"
+    for field, info in method.model_fields.items():
+        assert info.description, f"{name}.{field} has no description"
+    assert next(iter(method().model_dump())) == "name"
+
+
+@pytest.mark.parametrize("name", list(MODELS.builtin))
+def test_every_network_of_the_table_is_there(name: str) -> None:
+    assert MODELS.get(name).model_validate({"name": name}).name == name
+
+
+@pytest.mark.parametrize("name", list(PARTITIONS.builtin))
+def test_every_partition_of_the_table_is_there(name: str) -> None:
+    assert PARTITIONS.get(name).model_fields["kind"].default == name
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "message"),
+    [
+        (ALGORITHMS, "flui", "no algorithm named 'flui'. Did you mean 'fliu'? (pfl-ops list algorithms)"),
+        (PARTITIONS, "lsq", "no partition named 'lsq'. Did you mean 'lsqs'? (pfl-ops list partitions)"),
+        (MODELS, "cn", "no model named 'cn'. Did you mean 'cnn'? (pfl-ops list models)"),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(table: Registry[Any], name: str, message: str) -> None:
+    with pytest.raises(PflOpsError) as error:
+        table.get(name)
+    assert str(error.value) == message
+
+
+def test_nobody_takes_a_name_of_the_package() -> None:
+    with pytest.raises(PflOpsError, match="algorithm 'fliu' is already defined"):
+        pfl_ops.register("fliu")(type("Fliu", (_algorithm(),), {"__module__": __name__}))
+    with pytest.raises(PflOpsError, match="partition 'lsqs' is already defined"):
+        pfl_ops.register("lsqs")(lambda labels, n_clients, *, rng: [])
+
+
+def test_the_package_registers_only_what_its_table_has() -> None:
+    table: Registry[Any] = Registry("thing", {"a": "pfl_ops.algorithms.base"})
+    with pytest.raises(AssertionError, match="not in the table"):
+        table.add("b", _algorithm())
+
+
+def test_register_knows_a_method_a_network_and_a_partition(plugin: tuple[Path, str]) -> None:
+    file, prefix = plugin
+    load_plugin(file)
+    assert ALGORITHMS.get(f"{prefix}_method").name == f"{prefix}_method"
+    assert MODELS.get(f"{prefix}_net").model_fields["width"].default == 8
+    assert "reverse" in PARTITIONS.get(f"{prefix}_split").model_fields
+    assert f"{prefix}_method" in ALGORITHMS.names()
+
+
+@pytest.mark.parametrize("thing", [3, "fedavg", int])
+def test_register_refuses_what_is_none_of_the_three(thing: Any) -> None:
+    with pytest.raises(
+        PflOpsError, match=r"^register\('odd'\): .* is no Algorithm, no nn.Module class and no partition"
+    ):
+        pfl_ops.register("odd")(thing)
+
+
+def test_the_package_s_own_have_no_digest_a_plug_in_has_its_file_s(plugin: tuple[Path, str]) -> None:
+    file, prefix = plugin
+    digest = load_plugin(file)
+    assert digest == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert registry.plugins()[digest] == file
+    for table, name in [(ALGORITHMS, "_method"), (MODELS, "_net"), (PARTITIONS, "_split")]:
+        assert table.digest(prefix + name) == digest
+    assert PARTITIONS.digest("lsqs") is None
+    assert MODELS.digest("cnn") is None
+
+
+def test_the_same_content_is_imported_once_wherever_it_lies(plugin: tuple[Path, str], tmp_path: Path) -> None:
+    file, prefix = plugin
+    first = load_plugin(file)
+    method = ALGORITHMS.get(f"{prefix}_method")
+    copy = tmp_path / "elsewhere.py"
+    copy.write_bytes(file.read_bytes())
+    assert load_plugin(copy) == first
+    assert ALGORITHMS.get(f"{prefix}_method") is method
+
+
+def test_a_plug_in_that_fails_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(PflOpsError, match=r"^plug-in .*none.py does not exist$"):
+        load_plugin(tmp_path / "none.py")
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_that_name\n")
+    with pytest.raises(PflOpsError, match=r"^plug-in .*broken.py failed: ModuleNotFoundError: No module named"):
+        load_plugin(broken)
+    with pytest.raises(PflOpsError, match="ModuleNotFoundError"):  # and again: it was not half-remembered
+        load_plugin(broken)
+
+
+def test_entry_points_are_listed_unread_and_loaded_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        EntryPoint("outside", "collections:OrderedDict", "pfl_ops.things"),
+        EntryPoint("broken", "no_such_module:thing", "pfl_ops.things"),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: [p for p in points if p.group == group])
+    table: Registry[Any] = Registry("thing", {"own": "collections"})
+    assert table.names() == ["own", "broken", "outside"]
+    from collections import OrderedDict
+
+    assert table.get("outside") is OrderedDict
+
+
+def test_the_door_names_what_it_has() -> None:
+    assert {"Experiment", "run", "tune", "register", "__version__"} <= set(dir(pfl_ops))
+    assert isinstance(pfl_ops.__version__, str)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        pfl_ops.nothing  # noqa: B018
+
+
+def _algorithm() -> Any:
+    from pfl_ops.algorithms.base import Algorithm
+
+    return Algorithm
