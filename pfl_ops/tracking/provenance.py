@@ -1,0 +1,96 @@
+"""Where a run came from: code, libraries, machine."""
+
+import getpass
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from pathlib import Path
+
+LIBRARIES = ("torch", "ray", "optuna", "mlflow", "pfl-ops")
+
+
+def version(library: str) -> str:
+    """The installed version, or "not installed"; imports nothing."""
+    try:
+        return installed(library)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints in that folder; None if it fails, is absent or hangs."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def git_revision(folder: Path | None = None) -> str | None:
+    """The commit in use, with "-dirty" if tracked files differ from it; None outside a checkout.
+
+    Args:
+        folder: a folder in the checkout. None: the package's own checkout if git tracks it, else the working folder's,
+            where a user's plug-ins and configurations are.
+    """
+    if folder is None:
+        package = Path(__file__).parent
+        folder = package if _git(package, "ls-files", "--error-unmatch", Path(__file__).name) else Path.cwd()
+    revision = _git(folder, "rev-parse", "HEAD")
+    if revision is None:
+        return None
+    return revision + ("-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def cpu_model() -> str:
+    """The processor's name as the machine states it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        return "unknown"
+
+
+def provenance(
+    *,
+    experiment: str | None = None,
+    group: str | None = None,
+    partition: str | None = None,
+    device: str | None = None,
+) -> dict[str, str]:
+    """Tags that say what a run was and where it was made.
+
+    Args:
+        experiment: the experiment's hash.
+        group: its hash without the seed.
+        partition: the hash of who holds which samples.
+        device: what it was computed on.
+    """
+    revision = git_revision()
+    tags = {
+        "pfl_ops.experiment_hash": experiment,
+        "pfl_ops.group_hash": group,
+        "pfl_ops.partition_hash": partition,
+        "pfl_ops.device": device,
+        "pfl_ops.cpu": cpu_model(),
+        "pfl_ops.git_revision": revision,
+        "version.python": platform.python_version(),
+        **{f"version.{library}": version(library) for library in LIBRARIES},
+        "mlflow.user": _user(),
+        "mlflow.source.name": "pfl-ops",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": revision.removesuffix("-dirty") if revision else None,
+    }
+    return {key: value for key, value in tags.items() if value is not None}

@@ -1,0 +1,251 @@
+"""A run that is being recorded: everything it is given goes to its spool first."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pandas as pd
+import yaml
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tracking.delivery import Delivery
+from pfl_ops.tracking.spool import Entry, Spool
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+ROUNDS_AT_ONCE = 10
+POINTS_AT_ONCE = 1000
+SECONDS_AT_MOST = 5.0  # between a record and its sending, when rounds are slow
+
+
+class Record(Protocol):
+    """What a round leaves: `federation.simulate.Record` is one."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
+    @property
+    def time(self) -> int: ...  # ms since the epoch, when it was first recorded
+
+
+class Run:
+    """One run that is being recorded. Made by `Store.run`.
+
+    No method waits for the target except `finish`; all of them keep what they are given on disk first.
+    """
+
+    def __init__(self, spool: Spool, delivery: Delivery) -> None:
+        self.spool = spool
+        self._delivery = delivery
+        self._points: list[list[Any]] = []
+        self._rounds = 0
+        self._flushed = time.monotonic()
+
+    @property
+    def run_id(self) -> str | None:
+        """MLflow's id of the run; None as long as the target was never reached."""
+        return self._delivery.sender.known_run(self.spool.header)
+
+    @property
+    def name(self) -> str:
+        return str(self.spool.header["name"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether it takes no more records."""
+        return self.spool.closed
+
+    def log(self, records: Iterable[Record]) -> None:
+        """Log rounds, ten at a time, or every few seconds when rounds are slow."""
+        for record in records:
+            points = [[key, float(value), int(record.time), int(record.round)] for key, value in record.metrics.items()]
+            if len(self._points) + len(points) > POINTS_AT_ONCE:
+                self.flush()
+            self._points += points
+            self._rounds += 1
+            if self._rounds >= ROUNDS_AT_ONCE:
+                self.flush()
+        if time.monotonic() - self._flushed >= SECONDS_AT_MOST:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over what `log` has gathered."""
+        if self._points:
+            self.append({"op": "metrics", "points": self._points})
+        self._points, self._rounds, self._flushed = [], 0, time.monotonic()
+
+    def tags(self, tags: Mapping[str, object]) -> None:
+        """Set tags; a tag that is there is overwritten."""
+        self.append({"op": "tags", "tags": {key: str(value) for key, value in tags.items()}})
+
+    def params(self, params: Mapping[str, object]) -> None:
+        """Set parameters; one that the run already has keeps its value."""
+        self.append({"op": "params", "params": {key: str(value) for key, value in params.items()}})
+
+    def artifact(self, path: Path | str, folder: str = "", *, move: bool = False) -> None:
+        """Keep a file, or a folder under its own name.
+
+        Args:
+            path: the file or folder; it is copied at once and may change afterwards.
+            folder: where in the run's artifacts, "" for the top.
+            move: take it away instead of copying.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise PflOpsError(f"{path} does not exist, so run '{self.name}' can't keep it")
+        staged = self._stage(path.name)
+        if move:
+            shutil.move(path, staged)
+        elif path.is_dir():
+            shutil.copytree(path, staged)
+        else:
+            shutil.copy2(path, staged)
+        self._artifact(staged, folder)
+
+    def text(self, text: str, name: str) -> None:
+        """Keep a text as the artifact `name`, which may have folders."""
+        staged, folder = self._place(name)
+        staged.write_text(text, encoding="utf-8")
+        self._artifact(staged, folder)
+
+    def yaml(self, content: Mapping[str, Any], name: str) -> None:
+        """Keep plain data as YAML."""
+        self.text(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True), name)
+
+    def table(self, columns: pd.DataFrame | Mapping[str, Any], name: str) -> None:
+        """Keep a table as Parquet; `name` ends with .parquet."""
+        staged, folder = self._place(name)
+        pd.DataFrame(columns).to_parquet(staged, index=False)
+        self._artifact(staged, folder)
+
+    def figure(self, figure: "Figure", name: str) -> None:
+        """Keep a figure as `figures/<name>.png`."""
+        staged, folder = self._place(f"figures/{name}.png")
+        figure.savefig(staged, dpi=150, bbox_inches="tight")
+        self._artifact(staged, folder)
+
+    def dataset(
+        self,
+        name: str,
+        digest: str,
+        source: Mapping[str, Any],
+        *,
+        source_type: str = "pfl-ops",
+        schema: Mapping[str, Any] | None = None,
+        profile: Mapping[str, Any] | None = None,
+        context: str = "training",
+    ) -> None:
+        """Name a data set, or a partition, as the run's input.
+
+        Args:
+            name: as MLflow's page shows it.
+            digest: of its content; MLflow keeps the first 36 characters.
+            source: how to get it again, plain data.
+            schema: its shape and classes, plain data.
+            profile: its sizes, plain data.
+            context: what it was used for.
+        """
+        self.append(
+            {
+                "op": "dataset",
+                "name": name,
+                "digest": digest,
+                "source_type": source_type,
+                "source": json.dumps(dict(source)),
+                "schema": json.dumps(dict(schema or {})),
+                "profile": json.dumps(dict(profile or {})),
+                "context": context,
+            }
+        )
+
+    def model(
+        self,
+        state: "Mapping[str, Tensor]",
+        *,
+        network: Mapping[str, Any],
+        shape: Sequence[int],
+        n_classes: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        classes: Sequence[str] | None = None,
+        plugins: Sequence[Path] = (),
+        name: str = "model",
+        step: int = 0,
+    ) -> None:
+        """Keep a network as an MLflow model that loads without pickle; the arguments are `saving.save_model`'s.
+
+        Args:
+            name: the model's name; `runs:/<run id>/<name>` loads it.
+            step: finished rounds.
+        """
+        from pfl_ops.tracking.saving import save_model  # torch
+
+        staged = self._stage(name)
+        save_model(
+            staged,
+            state,
+            network=network,
+            shape=shape,
+            n_classes=n_classes,
+            mean=mean,
+            std=std,
+            classes=classes,
+            plugins=plugins,
+        )
+        self.append({"op": "model", "file": self.spool.relative(staged), "name": name, "step": step})
+
+    def finish(self, status: str = "FINISHED", patience: float = 30.0) -> bool:
+        """End the run and wait for its delivery.
+
+        Args:
+            status: FINISHED, FAILED or KILLED.
+            patience: seconds that the target may be down before this gives up; 0 does not wait for a target that is.
+        Returns:
+            whether everything was delivered; if not, the next process does it.
+        """
+        if status not in ("FINISHED", "FAILED", "KILLED"):
+            raise PflOpsError(f"a run can't end as '{status}'; allowed: FINISHED, FAILED, KILLED")
+        self.flush()
+        self.append({"op": "finish", "status": status, "time": now()})
+        self.spool.closed = True
+        self._delivery.wake()
+        return self._delivery.wait(self.spool, patience)
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self.finished:
+            self.finish("FINISHED" if kind is None else "KILLED" if kind is KeyboardInterrupt else "FAILED")
+
+    def _check_open(self) -> None:
+        if self.finished:
+            raise PflOpsError(f"run '{self.name}' is finished and takes no more records")
+
+    def _stage(self, name: str) -> Path:
+        self._check_open()
+        return self.spool.stage(name)
+
+    def _place(self, name: str) -> tuple[Path, str]:
+        folder, _, file = name.rpartition("/")
+        return self._stage(file), folder
+
+    def _artifact(self, staged: Path, folder: str) -> None:
+        self.append({"op": "artifact", "file": self.spool.relative(staged), "folder": folder})
+
+    def append(self, entry: Entry) -> None:
+        """Put an entry into the journal and tell the delivery."""
+        self._check_open()
+        self.spool.append(entry)
+        self._delivery.wake()
+
+
+def now() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

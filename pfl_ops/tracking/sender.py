@@ -1,0 +1,218 @@
+"""One spooled entry becomes calls to MLflow, in a way that sending it twice changes nothing.
+
+Runs are found by their tags before they are made. Metrics carry the time of their record, and MLflow keeps one row a
+(key, step, time, value); on a run that was there before, steps that it already has are left out. Params are sent where
+absent; tags, files and the status are simply written again; a model is found by its name before it is made.
+"""
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from mlflow import MlflowClient
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModel,
+    LoggedModelOutput,
+    Metric,
+    Param,
+    RunTag,
+)
+from mlflow.entities import Run as MlflowRun
+from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+
+from pfl_ops.tracking.home import Target
+from pfl_ops.tracking.spool import Entry, Header, Spool, key
+
+T = TypeVar("T")
+
+IDENTITY = "pfl_ops.identity"
+PARENT = "mlflow.parentRunId"
+METRICS_AT_ONCE = 1000  # MLflow's limits for one batch
+TAGS_AT_ONCE = 100
+LONGEST = 6000  # characters of a param's or tag's value
+LONGEST_DIGEST = 36
+UPLOAD_SECONDS = 300  # a server may first pass a large file on to where it keeps them
+
+
+def pieces(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The sequence in parts of at most `size`."""
+    for start in range(0, len(things), size):
+        yield things[start : start + size]
+
+
+class Sender:
+    """Sends entries of spools to one MLflow target.
+
+    Args:
+        target: where to.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.client = MlflowClient(target.uri)
+        self._mutex = threading.RLock()
+        self._experiments: dict[str, str] = {}
+        self._runs: dict[str, str] = {}
+        self._made: set[str] = set()  # ids of runs that were not there before
+        self._known: dict[str, dict[str, set[int]] | None] = {}  # run id -> metric -> steps it has; None: don't care
+
+    def experiment_id(self, name: str) -> str:
+        """The MLflow experiment of that name: made, or brought back from the bin, if need be."""
+        with self._mutex:
+            if name not in self._experiments:
+                self._experiments[name] = self._find_or_make_experiment(name)
+            return self._experiments[name]
+
+    def _find_or_make_experiment(self, name: str) -> str:
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            artifacts = self.target.artifacts
+            place = str(artifacts / re.sub(r"[^\w+=-]+", "_", name)) if artifacts else None
+            try:
+                return str(self.client.create_experiment(name, artifact_location=place))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            found = self.client.get_experiment_by_name(name)  # another process was faster
+            assert found is not None
+        if found.lifecycle_stage == "deleted":
+            self.client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def run_id(self, header: Header) -> str:
+        """The run of that header: found by identity and parent, else made (its parents too)."""
+        with self._mutex:
+            name = key(header)
+            if name not in self._runs:
+                experiment = self.experiment_id(header["experiment"])
+                parent = self.run_id(header["parent"]) if header["parent"] else None
+                found = self.search(experiment, header["identity"], parent)
+                if found:
+                    self._runs[name] = found[0].info.run_id
+                else:
+                    tags = {IDENTITY: header["identity"]} | ({PARENT: parent} if parent else {})
+                    made = self.client.create_run(experiment, header["start"], tags, header["name"])
+                    self._runs[name] = made.info.run_id
+                    self._made.add(self._runs[name])
+            return self._runs[name]
+
+    def known_run(self, header: Header) -> str | None:
+        """The id of that header's run, if it has been found or made."""
+        return self._runs.get(key(header))
+
+    def search(self, experiment: str, identity: str, parent: str | None) -> list[MlflowRun]:
+        """Runs of that identity under that parent (None: at the top), the newest first."""
+        where = f"tags.`{IDENTITY}` = '{identity}'" + (f" and tags.`{PARENT}` = '{parent}'" if parent else "")
+        found = self.client.search_runs([experiment], where, order_by=["attributes.start_time DESC"])
+        return [run for run in found if run.data.tags.get(PARENT) == parent]
+
+    def send(self, spool: Spool, entry: Entry) -> None:
+        """Send one entry. Whatever MLflow raises comes through."""
+        run_id = self.run_id(spool.header)
+        getattr(self, f"_{entry['op']}")(run_id, spool, entry)
+
+    def _open(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        if run_id in self._made and run_id not in self._known:
+            self._known[run_id] = None  # new and opened for the first time: every step is missing
+        else:
+            self.client.update_run(run_id, status="RUNNING", name=entry["name"])
+            self._known[run_id] = {}
+
+    def _finish(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        self.client.set_terminated(run_id, entry["status"], entry["time"])
+
+    def _tags(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        tags = [RunTag(name, value[:LONGEST]) for name, value in entry["tags"].items()]
+        for some in pieces(tags, TAGS_AT_ONCE):
+            self.client.log_batch(run_id, tags=some)
+
+    def _params(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        there = self.client.get_run(run_id).data.params
+        params = [Param(name, value[:LONGEST]) for name, value in entry["params"].items() if name not in there]
+        for some in pieces(params, TAGS_AT_ONCE):
+            self.client.log_batch(run_id, params=some)
+
+    def _metrics(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        points = [Metric(*point) for point in entry["points"]]
+        known = self._known.setdefault(run_id, {})
+        if known is not None:
+            points = list(self._missing(run_id, known, points))
+        for some in pieces(points, METRICS_AT_ONCE):
+            self.client.log_batch(run_id, metrics=some)
+        if known is not None:
+            for point in points:
+                known[point.key].add(point.step)
+
+    def _missing(self, run_id: str, known: dict[str, set[int]], points: Iterable[Metric]) -> Iterator[Metric]:
+        for point in points:
+            if point.key not in known:
+                known[point.key] = {p.step for p in self.client.get_metric_history(run_id, point.key)}
+            if point.step not in known[point.key]:
+                yield point
+
+    def _artifact(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        path = spool.folder / entry["file"]
+        if not path.exists():  # delivered, and the process died before it could say so
+            return
+        with _long_timeout():
+            if path.is_dir():
+                folder = "/".join(part for part in (entry["folder"], path.name) if part)
+                self.client.log_artifacts(run_id, str(path), folder)
+            else:
+                self.client.log_artifact(run_id, str(path), entry["folder"] or None)
+
+    def _dataset(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        dataset = Dataset(
+            name=entry["name"],
+            digest=entry["digest"][:LONGEST_DIGEST],
+            source_type=entry["source_type"],
+            source=entry["source"],
+            schema=entry["schema"],
+            profile=entry["profile"],
+        )
+        tags = [InputTag("mlflow.data.context", entry["context"])]
+        self.client.log_inputs(run_id, datasets=[DatasetInput(dataset, tags)])
+
+    def _model(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        path = spool.folder / entry["file"]
+        if not path.exists():
+            return
+        model = self._find_or_make_model(run_id, entry["name"])
+        if model.status == "READY":
+            return
+        run = self.client.get_run(run_id)
+        if model.model_id not in {output.model_id for output in run.outputs.model_outputs}:
+            self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=entry["step"])])
+        description = Model.load(str(path))
+        description.run_id = run_id
+        description.model_id = description.model_uuid = model.model_id
+        description.artifact_path = model.artifact_location
+        description.save(str(path / "MLmodel"))
+        with _long_timeout():
+            self.client.log_model_artifacts(model.model_id, str(path))
+        self.client.finalize_logged_model(model.model_id, "READY")
+
+    def _find_or_make_model(self, run_id: str, name: str) -> LoggedModel:
+        run = self.client.get_run(run_id)
+        experiment = run.info.experiment_id
+        for model in self.client.search_logged_models([experiment], f"source_run_id = '{run_id}'"):
+            if model.name == name:
+                return model
+        return self.client.create_logged_model(experiment, name=name, source_run_id=run_id, params=run.data.params)
+
+
+class _long_timeout:
+    """Uploads may take minutes; only the delivery's thread makes them."""
+
+    def __enter__(self) -> None:
+        self._usual: Any = MLFLOW_HTTP_REQUEST_TIMEOUT.get()
+        MLFLOW_HTTP_REQUEST_TIMEOUT.set(max(UPLOAD_SECONDS, self._usual))
+
+    def __exit__(self, *_: object) -> None:
+        MLFLOW_HTTP_REQUEST_TIMEOUT.set(self._usual)

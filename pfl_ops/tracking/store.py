@@ -1,0 +1,304 @@
+"""The store: runs are opened, found and read again. Nothing above this package knows MLflow.
+
+>>> with Store.open() as store:
+...     study = store.run("fliu-digits-lsqs-1a2b3c4d", "study", identity="study 1a2b3c4d")
+...     run = store.run("fliu-digits-lsqs-1a2b3c4d", "trial-003", identity=experiment.hash, parent=study)
+...     run.log(records)
+...     run.finish()
+"""
+
+import atexit
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock
+from mlflow.entities import Run as MlflowRun
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tracking import spool as spools
+from pfl_ops.tracking.delivery import Delivery, verdict
+from pfl_ops.tracking.home import Home, Target
+from pfl_ops.tracking.run import Run, now
+from pfl_ops.tracking.sender import IDENTITY, PARENT, Sender
+from pfl_ops.tracking.spool import Busy, Spool
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A tracked run as the store has it.
+
+    Attributes:
+        metrics: the last value of each.
+        start, end: ms since the epoch; end is None while it runs.
+    """
+
+    run_id: str
+    name: str
+    experiment: str
+    status: str
+    identity: str | None
+    parent: str | None
+    tags: dict[str, str]
+    params: dict[str, str]
+    metrics: dict[str, float]
+    start: int
+    end: int | None
+
+
+class Store:
+    """Runs in one MLflow target, and the work folder that goes with them. Made by `Store.open`."""
+
+    def __init__(self, home: Home, target: Target) -> None:
+        self.home = home
+        self.target = target
+        self._live: dict[str, Run] = {}  # spool folder -> the run last opened there
+        self._open = True
+        self._pid = os.getpid()
+        with FileLock(target.lock, timeout=300) if target.lock else contextlib.nullcontext(), self._asking():
+            self._sender = Sender(target)  # makes a database's tables
+            self._sender.client.search_experiments(max_results=1)  # is anybody there?
+        self._delivery = Delivery(self._sender, home.spool)
+        self._adopt()
+        atexit.register(self.close, patience=5.0)
+
+    @classmethod
+    def open(cls, home: Path | str | None = None, tracking_uri: str | None = None) -> "Store":
+        """The store of a work folder; what earlier processes left in its spool is sent in the background.
+
+        Args:
+            home: work folder; none: `PFL_OPS_HOME`, else ./mlruns.
+            tracking_uri: none: `MLFLOW_TRACKING_URI`, else SQLite in the work folder.
+        Raises:
+            PflOpsError: the folder can't be written, the address is none, or nobody answers there.
+        """
+        place = Home.open(home)
+        target = Target.of(place, tracking_uri)
+        if target.lock:
+            target.lock.parent.mkdir(parents=True, exist_ok=True)
+        return cls(place, target)
+
+    def run(
+        self,
+        experiment: str,
+        name: str,
+        *,
+        identity: str,
+        tags: Mapping[str, object] | None = None,
+        params: Mapping[str, object] | None = None,
+        parent: Run | None = None,
+    ) -> Run:
+        """Open a run. One with the same identity and parent is found again, and gets only what it misses.
+
+        Args:
+            experiment: MLflow experiment, made if need be.
+            name: the run's name.
+            identity: what makes it this run and no other: the experiment's hash.
+            tags: see `provenance`.
+            params: the experiment's resolved values; nested names with dots.
+            parent: the study that it belongs to.
+        Raises:
+            Busy: another process is recording this run.
+        """
+        header = {
+            "target": self.target.label,
+            "experiment": experiment,
+            "name": name,
+            "identity": _plain(identity),
+            "parent": parent.spool.header if parent else None,
+            "start": now(),
+        }
+        folder = spools.key(header)
+        if folder not in self._live or self._live[folder].finished:
+            spool = self._delivery.take(folder) or Spool(self.home.spool, header)
+            self._make_known(spool)
+            self._live[folder] = Run(spool, self._delivery)
+            self._delivery.add(spool)
+        run = self._live[folder]
+        run.append({"op": "open", "name": name})
+        if tags:
+            run.tags(tags)
+        if params:
+            run.params(params)
+        return run
+
+    def _make_known(self, spool: Spool) -> None:
+        """Find or make the run now, so that the caller has an id to show; when nobody answers, the delivery does it."""
+        if self._delivery.down:
+            return
+        try:
+            self._sender.run_id(spool.header)
+        except Exception as error:
+            if verdict(error) == "never":
+                spool.closed = True
+                if spool.folder.name not in self._delivery.spools:
+                    spool.release()
+                raise PflOpsError(f"MLflow refuses run '{spool.header['name']}': {error}") from error
+
+    def deliver(self, patience: float = 30.0) -> bool:
+        """Send what earlier processes left in the spool for this target; returns whether all of it was."""
+        self._adopt()
+        return self._delivery.delivered(None, patience)
+
+    def _adopt(self) -> None:
+        """Take over the spools of processes that are gone; a run without an end was killed."""
+        for folder in sorted(self.home.spool.iterdir()):
+            header = spools.read_header(folder) if folder.is_dir() else None
+            if header is None or header["target"] != self.target.label or folder.name in self._delivery.spools:
+                continue
+            try:
+                spool = Spool(self.home.spool, header)
+            except Busy:
+                continue
+            if spool.last().get("op", "finish") != "finish":
+                modified = (folder / "journal.jsonl").stat().st_mtime
+                spool.append({"op": "finish", "status": "KILLED", "time": int(modified * 1000)})
+            spool.closed = True
+            self._delivery.add(spool)
+
+    def find(self, identity: str, *, experiment: str | None = None, parent: Run | str | None = None) -> RunInfo | None:
+        """The run of that identity: a finished one if there is, else the newest.
+
+        Args:
+            experiment: only in this MLflow experiment; none: in all.
+            parent: only below this run (or its id); none: anywhere.
+        """
+        parent_id = parent.run_id if isinstance(parent, Run) else parent
+        where = f"tags.`{IDENTITY}` = '{_plain(identity)}'"
+        if parent is not None:
+            where += f" and tags.`{PARENT}` = '{parent_id}'"
+        found = self._search(experiment, where)
+        return min(found, key=lambda run: (run.status != "FINISHED", -run.start), default=None)
+
+    def runs(self, experiment: str | None = None, *, parent: Run | str | None = None) -> list[RunInfo]:
+        """All runs of an MLflow experiment (none: of all), oldest first; with `parent` only those below it."""
+        parent_id = parent.run_id if isinstance(parent, Run) else parent
+        return self._search(experiment, f"tags.`{PARENT}` = '{parent_id}'" if parent is not None else "")
+
+    def experiments(self) -> list[str]:
+        """The names of all MLflow experiments."""
+        with self._asking():
+            return sorted(experiment.name for experiment in self._pages(self._sender.client.search_experiments))
+
+    def _search(self, experiment: str | None, where: str) -> list[RunInfo]:
+        with self._asking():
+            places = {
+                e.experiment_id: e.name
+                for e in self._pages(self._sender.client.search_experiments)
+                if experiment in (None, e.name)
+            }
+            if not places:
+                return []
+            found = self._pages(
+                lambda page_token: self._sender.client.search_runs(
+                    list(places), where, order_by=["attributes.start_time ASC"], page_token=page_token
+                )
+            )
+            return [_info(run, places[run.info.experiment_id]) for run in found]
+
+    def history(self, run_id: str) -> pd.DataFrame:
+        """All metrics of a run: one row a round, one column a metric, NaN where a round has no value."""
+        with self._asking():
+            keys = self._sender.client.get_run(run_id).data.metrics
+            columns = {
+                key: {point.step: point.value for point in self._sender.client.get_metric_history(run_id, key)}
+                for key in sorted(keys)
+            }
+        return pd.DataFrame(columns).sort_index().rename_axis("round")
+
+    def download(self, run_id: str, path: str, to: Path | str | None = None) -> Path:
+        """A run's artifact, file or folder, as a local path.
+
+        Args:
+            path: where it is in the run's artifacts.
+            to: folder that it is put into; none: a new temporary one.
+        Raises:
+            PflOpsError: no such run or artifact, or nobody answers.
+        """
+        into = Path(to or tempfile.mkdtemp(prefix="pfl-ops-"))
+        into.mkdir(parents=True, exist_ok=True)
+        with self._asking():
+            self._sender.client.get_run(run_id)
+            try:
+                return Path(self._sender.client.download_artifacts(run_id, path, str(into)))
+            except Exception as error:
+                raise PflOpsError(f"run {run_id} has no artifact '{path}' that can be read ({error})") from error
+
+    def close(self, patience: float = 30.0) -> bool:
+        """Wait for what is being sent, then let go of everything; returns whether all was delivered."""
+        if not self._open or os.getpid() != self._pid:
+            return True
+        self._open = False
+        atexit.unregister(self.close)
+        for run in self._live.values():
+            if not run.finished:
+                run.finish("KILLED", patience=0)
+        done = self._delivery.delivered(None, patience)
+        self._delivery.stop()
+        return done
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Turn MLflow's errors into ours."""
+        try:
+            yield
+        except MlflowException as error:
+            reason = str(error).strip().splitlines()[0][:300]
+            if "Detected out-of-date database schema" in str(error):
+                raise PflOpsError(
+                    f"{self.target.label} was made by another version of MLflow: back it up, then run "
+                    f"`mlflow db upgrade {self.target.label}`"
+                ) from error
+            if error.error_code == "INTERNAL_ERROR" and self.target.server:
+                raise PflOpsError(f"the tracking server {self.target.label} does not answer ({reason})") from error
+            raise PflOpsError(f"{self.target.label}: {reason}") from error
+        except SQLAlchemyError as error:
+            reason = str(error).strip().splitlines()[0][:300]
+            raise PflOpsError(f"the database {self.target.label} can't be used ({reason})") from error
+
+    @staticmethod
+    def _pages(search: Any) -> Iterator[Any]:
+        token = None
+        while True:
+            page = search(page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+
+def _plain(identity: str) -> str:
+    """An identity that MLflow's search can quote."""
+    return identity if re.fullmatch(r"[\w.:/@+ -]{1,200}", identity) else hashlib.sha256(identity.encode()).hexdigest()
+
+
+def _info(run: MlflowRun, experiment: str) -> RunInfo:
+    tags = dict(run.data.tags)
+    return RunInfo(
+        run_id=run.info.run_id,
+        name=run.info.run_name,
+        experiment=experiment,
+        status=run.info.status,
+        identity=tags.get(IDENTITY),
+        parent=tags.get(PARENT),
+        tags=tags,
+        params=dict(run.data.params),
+        metrics=dict(run.data.metrics),
+        start=run.info.start_time,
+        end=run.info.end_time,
+    )

@@ -1,0 +1,227 @@
+"""A target that fails: nothing is lost, nothing comes twice, the caller never waits or dies."""
+
+import logging
+import time
+
+import numpy as np
+import pytest
+import requests
+import torch
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException, RestException
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.models import MODELS, build
+from pfl_ops.tracking import Store, delivery
+from pfl_ops.tracking.sender import Sender
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("work")
+    Store.open(folder).close()
+    return folder
+
+
+@pytest.fixture
+def outage(monkeypatch):
+    """A switch: while it is off, whatever is sent fails as with a server that is gone."""
+
+    class Switch:
+        down = False
+        tried = 0
+
+    switch, send, run_id = Switch(), Sender.send, Sender.run_id
+
+    def fail():
+        switch.tried += 1
+        raise MlflowException("API request failed with exception: connection refused")
+
+    monkeypatch.setattr(Sender, "send", lambda self, *a: fail() if switch.down else send(self, *a))
+    monkeypatch.setattr(Sender, "run_id", lambda self, *a: fail() if switch.down else run_id(self, *a))
+    monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(delivery, "LONGEST_PAUSE", 0.2)
+    return switch
+
+
+def steps(store, run_id, key="train/loss"):
+    return sorted(p.step for p in MlflowClient(store.target.uri).get_metric_history(run_id, key))
+
+
+def test_a_run_goes_on_while_nobody_answers_and_all_is_there_afterwards(work, outage, rounds, tmp_path, caplog):
+    with Store.open(work) as store:
+        run = store.run("gone", "run", identity="gone")
+        run.log(rounds(0, 9))
+        outage.down = True
+        started = time.monotonic()
+        run.log(rounds(10, 39))
+        (tmp_path / "file.txt").write_text("content")
+        run.artifact(tmp_path / "file.txt", "folder")
+        (tmp_path / "file.txt").unlink()
+        late = store.run("gone", "child", identity="gone child", parent=run, params={"a": 1})
+        late.log(rounds(0, 4))
+        assert not late.finish(patience=0)
+        assert time.monotonic() - started < 2
+        time.sleep(0.3)
+        assert late.run_id is None
+        outage.down = False
+        assert run.finish()
+        assert store.deliver()
+        assert steps(store, run.run_id) == list(range(40))
+        assert store.download(run.run_id, "folder/file.txt").read_text() == "content"
+        child = store.find("gone child", parent=run)
+        assert (child.status, child.params, child.run_id) == ("FINISHED", {"a": "1"}, late.run_id)
+        assert steps(store, child.run_id) == list(range(5))
+        assert outage.tried
+    warnings = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    assert sum("they are kept and sent later" in message for message in warnings) == 1
+
+
+def test_what_is_left_is_sent_by_the_next_store(work, outage, rounds, tmp_path):
+    section = MODELS.get("cnn_tiny")()
+    network = build(section, (8, 8, 1), 10, seed=1)
+    store = Store.open(work)
+    run = store.run("left", "run", identity="left")
+    assert store._delivery.wait()
+    outage.down = True
+    run.log(rounds(0, 24))
+    run.table({"client": [0], "accuracy": [1.0]}, "clients.parquet")
+    run.model(
+        network.state_dict(),
+        network=section.model_dump(),
+        shape=(8, 8, 1),
+        n_classes=10,
+        mean=[0.3],
+        std=[0.4],
+        step=24,
+    )
+    assert not run.finish(patience=0)
+    assert not store.close(patience=0)
+    outage.down = False
+    with Store.open(work) as later:
+        assert later.deliver()
+        info = later.find("left")
+        assert (info.status, info.run_id) == ("FINISHED", run.run_id)
+        assert steps(later, run.run_id) == list(range(25))
+        assert later.download(run.run_id, "clients.parquet").exists()
+        models = MlflowClient(later.target.uri).get_run(run.run_id).outputs.model_outputs
+        assert [model.step for model in models] == [24]
+        assert not [f for f in later.home.spool.iterdir() if f.is_dir()]
+
+
+def test_sending_everything_twice_changes_nothing(work, rounds, tmp_path):
+    """As after a process that died between sending an entry and noting that it was sent."""
+    section = MODELS.get("linear")()
+    network = build(section, (4,), 3, seed=1)
+    (tmp_path / "a.txt").write_text("a")
+
+    def record(run):
+        run.log(rounds(0, 14))
+        run.dataset("d", "digest", {"name": "d"})
+        run.artifact(tmp_path / "a.txt")
+        state = network.state_dict()
+        run.model(state, network=section.model_dump(), shape=(4,), n_classes=3, mean=[0.0] * 4, std=[1.0] * 4)
+
+    with Store.open(work) as store:
+        for _ in range(2):
+            run = store.run("twice", "run", identity="twice", tags={"a": 1}, params={"b": 2})
+            record(run)
+            assert run.finish()
+        found = MlflowClient(store.target.uri).get_run(run.run_id)
+        assert len(found.inputs.dataset_inputs) == 1
+        assert len(found.outputs.model_outputs) == 1
+        assert steps(store, run.run_id) == list(range(15))
+
+
+def test_an_answer_that_was_lost_leaves_one_point(work, rounds, monkeypatch):
+    """The target took the batch, but the answer never came: the same batch goes out again."""
+    log_batch, lost = MlflowClient.log_batch, []
+
+    def lossy(self, run_id, metrics=(), **rest):
+        log_batch(self, run_id, metrics=metrics, **rest)
+        if metrics and not lost:
+            lost.append(True)
+            raise MlflowException("API request failed with timeout exception")
+
+    monkeypatch.setattr(MlflowClient, "log_batch", lossy)
+    monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.05)
+    with Store.open(work) as store:
+        run = store.run("lost", "run", identity="lost")
+        run.log(rounds(0, 9))
+        assert run.finish()
+        assert lost
+        assert steps(store, run.run_id) == list(range(10))
+
+
+def test_an_entry_that_is_refused_is_put_away_and_the_rest_goes_on(work, rounds, caplog):
+    with Store.open(work) as store:
+        run = store.run("refused", "run", identity="refused")
+        run.tags({"no/such*name?": 1})
+        run.log(rounds(0, 3))
+        assert run.finish()
+        assert steps(store, run.run_id) == list(range(4))
+        assert store.find("refused").status == "FINISHED"
+        kept = run.spool.folder / "refused.jsonl"
+        assert "no/such*name?" in kept.read_text()
+    assert any("MLflow refused tags of run 'run'" in record.message for record in caplog.records)
+
+
+def test_an_experiment_that_is_refused_says_so_at_once(work):
+    with Store.open(work) as store:
+        with pytest.raises(PflOpsError, match="MLflow refuses run 'run'"):
+            store.run("x" * 600, "run", identity="long")
+        assert not [f for f in store.home.spool.iterdir() if f.is_dir() and not (f / "refused.jsonl").exists()]
+
+
+def response(status):
+    answer = requests.Response()
+    answer.status_code = status
+    return requests.HTTPError("no", response=answer)
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (MlflowException("API request failed with exception: refused"), "later"),
+        (RestException({"error_code": "INTERNAL_ERROR", "message": "?"}), "odd"),
+        (RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "message": "busy"}), "later"),
+        (RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no"}), "never"),
+        (RestException({"error_code": "PERMISSION_DENIED", "message": "no"}), "later"),
+        (response(503), "later"),
+        (response(401), "later"),
+        (response(404), "never"),
+        (OSError("disk full"), "later"),
+        (TypeError("a mistake of ours"), "odd"),
+    ],
+)
+def test_what_an_error_means(error, meaning):
+    assert delivery.verdict(error) == meaning
+
+
+def test_an_entry_that_always_fails_is_given_up_after_some_tries(work, monkeypatch, rounds):
+    monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(delivery, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(Sender, "_dataset", lambda *_: 1 / 0)
+    with Store.open(work) as store:
+        run = store.run("odd", "run", identity="odd")
+        run.dataset("d", "digest", {})
+        run.log(rounds(0, 3))
+        assert run.finish()
+        assert steps(store, run.run_id) == list(range(4))
+
+
+def test_logging_is_quick(work, rounds):
+    """100 rounds of 23 metrics: what the simulation waits for, and what the delivery needs."""
+    many = rounds(1, 100)
+    for record in many:
+        record.metrics.update({f"val/{i}": float(np.sin(i)) for i in range(20)})
+    with Store.open(work) as store:
+        run = store.run("quick", "run", identity="quick")
+        started = time.monotonic()
+        for record in many:
+            run.log([record])
+        logged = time.monotonic() - started
+        run.finish()
+        assert logged < 2
+        assert time.monotonic() - started < 20
+        assert torch.tensor(store.history(run.run_id).shape).tolist() == [100, 23]

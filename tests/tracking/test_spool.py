@@ -1,0 +1,140 @@
+"""The journal on disk."""
+
+import json
+
+import pytest
+
+from pfl_ops.tracking.spool import Busy, Spool, key, read_header
+
+HEADER = {"target": "http://a", "experiment": "e", "name": "n", "identity": "i", "parent": None, "start": 1}
+
+
+def entries(spool):
+    return [entry for _, entry in spool.entries()]
+
+
+def test_entries_come_back_in_order_in_the_next_process(tmp_path):
+    spool = Spool(tmp_path, HEADER)
+    for i in range(3):
+        spool.append({"op": "tags", "i": i, "value": float("nan")})
+    spool.release()
+    again = Spool(tmp_path, HEADER | {"name": "later", "start": 9})
+    assert [entry["i"] for entry in entries(again)] == [0, 1, 2]
+    assert again.header == HEADER
+    again.release()
+
+
+def test_what_was_delivered_does_not_come_again(tmp_path):
+    spool = Spool(tmp_path, HEADER)
+    spool.append({"op": "a"})
+    spool.append({"op": "b"})
+    end, entry = next(spool.entries())
+    spool.done(end, entry)
+    spool.release()
+    again = Spool(tmp_path, HEADER)
+    assert entries(again) == [{"op": "b"}]
+    again.release()
+
+
+def test_a_line_that_a_kill_left_unfinished_is_cut_off(tmp_path):
+    spool = Spool(tmp_path, HEADER)
+    spool.append({"op": "a"})
+    spool.release()
+    journal = spool.folder / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes() + b'{"op": "metr')
+    again = Spool(tmp_path, HEADER)
+    again.append({"op": "b"})
+    assert entries(again) == [{"op": "a"}, {"op": "b"}]
+    again.release()
+
+
+def test_a_damaged_line_does_not_hide_the_next(tmp_path):
+    spool = Spool(tmp_path, HEADER)
+    with (spool.folder / "journal.jsonl").open("ab") as file:
+        file.write(b'{"op": \xff\n')
+    spool.append({"op": "b"})
+    assert [entry["op"] for entry in entries(spool)] == ["damaged", "b"]
+    spool.release()
+
+
+def test_a_header_that_a_kill_left_unfinished_is_written_again(tmp_path):
+    folder = tmp_path / key(HEADER)
+    folder.mkdir()
+    (folder / "journal.jsonl").write_bytes(b'{"target"')
+    assert read_header(folder) is None
+    spool = Spool(tmp_path, HEADER)
+    assert spool.header == HEADER
+    assert not spool.pending
+    spool.release()
+
+
+def test_a_damaged_note_of_what_was_sent_means_sending_again(tmp_path):
+    spool = Spool(tmp_path, HEADER)
+    spool.append({"op": "a"})
+    end, entry = next(spool.entries())
+    spool.done(end, entry)
+    (spool.folder / "sent").write_text("")
+    spool.release()
+    again = Spool(tmp_path, HEADER)
+    assert entries(again) == [{"op": "a"}]
+    again.release()
+
+
+def test_files_are_removed_once_delivered_and_the_folder_when_all_is(tmp_path):
+    spool = Spool(tmp_path, HEADER)
+    staged = [spool.stage("same.txt") for _ in range(2)]
+    for path in staged:
+        path.write_text("x")
+        spool.append({"op": "artifact", "file": spool.relative(path)})
+    for end, entry in spool.entries():
+        assert (spool.folder / entry["file"]).exists()
+        spool.done(end, entry)
+        assert not (spool.folder / entry["file"]).exists()
+    spool.closed = True
+    spool.release()
+    assert not spool.folder.exists()
+
+
+def test_what_was_refused_stays_with_its_reason(tmp_path):
+    spool = Spool(tmp_path, HEADER)
+    staged = spool.stage("kept.txt")
+    staged.write_text("x")
+    spool.append({"op": "artifact", "file": spool.relative(staged)})
+    end, entry = next(spool.entries())
+    spool.refuse(entry, "because")
+    spool.done(end, entry)
+    spool.closed = True
+    spool.release()
+    assert json.loads((spool.folder / "refused.jsonl").read_text())["reason"] == "because"
+    assert [f.name for f in (spool.folder / "refused").rglob("*.txt")] == ["kept.txt"]
+    assert read_header(spool.folder) is None
+
+
+def test_one_process_at_a_time(tmp_path, python):
+    spool = Spool(tmp_path, HEADER)
+    with pytest.raises(Busy, match="being recorded by another process"):
+        Spool(tmp_path, HEADER)
+    other = Spool(tmp_path, HEADER | {"identity": "j"})
+    other.release()
+    spool.release()
+    code = """
+        import json, sys
+        from pathlib import Path
+        from pfl_ops.tracking.spool import Spool
+        spool = Spool(Path(sys.argv[1]), json.loads(sys.argv[2]))
+        print("mine", flush=True)
+        sys.stdin.readline()
+    """
+    process = python(code, str(tmp_path), json.dumps(HEADER))
+    assert process.stdout.readline() == "mine\n"
+    with pytest.raises(Busy, match=f"pid {process.pid}"):
+        Spool(tmp_path, HEADER)
+    process.kill()
+    process.wait()
+    Spool(tmp_path, HEADER).release()
+
+
+def test_the_same_run_in_another_place_or_under_another_parent_is_another_spool():
+    headers = [HEADER, HEADER | {"target": "http://b"}, HEADER | {"parent": HEADER}, HEADER | {"identity": "j"}]
+    assert len({key(header) for header in headers}) == 4
+    assert key(HEADER | {"name": "x", "start": 5}) == key(HEADER)

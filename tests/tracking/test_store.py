@@ -1,0 +1,273 @@
+"""A SQLite store: what is logged is read back through MLflow's own client."""
+
+import signal
+import sqlite3
+
+import matplotlib
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tracking import Store, provenance
+from pfl_ops.tracking.provenance import git_revision
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """One database for the module: making one takes seconds. Each test has its own MLflow experiment."""
+    folder = tmp_path_factory.mktemp("work")
+    Store.open(folder).close()
+    return folder
+
+
+@pytest.fixture
+def store(work):
+    with Store.open(work) as store:
+        yield store
+
+
+def points(store, run_id, key):
+    return [(p.step, p.value, p.timestamp) for p in MlflowClient(store.target.uri).get_metric_history(run_id, key)]
+
+
+def test_a_study_with_children(store, rounds, tmp_path):
+    study = store.run("study", "study", identity="study 1")
+    runs = [
+        store.run(
+            "study", f"trial-{i:03d}", identity=f"hash{i}", parent=study, params={"training.lr": 0.1 * i}, tags={"k": i}
+        )
+        for i in range(3)
+    ]
+    for i, run in enumerate(runs):
+        run.log(rounds(0, 12 + i))
+        assert run.finish("FAILED" if i == 1 else "FINISHED")
+    assert study.finish()
+
+    client = MlflowClient(store.target.uri)
+    experiment = client.get_experiment_by_name("study")
+    assert experiment.artifact_location == str(store.home.artifacts / "study")
+    children = client.search_runs([experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{study.run_id}'")
+    assert {r.info.run_name: r.info.status for r in children} == {
+        "trial-000": "FINISHED",
+        "trial-001": "FAILED",
+        "trial-002": "FINISHED",
+    }
+    assert client.get_run(runs[2].run_id).data.params == {"training.lr": "0.2"}
+    assert client.get_run(runs[2].run_id).data.tags["k"] == "2"
+    assert points(store, runs[0].run_id, "val/L1/acc") == [
+        (t, t / 50, 1_700_000_000_000 + 1000 * t) for t in (0, 5, 10)
+    ]
+    assert len(points(store, runs[2].run_id, "train/loss")) == 15
+
+    assert [run.name for run in store.runs("study", parent=study)] == ["trial-000", "trial-001", "trial-002"]
+    assert store.find("hash2").parent == study.run_id
+    assert store.find("hash2", parent=runs[0]) is None
+    assert store.find("unknown") is None
+    table = store.history(runs[0].run_id)
+    assert table.index.tolist() == list(range(13))
+    assert table["val/L1/acc"].notna().sum() == 3
+    assert not [f for f in store.home.spool.iterdir() if f.is_dir()]
+
+
+def test_artifacts_tables_figures_and_inputs(store, tmp_path):
+    import matplotlib.pyplot as plt
+
+    (tmp_path / "partition").mkdir()
+    (tmp_path / "partition" / "clients.json").write_text("[1]")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    figure, axes = plt.subplots()
+    axes.plot([0, 1])
+    with store.run("artifacts", "run", identity="a") as run:
+        run.artifact(tmp_path / "partition")
+        run.artifact(tmp_path / "model.safetensors", "models", move=True)
+        run.text("seed: 1\n", "config.yaml")
+        run.yaml({"a": {"b": [1, 2]}}, "notes/plain.yaml")
+        run.table({"client": [0, 1], "accuracy": [0.5, 0.25]}, "clients.parquet")
+        run.figure(figure, "curves")
+        run.dataset("digits", "d" * 64, {"name": "digits"}, schema={"shape": [8, 8, 1]}, context="training")
+        run.dataset("lsqs", "p" * 64, {"kind": "lsqs"}, context="partition")
+        with pytest.raises(PflOpsError, match="does not exist"):
+            run.artifact(tmp_path / "nothing")
+    plt.close(figure)
+    (tmp_path / "partition" / "clients.json").write_text("changed afterwards")
+    assert not (tmp_path / "model.safetensors").exists()
+
+    folder = store.download(run.run_id, "partition", tmp_path / "back")
+    assert (folder / "clients.json").read_text() == "[1]"
+    assert store.download(run.run_id, "models/model.safetensors").read_bytes() == b"weights"
+    assert pd.read_parquet(store.download(run.run_id, "clients.parquet"))["accuracy"].tolist() == [0.5, 0.25]
+    assert store.download(run.run_id, "figures/curves.png").read_bytes().startswith(b"\x89PNG")
+    assert store.download(run.run_id, "notes/plain.yaml").read_text() == "a:\n  b:\n  - 1\n  - 2\n"
+    inputs = MlflowClient(store.target.uri).get_run(run.run_id).inputs.dataset_inputs
+    assert {(i.dataset.name, i.dataset.digest, i.tags[0].value) for i in inputs} == {
+        ("digits", "d" * 36, "training"),
+        ("lsqs", "p" * 36, "partition"),
+    }
+    with pytest.raises(PflOpsError, match="no artifact 'nothing'"):
+        store.download(run.run_id, "nothing")
+    with pytest.raises(PflOpsError, match="not found"):
+        store.download("0" * 32, "x")
+    with pytest.raises(PflOpsError, match="takes no more records"):
+        run.text("late", "late.txt")
+
+
+def test_a_resumed_run_is_found_again_and_gets_only_what_it_misses(store, work, rounds):
+    first = store.run("resume", "run", identity="r", params={"lr": 1})
+    first.log(rounds(0, 7))
+    first.finish("KILLED")
+    again = store.run("resume", "run", identity="r", params={"lr": 2, "rounds": 20})  # lr stays as first told
+    again.log(rounds(0, 10, clock=1_800_000_000_000))  # a lost checkpoint: the same rounds at other times
+    again.finish()
+    store.close()
+
+    with Store.open(work) as other:
+        third = other.run("resume", "run", identity="r")
+        third.log(rounds(5, 12))
+        third.finish()
+        assert first.run_id == again.run_id == third.run_id
+        assert len(other.runs("resume")) == 1
+        steps = [step for step, _, _ in points(other, third.run_id, "train/loss")]
+        assert sorted(steps) == list(range(13))
+        times = {step: time for step, _, time in points(other, third.run_id, "train/loss")}
+        assert times[3] == 1_700_000_003_000
+        assert times[9] == 1_800_000_009_000
+        info = other.find("r")
+        assert (info.status, info.params) == ("FINISHED", {"lr": "1", "rounds": "20"})
+
+
+def test_the_same_identity_under_another_parent_is_another_run(store):
+    studies = [store.run("parents", f"study {i}", identity=f"study {i}") for i in range(2)]
+    runs = [store.run("parents", "trial", identity="same", parent=study) for study in studies]
+    alone = store.run("parents", "alone", identity="same")
+    assert len({run.run_id for run in [*runs, alone]}) == 3
+    assert store.find("same", parent=studies[1]).run_id == runs[1].run_id
+    for run in [*runs, alone, *studies]:
+        run.finish("FINISHED" if run is runs[0] else "FAILED")
+    assert store.find("same").run_id == runs[0].run_id  # the one that is finished
+
+
+def test_an_identity_may_be_any_text(store):
+    run = store.run("text", "run", identity='it\'s "quoted" `here`')
+    run.finish()
+    assert store.find('it\'s "quoted" `here`').run_id == run.run_id
+
+
+def test_not_a_number_and_infinity_do_not_stop_a_run(store, rounds):
+    record = rounds(1, 1)[0]
+    record.metrics.update({"nan": float("nan"), "inf": float("inf")})
+    with store.run("odd", "run", identity="odd") as run:
+        run.log([record])
+    history = store.history(run.run_id)
+    assert history["nan"].isna().all()
+    assert history["inf"].iloc[0] > 1e300
+
+
+def test_a_batch_never_exceeds_what_mlflow_takes(store, rounds):
+    record = rounds(1, 1)[0]
+    record.metrics.update({f"m{i}": float(i) for i in range(2500)})
+    with store.run("wide", "run", identity="wide") as run:
+        run.log([record])
+    assert len(store.find("wide").metrics) == 2502
+
+
+def test_an_error_in_the_block_marks_the_run(store):
+    with pytest.raises(ZeroDivisionError), store.run("blocks", "run", identity="failed"):
+        raise ZeroDivisionError
+    with pytest.raises(KeyboardInterrupt), store.run("blocks", "run", identity="stopped"):
+        raise KeyboardInterrupt
+    assert [store.find(i).status for i in ("failed", "stopped")] == ["FAILED", "KILLED"]
+
+
+def test_a_store_that_is_closed_ends_its_open_runs(work, rounds):
+    with Store.open(work) as store:
+        store.run("left", "run", identity="left").log(rounds(0, 3))
+    with Store.open(work) as store:
+        info = store.find("left")
+        assert info.status == "KILLED"
+        assert len(store.history(info.run_id)) == 4
+
+
+def test_an_mlflow_experiment_in_the_bin_is_brought_back(work):
+    with Store.open(work) as store:
+        store.run("bin", "run", identity="before").finish()
+        client = MlflowClient(store.target.uri)
+        client.delete_experiment(client.get_experiment_by_name("bin").experiment_id)
+    with Store.open(work) as store:
+        store.run("bin", "run", identity="after").finish()
+        assert store.find("after").experiment == "bin"
+
+
+def test_a_run_of_a_killed_process_is_marked_and_can_be_resumed(work, python, rounds):
+    code = """
+        import sys
+        from types import SimpleNamespace
+        from pfl_ops.tracking import Store
+        store = Store.open(sys.argv[1])
+        run = store.run("killed", "run", identity="killed")
+        run.log([SimpleNamespace(round=t, metrics={"train/loss": 1 / (1 + t)}, time=1700000000000 + 1000 * t)
+                 for t in range(10)])
+        print(run.run_id, flush=True)
+        sys.stdin.readline()
+    """
+    process = python(code, str(work))
+    run_id = process.stdout.readline().strip()
+    with Store.open(work) as store, pytest.raises(PflOpsError, match=f"pid {process.pid}"):
+        store.run("killed", "run", identity="killed")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with Store.open(work) as store:
+        assert store.deliver()
+        assert store.find("killed").status == "KILLED"
+        assert sorted(step for step, _, _ in points(store, run_id, "train/loss")) == list(range(10))
+        with store.run("killed", "run", identity="killed") as run:
+            assert store.find("killed").run_id == run.run_id == run_id
+            run.log(rounds(0, 14))
+        assert store.find("killed").status == "FINISHED"
+        assert sorted(step for step, _, _ in points(store, run_id, "train/loss")) == list(range(15))
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    (tmp_path / "mlflow.db").write_text("this is a letter, and a long one, not a database " * 100)
+    with pytest.raises(PflOpsError, match=r"mlflow\.db can't be used"):
+        Store.open(tmp_path)
+
+
+def test_a_database_that_is_not_mlflows_of_today_is_refused(tmp_path, work):
+    (tmp_path / "mlflow.db").write_bytes((work / "mlflow.db").read_bytes())
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        database.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
+    with pytest.raises(PflOpsError, match="mlflow db upgrade"):
+        Store.open(tmp_path)
+
+
+def test_a_server_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(PflOpsError, match=r"tracking server http://127\.0\.0\.1:9 does not answer"):
+        Store.open(tmp_path, "http://127.0.0.1:9")
+
+
+def test_provenance_says_what_and_where(tmp_path, monkeypatch):
+    tags = provenance(experiment="e", group="g", partition="p", device="cpu")
+    assert tags["pfl_ops.experiment_hash"] == "e"
+    assert {"pfl_ops.cpu", "version.python", "version.torch", "version.mlflow", "version.pfl-ops"} <= tags.keys()
+    assert all(isinstance(value, str) and value for value in tags.values())
+
+
+def test_the_revision_says_when_files_differ_from_it(tmp_path, python):
+    import subprocess
+
+    assert git_revision(tmp_path) is None
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (tmp_path / "f").write_text("1")
+    subprocess.run([*git, "add", "f"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "m"], check=True)
+    clean = git_revision(tmp_path)
+    assert clean is not None
+    assert len(clean) == 40
+    (tmp_path / "untracked").write_text("1")
+    assert git_revision(tmp_path) == clean
+    (tmp_path / "f").write_text("2")
+    assert git_revision(tmp_path) == f"{clean}-dirty"
