@@ -1,0 +1,154 @@
+"""Matrices with given sums: Sinkhorn-Knopp's scaling, and rounding that keeps every sum exact."""
+
+import numpy as np
+
+TOLERANCE = 1e-6  # on row and column sums, in the paper's units: the matrix sums to its number of columns
+FLOOR = 1e-12  # a draw of exactly 0 could never grow, and some sums could never be reached
+
+
+def sinkhorn(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The matrix diag(u) · matrix · diag(v) with the given sums: the nearest to `matrix` in Kullback-Leibler
+    divergence.
+
+    Rows and columns are scaled in turn until both sums hold within `TOLERANCE`. The number of turns is capped (skewed
+    draws would take hundreds of thousands); what is then missing is shared out as a rank-one matrix, so that the sums
+    of the result hold in every case.
+
+    Args:
+        matrix: the draw, float [K, L], entries >= 0; floored at 1e-12.
+        rows: wanted row sums, > 0, [K].
+        columns: wanted column sums, >= 0, [L]; their total is that of `rows`.
+    Returns:
+        float64 [K, L].
+    Source: Sinkhorn and Knopp, "Concerning nonnegative matrices and doubly stochastic matrices", 1967; the last step is
+        Algorithm 2 of Altschuler, Weed, Rigollet, "Near-linear time approximation algorithms for optimal transport",
+        2017.
+    """
+    p = np.maximum(np.asarray(matrix, dtype=np.float64), FLOOR)
+    unit = p.shape[1] / rows.sum()
+    r, c = rows * unit, columns * unit
+    u, v = np.ones(len(r)), np.ones(len(c))
+    turns = min(100_000, 2_000_000_000 // p.size)  # about a second at any size
+    for turn in range(turns):
+        pv = p @ v
+        # after a column step only the rows can be off, and the next row step says by how much
+        if turn % 10 == 1 and np.abs(u * pv - r).max() < TOLERANCE:
+            break
+        u = r / pv
+        v = c / (u @ p)
+    return _exact(u[:, None] * p * v, r, c) / unit
+
+
+def _exact(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Scale down what is too much, then add what is missing as an outer product."""
+    matrix = matrix * np.minimum(1, rows / matrix.sum(1))[:, None]
+    sums = matrix.sum(0)
+    matrix = matrix * np.minimum(1, np.divide(columns, sums, out=np.ones_like(sums), where=sums > 0))
+    row_gap, column_gap = np.maximum(rows - matrix.sum(1), 0), np.maximum(columns - matrix.sum(0), 0)
+    if row_gap.sum() > 0 and column_gap.sum() > 0:
+        matrix = matrix + np.outer(row_gap, column_gap) / column_gap.sum()
+    return matrix
+
+
+def round_exact(
+    matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray, rng: np.random.Generator | None = None
+) -> np.ndarray:
+    """Whole numbers with exactly these row and column sums, each within one of its entry.
+
+    Every entry is rounded down; the missing units go to the largest remainders as far as the sums allow, and where that
+    ends in a corner, an integral flow through the residual network moves them. One exists, because the entries
+    themselves are a fractional one.
+
+    Args:
+        matrix: float [K, L] whose sums are `rows` and `columns` but for rounding errors.
+        rows: int [K]. columns: int [L], with the same total.
+        rng: breaks ties between equal remainders; none: the first.
+    Returns:
+        int64 [K, L].
+    """
+    counts = np.floor(matrix).astype(np.int64)
+    remainder = matrix - counts
+    need_row, need_column = rows - counts.sum(1), columns - counts.sum(0)
+    # an entry that is whole but for a rounding error may have been floored one too low, never too high: no need is
+    # negative
+    k, c = np.nonzero(remainder > 0)
+    tie = rng.random(len(k)) if rng is not None else np.arange(len(k))
+    order = np.lexsort((tie, -remainder[k, c]))
+    up = np.zeros(matrix.shape, dtype=bool)
+    left_row, left_column = need_row.tolist(), need_column.tolist()
+    missing = sum(left_row)
+    for i, j in zip(k[order].tolist(), c[order].tolist(), strict=True):
+        if not missing:
+            break
+        if left_row[i] and left_column[j]:
+            up[i, j] = True
+            left_row[i] -= 1
+            left_column[j] -= 1
+            missing -= 1
+    if missing:
+        up ^= _reroute(up, remainder > 0, np.array(left_row), np.array(left_column), missing)
+    return counts + up
+
+
+def _reroute(up: np.ndarray, free: np.ndarray, rows: np.ndarray, columns: np.ndarray, missing: int) -> np.ndarray:
+    """Entries to flip so that `rows` and `columns` get their missing units: a maximum flow from rows to columns.
+
+    An entry not yet rounded up may carry a unit from its row to its column, one rounded up may give it back.
+    """
+    from scipy.sparse import csr_array  # a third of a second to import, seldom needed
+    from scipy.sparse.csgraph import maximum_flow
+
+    n_rows, n_columns = up.shape
+    source, sink = n_rows + n_columns, n_rows + n_columns + 1
+    k, c = np.nonzero(free & ~up)
+    back_k, back_c = np.nonzero(up)
+    start = np.concatenate([k, back_c + n_rows, np.full(n_rows, source), np.arange(n_columns) + n_rows])
+    end = np.concatenate([c + n_rows, back_k, np.arange(n_rows), np.full(n_columns, sink)])
+    capacity = np.concatenate([np.ones(len(k) + len(back_k)), rows, columns]).astype(np.int32)
+    graph = csr_array((capacity, (start, end)), shape=(sink + 1, sink + 1))
+    graph.eliminate_zeros()
+    found = maximum_flow(graph, source, sink)
+    if found.flow_value != missing:
+        raise ValueError(f"the matrix's sums are not the wanted ones: {missing - found.flow_value} units have no place")
+    flow = found.flow.tocoo()
+    a, b = flow.coords
+    used = (flow.data > 0) & (a < source) & (b < source)
+    a, b = a[used], b[used]
+    flip = np.zeros_like(up)
+    forward = a < n_rows
+    flip[a[forward], b[forward] - n_rows] = True
+    flip[b[~forward], a[~forward] - n_rows] = True
+    return flip
+
+
+def apportion(shares: np.ndarray, total: int, rng: np.random.Generator | None = None) -> np.ndarray:
+    """`total` units in proportion to `shares`, whole numbers by largest remainder (Hamilton's method).
+
+    Args:
+        shares: >= 0, at least one > 0, [n]; any scale.
+        total: units to give.
+        rng: breaks ties between equal remainders; none: the first.
+    Returns:
+        int64 [n] with sum `total`, each within one of its exact part.
+    """
+    exact = np.asarray(shares, dtype=np.float64) / np.sum(shares) * total
+    units = np.floor(exact).astype(np.int64)
+    tie = rng.random(len(units)) if rng is not None else np.arange(len(units))
+    # remainders equal but for a rounding error count as ties
+    order = np.lexsort((tie, -np.round(exact - units, 9)))
+    units[order[: total - int(units.sum())]] += 1
+    return units
+
+
+def raise_small(sizes: np.ndarray, minimum: float) -> np.ndarray:
+    """Sizes under `minimum` raised to it, the others scaled so that the total stays; needs minimum · len <= total."""
+    sizes = np.asarray(sizes, dtype=np.float64)
+    low = np.zeros(len(sizes), dtype=bool)
+    total = sizes.sum()
+    raised = sizes
+    while (raised[~low] < minimum).any():  # each turn fixes at least one more: at most len(sizes) turns
+        low |= raised < minimum
+        rest = sizes[~low].sum()
+        scale = (total - minimum * low.sum()) / rest if rest > 0 else 0.0
+        raised = np.where(low, minimum, sizes * scale)
+    return raised

@@ -1,0 +1,233 @@
+"""What each client holds: the data set, cut by a partition, as tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pfl_ops import rng
+from pfl_ops.data import cut
+from pfl_ops.data.datasets import Arrays, Dataset
+from pfl_ops.data.partition import PartitionError, Scheme
+from pfl_ops.data.recorded import Recorded, locate, read_partition
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Samples and their owners.
+
+    Attributes:
+        x: as stored, uint8 [n, H, W, C] or float32 [n, d].
+        y: class of each, int64 [n].
+        index: each client's sample numbers, sorted int64 [n_k]; every sample has exactly one owner, a client may have
+            none.
+    """
+
+    x: Tensor
+    y: Tensor
+    index: list[Tensor]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def n_clients(self) -> int:
+        """N."""
+        return len(self.index)
+
+    @property
+    def sizes(self) -> Tensor:
+        """n_k, int64 [N]."""
+        return torch.tensor([len(rows) for rows in self.index], dtype=torch.int64)
+
+    def owner(self) -> Tensor:
+        """The client of each sample, int64 [n]."""
+        owner = torch.empty(len(self), dtype=torch.int64)
+        for k, rows in enumerate(self.index):
+            owner[rows] = k
+        return owner
+
+    def class_counts(self, n_classes: int) -> Tensor:
+        """n_kc, int64 [N, L]."""
+        flat = torch.bincount(self.owner() * n_classes + self.y, minlength=self.n_clients * n_classes)
+        return flat.reshape(self.n_clients, n_classes)
+
+    def pooled(self) -> "Pool":
+        """The same samples with one owner, for training on everybody's data."""
+        return Pool(self.x, self.y, [torch.arange(len(self))])
+
+    def subset(self, n: int | None, generator: np.random.Generator) -> Tensor:
+        """`n` sample numbers in which every class has its share, sorted int64; None, or more than there are: all."""
+        return torch.from_numpy(cut.stratified(self.y.numpy(), len(self) if n is None else n, generator))
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """A federation's data.
+
+    Attributes:
+        train: what clients train on. held: what they are scored on.
+        split: where `held` comes from, "validation" or "test".
+        n_classes: L. shape: of a sample, (H, W, C) or (d,). mean, std: float32, in units of the stored values.
+        data_digest: of the data set. partition_digest: who owns which training sample, a validation share included.
+        table: classes of each client's training data, a validation share included, int64 [K, L].
+        recorded: the partition in sample numbers of the published data, to be written down.
+    """
+
+    train: Pool
+    held: Pool
+    split: str
+    n_classes: int
+    shape: tuple[int, ...]
+    mean: np.ndarray
+    std: np.ndarray
+    data_digest: str
+    partition_digest: str
+    table: np.ndarray
+    recorded: Recorded
+
+
+def build_clients(
+    dataset: Dataset,
+    scheme: Scheme,
+    *,
+    seed: int,
+    split: str,
+    validation_share: float = 0.2,
+    pooled: bool = False,
+    test_share: float = 0.25,
+) -> Clients:
+    """Divide a data set among clients and hold out what they are scored on.
+
+    The partition, and every cut after it, is drawn from `scheme.seed`, or `seed` where that is None, under keys of
+    their own.
+
+    validation: a share of each client's training data is held out; test data is never touched.
+    test: clients train on all their training data; the test set is divided class by class as the training set was. A
+        recorded partition brings its own test sets; a data set's own clients (natural) theirs.
+    pooled: training and test set are merged before the partition, and each client's test data is `test_share` of its
+        own, stratified. With `validation` those samples are left out.
+
+    Args:
+        dataset: what is divided; sealed for `validation`.
+        scheme: how.
+        seed: the run's seed.
+        split: "validation" or "test".
+        validation_share: share of each client's training data, in (0, 1).
+        pooled: merge first.
+        test_share: share of each client's data (pooled), in (0, 1).
+    Raises:
+        PartitionError: the partition asks for what this data cannot give.
+        TestDataSealed: `split` or `pooled` needs test data that is sealed.
+    """
+    if split not in ("validation", "test"):
+        raise ValueError(f"split is validation or test, not {split!r}")
+    key = seed if scheme.seed is None else scheme.seed
+    dataset = dataset.merged() if pooled else dataset
+    samples, published = dataset.train, dataset.rows()
+    given = _given(scheme, dataset)
+    owned = scheme.indices(
+        samples.y, rng.generator(key, "partition"), samples.client, origin=published, data=dataset.name
+    )
+
+    # who is tested on what, as positions in `source`; not known, and not asked for, where the test data is sealed
+    tests: list[np.ndarray] | None = None
+    source, source_published = samples, published
+    if dataset.pooled and given is not None and given.test is not None:
+        tests = locate(given.test, published, "recorded partition's test data")
+    elif dataset.pooled:
+        owned, tests = _hold_out(samples.y, owned, test_share, key, "test share")
+    elif split == "test":
+        source, source_published = dataset.test, dataset.rows("test")
+        if given is not None and given.test is not None:
+            tests = locate(given.test, source_published, "recorded partition's test data")
+        elif scheme.kind == "natural":
+            tests = _of_users(samples, owned, source)
+        else:
+            tests = cut.like(samples.y, owned, source.y, rng.generator(key, "test set"))
+
+    if split == "validation":
+        kept, held = _hold_out(samples.y, owned, validation_share, key, "validation")
+        pools = _pool(samples, kept), _pool(samples, held)
+    else:
+        pools = _pool(samples, owned), _pool(source, tests or [])
+    table = cut.counts_table(samples.y, owned, dataset.n_classes)
+    recorded = Recorded(
+        train=[published[rows] for rows in owned],
+        test=None if tests is None else [source_published[rows] for rows in tests],
+        counts=table,
+        about={
+            "scheme": scheme.identity(),
+            "seed": key,
+            "data": dataset.name,
+            "data_digest": dataset.digest,
+            "pooled": dataset.pooled,
+        },
+    )
+    return Clients(
+        train=pools[0],
+        held=pools[1],
+        split=split,
+        n_classes=dataset.n_classes,
+        shape=dataset.shape,
+        mean=dataset.mean,
+        std=dataset.std,
+        data_digest=dataset.digest,
+        partition_digest=recorded.digest,
+        table=table,
+        recorded=recorded,
+    )
+
+
+def _hold_out(
+    labels: np.ndarray, clients: Sequence[np.ndarray], share: float, key: int, purpose: str
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    kept, held = [], []
+    for k, rows in enumerate(clients):
+        a, b = cut.hold_out(labels, rows, share, rng.generator(key, purpose, k))
+        kept.append(a)
+        held.append(b)
+    return kept, held
+
+
+def _of_users(train: Arrays, owned: Sequence[np.ndarray], test: Arrays) -> list[np.ndarray]:
+    """The test samples of the data set's own clients that `owned` names by their training samples."""
+    assert train.client is not None and test.client is not None
+    return [np.flatnonzero(test.client == train.client[rows[0]]) for rows in owned]
+
+
+def _given(scheme: Scheme, dataset: Dataset) -> Recorded | None:
+    """The recorded partition behind the scheme `file`, if it is for this data."""
+    if scheme.kind != "file":
+        return None
+    given = read_partition(getattr(scheme, "path", ""))
+    digest = given.about.get("data_digest")
+    if digest is not None and digest != dataset.digest:
+        raise PartitionError(
+            f"the recorded partition is for other data: {given.about.get('data')} with digest {digest[:12]}, "
+            f"where {dataset.name} has {dataset.digest[:12]}"
+        )
+    if bool(given.about.get("pooled")) != dataset.pooled:
+        raise PartitionError(f"the recorded partition needs data.pooled: {str(not dataset.pooled).lower()}")
+    if given.test is not None:  # training samples are checked with every scheme's
+        every = np.concatenate([*given.test, *(given.train if dataset.pooled else [])])
+        if len(np.unique(every)) != len(every):
+            raise PartitionError("the recorded partition gives a test sample to two clients, or for training too")
+    return given
+
+
+def _pool(samples: Arrays, clients: Sequence[np.ndarray]) -> Pool:
+    """Only the samples that somebody owns; nothing is copied where that is all of them."""
+    used = np.zeros(len(samples.y), dtype=bool)
+    for rows in clients:
+        used[rows] = True
+    whole = bool(used.all())
+    place = np.cumsum(used) - 1
+    x, y = (samples.x, samples.y) if whole else (samples.x[used], samples.y[used])
+    return Pool(_tensor(x), _tensor(y), [_tensor(place[rows]) for rows in clients])
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))

@@ -1,0 +1,289 @@
+"""Data sets by name or by path, and the `data` part of an experiment."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from pfl_ops import rng
+from pfl_ops.data import cut, store
+from pfl_ops.data.npz import DataError, checked, read_npz
+from pfl_ops.errors import unknown
+from pfl_ops.section import Section
+
+
+class Info(NamedTuple):
+    """What is known of a named data set before it is read: shape of a sample, constants in units of the stored
+    values."""
+
+    shape: tuple[int, ...]
+    n_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    model: str
+    about: str
+
+
+DATASETS: dict[str, Info] = {
+    "digits": Info((8, 8, 1), 10, (4.8875,), (6.022,), "cnn_tiny", "1,797 handwritten digits; needs no download"),
+    "mnist": Info((28, 28, 1), 10, (33.3184,), (78.5675,), "cnn", "70,000 handwritten digits"),
+    "fashion_mnist": Info((28, 28, 1), 10, (72.9404,), (90.0212,), "cnn", "70,000 pictures of clothes"),
+    "kmnist": Info((28, 28, 1), 10, (48.9,), (88.8,), "cnn", "70,000 cursive Japanese characters"),
+    "cifar10": Info(
+        (32, 32, 3), 10, (125.3069, 122.9504, 113.8654), (62.9932, 62.0887, 66.7049), "cnn_cifar", "60,000 photographs"
+    ),
+    "cifar100": Info(
+        (32, 32, 3), 100, (129.3042, 124.07, 112.434), (68.1702, 65.3918, 70.4184), "cnn_cifar", "60,000 photographs"
+    ),
+}
+
+
+class TestDataSealed(DataError):
+    """Somebody reached for test data where only validation data may be seen."""
+
+    __test__ = False  # not a test, whatever its name says to pytest
+
+
+class DataSection(Section):
+    """The `data` part of an experiment."""
+
+    name: str = Field("digits", description="a data set (pfl-ops list datasets), or the path of an .npz file")
+    train_size: int | None = Field(
+        12_000,
+        ge=1,
+        description="training samples, at most; stratified, the test set cut by the same factor; none: all",
+    )
+    pooled: bool = Field(False, description="merge training and test set, then cut test_share from each client")
+    test_share: float = Field(0.25, gt=0, lt=1, description="share of each client's data for testing (with pooled)")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in DATASETS and not name.endswith(".npz"):
+            raise unknown("dataset", name, DATASETS, see="pfl-ops list datasets")
+        return name
+
+    @property
+    def label(self) -> str:
+        """A short name: a file's without folder and ending."""
+        return self.name if self.name in DATASETS else Path(self.name).stem
+
+
+class Arrays(NamedTuple):
+    """Samples. x: uint8 [n, H, W, C] or float32 [n, d]; y: class, int64 [n]; client: the data set's own, int64 [n] or
+    None."""
+
+    x: np.ndarray
+    y: np.ndarray
+    client: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set, cut to size, mapped into memory when it is used.
+
+    Attributes:
+        name: short name, for people.
+        shape: of one sample, (H, W, C) or (d,). n_classes: L.
+        mean, std: float32 per channel or feature, in units of the stored values.
+        digest: SHA-256 of the whole content, before any cut.
+        files: where it lies.
+        train_size: training samples at most; None: all.
+        pooled: training and test set are one, which `train` gives.
+        is_sealed: whether `test` is refused.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    n_classes: int
+    mean: np.ndarray
+    std: np.ndarray
+    digest: str
+    files: store.Unpacked
+    train_size: int | None = None
+    pooled: bool = False
+    is_sealed: bool = False
+
+    @property
+    def train(self) -> Arrays:
+        """The training samples in published order, cut to `train_size`; with `pooled` the test samples follow them."""
+        return self._pool if self.pooled else self._part("train")
+
+    @property
+    def test(self) -> Arrays:
+        """The test samples, cut by the same factor.
+
+        Raises:
+            TestDataSealed: the data set is sealed, or pooled (each client's test share is cut from `train`).
+        """
+        self._refuse()
+        return self._part("test")
+
+    def rows(self, part: str = "train") -> np.ndarray:
+        """Number of each sample of `train` or `test` in the data set as published, int64 [n], ascending.
+
+        With `pooled`, published test samples are numbered on after the training samples.
+        """
+        if part == "test":
+            self._refuse()
+        if not self.pooled:
+            return self._rows(part)
+        return np.concatenate([self._rows("train"), self._rows("test") + self.files.meta["n_train"]])
+
+    def sealed(self) -> "Dataset":
+        """The same without its test data: reaching for `test` raises, and no file of it is opened.
+
+        A pooled data set has no test set of its own; which of its samples are for testing is decided by client.
+        """
+        return replace(self, is_sealed=True)
+
+    def merged(self) -> "Dataset":
+        """The same with training and test set as one."""
+        if self.is_sealed and not self.pooled:
+            raise TestDataSealed(f"the test data of {self.name} is sealed; load it with data.pooled to merge it")
+        return replace(self, pooled=True)
+
+    def _refuse(self) -> None:
+        if self.pooled:
+            raise TestDataSealed(f"{self.name} is pooled: each client's test share is cut from the merged data")
+        if self.is_sealed:
+            raise TestDataSealed(f"the test data of {self.name} is sealed: only validation data may be used here")
+
+    @property
+    def _pool(self) -> Arrays:
+        train, test = self._part("train"), self._part("test")
+        client = None if train.client is None or test.client is None else np.concatenate([train.client, test.client])
+        return Arrays(np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y]), client)
+
+    def _part(self, part: str) -> Arrays:
+        rows = self._rows(part)
+        arrays = [self.files.array(f"{kind}_{part}") for kind in ("x", "y")]
+        arrays += [self.files.array(f"client_{part}")] if self.files.has(f"client_{part}") else []
+        if len(rows) < len(arrays[0]):
+            arrays = [array[rows] for array in arrays]
+        return Arrays(arrays[0], arrays[1], arrays[2] if len(arrays) == 3 else None)
+
+    def _rows(self, part: str) -> np.ndarray:
+        """The stratified cut. Its key is fixed: a run's seed changes who owns a sample, not which samples there are."""
+        n, n_train = self.files.meta[f"n_{part}"], self.files.meta["n_train"]
+        if self.train_size is None or self.train_size >= n_train:
+            return np.arange(n)
+        size = self.train_size if part == "train" else max(1, round(n * self.train_size / n_train))
+        # own clients keep their proportions, so that none disappears while there are enough samples
+        strata = self.files.array(f"{'client' if self.files.has('client_train') else 'y'}_{part}")
+        return cut.stratified(strata, size, rng.generator(0, "data.train_size", part))
+
+
+def load(section: DataSection | str, *, data_dir: str | None = None, sealed: bool = False) -> Dataset:
+    """A data set, found, checked, unpacked into the cache if it is not there yet, and mapped.
+
+    Args:
+        section: the `data` part of an experiment; a name or path stands for it with its defaults.
+        data_dir: folders to look in for `<name>.npz`, separated as in PATH; None: the variable PFL_OPS_DATA. The
+            cache folder is always the last.
+        sealed: refuse the test data.
+    Returns:
+        the data set; opening it reads little, samples are read when they are used.
+    Raises:
+        DataError: it is missing, damaged or not of the form that is read here; the message says where it was expected.
+        PflOpsError: no data set has that name.
+    """
+    section = DataSection(name=section) if isinstance(section, str) else section
+    info = DATASETS.get(section.name)
+    files = _named(section.name, info, _folders(data_dir)) if info else _own(section.name, _folders(data_dir))
+    meta = files.meta
+    return Dataset(
+        name=section.label,
+        shape=tuple(meta["shape"]),
+        n_classes=info.n_classes if info else meta["n_classes"],
+        mean=np.array(info.mean if info else meta["mean"], dtype=np.float32),
+        std=np.array(info.std if info else meta["std"], dtype=np.float32),
+        digest=meta["digest"],
+        files=files,
+        train_size=section.train_size,
+        pooled=section.pooled,
+        is_sealed=sealed,
+    )
+
+
+def model_for(name: str, data_dir: str | None = None) -> str:
+    """The network that suits a data set: by name from the table, for a file by its form."""
+    if name in DATASETS:
+        return DATASETS[name].model
+    return "cnn" if len(load(name, data_dir=data_dir).shape) == 3 else "mlp"
+
+
+def _folders(data_dir: str | None) -> list[Path]:
+    listed = os.environ.get("PFL_OPS_DATA", "") if data_dir is None else data_dir
+    folders = [Path(part).expanduser() for part in listed.split(os.pathsep) if part]
+    return [*folders, store.cache_folder()]
+
+
+def _named(name: str, info: Info, folders: list[Path]) -> store.Unpacked:
+    if name == "digits":
+        return store.unpacked("digits 1", lambda: checked(_digits(), name, info.shape, info.n_classes))
+    for folder in folders:
+        if (folder / f"{name}.npz").exists():
+            return _file(folder / f"{name}.npz", info)
+
+    def download() -> dict[str, np.ndarray]:
+        from pfl_ops.data.download import fetch
+
+        try:
+            return checked(fetch(name), name, info.shape, info.n_classes)
+        except DataError as error:
+            raise DataError(
+                f"{name} is not in {' or '.join(map(_short, folders))} and could not be downloaded ({error}).\n"
+                f"Put {name}.npz (x_train, y_train, x_test, y_test) there, name its folder with --data-dir, or try "
+                "--dataset digits, which needs no download."
+            ) from error
+
+    return store.unpacked(f"download {name} 1", download)
+
+
+def _own(name: str, folders: list[Path]) -> store.Unpacked:
+    path = Path(name).expanduser()
+    for candidate in (path, *([] if path.is_absolute() else [folder / path for folder in folders])):
+        if candidate.exists():
+            return _file(candidate, None)
+    looked = "" if path.is_absolute() else f" (looked in {', '.join(map(_short, [Path.cwd(), *folders]))})"
+    raise DataError(f"data file {name} does not exist{looked}")
+
+
+def _file(path: Path, info: Info | None) -> store.Unpacked:
+    try:
+        path = path.resolve()
+        stat = path.stat()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})") from error
+    if not path.is_file():
+        raise DataError(f"{path} is not a file")
+    form = "any" if info is None else f"{info.shape} {info.n_classes}"
+    source = f"file {path} {stat.st_size} {stat.st_mtime_ns} {form} 1"
+    shape, n_classes = (info.shape, info.n_classes) if info else (None, None)
+    return store.unpacked(source, lambda: checked(read_npz(path), str(path), shape, n_classes))
+
+
+def _digits() -> dict[str, np.ndarray]:
+    """scikit-learn's digits (UCI's "Optical Recognition of Handwritten Digits", test part), 8 x 8 of 17 grey levels.
+
+    It comes without a split: one in five of each class is for testing, drawn once for all.
+    """
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    x, y = found.images.astype(np.uint8), found.target.astype(np.int64)
+    test = cut.stratified(y, round(0.2 * len(y)), rng.generator(0, "digits", "test"))
+    train = np.setdiff1d(np.arange(len(y)), test)
+    return {"x_train": x[train], "y_train": y[train], "x_test": x[test], "y_test": y[test]}
+
+
+def _short(folder: Path) -> str:
+    """A folder as a user writes it, ~ for home."""
+    try:
+        return str(Path("~") / folder.relative_to(Path.home()))
+    except (ValueError, RuntimeError):
+        return str(folder)

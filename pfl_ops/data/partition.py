@@ -1,0 +1,176 @@
+"""Who owns which sample: schemes by name, as plain functions and as sections of an experiment.
+
+A scheme is a function `f(labels, n_clients, *, rng, <options>) -> list of index arrays`. `@partition("name")` makes
+it known; its keyword-only parameters become the fields `partition.*`. The package's own are in `proportions.py` (iid,
+ls, qs, lsqs, dirichlet, zipf), `whole_classes.py` (path, pat, shards) and `recorded.py` (natural, file).
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+from pydantic import Field, create_model
+
+from pfl_ops.data.cut import counts_table
+from pfl_ops.errors import PflOpsError
+from pfl_ops.registry import Registry
+from pfl_ops.section import Section, options
+
+F = TypeVar("F", bound=Callable[..., list[np.ndarray]])
+
+CONTEXT = ("rng", "users", "origin")  # what a scheme may ask for besides its options
+
+
+class PartitionError(PflOpsError):
+    """A request that this data cannot meet. "{data}" in the text stands for the data set's name."""
+
+    def __init__(self, text: str, data: str = "the data") -> None:
+        super().__init__(text.replace("{data}", data))
+        self.text = text
+
+
+class Scheme(Section):
+    """The `partition` part of an experiment. The sections of single schemes add their options as fields."""
+
+    function: ClassVar[Callable[..., list[np.ndarray]]]
+    kind: str = Field(description="the scheme (pfl-ops list partitions)")
+    clients: int = Field(20, ge=1, title="K", description="number of clients")
+    seed: int | None = Field(None, description="draws the partition and its cuts; none: the run's seed")
+
+    def indices(
+        self,
+        labels: np.ndarray,
+        rng: np.random.Generator,
+        users: np.ndarray | None = None,
+        *,
+        origin: np.ndarray | None = None,
+        data: str = "the data",
+    ) -> list[np.ndarray]:
+        """Each client's samples.
+
+        Args:
+            labels: class of each sample, int [n].
+            rng: the only source of randomness.
+            users: the data set's own client of each sample, int [n], if it has them (natural).
+            origin: number of each sample in the data set as published, int [n]; none: 0..n-1 (file).
+            data: the data set's name, for messages.
+        Returns:
+            K sorted int64 arrays; no sample twice, no client empty.
+        Raises:
+            PartitionError: the request cannot be met; the message names the numbers.
+        """
+        labels = np.asarray(labels, dtype=np.int64)
+        n_clients: int | None = self.clients  # None where the clients are given (natural, file)
+        context = {"rng": rng, "users": users, "origin": origin}
+        function = type(self).function
+        wanted = inspect.signature(function).parameters
+        given = {name: value for name, value in context.items() if name in wanted}
+        chosen = {name: getattr(self, name) for name in type(self).model_fields if name not in Scheme.model_fields}
+        try:
+            if n_clients is not None and n_clients > len(labels):
+                raise PartitionError(
+                    f"partition '{self.kind}' cannot give each of {n_clients:,} clients a sample: "
+                    f"{{data}} has {len(labels):,}"
+                )
+            found = function(labels, n_clients, **given, **chosen)
+            return self._checked(found, len(labels), n_clients)
+        except PartitionError as error:
+            raise PartitionError(error.text, data) from None
+
+    def _checked(self, clients: Sequence[np.ndarray], n: int, n_clients: int | None) -> list[np.ndarray]:
+        """What a scheme returned, sorted; its promises are checked, because it may be a user's."""
+        found = [np.sort(np.asarray(rows, dtype=np.int64)) for rows in clients]
+        if n_clients is not None and len(found) != n_clients:
+            raise PartitionError(f"partition '{self.kind}' made {len(found)} clients instead of {n_clients}")
+        every = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        if len(every) and (every.min() < 0 or every.max() >= n):
+            raise PartitionError(f"partition '{self.kind}' gave sample numbers outside 0..{n - 1} ({{data}})")
+        uses = np.bincount(every, minlength=n)
+        if (uses > 1).any():
+            raise PartitionError(f"partition '{self.kind}' gave sample {int(np.argmax(uses > 1))} to two clients")
+        for k, rows in enumerate(found):
+            if not len(rows):
+                raise PartitionError(
+                    f"partition '{self.kind}' left client {k} of {len(found)} without a sample ({{data}})"
+                )
+        return found
+
+    def identity(self) -> dict[str, Any]:
+        """What enters an experiment's hash: all fields; a recorded partition by its digest, never by its path."""
+        return self.model_dump(mode="json")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by name: the class is made at run time, so another process finds its own in the registry."""
+        return _restore, (self.kind, self.model_dump(exclude_unset=True))
+
+
+def _restore(kind: str, values: dict[str, Any]) -> Scheme:
+    return PARTITIONS.get(kind).model_validate(values)
+
+
+PARTITIONS: Registry[type[Scheme]] = Registry(
+    "partition",
+    {
+        "iid": "pfl_ops.data.proportions",
+        "path": "pfl_ops.data.whole_classes",
+        "ls": "pfl_ops.data.proportions",
+        "qs": "pfl_ops.data.proportions",
+        "lsqs": "pfl_ops.data.proportions",
+        "dirichlet": "pfl_ops.data.proportions",
+        "pat": "pfl_ops.data.whole_classes",
+        "shards": "pfl_ops.data.whole_classes",
+        "zipf": "pfl_ops.data.proportions",
+        "natural": "pfl_ops.data.recorded",
+        "file": "pfl_ops.data.recorded",
+    },
+)
+"""Name -> section class; its `function` is the scheme as written."""
+
+
+def partition(name: str, base: type[Scheme] = Scheme) -> Callable[[F], F]:
+    """Make a scheme known by name. The function stays callable as written.
+
+        @partition("halves")
+        def halves(labels, n_clients, *, rng, swap: Annotated[bool, Field(description="...")] = False):
+            ...
+
+    Beside its options it may ask for `rng`, `users` and `origin` (see `Scheme.indices`).
+
+    Raises:
+        PflOpsError: the name is taken.
+    """
+
+    def add(function: F) -> F:
+        tag: dict[str, Any] = {"kind": (Literal[name], name)}
+        tagged = create_model("Scheme", __base__=base, **tag)
+        title = "".join(part.title() for part in name.split("_")) + "Scheme"
+        section = options(function, title, tagged, skip=CONTEXT)
+        section.__module__ = function.__module__  # where the registry looks for the file that defines it
+        section.function = staticmethod(function)  # type: ignore[attr-defined]
+        PARTITIONS.add(name, section)  # type: ignore[arg-type]
+        return function
+
+    return add
+
+
+def parse(text: str) -> dict[str, Any]:
+    """A partition as the command line names it: "lsqs", or "file:PATH" -> the fields it stands for."""
+    kind, colon, path = text.partition(":")
+    if colon and kind == "file":
+        return {"kind": "file", "path": path}
+    PARTITIONS.get(text)  # an unknown name is an error with the nearest one
+    return {"kind": text}
+
+
+def content_hash(clients: Sequence[np.ndarray]) -> str:
+    """SHA-256 of who owns what: the same clients in the same order give the same value, however they were made."""
+    state = hashlib.sha256(f"pfl-ops partition 1: {len(clients)} clients\n".encode())
+    for rows in clients:
+        state.update(f"{len(rows)}\n".encode())
+        state.update(np.sort(rows).astype("<i8").tobytes())
+    return state.hexdigest()
+
+
+__all__ = ["PARTITIONS", "PartitionError", "Scheme", "content_hash", "counts_table", "parse", "partition"]

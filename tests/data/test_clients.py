@@ -1,0 +1,161 @@
+"""What clients hold: every cut, every promise about test data."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pfl_ops import rng
+from pfl_ops.data import cut
+from pfl_ops.data.clients import Clients, Pool, build_clients
+from pfl_ops.data.datasets import DataSection, Dataset, TestDataSealed, load
+from pfl_ops.data.partition import PARTITIONS, PartitionError
+
+Write = Callable[..., Path]
+
+
+def build(dataset: Dataset, kind: str = "lsqs", *, split: str = "test", seed: int = 0, **options: Any) -> Clients:
+    cut_options = {k: options.pop(k) for k in ("pooled", "test_share", "validation_share") if k in options}
+    return build_clients(dataset, PARTITIONS.get(kind)(**options), seed=seed, split=split, **cut_options)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PFL_OPS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return load(DataSection(train_size=None))
+
+
+def owners(pool: Pool, n: int) -> list[int]:
+    return sorted(int(i) for rows in pool.index for i in rows)
+
+
+def test_test_split(digits: Dataset) -> None:
+    clients = build(digits, clients=15)
+    train, held = clients.train, clients.held
+    assert owners(train, 1438) == list(range(1438)) and owners(held, 359) == list(range(359))
+    assert torch.equal(train.x, torch.from_numpy(np.array(digits.train.x)))
+    assert train.x.dtype == torch.uint8 and train.y.dtype == train.index[0].dtype == torch.int64
+    assert clients.table.tolist() == train.class_counts(10).tolist()
+    # the test set has each client's training proportions, within one sample
+    share = clients.table / clients.table.sum(0) * np.bincount(digits.test.y)
+    assert np.abs(held.class_counts(10).numpy() - share).max() < 1
+
+
+def test_validation_split_never_opens_test_data(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    real = np.load
+    monkeypatch.setattr(np, "load", lambda file, *a, **k: opened.append(Path(file).name) or real(file, *a, **k))
+    clients = build(digits.sealed(), split="validation", clients=15)
+    assert opened and not [name for name in opened if "test" in name]
+    whole = build(digits, clients=15)
+    assert clients.partition_digest == whole.partition_digest and clients.table.tolist() == whole.table.tolist()
+    sizes = whole.train.sizes
+    assert (clients.train.sizes + clients.held.sizes).tolist() == sizes.tolist()
+    assert (clients.held.sizes - 0.2 * sizes).abs().max() <= 1 and clients.held.sizes.min() >= 1
+    both = torch.cat([clients.train.x, clients.held.x]).flatten(1).sum(1).sort().values
+    assert torch.equal(both, whole.train.x.flatten(1).sum(1).sort().values)
+    with pytest.raises(TestDataSealed):
+        build(digits.sealed(), split="test")
+    with pytest.raises(TestDataSealed):
+        build(digits.sealed(), split="validation", pooled=True)
+
+
+def test_pooled(digits: Dataset) -> None:
+    """Merged, divided once, a quarter of each client for testing; validation leaves exactly that quarter out."""
+    final = build(digits, pooled=True, clients=15)
+    assert len(final.train) + len(final.held) == 1797
+    totals = final.train.sizes + final.held.sizes
+    assert (final.held.sizes - 0.25 * totals).abs().max() <= 1
+    trial = build(digits.merged().sealed(), split="validation", pooled=True, clients=15)
+    assert trial.partition_digest == final.partition_digest
+    assert len(trial.train) + len(trial.held) == len(final.train)
+    assert (trial.train.sizes + trial.held.sizes).tolist() == final.train.sizes.tolist()
+    half = build(digits, pooled=True, test_share=0.5, clients=15)
+    assert abs(len(half.held) - 1797 / 2) < 15
+
+
+def test_seeds(digits: Dataset) -> None:
+    """The partition and its cuts follow the run's seed, or the partition's own where it has one."""
+
+    def all_of(seed: int, split: str, **options: int) -> tuple[str, list[list[int]]]:
+        clients = build(digits, split=split, seed=seed, clients=8, **options)
+        return clients.partition_digest, [rows.tolist() for rows in clients.held.index]
+
+    for split in ("validation", "test"):
+        assert all_of(1, split) == all_of(1, split) != all_of(2, split)
+    scheme = PARTITIONS.get("lsqs")(clients=8, seed=7)
+    for split in ("validation", "test"):
+        for seed in (1, 2):
+            own = build_clients(digits, scheme, seed=seed, split=split)
+            assert (own.partition_digest, [rows.tolist() for rows in own.held.index]) == all_of(7, split)
+
+
+def test_small_clients(npz: Write) -> None:
+    """A client with one sample keeps it; one with two gives one away; an empty index is no error."""
+    owner = np.repeat([0, 1, 2], [1, 2, 117])
+    path = npz(client_train=owner, client_test=np.full(40, 2))
+    data = load(DataSection(name=str(path), train_size=None))
+    trial = build(data.sealed(), "natural", split="validation")
+    assert trial.train.sizes.tolist()[:2] == [1, 1] and trial.held.sizes.tolist()[:2] == [0, 1]
+    final = build(data, "natural")
+    assert final.train.sizes.tolist() == [1, 2, 117] and final.held.sizes.tolist() == [0, 0, 40]
+
+
+def test_natural_clients_keep_their_own_test_data(npz: Write) -> None:
+    users, tests = np.repeat([5, 9, 11], 40), np.repeat([9, 5, 11, 12], 10)
+    data = load(DataSection(name=str(npz(client_train=users, client_test=tests)), train_size=None))
+    clients = build(data, "natural")
+    assert clients.train.sizes.tolist() == [40, 40, 40] and clients.held.sizes.tolist() == [10, 10, 10]
+    first = torch.from_numpy(np.array(data.test.x[10:20]))
+    assert torch.equal(clients.held.x[clients.held.index[0]], first)
+    assert clients.recorded.test is not None and clients.recorded.test[0].tolist() == list(range(10, 20))
+    pooled = build(data, "natural", pooled=True)  # client 12 has test samples only, which are data like any other here
+    assert (pooled.train.sizes + pooled.held.sizes).tolist() == [50, 50, 50, 10]
+
+
+def test_a_test_class_that_nobody_trains_on_is_left_out(npz: Write) -> None:
+    data = load(DataSection(name=str(npz(y_test=np.repeat([0, 1, 2, 9], 10))), train_size=None))
+    clients = build(data, "iid", clients=3)
+    assert data.n_classes == 10 and len(clients.held) == 30 and clients.table.shape == (3, 10)
+
+
+def test_refusals_name_the_data_set(digits: Dataset) -> None:
+    with pytest.raises(PartitionError, match=r"classes_per_client <= 10 \(digits has 10 classes\), got 12"):
+        build(digits, "path", classes_per_client=12)
+    with pytest.raises(ValueError, match="split is validation or test, not 'train'"):
+        build(digits, split="train")
+
+
+def test_pool_by_hand() -> None:
+    x = torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1)
+    y = torch.tensor([0, 1, 1, 2, 0, 1])
+    pool = Pool(x, y, [torch.tensor([0, 2]), torch.tensor([], dtype=torch.int64), torch.tensor([1, 3, 4, 5])])
+    assert len(pool) == 6 and pool.n_clients == 3 and pool.sizes.tolist() == [2, 0, 4]
+    assert pool.owner().tolist() == [0, 2, 0, 2, 2, 2]
+    assert pool.class_counts(4).tolist() == [[1, 1, 0, 0], [0, 0, 0, 0], [1, 2, 1, 0]]
+    one = pool.pooled()
+    assert one.sizes.tolist() == [6] and one.index[0].tolist() == list(range(6)) and one.x is pool.x
+    assert pool.subset(None, rng.generator(0, "x")).tolist() == list(range(6))
+    part = pool.subset(3, rng.generator(0, "x"))
+    assert sorted(y[part].tolist()) == [0, 1, 2] and part.dtype == torch.int64
+    assert torch.equal(part, pool.subset(3, rng.generator(0, "x")))
+
+
+def test_a_hundred_clients_are_quick(real_data: Callable[[str], Path]) -> None:
+    real_data("mnist")
+    data = load(DataSection(name="mnist", train_size=None))
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        clients = build(data, clients=100)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 1
+    assert len(clients.train) == 60_000 and len(clients.held) == 10_000
+    assert clients.table.sum(0).tolist() == np.bincount(data.train.y).tolist()
+    table = cut.counts_table(data.test.y, [rows.numpy() for rows in clients.held.index], 10)
+    assert np.abs(table - clients.table / clients.table.sum(0) * np.bincount(data.test.y)).max() < 1

@@ -1,0 +1,80 @@
+"""Cuts: sizes, class shares, nothing twice, nobody forgotten."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfl_ops.data import cut
+
+few = settings(max_examples=60, derandomize=True, deadline=None)
+labels_of = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(np.array)
+
+
+@few
+@given(labels_of, st.integers(1, 250), st.integers(0, 99))
+def test_stratified(labels: np.ndarray, size: int, seed: int) -> None:
+    rows = cut.stratified(labels, size, np.random.default_rng(seed))
+    assert len(rows) == min(size, len(labels)) == len(set(rows.tolist()))
+    assert (np.diff(rows) > 0).all()
+    before, after = np.bincount(labels, minlength=7), np.bincount(labels[rows], minlength=7)
+    occurring = before > 0
+    if size >= occurring.sum():
+        assert (after[occurring] >= 1).all()
+    if len(rows) >= 7 and (before[occurring] / len(labels) * len(rows) >= 1).all():
+        assert np.abs(after - before * len(rows) / len(labels)).max() < 1
+
+
+@few
+@given(labels_of, st.floats(0.01, 0.99), st.integers(0, 99))
+def test_hold_out(labels: np.ndarray, share: float, seed: int) -> None:
+    rows = np.arange(0, len(labels), 2)  # a client owns every other sample
+    kept, held = cut.hold_out(labels, rows, share, np.random.default_rng(seed))
+    assert sorted([*kept.tolist(), *held.tolist()]) == rows.tolist()
+    if len(rows) >= 2:
+        assert len(held) >= 1 and len(kept) >= 1
+        assert abs(len(held) - share * len(rows)) <= 1
+        mine, out = np.bincount(labels[rows], minlength=7), np.bincount(labels[held], minlength=7)
+        assert np.abs(out - mine * len(held) / len(rows)).max() < 1
+    else:
+        assert len(held) == 0
+
+
+@few
+@given(labels_of, labels_of, st.integers(1, 9), st.integers(0, 99))
+def test_like(train: np.ndarray, test: np.ndarray, k: int, seed: int) -> None:
+    """Client k gets its training share of each test class within one sample; a class nobody trains on is left out."""
+    rng = np.random.default_rng(seed)
+    owner = rng.integers(0, k, len(train))
+    clients = [np.flatnonzero(owner == i) for i in range(k)]
+    parts = cut.like(train, clients, test, rng)
+    every = np.concatenate(parts)
+    known = np.isin(test, np.unique(train))
+    assert sorted(every.tolist()) == np.flatnonzero(known).tolist()
+    have = cut.counts_table(train, clients, 7)
+    got = cut.counts_table(test, parts, 7)
+    for c in np.unique(test[known]):
+        exact = have[:, c] / have[:, c].sum() * (test == c).sum()
+        assert np.abs(got[:, c] - exact).max() < 1
+
+
+def test_like_by_hand() -> None:
+    """Class 0: 3 and 1 of 4 training samples, 8 test samples -> 6 and 2. Class 1: client 1 alone -> all 5."""
+    train = np.array([0, 0, 0, 0, 1, 1])
+    test = np.array([0] * 8 + [1] * 5)
+    first, second = cut.like(train, [np.array([0, 1, 2]), np.array([3, 4, 5])], test, np.random.default_rng(0))
+    assert np.bincount(test[first], minlength=2).tolist() == [6, 0]
+    assert np.bincount(test[second], minlength=2).tolist() == [2, 5]
+
+
+def test_equal_remainders_do_not_favour_the_first_clients() -> None:
+    """Ten equal clients, five test samples in each of ten classes: nobody gets all, by no order of clients."""
+    train = np.repeat(np.arange(10), 10)
+    clients = [np.arange(k, 100, 10) for k in range(10)]
+    sizes = [len(part) for part in cut.like(train, clients, np.repeat(np.arange(10), 5), np.random.default_rng(0))]
+    assert max(sizes) < 10 and sizes != sorted(sizes, reverse=True)
+
+
+def test_counts_table() -> None:
+    table = cut.counts_table(np.array([0, 2, 2, 1]), [np.array([0, 1, 2]), np.array([3])], 4)
+    assert table.tolist() == [[1, 0, 2, 0], [0, 1, 0, 0]]
+    assert cut.counts_table(np.array([0]), [], 3).shape == (0, 3)

@@ -1,0 +1,193 @@
+"""Files that nobody vouches for: what is read, and one clear line for everything else."""
+
+import io
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data_samples import arrays
+
+from pfl_ops.data import npz as module
+from pfl_ops.data.npz import DataError, checked, read_npz
+
+Write = Callable[..., Path]
+
+
+def member(array: np.ndarray, **header: Any) -> bytes:
+    """An array as .npy bytes; `header` replaces what it says about itself."""
+    out = io.BytesIO()
+    if header:
+        plain = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape} | header
+        np.lib.format.write_array_header_1_0(out, plain)
+        out.write(array.tobytes())
+    else:
+        np.lib.format.write_array(out, array)
+    return out.getvalue()
+
+
+def pack(path: Path, compression: int = zipfile.ZIP_DEFLATED, **replaced: bytes) -> Path:
+    """A data set with some members' bytes replaced."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, array in arrays().items():
+            archive.writestr(f"{name}.npy", replaced.get(name, member(array)))
+    return path
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_every_compression_is_read(tmp_path: Path, compression: int) -> None:
+    found = read_npz(pack(tmp_path / "a.npz", compression))
+    assert all(np.array_equal(found[name], array) for name, array in arrays().items())
+
+
+def test_images_and_features_take_one_form(npz: Write) -> None:
+    done = checked(read_npz(npz()), "mine")
+    assert done["x_train"].shape == (120, 6, 5, 1) and done["x_train"].dtype == np.uint8
+    assert done["y_test"].dtype == np.int64
+    colour = np.zeros((120, 6, 5, 3), np.uint8), np.zeros((40, 6, 5, 3), np.uint8)
+    assert checked(arrays(x_train=colour[0], x_test=colour[1]), "mine")["x_train"].shape == (120, 6, 5, 3)
+    big = np.zeros((120, 3), ">f4"), np.zeros((40, 3), ">f4")
+    features = checked(arrays(x_train=big[0], x_test=big[1], y_train=arrays()["y_train"][:, None]), "mine")
+    assert features["x_train"].dtype == np.dtype("<f4") and features["y_train"].shape == (120,)
+
+
+def test_the_users_clients_are_read(npz: Write) -> None:
+    done = checked(
+        read_npz(npz(client_train=np.arange(120) % 3, client_test=np.arange(40, dtype=np.uint8) % 3)), "mine"
+    )
+    assert done["client_train"].tolist()[:4] == [0, 1, 2, 0] and done["client_test"].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y_test": None}, "has no y_test; it needs x_train, y_train, x_test, y_test"),
+        ({"client_train": np.zeros(120, int)}, "has only one of client_train and client_test; give both or neither"),
+        ({"y_train": np.zeros(119, int)}, "y_train has 119 entries for 120 samples"),
+        ({"y_train": np.zeros(120)}, r"y_train is float64 \[120\]; it holds one whole number a sample"),
+        ({"y_train": np.full(120, -1)}, "y_train has class -1; classes are 0..65,535"),
+        ({"y_test": np.full(40, 10**9)}, "y_test has class 1000000000; classes are 0..65,535"),
+        (
+            {"x_train": np.zeros((120, 30))},
+            r"x_train is float64 \[120, 30\]; images are uint8 \[n, H, W\] or .* features",
+        ),
+        ({"x_train": np.zeros((120, 6, 5), np.int16)}, r"x_train is int16 \[120, 6, 5\]; images are uint8"),
+        (
+            {"x_test": np.zeros((40, 6, 4), np.uint8)},
+            r"x_train has samples uint8 \[6, 5, 1\], x_test uint8 \[6, 4, 1\]",
+        ),
+        ({"x_test": np.zeros((40, 30), np.float32)}, r"x_train has samples uint8 \[6, 5, 1\], x_test float32 \[30\]"),
+        ({"x_test": np.zeros((0, 6, 5), np.uint8), "y_test": np.zeros(0, int)}, r"x_test is empty \[0, 6, 5, 1\]"),
+        (
+            {"client_train": np.zeros(120, int), "client_test": np.zeros(39, int)},
+            "client_test has 39 entries for 40 samples",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(npz: Write, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message) as error:
+        checked(read_npz(npz(**changes)), "mine.npz")
+    assert "\n" not in str(error.value) and ".npz" in str(error.value)
+
+
+def test_values_that_are_not_finite_are_found() -> None:
+    x = np.zeros((120, 5), np.float32)
+    x[7, 3] = np.nan
+    x[9, 0] = np.inf
+    with pytest.raises(
+        DataError, match=r"x_train has 2 samples with .* not finite \(first: sample 7, feature 3 is nan\)"
+    ):
+        checked(arrays(x_train=x, x_test=np.zeros((40, 5), np.float32)), "mine.npz")
+
+
+def test_a_named_set_must_look_like_itself() -> None:
+    with pytest.raises(
+        DataError, match=r"mnist.npz: samples are uint8 \[6, 5, 1\] where uint8 \[28, 28, 1\] is expected"
+    ):
+        checked(arrays(), "mnist.npz", (28, 28, 1), 10)
+    with pytest.raises(DataError, match=r"mnist.npz: y_train has class 3; classes are 0..2"):
+        checked(arrays(), "mnist.npz", (6, 5, 1), 3)
+
+
+def test_python_objects_are_never_unpickled(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "sprung",))
+
+    path = tmp_path / "a.npz"
+    np.savez(path, **arrays(y_train=np.array([Trap()] * 120, dtype=object)))
+    with pytest.raises(DataError, match=r"y_train holds Python objects, which are never unpickled"):
+        read_npz(path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_no_zip_file_and_a_truncated_one(tmp_path: Path, npz: Write) -> None:
+    page = tmp_path / "page.npz"
+    page.write_text("<html>404</html>")
+    with pytest.raises(DataError, match=r"page.npz is damaged, or no .npz file"):
+        read_npz(page)
+    whole = npz().read_bytes()
+    for length in (0, 10, len(whole) // 2, len(whole) - 5):
+        page.write_bytes(whole[:length])
+        with pytest.raises(DataError, match=r"page.npz is damaged"):
+            read_npz(page)
+    with pytest.raises(DataError, match=r"none.npz does not exist"):
+        read_npz(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_flipped_bytes_are_found(tmp_path: Path, compression: int) -> None:
+    whole = bytearray(pack(tmp_path / "a.npz", compression).read_bytes())
+    for place in (300, 700, 1500):
+        broken = tmp_path / "b.npz"
+        broken.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        with pytest.raises(DataError, match=r"b.npz"):
+            read_npz(broken)
+
+
+def test_declared_sizes_are_compared_with_the_content(tmp_path: Path) -> None:
+    x = arrays()["x_train"]
+    liar = pack(tmp_path / "a.npz", x_train=member(x, shape=(10**9, 6, 5)))
+    with pytest.raises(DataError, match=r"x_train declares 27.9 GiB \[1000000000, 6, 5\], but the file holds 3.52 KiB"):
+        read_npz(liar)
+    negative = pack(tmp_path / "b.npz", x_train=member(x, shape=(-1, 6, 5)))
+    with pytest.raises(DataError, match=r"x_train declares the shape \[-1, 6, 5\]"):
+        read_npz(negative)
+
+
+def test_a_zip_bomb_stays_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RATIO_FROM", 2**16)
+    monkeypatch.setattr(module, "MAX_RATIO", 100)
+    zeros = np.zeros((120, 100, 100), np.uint8)
+    bomb = pack(tmp_path / "a.npz", x_train=member(zeros))
+    with pytest.raises(DataError, match=r"x_train would unpack from .* to 1.14 MiB, which no real data does"):
+        read_npz(bomb)
+
+
+def test_more_than_this_machine_holds_is_refused(npz: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 4096)
+    with pytest.raises(DataError, match=r"unpacks to 5.94 KiB; at most 4 KiB can be read on this machine"):
+        read_npz(npz())
+
+
+def test_a_zip_directory_that_lies_about_sizes(tmp_path: Path) -> None:
+    """The directory says fewer bytes than the member has, so that its header no longer fits what it may hold."""
+    path = pack(tmp_path / "a.npz", zipfile.ZIP_STORED)
+    raw = bytearray(path.read_bytes())
+    entry = raw.rfind(b"PK\x01\x02", 0, raw.rfind(b"PK\x01\x02"))
+    at = entry + 24
+    (size,) = struct.unpack("<I", raw[at : at + 4])
+    raw[at : at + 4] = struct.pack("<I", size - 8)
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"a.npz"):
+        read_npz(path)
+
+
+def test_odd_formats_are_refused_in_one_line(tmp_path: Path) -> None:
+    for bad in (b"", b"not an array", b"\x93NUMPY\x09\x00" + b"x" * 40, b"\x93NUMPY\x01\x00\x10\x00{'descr': 'u1'"):
+        with pytest.raises(DataError, match=r"a.npz is damaged, or cannot be read") as error:
+            read_npz(pack(tmp_path / "a.npz", y_train=bad))
+        assert "\n" not in str(error.value)

@@ -1,0 +1,386 @@
+"""Every scheme's common promises, the schemes' own, and what is refused."""
+
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfl_ops.data.cut import counts_table
+from pfl_ops.data.partition import PARTITIONS, PartitionError, Scheme, content_hash, parse, partition
+from pfl_ops.errors import PflOpsError
+
+few = settings(max_examples=40, derandomize=True, deadline=None)
+DRAWN = [name for name in PARTITIONS.names() if name not in ("natural", "file")]
+ALPHAS = (0.01, 0.1, 1.0, 100.0)
+OPTIONS: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {
+    "iid": lambda draw: {"stratified": draw(st.booleans())},
+    "path": lambda draw: {"classes_per_client": draw(st.integers(1, 3))},
+    "pat": lambda draw: {"classes_per_client": draw(st.integers(1, 3))},
+    "shards": lambda draw: {"classes_per_client": draw(st.integers(1, 3))},
+    "ls": lambda draw: {"alpha": draw(st.sampled_from(ALPHAS))},
+    "qs": lambda draw: {"alpha": draw(st.sampled_from(ALPHAS)), "min_size": draw(st.integers(1, 3))},
+    "lsqs": lambda draw: {"alpha": draw(st.sampled_from(ALPHAS)), "min_size": draw(st.integers(1, 3))},
+    "dirichlet": lambda draw: {
+        "alpha": draw(st.sampled_from(ALPHAS)),
+        "min_size": draw(st.integers(1, 3)),
+        **draw(st.sampled_from([{"per": "client"}, {"cap": True}, {}])),
+    },
+    "zipf": lambda draw: {"s": draw(st.sampled_from([0, 0.5, 2])), "alpha": draw(st.sampled_from([0.0, *ALPHAS]))},
+}
+
+
+def scheme(kind: str, **options: Any) -> Scheme:
+    return PARTITIONS.get(kind)(**options)
+
+
+def split(kind: str, labels: np.ndarray, seed: int = 0, **options: Any) -> list[np.ndarray]:
+    return scheme(kind, **options).indices(labels, np.random.default_rng(seed))
+
+
+def sizes(clients: list[np.ndarray]) -> np.ndarray:
+    return np.array([len(rows) for rows in clients])
+
+
+@st.composite
+def requests(draw: st.DrawFn, kind: str) -> tuple[np.ndarray, dict[str, Any], int]:
+    """Labels with uneven classes, some with one sample; K from 1 to n; the scheme's options."""
+    counts = draw(st.lists(st.integers(1, 40), min_size=1, max_size=8))
+    seed = draw(st.integers(0, 1000))
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)) * 2, counts))  # with gaps
+    k = draw(st.one_of(st.integers(1, min(12, len(labels))), st.just(len(labels))))
+    return labels, {"clients": k, **OPTIONS[kind](draw)}, seed
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+@few
+@given(data=st.data())
+def test_every_sample_once_or_a_refusal_with_numbers(kind: str, data: st.DataObject) -> None:
+    labels, options, seed = data.draw(requests(kind))
+    try:
+        clients = split(kind, labels, seed, **options)
+    except PartitionError as error:
+        assert any(character.isdigit() for character in str(error)) and "\n" not in str(error)
+        assert kind in str(error) and "{" not in str(error)
+        return
+    assert len(clients) == options["clients"]
+    assert sizes(clients).min() >= options.get("min_size", 1)
+    assert sorted(np.concatenate(clients).tolist()) == list(range(len(labels)))
+    assert all((np.diff(rows) > 0).all() for rows in clients)
+    again = split(kind, labels, seed, **options)
+    assert content_hash(clients) == content_hash(again)
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_edges(kind: str) -> None:
+    """One client; as many clients as samples; one class; a class with one sample."""
+    least = {"min_size": 1} if "min_size" in PARTITIONS.get(kind).model_fields else {}
+    one = {"classes_per_client": 1} if "classes_per_client" in PARTITIONS.get(kind).model_fields else {}
+    labels = np.repeat(np.arange(5), 10)
+    all_classes = {"classes_per_client": 5} if one else {}
+    assert [rows.tolist() for rows in split(kind, labels, clients=1, **least, **all_classes)] == [list(range(50))]
+    equal = {"s": 0} if kind == "zipf" else {}
+    assert sizes(split(kind, labels, clients=50, **least, **one, **equal)).tolist() == [1] * 50
+    single = split(kind, np.zeros(40, int), clients=4, **least, **one)
+    assert sizes(single).sum() == 40
+    rare = np.append(np.zeros(39, int), 1)
+    assert sizes(split(kind, rare, clients=3, **least, **one)).sum() == 40
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_another_seed_another_partition(kind: str) -> None:
+    labels = np.repeat(np.arange(10), 60)
+    assert content_hash(split(kind, labels, 0)) == content_hash(split(kind, labels, 0))
+    assert content_hash(split(kind, labels, 0)) != content_hash(split(kind, labels, 1))
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize(("k", "alpha"), [(1000, 1.0), (1000, 0.01), (10, 0.01)])
+def test_time_is_bounded_on_mnists_labels(kind: str, k: int, alpha: float) -> None:
+    labels = np.repeat(np.arange(10), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
+    options = {"alpha": alpha} if "alpha" in PARTITIONS.get(kind).model_fields else {}
+    start = time.perf_counter()
+    assert sizes(split(kind, labels, clients=k, **options)).sum() == 60_000
+    assert time.perf_counter() - start < 5
+
+
+# --- each scheme's own promise
+
+
+@few
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(1, 10), st.integers(0, 99))
+def test_iid(counts: list[int], k: int, seed: int) -> None:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    k = min(k, len(labels))
+    clients = split("iid", labels, seed, clients=k)
+    assert np.ptp(sizes(clients)) <= 1
+    exact = np.outer(sizes(clients), counts) / len(labels)
+    assert np.abs(counts_table(labels, clients, len(counts)) - exact).max() < 1 + 1e-9
+    assert np.ptp(sizes(split("iid", labels, seed, clients=k, stratified=False))) <= 1
+
+
+@few
+@given(st.integers(5, 30), st.integers(1, 5), st.integers(0, 99))
+def test_path_uses_classes_evenly(k: int, per_client: int, seed: int) -> None:
+    labels = np.repeat(np.arange(5), [100, 120, 140, 160, 180])
+    table = counts_table(labels, split("path", labels, seed, clients=k, classes_per_client=per_client), 5)
+    assert ((table > 0).sum(1) == per_client).all()
+    assert np.ptp((table > 0).sum(0)) <= 1
+    for column in table.T:  # no client gets the remainder
+        assert np.ptp(column[column > 0]) <= 1
+
+
+def test_path_is_random_and_covers_all_pairs() -> None:
+    labels = np.repeat(np.arange(5), 400)
+    pairs: set[tuple[int, ...]] = set()
+    for seed in range(40):
+        table = counts_table(labels, split("path", labels, seed, clients=5), 5)
+        pairs |= {tuple(np.flatnonzero(row).tolist()) for row in table}
+    assert len(pairs) == 10
+
+
+def test_ls_by_marginals() -> None:
+    labels = np.repeat(np.arange(4), [50, 100, 150, 300])
+    clients = split("ls", labels, clients=6, alpha=0.3)
+    table = counts_table(labels, clients, 4)
+    assert table.sum(1).tolist() == [100] * 6
+    assert (table.max(1) > 60).any()  # skewed
+    smooth = counts_table(labels, split("ls", labels, clients=6, alpha=1e6), 4)
+    assert np.abs(smooth - np.outer([100] * 6, [50, 100, 150, 300]) / 600).max() <= 2
+
+
+def test_qs_has_one_mix_and_many_sizes() -> None:
+    labels = np.repeat(np.arange(4), 250)
+    clients = split("qs", labels, clients=20, alpha=0.5)
+    assert sizes(clients).min() == 10 and sizes(clients).max() > 100
+    table = counts_table(labels, clients, 4)
+    assert np.abs(table - sizes(clients)[:, None] / 4).max() < 1 + 1e-9
+
+
+def test_lsqs_has_the_sizes_of_qs_and_other_mixes() -> None:
+    labels = np.repeat(np.arange(4), 250)
+    # both draw their sizes first
+    rng = np.random.default_rng(3), np.random.default_rng(3)
+    quantity, both = (scheme(kind, clients=12).indices(labels, g) for kind, g in zip(("qs", "lsqs"), rng, strict=True))
+    assert sizes(quantity).tolist() == sizes(both).tolist()
+    table = counts_table(labels, both, 4)
+    assert np.abs(table - sizes(both)[:, None] / 4).max() > 10
+
+
+def test_dirichlet_cap_stops_a_full_client() -> None:
+    """Before its last class a capped client had less than n/K, so none has more than n/K and one class."""
+    labels = np.repeat(np.arange(10), 100)
+    capped = split("dirichlet", labels, clients=20, alpha=0.05, cap=True, min_size=1)
+    free = split("dirichlet", labels, clients=20, alpha=0.05, min_size=1)
+    assert sizes(capped).max() < 50 + 100
+    assert sizes(free).max() > 150
+    with pytest.raises(PartitionError, match=r"cap only with per: class"):
+        split("dirichlet", labels, clients=20, per="client", cap=True)
+
+
+def test_dirichlet_per_client_has_equal_sizes() -> None:
+    labels = np.repeat(np.arange(10), 100)
+    clients = split("dirichlet", labels, clients=20, alpha=0.1, per="client")
+    assert sizes(clients).tolist() == [50] * 20
+    assert (counts_table(labels, clients, 10).max(1) > 25).mean() > 0.5
+
+
+def test_dirichlet_feeds_the_small_from_the_large() -> None:
+    labels = np.repeat(np.arange(3), 100)
+    hungry = split("dirichlet", labels, 7, clients=30, alpha=0.01, min_size=1)
+    fed = split("dirichlet", labels, 7, clients=30, alpha=0.01, min_size=8)
+    assert sizes(fed).min() == 8 and sizes(hungry).min() == 1
+    assert np.argmax(sizes(fed)) == np.argmax(sizes(hungry))
+
+
+def test_pat_amounts() -> None:
+    """All clients of a class but one have 0.1 to 1 of its even share; that one has the rest."""
+    labels = np.repeat(np.arange(5), 1000)
+    table = counts_table(labels, split("pat", labels, clients=10), 5)
+    assert ((table > 0).sum(1) == 2).all()
+    for column in table.T:
+        held = np.sort(column[column > 0])
+        assert len(held) == 4 and held[0] >= 25
+        assert (held[:-1] <= 250).all() and held[-1] >= 250
+    assert sizes(split("pat", labels, clients=10)).std() > 50
+
+
+def test_shards_in_the_papers_case_are_all_equal() -> None:
+    """CIFAR-100's counts by ten: 100 classes of 50, 100 clients of 5 labels: 10 samples of each."""
+    labels = np.repeat(np.arange(100), 50)
+    table = counts_table(labels, split("shards", labels, clients=100, classes_per_client=5), 100)
+    assert set(table[table > 0].tolist()) == {10}
+    assert table.sum(1).tolist() == [50] * 100
+
+
+def test_shards_follow_unequal_classes() -> None:
+    labels = np.repeat(np.arange(3), [100, 200, 700])
+    table = counts_table(labels, split("shards", labels, clients=20, classes_per_client=1), 3)
+    assert (table > 0).sum(0).tolist() == [2, 4, 14]
+    assert table.sum(1).tolist() == [50] * 20
+
+
+@few
+@given(st.integers(1, 40), st.floats(0, 1.2), st.sampled_from([0.05, 1.0]), st.integers(0, 99))
+def test_zipf_sizes(k: int, s: float, alpha: float, seed: int) -> None:
+    labels = np.repeat(np.arange(6), 100)
+    clients = split("zipf", labels, seed, clients=k, s=s, alpha=alpha)
+    law = np.arange(1, k + 1) ** -s
+    assert np.abs(np.sort(sizes(clients))[::-1] - law / law.sum() * 600).max() < 1 + 1e-9
+    if s == 0:
+        assert np.ptp(sizes(clients)) <= 1
+
+
+def test_zipf_without_alpha_gives_one_class_each() -> None:
+    labels = np.repeat(np.arange(4), [10, 20, 30, 140])
+    table = counts_table(labels, split("zipf", labels, clients=12, s=1.0, alpha=0), 4)
+    assert ((table > 0).sum(1) == 1).all()
+    assert table.sum(0).tolist() == [10, 20, 30, 140]
+
+
+def test_zipf_order_is_random() -> None:
+    largest = {int(np.argmax(sizes(split("zipf", np.zeros(100, int), seed, clients=5, s=2)))) for seed in range(30)}
+    assert largest == {0, 1, 2, 3, 4}
+
+
+def test_natural() -> None:
+    users = np.array([7, 3, 7, 3, 3, 9])
+    labels = np.zeros(6, int)
+    rng = np.random.default_rng(0)
+    natural = PARTITIONS.get("natural")
+    assert natural().clients is None
+    assert [r.tolist() for r in natural().indices(labels, rng, users)] == [[1, 3, 4], [0, 2], [5]]
+    assert [r.tolist() for r in natural(min_size=2).indices(labels, rng, users)] == [[1, 3, 4], [0, 2]]
+    some = natural(clients=2).indices(labels, rng, users)
+    assert len(some) == 2 and len({int(users[r[0]]) for r in some}) == 2
+    with pytest.raises(PartitionError, match=r"clients <= 2 \(leaf has 2 clients with 2 samples or more\), got 5"):
+        natural(clients=5, min_size=2).indices(labels, rng, users, data="leaf")
+    with pytest.raises(PartitionError, match=r"clients of its own \(client_train, client_test\); mnist has none"):
+        natural().indices(labels, rng, data="mnist")
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (
+            "path",
+            {"classes_per_client": 12},
+            "partition 'path' needs classes_per_client <= 10 (mnist has 10 classes), got 12",
+        ),
+        (
+            "shards",
+            {"clients": 3},
+            "partition 'shards' needs clients * classes_per_client >= 10 (mnist has 10 classes), got 3 * 2: "
+            "some classes would have no client",
+        ),
+        (
+            "pat",
+            {"clients": 600},
+            "partition 'pat' needs clients * classes_per_client <= 600 (the classes of mnist have no more samples to "
+            "share), got 600 * 2",
+        ),
+        ("iid", {"clients": 1000}, "partition 'iid' cannot give each of 1,000 clients a sample: mnist has 600"),
+        (
+            "lsqs",
+            {"clients": 100},
+            "partition 'lsqs' needs clients * min_size <= 600 (mnist has 600 samples), got 100 * 10",
+        ),
+        (
+            "zipf",
+            {"clients": 300, "s": 2},
+            "partition 'zipf' with s = 2 gives the smallest of 300 clients 0.0041 of mnist's 600 samples; "
+            "lower s or the number of clients",
+        ),
+        (
+            "zipf",
+            {"clients": 4, "alpha": 0},
+            "partition 'zipf' with alpha = 0 needs clients >= 10 (mnist has 10 classes), got 4",
+        ),
+    ],
+)
+def test_refusals_name_the_numbers(kind: str, options: dict[str, Any], message: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(PartitionError) as error:
+        scheme(kind, **options).indices(np.repeat(np.arange(10), 60), np.random.default_rng(0), data="mnist")
+    assert str(error.value) == message
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("ls", {"alpha": 0}),
+        ("ls", {"alpha": -1}),
+        ("zipf", {"s": -1}),
+        ("path", {"classes_per_client": 0}),
+        ("iid", {"x": 1}),
+    ],
+)
+def test_fields_are_checked(kind: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        scheme(kind, **options)
+
+
+# --- sections, names, hashes
+
+
+def test_defaults_are_the_papers() -> None:
+    assert scheme("lsqs").model_dump() == {"kind": "lsqs", "clients": 20, "seed": None, "alpha": 1.0, "min_size": 10}
+    assert scheme("path").model_dump()["classes_per_client"] == 2
+    assert {name: getattr(scheme(name), "alpha", None) for name in ("ls", "qs")} == {"ls": 1.0, "qs": 1.0}
+
+
+def test_schemes_travel_between_processes() -> None:
+    one = scheme("lsqs", alpha=0.5, seed=3)
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert one.identity() == one.model_dump()
+
+
+def test_names() -> None:
+    assert parse("lsqs") == {"kind": "lsqs"}
+    assert parse("file:some/where") == {"kind": "file", "path": "some/where"}
+    with pytest.raises(PflOpsError, match=r"no partition named 'lqs'. Did you mean 'lsqs'?"):
+        parse("lqs")
+
+
+def test_a_scheme_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PARTITIONS, "_found", dict(PARTITIONS._found))
+
+    @partition("halves")
+    def halves(
+        labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, twice: bool = False
+    ) -> list[np.ndarray]:
+        """Even parts."""
+        parts = np.array_split(np.arange(len(labels)), n_clients)
+        return [parts[0], *parts[:-1]] if twice else parts
+
+    assert halves(np.zeros(4, int), 2, rng=np.random.default_rng(0))[1].tolist() == [2, 3]
+    assert [r.tolist() for r in split("halves", np.zeros(4, int), clients=2)] == [[0, 1], [2, 3]]
+    assert PARTITIONS.digest("halves") is not None
+    with pytest.raises(PartitionError, match=r"partition 'halves' gave sample 0 to two clients"):
+        split("halves", np.zeros(4, int), clients=2, twice=True)
+
+
+def test_hash_knows_who_owns_what() -> None:
+    a, b = np.array([0, 1]), np.array([2])
+    assert content_hash([a, b]) == content_hash([a[::-1], b])
+    assert len({content_hash(p) for p in ([a, b], [b, a], [np.array([0, 1, 2])], [a, np.array([3])])}) == 4
+    assert content_hash([a, b]) == "3b68708e42b60bd9cc25bae77f4baeace814a14cd42db7c954d14130ae7c07fe"
+
+
+def test_real_labels(real_data: Callable[[str], Path]) -> None:
+    """The marginals that FLIU's environments promise, on MNIST."""
+    labels = np.load(real_data("mnist"))["y_train"].astype(np.int64)
+    totals = np.bincount(labels)
+    for kind in DRAWN:
+        table = counts_table(labels, split(kind, labels, clients=100), 10)
+        assert table.sum(0).tolist() == totals.tolist()
+    assert set(sizes(split("ls", labels, clients=100)).tolist()) == {600}

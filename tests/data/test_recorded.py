@@ -1,0 +1,202 @@
+"""A partition that is written down: read back, by us and by others, and refused when it is not what it says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pfl_ops.data.clients import Clients, build_clients
+from pfl_ops.data.datasets import DataSection, load
+from pfl_ops.data.partition import PARTITIONS, PartitionError, content_hash
+from pfl_ops.data.recorded import Recorded, read_partition, write_partition
+from pfl_ops.errors import PflOpsError
+
+
+def clients_of(kind: str = "lsqs", split: str = "test", seed: int = 5, data: Any = None, **options: Any) -> Clients:
+    section = DataSection(train_size=600, **(data or {}))
+    dataset = load(section, sealed=split == "validation")
+    return build_clients(dataset, PARTITIONS.get(kind)(**options), seed=seed, split=split)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_partition(tmp_path / "partition", clients_of(clients=7).recorded)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_round_trip_gives_the_same_clients_under_another_seed(tmp_path: Path, pooled: bool) -> None:
+    first = clients_of(clients=7, data={"pooled": pooled})
+    folder = write_partition(tmp_path / "a", first.recorded)
+    again = clients_of("file", path=str(folder), seed=99, data={"pooled": pooled})
+    assert again.partition_digest == first.partition_digest
+    for one, two in ((first.train, again.train), (first.held, again.held)):
+        assert all(np.array_equal(a, b) for a, b in zip(one.index, two.index, strict=True))
+        assert np.array_equal(one.x, two.x)
+    assert again.table.tolist() == first.table.tolist()
+
+
+def test_what_is_read_is_what_was_written(folder: Path) -> None:
+    made, found = clients_of(clients=7).recorded, read_partition(folder)
+    assert found.digest == made.digest == content_hash(made.train)
+    assert all(np.array_equal(a, b) for a, b in zip(made.train, found.train, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(made.test or [], found.test or [], strict=True))
+    assert found.about == made.about and found.about["scheme"]["kind"] == "lsqs" and found.about["seed"] == 5
+    for file in ("partition.json", "partition.parquet"):
+        assert read_partition(folder / file).digest == made.digest
+    assert sorted(p.name for p in folder.iterdir()) == ["partition.json", "partition.parquet"]
+
+
+def test_another_library_can_read_it(folder: Path) -> None:
+    """pandas and json alone, indices into the data as published."""
+    import pandas as pd
+
+    about = json.loads((folder / "partition.json").read_text())
+    table = pd.read_parquet(folder / "partition.parquet")
+    train = table[table["split"] == "train"]
+    labels = load(DataSection(train_size=None)).train.y
+    counts = np.stack([np.bincount(labels[rows["index"]], minlength=10) for _, rows in train.groupby("client")])
+    assert counts.tolist() == about["counts"] and len(counts) == about["clients"] == 7
+    assert train["index"].is_unique and len(train) == about["samples"] == 600
+    assert about["data"] == "digits" and len(about["data_digest"]) == 64
+
+
+def test_a_run_that_saw_no_test_data_records_none(tmp_path: Path) -> None:
+    blind = clients_of(split="validation", clients=7)
+    seeing = clients_of(split="test", clients=7)
+    assert blind.recorded.test is None and blind.partition_digest == seeing.partition_digest
+    folder = write_partition(tmp_path / "a", blind.recorded)
+    assert read_partition(folder).test is None
+    # its test sets are then cut by the training proportions, as they are without a file
+    again = clients_of("file", path=str(folder))
+    assert all(np.array_equal(a, b) for a, b in zip(again.held.index, seeing.held.index, strict=True))
+
+
+def test_it_counts_by_content(folder: Path, tmp_path: Path) -> None:
+    scheme = PARTITIONS.get("file")
+    copy = write_partition(tmp_path / "copy", read_partition(folder))
+    one, two = scheme(path=str(folder)).identity(), scheme(path=str(copy), clients=7).identity()
+    assert one == two and "path" not in one and one["digest"] == read_partition(folder).digest
+    blind = write_partition(tmp_path / "blind", clients_of(split="validation", clients=7).recorded)
+    assert scheme(path=str(blind)).identity() != one  # other test sets may follow
+    with pytest.raises(ValueError, match=r"needs a path"):
+        scheme()
+
+
+def damage_digest(folder: Path) -> None:
+    file = folder / "partition.json"
+    file.write_text(file.read_text().replace(read_partition(folder).digest, "0" * 64))
+
+
+def damage_test(folder: Path) -> None:
+    about = json.loads((folder / "partition.json").read_text())
+    (folder / "partition.json").write_text(json.dumps(about | {"test_digest": "0" * 64}))
+
+
+def cut_short(folder: Path) -> None:
+    file = folder / "partition.parquet"
+    file.write_bytes(file.read_bytes()[:-30])
+
+
+def flip(folder: Path) -> None:
+    file = folder / "partition.parquet"
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 0xFF
+    file.write_bytes(raw)
+
+
+def without(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        about = json.loads((folder / "partition.json").read_text())
+        del about[name]
+        (folder / "partition.json").write_text(json.dumps(about))
+
+    return change
+
+
+def other_column(folder: Path) -> None:
+    import pandas as pd
+
+    pd.DataFrame({"who": [1], "what": [2]}).to_parquet(folder / "partition.parquet")
+
+
+def fewer(folder: Path) -> None:
+    about = json.loads((folder / "partition.json").read_text())
+    (folder / "partition.json").write_text(json.dumps(about | {"clients": 3}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (damage_digest, "is damaged: its samples do not have the digest in partition.json"),
+        (damage_test, "is damaged: its samples do not have the digest in partition.json"),
+        (cut_short, "is damaged"),
+        (flip, "is damaged"),
+        (other_column, "is damaged"),
+        (fewer, r"is damaged \(ValueError: client numbers outside 0..2\)"),
+        (without("digest"), r"is damaged \(KeyError"),
+        (without("clients"), r"is damaged \(KeyError"),
+        (without("format"), r"has a format that this version does not read \(it reads 1\)"),
+        (lambda f: (f / "partition.json").write_text("{"), "is damaged"),
+        (lambda f: (f / "partition.json").write_text("[]"), "has a format"),
+        (lambda f: (f / "partition.parquet").unlink(), "has no partition.parquet"),
+        (lambda f: (f / "partition.json").unlink(), "no recorded partition in"),
+    ],
+)
+def test_damage_is_refused_in_one_line(folder: Path, change: Callable[[Path], Any], message: str) -> None:
+    change(folder)
+    with pytest.raises(PflOpsError, match=message) as error:
+        read_partition(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_for_other_data_or_other_clients(folder: Path, tmp_path: Path) -> None:
+    scheme = PARTITIONS.get("file")
+    rng = np.random.default_rng(0)
+    labels = load(DataSection(train_size=None)).train.y
+    with pytest.raises(PartitionError, match=r"has 7 clients, got clients = 20"):
+        scheme(path=str(folder), clients=20).indices(labels, rng)
+    with pytest.raises(PartitionError, match=r"has digest .*, not 000000000000 as wanted"):
+        scheme(path=str(folder), digest="0" * 64).indices(labels, rng)
+    with pytest.raises(PartitionError, match=r"is for other data: client 0 has .* samples of class .* in digits"):
+        scheme(path=str(folder)).indices((labels + 1) % 10, rng, data="digits")
+    with pytest.raises(
+        PartitionError, match=r"among the 300 of digits in use; was it made with another data.train_size"
+    ):
+        dataset = load(DataSection(train_size=300))
+        build_clients(dataset, scheme(path=str(folder)), seed=0, split="test")
+    with pytest.raises(PartitionError, match=r"needs data.pooled: false"):
+        clients_of("file", path=str(folder), data={"pooled": True})
+    about = json.loads((folder / "partition.json").read_text())
+    (folder / "partition.json").write_text(json.dumps(about | {"data_digest": "ab" * 32, "data": "mnist"}))
+    with pytest.raises(PartitionError, match=r"is for other data: mnist with digest abababababab, where digits has"):
+        clients_of("file", path=str(folder))
+
+
+def test_clients_made_elsewhere(tmp_path: Path) -> None:
+    """Somebody's own list of lists: samples may be left out, none may be given twice."""
+    labels = load(DataSection(train_size=None)).train.y
+    parts = [np.arange(0, 50), np.arange(100, 130)]
+    counts = np.stack([np.bincount(labels[rows], minlength=10) for rows in parts])
+    folder = write_partition(tmp_path / "own", Recorded(parts, None, counts))
+    dataset = load(DataSection(train_size=None))
+    clients = build_clients(dataset, PARTITIONS.get("file")(path=str(folder)), seed=0, split="test")
+    assert clients.train.sizes.tolist() == [50, 30] and len(clients.train) == 80
+    assert len(clients.held) == len(dataset.test.y)
+    twice = Recorded([parts[0], parts[0]], None, np.stack([counts[0]] * 2))
+    with pytest.raises(PartitionError, match=r"gave sample 0 to two clients"):
+        write_partition(folder, twice)
+        build_clients(dataset, PARTITIONS.get("file")(path=str(folder)), seed=0, split="test")
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_test_sample_belongs_to_one_client(tmp_path: Path, pooled: bool) -> None:
+    made = clients_of(clients=7, data={"pooled": pooled}).recorded
+    assert made.test is not None
+    leaked = made.train[0][:1] if pooled else made.test[0][:1]
+    wrong = Recorded(made.train, [*made.test[:-1], np.sort(np.append(made.test[-1], leaked))], made.counts, made.about)
+    folder = write_partition(tmp_path / "a", wrong)
+    with pytest.raises(PartitionError, match="gives a test sample to two clients, or for training too"):
+        clients_of("file", path=str(folder), data={"pooled": pooled})
