@@ -1,0 +1,142 @@
+"""FLIU's γ: how much of its own a client's model keeps, by its size and the round."""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.section import Section
+
+
+class Schedule(Section, ABC):
+    """γ_k of every client and round.
+
+    `schedule(sizes, t, rounds)`: sizes n_k, int64 [N]; t rounds finished, 0 … T − 1; rounds T. Gives float64 [N].
+
+    Raises:
+        PflOpsError: a value outside [0, 1], or none at all; the message names schedule, client and value.
+    """
+
+    kind: str
+
+    def __call__(self, sizes: Tensor, t: int, rounds: int) -> Tensor:
+        gamma = torch.as_tensor(self._values(sizes, t / (rounds - 1) if rounds > 1 else 0.0), dtype=torch.float64)
+        gamma = gamma.expand(len(sizes))
+        wrong = ~((gamma >= 0) & (gamma <= 1))
+        if bool(wrong.any()):
+            k = int(wrong.nonzero()[0])
+            raise PflOpsError(f"gamma schedule '{self.kind}' gives {float(gamma[k]):g} for client {k}, outside [0, 1]")
+        return gamma
+
+    @abstractmethod
+    def _values(self, sizes: Tensor, s: float) -> Tensor | float:
+        """γ, one for all or [N]; s = t / (T − 1) goes from 0 to 1."""
+
+
+class Fixed(Schedule):
+    """γ_k = γ."""
+
+    kind: Literal["fixed"] = "fixed"
+    value: float = Field(0.5, ge=0, le=1, title="γ", description="share of its own, for every client")
+
+    def _values(self, sizes: Tensor, s: float) -> float:
+        return self.value
+
+
+class Adaptive(Schedule):
+    """γ_k = 0.9 if n_k > 10 n/K, 0.75 if > 5 n/K, 0.5 if > n/K, 0.25 if > n/(2K), else 0.1; K = N (Eq. 4)."""
+
+    kind: Literal["adaptive"] = "adaptive"
+
+    def _values(self, sizes: Tensor, s: float) -> Tensor:
+        return adaptive(sizes)
+
+
+class Range(Schedule):
+    """γ_k = low + (γ_adaptive − 0.1) (high − low) / 0.8: the adaptive steps, stretched onto [low, high]."""
+
+    kind: Literal["range"] = "range"
+    low: float = Field(0.1, ge=0, le=1, title="γ_low", description="γ of the smallest clients")
+    high: float = Field(0.5, ge=0, le=1, title="γ_high", description="γ of the largest clients")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Range":
+        _check_order(self.kind, self.low, self.high)
+        return self
+
+    def _values(self, sizes: Tensor, s: float) -> Tensor:
+        return self.low + (adaptive(sizes) - 0.1) * ((self.high - self.low) / 0.8)
+
+
+class Linear(Schedule):
+    """γ = γ_0 + s (γ_T − γ_0), s = t / (T − 1)."""
+
+    kind: Literal["linear"] = "linear"
+    start: float = Field(0.1, ge=0, le=1, title="γ_0", description="γ of the first round")
+    end: float = Field(0.9, ge=0, le=1, title="γ_T", description="γ of the last round")
+
+    def _values(self, sizes: Tensor, s: float) -> float:
+        return self.start + s * (self.end - self.start)
+
+
+class Cosine(Schedule):
+    """γ = γ_T + (γ_0 − γ_T) (1 + cos πs) / 2, s = t / (T − 1)."""
+
+    kind: Literal["cosine"] = "cosine"
+    start: float = Field(0.1, ge=0, le=1, title="γ_0", description="γ of the first round")
+    end: float = Field(0.9, ge=0, le=1, title="γ_T", description="γ of the last round")
+
+    def _values(self, sizes: Tensor, s: float) -> float:
+        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * s)) / 2
+
+
+class Exponential(Schedule):
+    """γ = γ_0 (γ_T / γ_0)^s, s = t / (T − 1)."""
+
+    kind: Literal["exponential"] = "exponential"
+    start: float = Field(0.1, gt=0, le=1, title="γ_0", description="γ of the first round")
+    end: float = Field(0.9, gt=0, le=1, title="γ_T", description="γ of the last round")
+
+    def _values(self, sizes: Tensor, s: float) -> float:
+        return self.start ** (1 - s) * self.end**s
+
+
+class SizePower(Schedule):
+    """γ_k = clip(a (n_k K / n)^b, low, high)."""
+
+    kind: Literal["size_power"] = "size_power"
+    scale: float = Field(0.25, gt=0, title="a", description="γ of a client of average size, before the clip")
+    power: float = Field(0.5, title="b", description="how γ grows with the client's size; 0: not at all")
+    low: float = Field(0.0, ge=0, le=1, title="γ_low", description="no γ is lower")
+    high: float = Field(1.0, ge=0, le=1, title="γ_high", description="no γ is higher")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "SizePower":
+        _check_order(self.kind, self.low, self.high)
+        return self
+
+    def _values(self, sizes: Tensor, s: float) -> Tensor:
+        relative = sizes.double() * len(sizes) / int(sizes.sum())
+        return (self.scale * relative**self.power).clamp(self.low, self.high)
+
+
+Gamma = Annotated[Fixed | Adaptive | Range | Linear | Cosine | Exponential | SizePower, Field(discriminator="kind")]
+"""Any of the schedules, told apart by `kind`."""
+
+
+def adaptive(sizes: Tensor) -> Tensor:
+    """Eq. 4 in integers and strictly (n_k K > 10 n), so that equal sizes give 0.25; float64 [N]."""
+    n, k = int(sizes.sum()), len(sizes)
+    gamma = torch.full((k,), 0.1, dtype=torch.float64, device=sizes.device)
+    for above, value in ((1, 0.25), (2, 0.5), (10, 0.75), (20, 0.9)):  # in halves of n/K
+        gamma[2 * sizes * k > above * n] = value
+    return gamma
+
+
+def _check_order(kind: str, low: float, high: float) -> None:
+    if low > high:
+        raise ValueError(f"gamma schedule '{kind}' needs low <= high, got {low:g} and {high:g}")

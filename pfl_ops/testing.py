@@ -1,0 +1,541 @@
+"""Tests for a method of one's own: the contract that every method keeps, and small federations to play it on.
+
+    from pfl_ops.testing import AlgorithmContract, quadratic
+
+    class TestContract(AlgorithmContract):
+        algorithm = Mine(lam=0.5)
+
+    def test_one_round_by_hand():
+        state = quadratic(Mine(lam=0.5), centres=[0.0, 6.0], sizes=[1, 3], start=2.0, lr=0.5, rounds=1)
+        assert state["central"].tolist() == [3.25]
+
+The package's own methods inherit the same class. Everything here runs in float64 on the CPU within a second or so.
+"""
+
+import functools
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args, get_origin
+from unittest import mock
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from pfl_ops import rng
+from pfl_ops.algorithms.base import Algorithm, ClientRows, Loss, Models, Net, Round, Rows, Stage, State, Task
+from pfl_ops.data.clients import Pool
+from pfl_ops.federation import checkpoint
+from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.layout import initial_extra
+from pfl_ops.federation.optim import Rule
+from pfl_ops.federation.settings import Training
+from pfl_ops.federation.simulate import commit
+from pfl_ops.federation.train import Chunk, Length, Trainer, cross_entropy
+
+Values = dict[str, Tensor]
+"""All that a round leaves behind, by name: `state/<key>` (rows of all clients), `L1`, `L2`, `G` and their `ctx`."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients, a network and a loss, small enough to be looked at.
+
+    Attributes:
+        network: body and head; its parameters are Θ⁰.
+        pool: samples by client; they reach the network as they are.
+        n_classes: L. loss: of one sample; cross-entropy unless said otherwise.
+    """
+
+    network: nn.Module
+    pool: Pool
+    n_classes: int
+    loss: Loss = cross_entropy
+
+    @property
+    def n_clients(self) -> int:
+        """N."""
+        return self.pool.n_clients
+
+
+class Play:
+    """One method on one federation, round by round, without scores or files.
+
+    Args:
+        federation: who takes part.
+        method: the algorithm.
+        training: as in an experiment; `rounds` is the T that schedules see.
+        weighting: of the aggregation.
+        stack: clients stacked at once (vmap); None: one at a time (loop).
+        dtype: of everything; None: as `training.precision` says, which is float64 or float32 here.
+        seed: the run's.
+
+    Attributes:
+        state: what the method keeps. t: rounds finished. task: what the method was given.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        method: Algorithm,
+        training: Training,
+        *,
+        weighting: Literal["samples", "uniform"] = "samples",
+        stack: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.method, self.training, self.weighting = method, training, weighting
+        self.dtype = torch.float32 if training.precision == "float32" else torch.float64
+        width = federation.pool.x.shape[-1]
+        feed = Feed(federation.pool, np.zeros(width), np.ones(width), torch.device("cpu"), self.dtype)
+        self.task = self._task(federation, feed, seed)
+        rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
+        length = Length(training.local_epochs, training.local_steps, training.batch_size)
+        self.trainer = Trainer(self.task, feed, rule, length, stack)
+        self.state: State = method.init(self.task)
+        self.t = 0
+
+    def _task(self, federation: Federation, feed: Feed, seed: int) -> Task:
+        net = Net(federation.network)
+        named = {name: p.detach().to(self.dtype) for name, p in federation.network.named_parameters()}
+        task = Task(
+            net=net,
+            layout=net.layout,
+            initial=net.layout.flatten(named),
+            sizes=federation.pool.sizes,
+            class_counts=federation.pool.class_counts(federation.n_classes),
+            rounds=self.training.rounds,
+            cohort_size=federation.n_clients,
+            seed=seed,
+            example=feed.inputs(torch.zeros(1, dtype=torch.int64)),
+            loss=federation.loss,
+        )
+        blocks = self.method.extra(task)
+        if not blocks:
+            return task
+        net = Net(federation.network, blocks)
+        added = initial_extra(blocks, seed).to(self.dtype)
+        return replace(task, net=net, layout=net.layout, initial=torch.cat([task.initial, added]))
+
+    @property
+    def everyone(self) -> Tensor:
+        """All client numbers, int64 [N]."""
+        return torch.arange(self.task.n_clients)
+
+    def at(self, clients: Tensor | Sequence[int], purpose: str = "train") -> Round:
+        """The round that comes next, for these clients."""
+        who = torch.as_tensor(clients)
+        return Round(
+            self.trainer, self.t, who, weighting=self.weighting, lr_decay=self.training.lr_decay, purpose=purpose
+        )
+
+    def round(self, clients: Sequence[int] | None = None) -> Values:
+        """One round of a cohort (none: everyone); duplicates count as draws. Gives everything that it leaves behind."""
+        r = self.at(self.everyone if clients is None else clients)
+        update, stages = self.method.round(self.state, r)
+        commit(self.state, update)
+        found = {name: _resolve(stage, r.cohort) for name, stage in stages.items()}
+        held = self.personal()
+        self.t += 1
+        return self.values({**found, **({} if held is None else {"L1": held})})
+
+    def personal(self, clients: Tensor | None = None) -> Models | None:
+        """L1 of these clients (none: everyone) as they hold it now."""
+        return self.method.personal(self.state, self.at(self.everyone if clients is None else clients, "evaluate"))
+
+    def run(self, cohorts: Sequence[Sequence[int] | None]) -> list[Values]:
+        """One round for each cohort."""
+        return [self.round(clients) for clients in cohorts]
+
+    def values(self, stages: Mapping[str, Models] | None = None) -> Values:
+        """Copies of the state and of these stages."""
+        found = {f"state/{k}": v[self.everyone] if isinstance(v, ClientRows) else v for k, v in self.state.items()}
+        for name, models in (stages or {}).items():
+            found[name] = models.params
+            found |= {f"{name}/{key}": value for key, value in models.ctx.items()}
+        return {name: value.detach().clone() for name, value in found.items()}
+
+
+def _resolve(stage: Stage, clients: Tensor) -> Models:
+    return stage if isinstance(stage, Models) else stage(clients)
+
+
+# -- small federations ------------------------------------------------------------------------------------------------
+
+
+def ragged_task(
+    sizes: Sequence[int] = (5, 2, 8, 3, 7), *, features: int = 4, hidden: int = 3, classes: int = 3, seed: int = 0
+) -> Federation:
+    """Clients of unequal size, each with data of its own kind, and a network of body and head (tanh: no kinks).
+
+    Args:
+        sizes: n_k. features: d. hidden: D. classes: L. seed: of data and Θ⁰.
+    """
+    draws = rng.generator(seed, "ragged")
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    order = draws.permutation(len(owner))  # so that a client's samples don't lie side by side
+    x = draws.normal(size=(len(owner), features)) + 0.5 * draws.normal(size=(len(sizes), features))[owner]
+    y = draws.integers(0, classes, len(owner))
+    index = [torch.from_numpy(np.flatnonzero(owner[order] == k)) for k in range(len(sizes))]
+    pool = Pool(torch.from_numpy(x[order]), torch.from_numpy(y[order]), index)
+    return Federation(_network(draws, features, hidden, classes), pool, classes)
+
+
+def _network(draws: np.random.Generator, features: int, hidden: int, classes: int) -> nn.Module:
+    network = nn.Module()
+    network.body = nn.Sequential(nn.Linear(features, hidden), nn.Tanh())
+    network.head = nn.Linear(hidden, classes)
+    network.double()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(torch.from_numpy(0.5 * draws.normal(size=tuple(parameter.shape))))
+    return network
+
+
+def quadratic_task(
+    centres: Sequence[float] | Sequence[Sequence[float]], sizes: Sequence[int] | None = None, start: float = 0.0
+) -> Federation:
+    """Clients with F_k(w) = ½ ‖w − b_k‖², whose iterates have a closed form: each of the n_k samples is b_k.
+
+    Args:
+        centres: b_k, numbers (P = 1) or vectors. sizes: n_k; none: 1 each. start: Θ⁰, in every column.
+    """
+    b = torch.tensor(centres, dtype=torch.float64).reshape(len(centres), -1)
+    owner = torch.repeat_interleave(torch.arange(len(b)), torch.tensor(sizes or [1] * len(b)))
+    network = nn.Module()
+    network.body = nn.Sequential()
+    network.head = nn.Linear(b.shape[1], 1, bias=False, dtype=torch.float64)
+    nn.init.constant_(network.head.weight, start)
+    index = [(owner == k).nonzero()[:, 0] for k in range(len(b))]
+    return Federation(network, Pool(b[owner], torch.zeros(len(owner), dtype=torch.int64), index), 1, _half_square)
+
+
+def _half_square(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """½ ‖w − x‖² a sample, [B]."""
+    return 0.5 * (w - x).square().sum(dim=-1)
+
+
+def quadratic(
+    method: Algorithm,
+    centres: Sequence[float] | Sequence[Sequence[float]],
+    sizes: Sequence[int] | None = None,
+    *,
+    start: float = 0.0,
+    lr: float = 0.5,
+    rounds: int = 2,
+    steps: int = 1,
+    weighting: Literal["samples", "uniform"] = "samples",
+    cohorts: Sequence[Sequence[int] | None] | None = None,
+    **training: Any,
+) -> State:
+    """The state after some rounds of `steps` full-batch steps each, on `quadratic_task`.
+
+    Args:
+        method: the algorithm.
+        centres, sizes, start: as in `quadratic_task`.
+        lr: η. rounds: T. steps: J. weighting: of the aggregation.
+        cohorts: who takes part, a list a round; none: everyone.
+        training: further fields of `Training`, say `lr_decay`.
+    """
+    return quadratic_play(
+        method, centres, sizes, start=start, lr=lr, rounds=rounds, steps=steps, weighting=weighting, cohorts=cohorts,
+        **training,
+    )[0].state  # fmt: skip
+
+
+def quadratic_play(
+    method: Algorithm,
+    centres: Sequence[float] | Sequence[Sequence[float]],
+    sizes: Sequence[int] | None = None,
+    *,
+    start: float = 0.0,
+    lr: float = 0.5,
+    rounds: int = 2,
+    steps: int = 1,
+    weighting: Literal["samples", "uniform"] = "samples",
+    cohorts: Sequence[Sequence[int] | None] | None = None,
+    **training: Any,
+) -> tuple[Play, list[Values]]:
+    """As `quadratic`, with the stages: the play, and what each round left behind."""
+    how: dict[str, Any] = {"local_epochs": None, "local_steps": steps, "batch_size": None, "precision": "float64"}
+    settings = Training(**{**how, "rounds": rounds, "lr": lr, **training})
+    play = Play(quadratic_task(centres, sizes, start), method, settings, weighting=weighting)
+    return play, play.run(cohorts or [None] * rounds)
+
+
+# -- the contract -----------------------------------------------------------------------------------------------------
+
+
+class AlgorithmContract:
+    """What every method promises; inherit it and name the method.
+
+    Attributes:
+        algorithm: the method, with settings under which all of it is at work.
+        pairs: hyper-parameter -> two methods that differ in it alone and must not give the same. Needed where a field's
+            effect hangs on another field, or is too rare to be seen; for all other fields a value is found.
+        federation: five clients to play with; none: `ragged_task()`.
+        cohorts: who takes part, a list a round.
+        trainings: ways to train; those that the method's `requires` rules out are left out.
+    """
+
+    algorithm: ClassVar[Algorithm]
+    pairs: ClassVar[Mapping[str, tuple[Algorithm, Algorithm]]] = {}
+    federation: ClassVar[Federation | None] = None
+    cohorts: ClassVar[Sequence[Sequence[int] | None]] = ([0, 2, 3], None, [1, 4])
+    trainings: ClassVar[Sequence[Training]] = (
+        Training(rounds=3, local_epochs=1, batch_size=3, lr=0.2, lr_decay=0.9, precision="float64"),
+        Training(rounds=3, local_epochs=2, batch_size=4, lr=0.1, momentum=0.9, weight_decay=0.05, precision="float64"),
+        Training(
+            rounds=3,
+            local_epochs=None,
+            local_steps=3,
+            batch_size=4,
+            optimiser="adam",
+            lr=0.05,
+            weight_decay=0.05,
+            precision="float64",
+        ),
+    )
+
+    # -- the same numbers, however they are computed -------------------------------------------------------------------
+
+    def test_loop_and_vmap_agree(self) -> None:
+        """One client at a time, or any number stacked: the same numbers."""
+        for training in self._trainings():
+            loop = self._play(training).run(self.cohorts)
+            for stack in (2, 5):
+                _agree(
+                    loop, self._play(training, stack=stack).run(self.cohorts), f"loop and stacks of {stack}", training
+                )
+
+    def test_padding_does_not_matter(self) -> None:
+        """What fills up short batches never shows."""
+        training = self._trainings()[0]
+        with _other_padding():
+            other = self._play(training).run(self.cohorts)
+        _agree(self._play(training).run(self.cohorts), other, "one padding and another", training)
+
+    def test_order_of_clients_does_not_matter(self) -> None:
+        """A cohort is a set; and L1 of some clients is L1 of all, at these clients."""
+        training = self._trainings()[0]
+        play = self._play(training)
+        forth = play.run(self.cohorts)
+        back = self._play(training).run([cohort and cohort[::-1] for cohort in self.cohorts])
+        _agree(forth, back, "a cohort and its reverse", training, exactly=True)
+        for clients in (torch.tensor([3]), torch.tensor([1, 4])):
+            some, held = play.personal(clients), play.personal()
+            if some is not None and some.clients is not None and held is not None:
+                assert torch.equal(some.clients, clients), "personal() must name the clients whose models it gives"
+                torch.testing.assert_close(some.params, held.params[clients], rtol=0, atol=1e-12)
+
+    def test_the_same_seed_gives_the_same(self) -> None:
+        """Nothing is drawn from a generator that others draw from too."""
+        training = self._trainings()[0]
+        first = self._play(training).run(self.cohorts)
+        torch.manual_seed(1)
+        np.random.seed(1)
+        _agree(first, self._play(training).run(self.cohorts), "two runs of one seed", training, exactly=True)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def test_inputs_are_not_mutated(self) -> None:
+        """`round` and `personal` read the state; only the engine writes it."""
+        play = self._play(self._trainings()[0])
+        play.round(self.cohorts[0])
+        before, start = play.values(), play.task.initial.clone()
+        rows = {name: value.written.clone() for name, value in play.state.items() if isinstance(value, ClientRows)}
+        _, stages = play.method.round(play.state, play.at(play.everyone))
+        for stage in stages.values():
+            _resolve(stage, play.everyone)
+        play.personal()
+        _agree([before], [play.values()], "the state before a round and after it, unwritten,", exactly=True)
+        assert all(torch.equal(play.state[name].written, written) for name, written in rows.items())
+        assert torch.equal(play.task.initial, start), "task.initial was written into"
+
+    def test_state_keeps_its_form(self) -> None:
+        """Names, shapes and types are those of `init`, in float64 as in float32; no number is lost to NaN."""
+        for precision in ("float64", "float32"):
+            play = self._play(self._trainings()[0].model_copy(update={"precision": precision}))
+            for name, value in play.state.items():
+                assert isinstance(value, Tensor | ClientRows), f"state '{name}' is a {type(value).__name__}"
+            before = {name: (value.shape, value.dtype) for name, value in play.values().items()}
+            last = play.run(self.cohorts)[-1]
+            for name, value in last.items():
+                assert bool(value.isfinite().all()), f"{name} has a NaN or an infinity"
+                assert value.dtype in (play.dtype, torch.int64, torch.bool), f"{name} is {value.dtype}"
+            assert {n: (v.shape, v.dtype) for n, v in last.items() if n.startswith("state/")} == before
+
+    def test_an_update_only_names_what_init_made(self) -> None:
+        """Rows for the cohort alone; stages are those that exist, with whole models."""
+        play = self._play(self._trainings()[0])
+        for cohort in self.cohorts:
+            r = play.at(play.everyone if cohort is None else cohort)
+            update, stages = play.method.round(play.state, r)
+            assert set(update) <= set(play.state), "an update names a key that init did not make"
+            for value in update.values():
+                assert not isinstance(value, Rows) or torch.equal(value.clients, r.cohort)
+            assert set(stages) <= {"L2", "G"}, f"unknown stages {sorted(stages)}"
+            for name, stage in stages.items():
+                models = _resolve(stage, r.cohort)
+                rows = () if models.clients is None else (len(r.cohort),)
+                assert models.params.shape == (*rows, play.task.layout.size), f"{name} holds no whole models"
+            commit(play.state, update)
+            play.t += 1
+
+    def test_clients_outside_the_cohort_keep_what_they_have(self) -> None:
+        """No row of an absent client changes."""
+        play = self._play(self._trainings()[0])
+        before = play.round([0, 2, 3])
+        after = play.round([0, 2])
+        for name, value in play.state.items():
+            if isinstance(value, ClientRows):
+                absent = torch.tensor([1, 3, 4])
+                assert torch.equal(before[f"state/{name}"][absent], after[f"state/{name}"][absent]), name
+
+    def test_a_client_may_be_drawn_twice(self) -> None:
+        """It trains once and counts twice."""
+        play = self._play(self._trainings()[0])
+        values = play.round([1, 4, 4])
+        assert all(bool(value.isfinite().all()) for value in values.values())
+
+    def test_stopped_and_resumed_is_not_stopped(self) -> None:
+        """Bit for bit, through a checkpoint on disk, in both ways."""
+        training = self._trainings()[0]
+        for stack in (None, 3):
+            whole = self._play(training, stack=stack).run(self.cohorts)
+            first, second = self._play(training, stack=stack), self._play(training, stack=stack)
+            first.run(self.cohorts[:1])
+            with tempfile.TemporaryDirectory() as folder:
+                checkpoint.save(Path(folder), 1, first.state, [], {"identity": "contract"})
+                found, complaints = checkpoint.latest(Path(folder), "contract")
+                assert found is not None and not complaints
+                second.state = found.restore(second.state)
+            second.t = 1
+            _agree(whole[1:], second.run(self.cohorts[1:]), "a whole run and a resumed one", training, exactly=True)
+
+    def test_looking_does_not_move_training(self) -> None:
+        """L1 may be asked for at any time, or never."""
+        training = self._trainings()[0]
+        seen, unseen = self._play(training), self._play(training)
+        for cohort in self.cohorts:
+            seen.personal(torch.tensor([2]))
+            seen.round(cohort)
+            r = unseen.at(unseen.everyone if cohort is None else cohort)
+            commit(unseen.state, unseen.method.round(unseen.state, r)[0])
+            unseen.t += 1
+        _agree([seen.values()], [unseen.values()], "a run that was watched and one that was not", exactly=True)
+
+    # -- hyper-parameters ----------------------------------------------------------------------------------------------
+
+    def test_every_hyper_parameter_changes_something(self) -> None:
+        """A field that moves nothing is a field too many, or is not read."""
+        for name in type(self.algorithm).model_fields:
+            one, other = self.pairs.get(name) or (self.algorithm, _with_another(self.algorithm, name))
+            differing = {f for f in type(one).model_fields if getattr(one, f) != getattr(other, f)}
+            assert differing == {name}, f"pairs['{name}'] must differ in {name} alone, not in {sorted(differing)}"
+            training = self._trainings()[-1]
+            a, b = (self._play(training, algorithm=x).run(self.cohorts) for x in (one, other))
+            moved = any(x[key].shape != y[key].shape or not torch.equal(x[key], y[key])
+                        for x, y in zip(a, b, strict=True) for key in x)  # fmt: skip
+            assert moved, f"{name}={getattr(one, name)!r} and {getattr(other, name)!r} give the same"
+
+    def test_hyper_parameters_survive_their_dump(self) -> None:
+        """As an experiment's file has them."""
+        assert type(self.algorithm).model_validate(self.algorithm.model_dump(mode="json")) == self.algorithm
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _trainings(self) -> list[Training]:
+        found = [t for t in self.trainings if _allows(self.algorithm, t)]
+        assert found, "the method's `requires` rules out all of `trainings`; give others"
+        return found
+
+    def _play(self, training: Training, *, stack: int | None = 5, algorithm: Algorithm | None = None) -> Play:
+        return Play(self.federation or _ragged(), algorithm or self.algorithm, training, stack=stack)
+
+
+@functools.cache
+def _ragged() -> Federation:
+    return ragged_task()
+
+
+def _allows(method: Algorithm, training: Training) -> bool:
+    """Whether the method can be trained so, by its `requires`."""
+    for path, allowed in method.requires.items():
+        section, _, name = path.partition(".")
+        if section == "training":
+            value = getattr(training, name)
+            if (
+                value is None
+                if allowed is ...
+                else value not in (allowed if isinstance(allowed, tuple) else (allowed,))
+            ):
+                return False
+    return True
+
+
+def _agree(
+    a: Sequence[Values], b: Sequence[Values], what: str, training: Training | None = None, exactly: bool = False
+) -> None:
+    for t, (one, other) in enumerate(zip(a, b, strict=True)):
+        assert one.keys() == other.keys()
+        for name in one:
+            how = f" ({training.optimiser}, round {t + 1})" if training else ""
+            x, y = one[name].double(), other[name].double()
+            gap = float((x - y).abs().max()) if x.shape == y.shape else float("inf")
+            assert gap <= (0.0 if exactly else 1e-10), f"{what} differ in {name}{how} by {gap:.3g}"
+
+
+@contextmanager
+def _other_padding() -> Iterator[None]:
+    """Fill up short batches with sample 0 instead of the batch's own first sample."""
+    plain = Chunk.__init__
+
+    def init(self: Chunk, *args: Any, **kwargs: Any) -> None:
+        plain(self, *args, **kwargs)
+        padding = torch.arange(self.samples.shape[-1]) >= torch.from_numpy(self.counts)[..., None]
+        assert bool(padding.any()), "these clients need no padding"
+        self.samples[padding] = 0
+
+    with mock.patch.object(Chunk, "__init__", init):
+        yield
+
+
+def _with_another(method: Algorithm, name: str) -> Algorithm:
+    """The method with another value for one hyper-parameter: the first that its bounds allow."""
+    value, annotation = getattr(method, name), type(method).model_fields[name].annotation
+    options: list[Any] = []
+    if isinstance(value, bool):
+        options = [not value]
+    elif get_origin(annotation) is Literal:
+        options = [choice for choice in get_args(annotation) if choice != value]
+    elif isinstance(value, int):
+        options = [value + 1, value - 1]
+    elif isinstance(value, float):
+        options = [value / 2, value + 0.25, value - 0.25]
+    elif value is None:
+        options = [2, 0.5]
+    for option in options:
+        try:
+            other = type(method).model_validate({**method.model_dump(), name: option})
+        except ValidationError:
+            continue
+        if getattr(other, name) != value:
+            return other
+    raise AssertionError(f"no other value for {name} found; give two methods in `pairs['{name}']`")
+
+
+__all__ = [
+    "AlgorithmContract",
+    "Federation",
+    "Play",
+    "Values",
+    "quadratic",
+    "quadratic_play",
+    "quadratic_task",
+    "ragged_task",
+]

@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from pfl_ops.algorithms.ditto import Ditto
+from pfl_ops.algorithms.local import Local
+from pfl_ops.federation.settings import Training
+from pfl_ops.testing import AlgorithmContract, Play, quadratic, quadratic_play, ragged_task
+
+
+def test_two_rounds_by_hand():
+    """F_k(w) = ½ (w − b_k)², one full-batch step a round, η = ½, λ = ½.
+
+    Clients: b = (0, 6), n = (1, 3), so p = (¼, ¾). Θ = v_k = 2 at the start.
+
+    Round 1   θ = 2 − ½(2 − 0), 2 − ½(2 − 6)                    = 1, 4        Θ ← ¼·1 + ¾·4 = 3.25
+              v = 2 − ½((2 − 0) + ½·0), 2 − ½((2 − 6) + ½·0)    = 1, 4        (the pull is to the Θ received: 2)
+    Round 2   θ = 3.25 − ½·3.25, 3.25 − ½(3.25 − 6)             = 1.625, 4.625   Θ ← 3.875
+              v = 1 − ½((1 − 0) + ½(1 − 3.25))                  = 1.0625
+              v = 4 − ½((4 − 6) + ½(4 − 3.25))                  = 4.8125
+    """
+    play, (_, last) = quadratic_play(Ditto(lam=0.5), [0, 6], [1, 3], start=2)
+    assert play.state["central"].item() == last["G"].item() == pytest.approx(3.875)
+    assert last["L1"][:, 0].tolist() == last["L2"][:, 0].tolist() == pytest.approx([1.0625, 4.8125])
+
+
+def test_absent_clients_hold_their_models():
+    """Client 1 misses round 2: v_1 stays 4, Θ is client 0's θ = 3.25 − ½·3.25 alone."""
+    state = quadratic(Ditto(lam=0.5), [0, 6], [1, 3], start=2, cohorts=[None, [0]])
+    assert state["personal"][torch.arange(2)][:, 0].tolist() == pytest.approx([1.0625, 4])
+    assert state["central"].item() == pytest.approx(1.625)
+
+
+def test_personal_epochs():
+    """E_v = 2 beside E = 1 in round 1: v = 1 − ½((1 − 0) + ½(1 − 2)) = 0.75, 4 − ½((4 − 6) + ½(4 − 2)) = 4.5."""
+    _, (only,) = quadratic_play(
+        Ditto(lam=0.5, personal_epochs=2), [0, 6], [1, 3], start=2, rounds=1, local_steps=None, local_epochs=1
+    )
+    assert only["L1"][:, 0].tolist() == pytest.approx([0.75, 4.5])
+    assert only["G"].item() == pytest.approx(3.25)
+
+
+def test_without_pull_the_personal_models_are_local_training():
+    """Up to the order of summation: the two draw their batches in streams of their own, so take all samples at once."""
+    training = Training(rounds=2, local_epochs=3, batch_size=None, lr=0.3, precision="float64")
+    alone, tied = (Play(ragged_task(), m, training).run([[0, 3], None]) for m in (Local(), Ditto(lam=0.0)))
+    torch.testing.assert_close(tied[-1]["L1"], alone[-1]["L1"], rtol=0, atol=1e-12)
+
+
+class TestContract(AlgorithmContract):
+    algorithm = Ditto(lam=0.5)

@@ -1,0 +1,197 @@
+"""What holds for all of the package's methods together."""
+
+import hashlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import pfl_ops
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.algorithms.base import Algorithm, Models, Rows
+from pfl_ops.federation.settings import Training
+from pfl_ops.testing import AlgorithmContract, Play, ragged_task
+
+NAMES = list(ALGORITHMS.builtin)
+TRAINING = Training(rounds=3, local_epochs=1, batch_size=3, lr=0.2, lr_decay=0.9, precision="float64")
+
+
+def played(name: str, stack: int | None) -> Play:
+    play = Play(ragged_task(), ALGORITHMS.get(name)(), TRAINING, stack=stack)
+    play.run([[0, 2, 3], None, [1, 4]])
+    return play
+
+
+def digests() -> dict[str, str]:
+    """SHA-256 of every method's last state and models."""
+    found = {}
+    for name in NAMES:
+        play = played(name, 5)
+        text = hashlib.sha256()
+        for key, value in sorted(play.values({"L1": play.personal()}).items()):  # type: ignore[dict-item]
+            text.update(key.encode() + value.numpy().tobytes())
+        found[name] = text.hexdigest()
+    return found
+
+
+def test_the_same_result_in_another_process():
+    """Bit for bit: nothing hangs on hash seeds, on import order or on what ran before."""
+    code = "import torch; torch.set_num_threads(1); import test_methods as t; print(*t.digests().values())"
+    paths = [str(Path(__file__).parent), str(Path(pfl_ops.__file__).parents[1])]
+    found = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths}; {code}"],
+        capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7", "PATH": ""},
+    )  # fmt: skip
+    torch.set_num_threads(1)
+    assert found.stdout.split() == list(digests().values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pinned(name):
+    """Three rounds of each method at its defaults, in one number: what no comparison with itself can see."""
+    play = played(name, None)
+    models = play.personal()
+    assert models is not None
+    assert models.params.abs().mean().item() == pytest.approx(PINNED[name], abs=1e-9)
+
+
+PINNED = {
+    "local": 0.3903262281,
+    "fedavg": 0.38018611,
+    "fedprox": 0.3802154326,
+    "scaffold": 0.3802179861,
+    "ditto": 0.3821606023,
+    "fedrep": 0.4591756311,
+    "apfl": 0.3882608049,
+    "fedfomo": 0.3817873486,
+    "fliu": 0.3864839106,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_says_what_it_is(name):
+    """`show` prints the docstring: the equation, and what is kept, scored and sent; every field says what it means."""
+    method = ALGORITHMS.get(name)
+    assert issubclass(method, Algorithm) and method.name == name
+    text = inspect.getdoc(method) or ""
+    at = [text.index(f"\n{part}: ") for part in ("State", "Stages", "Sent", "Source", "Deviations")]
+    assert at == sorted(at) and "←" in text[: at[0]], "equation, State, Stages, Sent, Source, Deviations, in this order"
+    for field, info in method.model_fields.items():
+        assert info.description, f"{name}.{field} has no description"
+
+
+def test_each_method_inherits_the_contract():
+    """A file of tests for each, and in it the class that inherits."""
+    for name in NAMES:
+        file = Path(__file__).parents[1] / "algorithms" / f"test_{name}.py"
+        assert "(AlgorithmContract)" in file.read_text(encoding="utf-8"), f"{file.name} does not inherit the contract"
+
+
+# -- the contract sees what it is for ----------------------------------------------------------------------------------
+
+
+class Averaging(Algorithm):
+    """A sound method to break: a mean of locally trained models, and a count of rounds that a client took part in."""
+
+    boost: float = 0.5
+
+    def init(self, task):
+        return {"central": task.initial, "seen": task.rows(torch.zeros_like(task.initial[0]))}
+
+    def round(self, s, r):
+        theta = r.train(s["central"], pull=(self.boost, s["central"]))
+        central = r.weights @ theta
+        seen = Rows(r.cohort, s["seen"][r.cohort] + 1)
+        return {"central": central, "seen": seen}, {"L2": Models(theta, r.cohort), "G": Models(central)}
+
+    def personal(self, s, r):
+        return Models(s["central"])
+
+
+def broken(change):
+    """`Averaging` whose round passes through `change(self, s, r, update, stages)`."""
+
+    class Broken(Averaging):
+        def round(self, s, r):
+            update, stages = super().round(s, r)
+            return change(self, s, r, update, stages) or (update, stages)
+
+    Broken.name = "broken"
+    return Broken()
+
+
+def mutates(self, s, r, update, stages):
+    s["central"].add_(1)
+
+
+def grows(self, s, r, update, stages):
+    update["more"] = update["central"]
+
+
+def changes_type(self, s, r, update, stages):
+    update["central"] = update["central"].double()
+
+
+def draws_elsewhere(self, s, r, update, stages):
+    update["central"] = update["central"] + torch.randn(())
+
+
+def writes_to_all(self, s, r, update, stages):
+    everyone = torch.arange(r.task.n_clients)
+    update["seen"] = Rows(everyone, s["seen"][everyone] + 1)
+
+
+def keeps_things_on_self(self, s, r, update, stages):
+    counts = self.__dict__.setdefault("_counts", [])
+    counts.append(1)
+    update["central"] = update["central"] + len(counts)
+
+
+def gives_parts(self, s, r, update, stages):
+    stages["L2"] = Models(stages["L2"].params[:, :5], r.cohort)
+
+
+def divides_by_nothing(self, s, r, update, stages):
+    update["central"] = update["central"] / (r.counts.sum() - len(r.cohort))
+
+
+@pytest.mark.parametrize(
+    ("change", "tests"),
+    [
+        (mutates, ["test_inputs_are_not_mutated"]),
+        (grows, ["test_an_update_only_names_what_init_made", "test_state_keeps_its_form"]),
+        (changes_type, ["test_state_keeps_its_form"]),
+        (draws_elsewhere, ["test_the_same_seed_gives_the_same"]),
+        (writes_to_all, ["test_clients_outside_the_cohort_keep_what_they_have"]),
+        (keeps_things_on_self, ["test_stopped_and_resumed_is_not_stopped", "test_the_same_seed_gives_the_same"]),
+        (gives_parts, ["test_an_update_only_names_what_init_made"]),
+        (divides_by_nothing, ["test_state_keeps_its_form"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_contract_notices(change, tests):
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": broken(change)})()
+    for test in tests:
+        with pytest.raises((AssertionError, pfl_ops.errors.PflOpsError)):
+            getattr(contract, test)()
+
+
+def test_the_contract_accepts_a_sound_method():
+    Averaging.name = "averaging"
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": Averaging()})()
+    for test in sorted(dir(contract)):
+        if test.startswith("test_"):
+            getattr(contract, test)()
+
+
+def test_the_contract_notices_a_field_that_does_nothing():
+    class Idle(Averaging):
+        idle: int = 3
+
+    Idle.name = "idle"
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": Idle()})()
+    with pytest.raises(AssertionError, match="idle=3 and 4 give the same"):
+        contract.test_every_hyper_parameter_changes_something()

@@ -1,0 +1,109 @@
+"""Methods that become another one at the edge of a hyper-parameter: this sees an error that loop and vmap share."""
+
+import pytest
+import torch
+
+from pfl_ops.algorithms.apfl import APFL
+from pfl_ops.algorithms.ditto import Ditto
+from pfl_ops.algorithms.fedavg import FedAvg
+from pfl_ops.algorithms.fedfomo import FedFomo
+from pfl_ops.algorithms.fedprox import FedProx
+from pfl_ops.algorithms.fedrep import FedRep
+from pfl_ops.algorithms.fliu import FLIU
+from pfl_ops.algorithms.local import Local
+from pfl_ops.algorithms.scaffold import Scaffold
+from pfl_ops.algorithms.schedules import Fixed
+from pfl_ops.federation.settings import Training
+from pfl_ops.testing import Play, quadratic_play, ragged_task
+
+FEDERATION = ragged_task()
+TRAININGS = {
+    "sgd": Training(rounds=3, local_epochs=2, batch_size=3, lr=0.2, lr_decay=0.9, precision="float64"),
+    "momentum": Training(rounds=3, batch_size=3, lr=0.1, momentum=0.9, weight_decay=0.1, precision="float64"),
+    "adam": Training(rounds=3, batch_size=3, optimiser="adam", lr=0.05, weight_decay=0.1, precision="float64"),
+}
+PARTIAL = [[0, 2, 3], None, [1, 4]]
+FULL = [None] * 3
+
+
+@pytest.fixture(params=TRAININGS)
+def training(request):
+    return TRAININGS[request.param]
+
+
+def played(method, training, cohorts, *, weighting="samples", stack=5, federation=FEDERATION):
+    return Play(federation, method, training, weighting=weighting, stack=stack).run(cohorts)
+
+
+def same(one, other, *names, within=0.0):
+    """The same numbers in every round; `names`: "G", or "L1=L2" where they are called differently."""
+    for a, b in zip(one, other, strict=True):
+        for name in names:
+            left, _, right = name.partition("=")
+            x, y = a[left], b[right or left]
+            torch.testing.assert_close(x, y.expand_as(x), rtol=0, atol=within, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_fedprox_without_pull_is_fedavg(training):
+    same(played(FedProx(mu=0), training, PARTIAL), played(FedAvg(), training, PARTIAL), "G", "L1", "L2")
+
+
+def test_dittos_central_model_is_fedavgs(training):
+    same(played(Ditto(lam=2), training, PARTIAL), played(FedAvg(), training, PARTIAL), "G")
+
+
+def test_fliu_that_keeps_nothing_is_fedavg(training):
+    """γ = 0 and everyone takes part: each starts from Θ, the plain mean."""
+    mixed = played(FLIU(gamma=Fixed(value=0)), training, FULL)
+    same(mixed, played(FedAvg(), training, FULL, weighting="uniform"), "G", "L2", "L1")
+
+
+def test_fliu_that_keeps_all_is_local(training):
+    same(played(FLIU(gamma=Fixed(value=1)), training, PARTIAL), played(Local(), training, PARTIAL), "L1", "L2")
+
+
+def test_apfls_central_model_is_fedavgs(training):
+    """Whatever the personal models do; to rounding, for one steps through `walk` and one through `train`."""
+    two = played(APFL(), training, PARTIAL), played(FedAvg(), training, PARTIAL, weighting="uniform")
+    same(*two, "G", within=1e-12)
+
+
+def test_apfl_without_personal_share_is_fedavg(training):
+    mixed = played(APFL(alpha=0, adaptive=False), training, PARTIAL)
+    same(mixed, played(FedAvg(), training, PARTIAL, weighting="uniform"), "L1", "L2", within=1e-12)
+
+
+def test_apfl_that_is_all_personal_is_local(training):
+    mixed = played(APFL(alpha=1, adaptive=False), training, PARTIAL)
+    same(mixed, played(Local(), training, PARTIAL), "L1", "L2", within=1e-12)
+
+
+def test_scaffold_with_one_client_is_sgd():
+    """c_k = c, and the correction is nothing."""
+    alone = ragged_task((7,))
+    two = (played(m, TRAININGS["sgd"], FULL, federation=alone) for m in (Scaffold(), FedAvg()))
+    same(*two, "G", "L1", "L2", within=1e-12)
+
+
+def test_scaffolds_first_round_is_fedavgs():
+    """c = c_k = 0."""
+    first = played(Scaffold(), TRAININGS["sgd"], PARTIAL[:1])
+    same(first, played(FedAvg(), TRAININGS["sgd"], PARTIAL[:1], weighting="uniform"), "G", "L1", "L2", within=1e-12)
+
+
+def test_fedrep_in_one_step_of_everything_is_fedavg_in_its_first_round():
+    """J = 1, all samples: the body is averaged as FedAvg's, and L2 is the same."""
+    training = Training(rounds=1, local_epochs=None, local_steps=1, batch_size=None, lr=0.3, precision="float64")
+    personal, shared = (played(m, training, [None]) for m in (FedRep(schedule="steps"), FedAvg()))
+    same(personal, shared, "L2", within=1e-12)
+    body = Play(FEDERATION, FedAvg(), training).task.layout.body
+    torch.testing.assert_close(personal[0]["G"][body], shared[0]["G"][body], rtol=0, atol=1e-12)
+
+
+def test_fedfomo_alone_is_local_where_training_helps():
+    """M = 1: a client judges its own step only, and on a quadratic a small step always helps."""
+    mixed, alone = (
+        quadratic_play(m, [0, 6, 3], [4, 3, 2], start=2, cohorts=[[0, 1], [1, 2]])[1]
+        for m in (FedFomo(candidates=1), Local())
+    )
+    same(mixed, alone, "L1", "L2", within=1e-12)
