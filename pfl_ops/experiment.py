@@ -36,6 +36,7 @@ ALGORITHM = Kinds("name", ALGORITHMS)
 
 FLAGS = {
     "dataset": "data.name",
+    "train_size": "data.train_size",
     "partition": "partition.kind",
     "alpha": "partition.alpha",
     "clients": "partition.clients",
@@ -44,6 +45,7 @@ FLAGS = {
     "local_epochs": "training.local_epochs",
     "local_steps": "training.local_steps",
     "batch_size": "training.batch_size",
+    "optimiser": "training.optimiser",
     "lr": "training.lr",
     "precision": "training.precision",
     "participation": "participation.share",

@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -54,18 +54,37 @@ class Registry(Generic[T]):
             else:
                 for entry in entry_points(group=f"pfl_ops.{self.kind}s"):
                     if entry.name == name:
-                        self._found.setdefault(name, entry.load())
+                        self._found.setdefault(name, self._load(entry))
         if name not in self._found:
             raise unknown(self.kind, name, self.names(), see=f"pfl-ops list {self.kind}s")
         return self._found[name]
 
+    def _load(self, entry: EntryPoint) -> Any:
+        try:
+            return entry.load()
+        except Exception as error:  # somebody else's package may raise anything
+            raise PflOpsError(
+                f"the {self.kind} '{entry.name}' of the installed package {entry.value.partition(':')[0]} can't be "
+                f"imported: {type(error).__name__}: {error}"
+            ) from error
+
     def digest(self, name: str) -> str | None:
-        """SHA-256 of the file that defines `name`; None for the package's own, whose version speaks for it."""
+        """SHA-256 of the file that defines `name`, or of the definition itself where it has none (a notebook's cell).
+
+        None for the package's own, whose version speaks for it.
+        """
         thing: Any = self.get(name)
         if name in self.builtin:
             return None
-        file = inspect.getsourcefile(thing if inspect.isclass(thing) or inspect.isfunction(thing) else type(thing))
-        return file_digest(Path(file)) if file else None
+        try:
+            file = inspect.getsourcefile(thing if inspect.isclass(thing) or inspect.isfunction(thing) else type(thing))
+        except (TypeError, OSError):
+            file = None
+        if file and Path(file).is_file():
+            return file_digest(Path(file))
+        import cloudpickle
+
+        return hashlib.sha256(cloudpickle.dumps(thing)).hexdigest()
 
 
 def file_digest(path: Path) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, create_model
 
+from pfl_ops.errors import PflOpsError
+
 
 class Section(BaseModel):
     """A frozen part of an experiment; unknown fields are errors, defaults are checked, NaN is refused."""
@@ -32,8 +34,12 @@ def options(
         base: the section that it extends.
         skip: parameters that are not options (a generator, say).
     """
-    call = function.__init__ if inspect.isclass(function) else function  # type: ignore[misc]
+    call = function.__init__ if inspect.isclass(function) else function
     hints = typing.get_type_hints(call, include_extras=True)
+    bare = [p.name for p in inspect.signature(call).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    bare = [option for option in bare if option not in skip and option not in hints]
+    if bare:
+        raise PflOpsError(f"{function.__name__}: option '{bare[0]}' needs a type, as in `{bare[0]}: float = 1.0`")
     fields: dict[str, Any] = {
         p.name: (hints[p.name], ... if p.default is p.empty else p.default)
         for p in inspect.signature(call).parameters.values()

@@ -1,0 +1,1 @@
+"""The engine: a federation as a matrix, trained one client at a time or stacked, with one meaning."""

@@ -1,0 +1,55 @@
+"""From an experiment's sections to what the engine runs on: the task that a method sees, and the trainer."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from pfl_ops.data.clients import Clients
+from pfl_ops.federation import cohort
+from pfl_ops.federation.contract import Method, Net, Task
+from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.layout import initial_extra
+from pfl_ops.federation.optim import Rule
+from pfl_ops.federation.settings import Participation, Training
+from pfl_ops.federation.train import Length, Trainer, cross_entropy
+
+
+def make_task(
+    network: nn.Module, method: Method, clients: Clients, feed: Feed, training: Training, participation: Participation,
+    seed: int,
+) -> Task:  # fmt: skip
+    """What does not change during a run; Θ⁰: what the network holds, and first values of a method's own blocks."""
+    net = Net(network)
+    sizes = clients.train.sizes
+    task = Task(
+        net=net,
+        layout=net.layout,
+        initial=net.layout.flatten({name: p.detach() for name, p in network.named_parameters()}),
+        sizes=sizes.to(feed.device),
+        class_counts=clients.train.class_counts(clients.n_classes).to(feed.device),
+        rounds=training.rounds,
+        cohort_size=cohort.size(participation, len(sizes)),
+        seed=seed,
+        example=feed.inputs(torch.zeros(1, dtype=torch.int64, device=feed.device)),
+        loss=cross_entropy,
+    )
+    blocks: Mapping[str, tuple[int, ...]] = getattr(method, "extra", lambda task: {})(task)
+    if not blocks:
+        return task
+    net = Net(network, blocks)
+    added = initial_extra(blocks, seed)
+    return replace(task, net=net, layout=net.layout, initial=torch.cat([task.initial, added.to(task.initial)]))
+
+
+def make_trainer(task: Task, feed: Feed, training: Training, stack: int | None, draws: bool) -> Trainer:
+    """The trainer of an experiment's training section.
+
+    Args:
+        stack: clients stacked at once; None: one at a time.
+        draws: the network may draw numbers itself (dropout).
+    """
+    rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
+    length = Length(training.local_epochs, training.local_steps, training.batch_size)
+    return Trainer(task, feed, rule, length, stack, bfloat16=training.precision == "bfloat16", draws=draws)

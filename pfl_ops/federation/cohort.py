@@ -1,0 +1,55 @@
+"""Who takes part in a round."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pfl_ops import rng
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.contract import Method, State, Task
+from pfl_ops.federation.settings import DirichletParticipation, Participation
+
+
+def size(participation: Participation, n_clients: int) -> int:
+    """C: the share of the clients, rounded (a half to the even number), at least one."""
+    return max(1, min(n_clients, round(participation.share * n_clients)))
+
+
+def probabilities(participation: Participation, n_clients: int, seed: int) -> np.ndarray | None:
+    """Client probabilities ~ Dir(γ), drawn once a run, [N]; None: all clients alike.
+
+    Raises:
+        PflOpsError: fewer clients have a positive probability than a cohort needs (γ far too small).
+    """
+    if not isinstance(participation, DirichletParticipation):
+        return None
+    p = rng.generator(seed, "participation").dirichlet(np.full(n_clients, participation.gamma))
+    p = np.nan_to_num(p)
+    positive, wanted = int((p > 0).sum()), size(participation, n_clients)
+    if positive < wanted:
+        raise PflOpsError(
+            f"participation.gamma={participation.gamma:g} leaves {positive} of {n_clients} clients with a positive "
+            f"probability, a cohort needs {wanted}; use a larger gamma or a smaller share"
+        )
+    return p / p.sum()
+
+
+def draw(method: Method, s: State, task: Task, participation: Participation, p: np.ndarray | None, t: int) -> Tensor:
+    """The cohort of round t, int64 [C]; a method that draws its own (`cohort`) may name a client more than once.
+
+    Raises:
+        PflOpsError: a method's own cohort is empty, or names a client that does not exist.
+    """
+    generator = rng.generator(task.seed, "cohort", t)
+    n = task.n_clients
+    own = getattr(method, "cohort", None)
+    if own is not None:
+        clients = torch.as_tensor(own(s, task, generator), dtype=torch.int64).cpu()
+        if clients.dim() != 1 or not len(clients) or bool(((clients < 0) | (clients >= n)).any()):
+            raise PflOpsError(
+                f"a method's own cohort must name some of the clients 0 to {n - 1}, got {clients.tolist()}"
+            )
+        return clients
+    if p is None and task.cohort_size == n:
+        return torch.arange(n)
+    return torch.from_numpy(np.sort(generator.choice(n, task.cohort_size, replace=False, p=p)).astype(np.int64))

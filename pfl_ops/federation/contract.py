@@ -1,0 +1,156 @@
+"""What a method is given, and what it gives back.
+
+A federation is a matrix: all local models are rows of `theta [N, P]`, the global model is a vector `[P]`. A method is
+three functions on such tensors (`init`, `round`, `personal`); everything else, loops over clients and batches,
+devices, optimisers, evaluation, checkpoints, is the engine's.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from pfl_ops import rng
+from pfl_ops.federation.layout import Layout, Net
+from pfl_ops.federation.rows import ClientRows
+
+if TYPE_CHECKING:
+    from pfl_ops.federation.round import Round
+
+Loss: TypeAlias = Callable[..., Tensor]
+"""`loss(net, w [Q], x [B, ...], y [B], **ctx) -> [B]`: one value a sample, written for one client."""
+
+Predict: TypeAlias = Callable[..., Tensor]
+"""`predict(net, w [Q], x [B, ...], **ctx) -> scores [B, L]`: a module-level function, written for one client."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """New values for some clients' rows of a `ClientRows`; the engine writes them once the round is over.
+
+    Attributes:
+        clients: client numbers, int64 [C], unique.
+        values: their rows, [C, Q] (or [C] for one number a client).
+    """
+
+    clients: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Models:
+    """Models to be scored.
+
+    Attributes:
+        params: one row a client, [C, P], or one model that all share, [P].
+        clients: whose rows these are, int64 [C]; None: `params` is shared.
+        ctx: further rows [C, ...] that `predict` needs.
+        predict: how these models answer; None: the network's own forward pass.
+    """
+
+    params: Tensor
+    clients: Tensor | None = None
+    ctx: Mapping[str, Tensor] = field(default_factory=dict)
+    predict: Predict | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of each client's data: positions [low, high) of its own permutation, as fractions of n_k.
+
+    Both sides of a cut keep at least one sample where n_k >= 2. `redraw`: another permutation in every round.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    redraw: bool = False
+
+
+State: TypeAlias = dict[str, Any]
+"""Name -> `Tensor`, or `ClientRows` for what each client keeps. Nothing else, and no key that appears later."""
+Update: TypeAlias = dict[str, Tensor | Rows]
+"""What changed in a round: whole tensors, or `Rows` of a `ClientRows`; names, shapes and dtypes as in `init`."""
+Stage: TypeAlias = Models | Callable[[Tensor], Models]
+Stages: TypeAlias = dict[str, Stage]
+"""'L2' and 'G'; a missing key is an absent stage. A function clients -> Models is called only if it is evaluated."""
+StageName = Literal["L1", "L2", "G"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What does not change during a run.
+
+    Attributes:
+        net: the network as a function of a flat vector.
+        layout: names <-> columns of P.
+        initial: Θ⁰, [P].
+        sizes: n_k, int64 [N]. class_counts: int64 [N, L].
+        rounds: T. cohort_size: C. seed: the run's seed.
+        example: one batch of inputs [1, ...], as the network sees them.
+        loss: F's per-sample loss, cross-entropy unless a test says otherwise.
+        new_rows: how state of all clients is stored (memory, or a mapped file).
+    """
+
+    net: Net
+    layout: Layout
+    initial: Tensor
+    sizes: Tensor
+    class_counts: Tensor
+    rounds: int
+    cohort_size: int
+    seed: int
+    example: Tensor
+    loss: Loss
+    new_rows: Callable[[Tensor, int], ClientRows] = ClientRows
+
+    @property
+    def n_clients(self) -> int:
+        """N."""
+        return len(self.sizes)
+
+    def rows(self, value: Tensor) -> ClientRows:
+        """State with one row a client, all equal to `value` ([Q], or a scalar); a row never written costs nothing."""
+        return self.new_rows(value, self.n_clients)
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """A generator for draws made once a run."""
+        return rng.generator(self.seed, "task", purpose)
+
+
+class Method(Protocol):
+    """A federated method. `round` is pure: it never writes into the state it is given."""
+
+    def init(self, task: Task) -> State: ...
+
+    def round(self, s: State, r: "Round") -> tuple[Update, Stages]: ...
+
+    def personal(self, s: State, r: "Round") -> Models | None:
+        """L1 for the clients in `r.cohort`, any chunk of all; may train (fedas), never changes state."""
+        ...
+
+    # optional:
+    #   cohort(s, task, generator) -> int64 [C], duplicates allowed
+    #   extra(task) -> {name: shape}: blocks added to the layout before init
+
+
+__all__ = [
+    "Any",
+    "ClientRows",
+    "Iterator",
+    "Layout",
+    "Loss",
+    "Method",
+    "Models",
+    "Net",
+    "Predict",
+    "Rows",
+    "Share",
+    "Stage",
+    "StageName",
+    "Stages",
+    "State",
+    "Task",
+    "Update",
+]

@@ -1,0 +1,141 @@
+"""What a run will take, from one real round of a few clients: time, memory, disk."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from pfl_ops.federation import checkpoint
+from pfl_ops.federation.contract import ClientRows, Models, Stages
+from pfl_ops.federation.round import Round
+from pfl_ops.federation.simulate import Simulation
+from pfl_ops.federation.stages import made
+
+T = TypeVar("T")
+
+LIBRARIES_MIB = 750  # the interpreter with PyTorch and MLflow, before any model
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run takes.
+
+    Attributes:
+        seconds: of the whole run. train_seconds: of training in one round. eval_seconds: of all evaluation.
+        rounds: T. memory_mib, disk_mib: MiB at the peak.
+    """
+
+    seconds: float
+    train_seconds: float
+    eval_seconds: float
+    rounds: int
+    memory_mib: float
+    disk_mib: float
+
+    def __str__(self) -> str:
+        each = "round of" if self.rounds == 1 else "rounds of"
+        return (
+            f"about {duration(self.seconds)} ({self.rounds} {each} {duration(self.train_seconds)}, "
+            f"evaluation {duration(self.eval_seconds)}), memory {size(self.memory_mib)}, disk {size(self.disk_mib)}"
+        )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 1:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def size(mib: float) -> str:
+    """MiB as a person says them."""
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+
+
+def estimate(simulation: Simulation) -> Estimate:
+    """Measure a round of a few clients of average size, evaluate a few of their models, and multiply.
+
+    The state does not change, and nothing is written.
+    """
+    sizes, task, rounds = simulation.feed.sizes, simulation.task, simulation.training.rounds
+    cohort, s = task.cohort_size, simulation.state
+    few = min(simulation.resolved.chunk, cohort)
+    average = torch.from_numpy(abs(sizes - sizes.mean()).argsort(kind="stable")[:few].copy())
+    r = simulation.round_at(0, average, "estimate")
+    seconds, (_, stages) = _timed(lambda: simulation.method.round(s, r))
+    a_client = seconds * sizes.mean() / max(float(sizes[r.cohort.numpy()].sum()), 1.0)
+    train = a_client * cohort
+
+    evaluation = _evaluation(simulation, r, stages, a_client)
+    p = task.initial.numel() * task.initial.element_size() / 2**20
+    rows = sum(
+        v.base.numel() * v.base.element_size() / 2**20 * min(len(sizes), cohort * rounds)
+        for v in s.values()
+        if isinstance(v, ClientRows)
+    )
+    data = sum(feed.x.numel() * feed.x.element_size() for feed in (simulation.feed, simulation.scorer.feed)) / 2**20
+    memory = LIBRARIES_MIB + data + rows + p * (2.5 * cohort + 8 * few)
+    checkpoints = (checkpoint.KEEP + 1) * (rows + p)  # the next one is whole before the oldest goes
+    models = 2 * p + (rows if simulation.with_final else 0.0)
+    return Estimate(rounds * train + evaluation, train, evaluation, rounds, memory, checkpoints + models)
+
+
+def _evaluation(simulation: Simulation, r: Round, stages: Stages, a_client: float) -> float:
+    """Seconds of all evaluation: what a stage's models cost to get, and each answer of theirs."""
+    e, rounds, scorer, cohort = simulation.evaluation, simulation.training.rounds, simulation.scorer, len(r.cohort)
+    scored = len(scorer.clients)
+    found: dict[str, Models | None] = {}
+    getting = {"L1": 0.0, "L2": 0.0}  # seconds a client, where a stage's models must be trained or mixed first
+    if "L1" in simulation.wanted:
+        seconds, found["L1"] = _timed(lambda: simulation.method.personal(simulation.state, r))
+        getting["L1"] = seconds / cohort if found["L1"] is not None and found["L1"].clients is not None else 0.0
+    l2 = stages.get("L2")
+    if "L2" in simulation.wanted and l2 is not None:
+        seconds, found["L2"] = _timed(lambda: made(l2, r.cohort))
+        getting["L2"] = 0.0 if isinstance(l2, Models) else seconds / cohort
+    if "G" in simulation.wanted and "G" in stages:
+        g = stages["G"]
+        found["G"] = g if isinstance(g, Models) else Models(simulation.task.initial)  # one model for all
+    models = {stage: m for stage, m in found.items() if m is not None}
+    if not models:
+        return 0.0
+    some = next((m for m in models.values() if m.clients is not None), next(iter(models.values())))
+    an_answer = _timed(lambda: scorer.score([some], pooled=True))[0] / scorer.answers([some])
+
+    own = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
+    everything, subset = float(len(scorer.everything)), float(len(scorer.subset))
+    evaluated, pooled = (-(-rounds // each) for each in (e.every, math.lcm(e.every, e.global_every)))  # and the last
+    total = an_answer * min(own + subset, everything) if "L1" in models else 0.0  # the start
+    for stage, m in models.items():
+        share = min(simulation.task.cohort_size / len(scorer.feed.sizes), 1.0) if stage == "L2" else 1.0
+        if m.clients is None:
+            total += an_answer * (evaluated * min(own + subset, everything) + simulation.with_final * everything)
+            continue
+        total += evaluated * share * (an_answer * own + getting[stage] * scored)
+        total += pooled * share * an_answer * scored * subset
+        if simulation.with_final:
+            total += an_answer * (own + scored * everything) + getting[stage] * scored
+            total += (1 - share) * scored * a_client if isinstance(stages.get(stage), Models) else 0.0
+    return total
+
+
+def _timed(run: Callable[[], T]) -> tuple[float, T]:
+    """Seconds of a second go, the first one pays for what is made once; and what it gave."""
+    start = time.perf_counter()
+    found = run()
+    first = time.perf_counter() - start
+    if first > 5:
+        return first, found
+    start = time.perf_counter()
+    found = run()
+    return min(first, time.perf_counter() - start), found
+
+
+__all__ = ["Estimate", "duration", "estimate", "size"]

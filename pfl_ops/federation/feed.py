@@ -1,0 +1,39 @@
+"""Clients' samples on the device, and batches of them as the network wants to see them."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pfl_ops.data.clients import Pool
+
+
+class Feed:
+    """Samples resident on a device, images as the bytes they are; normalised when a batch is taken.
+
+    Args:
+        pool: samples and who owns which.
+        mean, std: per channel (images) or feature, in units of the stored values.
+        device: where samples live and batches come out.
+        dtype: floating type of the batches.
+    """
+
+    def __init__(self, pool: Pool, mean: np.ndarray, std: np.ndarray, device: torch.device, dtype: torch.dtype) -> None:
+        self.x = pool.x.to(device)
+        self.y = pool.y.to(device)
+        self.index = [i.to(device) for i in pool.index]
+        self.sizes = np.array([len(i) for i in pool.index], dtype=np.int64)
+        self.device, self.dtype = device, dtype
+        self.images = self.x.dim() == 4
+        self._mean = torch.as_tensor(mean, dtype=dtype, device=device)
+        self._scale = 1 / torch.as_tensor(std, dtype=dtype, device=device)
+
+    def inputs(self, samples: Tensor) -> Tensor:
+        """Normalised inputs of sample numbers [...]: [..., C, H, W], channels last in memory, or [..., d]."""
+        x = self.x[samples.reshape(-1)].to(self.dtype).sub_(self._mean).mul_(self._scale)
+        if self.images:
+            x = x.movedim(-1, -3)
+        return x.unflatten(0, samples.shape) if samples.dim() != 1 else x
+
+    def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of sample numbers [...]."""
+        return self.inputs(samples), self.y[samples]

@@ -1,0 +1,61 @@
+"""What a run leaves behind once its rounds are over: final and best scores, a table of clients."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pfl_ops import metrics
+from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.evaluate import Scorer, Scores
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the last round leaves.
+
+    Attributes:
+        scores: of the full evaluation by stage; None: not asked for.
+        model: G, [P]; None: the method has none that all share.
+    """
+
+    scores: Mapping[str, Scores] | None
+    model: Tensor | None
+
+
+def best(records: Sequence[Record], split: metrics.Split) -> dict[str, float]:
+    """The keys of the best round: by Acc of L1, or of the stage that there is; the earliest of equals."""
+    for stage in metrics.STAGES:
+        for name in (metrics.key(split, stage, "acc"), metrics.key(split, stage, "local", "mean")):
+            scored = [r for r in records if name in r.metrics and r.round > 0]
+            if scored:
+                found = max(scored, key=lambda r: r.metrics[name])
+                keys = {k: v for k, v in found.metrics.items() if not k.startswith(("cost/", "train/"))}
+                return {"best/round": float(found.round), **{f"best/{k}": v for k, v in keys.items()}}
+    return {}
+
+
+def table(scores: Mapping[str, Scores], scorer: Scorer, trained: Sequence[int]) -> dict[str, list[Any]]:
+    """Column -> values, one line a client and stage: sizes and accuracies of the full evaluation, NaN for none.
+
+    Args:
+        trained: training samples of each client.
+    """
+    clients, held = scorer.clients.tolist(), scorer.feed.sizes.tolist()
+    nothing = np.full(len(held), np.nan)
+    columns: dict[str, list[Any]] = {}
+    for stage, s in scores.items():
+        views = {"local": s.local, "global": nothing if s.pooled is None else s.pooled}
+        views |= {metrics.synthetic_view(c): s.synthetic.get(c, nothing) for c in scorer.settings.synthetic}
+        rows = {
+            "client": clients,
+            "stage": [stage] * len(clients),
+            "n_train": [trained[k] for k in clients],
+            "n_held": [held[k] for k in clients],
+            **{view: [float(values[k]) for k in clients] for view, values in views.items()},
+        }
+        for name, values in rows.items():
+            columns.setdefault(name, []).extend(values)
+    return columns

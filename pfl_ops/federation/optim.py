@@ -1,0 +1,97 @@
+"""The experiment's optimisers, as functions of rows.
+
+`Leaves` is the fast one: parameters as contiguous leaves that PyTorch's fused kernels update in place. `Rowwise` is
+the pure one, for steps of a method's own: new rows out, nothing written. Both compute the same numbers, row by row:
+
+    sgd   d = g + weight_decay w;  m = momentum m + d (m = d at the first step);  w ← w − η m
+    adam  d = g + weight_decay w;  m = β₁ m + (1 − β₁) d;  v = β₂ v + (1 − β₂) d²;
+          w ← w − η (m / (1 − β₁ʲ)) / (√(v / (1 − β₂ʲ)) + ε),  β₁ = 0.9, β₂ = 0.999, ε = 1e−8
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An optimiser's constants. `lr` is the round's learning rate η."""
+
+    kind: Literal["sgd", "adam"]
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+class Leaves:
+    """Moments of contiguous leaves, updated in place with their parameters.
+
+    Args:
+        rule: the optimiser.
+        like: the leaves, [c, ...] each; a prefix of rows may go on alone (`shrink`).
+    """
+
+    def __init__(self, rule: Rule, like: list[Tensor]) -> None:
+        self.rule = rule
+        self.first: list[Tensor] = []
+        self.second: list[Tensor] = []
+        if rule.kind == "adam":
+            self.first = [torch.zeros_like(w) for w in like]
+            self.second = [torch.zeros_like(w) for w in like]
+            self.count = [torch.zeros((), dtype=torch.float32, device=w.device) for w in like]
+        self._momentum: list[Tensor | None] = [None] * len(like)
+
+    @torch.no_grad()
+    def step(self, leaves: list[Tensor], grads: list[Tensor]) -> None:
+        """Update `leaves` in place; `grads` may be overwritten."""
+        rule = self.rule
+        if rule.kind == "adam":
+            adam(
+                leaves, grads, self.first, self.second, [], self.count, fused=True, foreach=False,
+                amsgrad=False, beta1=BETA_1, beta2=BETA_2, lr=rule.lr, weight_decay=rule.weight_decay, eps=EPS,
+                maximize=False,
+            )  # fmt: skip
+        else:
+            sgd(
+                leaves, grads, self._momentum, fused=True, foreach=False, weight_decay=rule.weight_decay,
+                momentum=rule.momentum, lr=rule.lr, dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
+
+    def shrink(self, rows: int) -> None:
+        """Only the first `rows` rows go on."""
+        self.first = [m[:rows] for m in self.first]
+        self.second = [v[:rows] for v in self.second]
+        self._momentum = [None if m is None else m[:rows] for m in self._momentum]
+
+
+@dataclass
+class Rowwise:
+    """Moments of one carry of a walk; `step` is pure in the rows it is given."""
+
+    rule: Rule
+    count: int = 0
+    moments: dict[str, Tensor] = field(default_factory=dict)
+
+    def step(self, w: Tensor, g: Tensor) -> Tensor:
+        """New rows from rows `w` and gradients `g`, both [c, Q]; rows that ended (a suffix) drop out of the moments."""
+        rule = self.rule
+        self.moments = {name: m[: len(w)] for name, m in self.moments.items()}
+        self.count += 1
+        d = g + rule.weight_decay * w if rule.weight_decay else g
+        if rule.kind == "sgd":
+            if rule.momentum:
+                d = d if self.count == 1 else rule.momentum * self.moments["m"] + d
+                self.moments["m"] = d
+            return w - rule.lr * d
+        zero = torch.zeros_like(d)
+        m = BETA_1 * self.moments.get("m", zero) + (1 - BETA_1) * d
+        v = BETA_2 * self.moments.get("v", zero) + (1 - BETA_2) * d * d
+        self.moments = {"m": m, "v": v}
+        m_hat, v_hat = m / (1 - BETA_1**self.count), v / (1 - BETA_2**self.count)
+        return w - rule.lr * m_hat / (v_hat.sqrt() + EPS)

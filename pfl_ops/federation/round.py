@@ -1,0 +1,272 @@
+"""One round as a method sees it: the cohort, and verbs that act on all of it at once."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pfl_ops import rng
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.contract import Layout, Loss, Net, Share, Task
+from pfl_ops.federation.optim import Rule
+from pfl_ops.federation.train import Batch, Keys, Length, Step, Trainer
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Scalars that one client sends (`up`) and receives (`down`) in a round."""
+
+    up: float
+    down: float
+
+
+class Round:
+    """A round t of the clients in `cohort`.
+
+    Attributes:
+        t: rounds finished before this one. task, layout: what does not change. lr: η of this round.
+        cohort: client numbers, int64 [C], sorted and unique. counts: how often each was drawn, [C].
+        n: n_k of the cohort, [C]. class_counts: [C, L].
+        weights: aggregation weights, [C], sum 1: n_k x draws (`samples`) or draws (`uniform`).
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        t: int,
+        clients: Tensor,
+        *,
+        weighting: Literal["samples", "uniform"],
+        lr_decay: float = 1.0,
+        purpose: str = "train",
+    ) -> None:
+        self._trainer, self._weighting, self._decay, self._purpose = trainer, weighting, lr_decay, purpose
+        self.t = t
+        self.task: Task = trainer.task
+        self.layout: Layout = trainer.task.layout
+        self.cohort, draws = torch.unique(clients, return_counts=True)
+        like = trainer.task.initial
+        self.counts = draws.to(like)
+        self.n = self.task.sizes[self.cohort].to(like)
+        self.class_counts = self.task.class_counts[self.cohort].to(like)
+        shares = self.n * self.counts if weighting == "samples" else self.counts
+        self.weights = shares / shares.sum()
+        self.lr = trainer.rule.lr * lr_decay**t
+        self.traffic = Traffic(up=self.layout.size, down=self.layout.size)
+        self._calls: Counter[str] = Counter()
+        self._clients: list[int] = self.cohort.tolist()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a step must not capture the round (r): pass rows through `carry` or `ctx`, close over tensors")
+
+    # -- verbs --------------------------------------------------------------------------------------------------------
+
+    def walk(
+        self,
+        carry: Mapping[str, Tensor],
+        step: Step,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        batch: int | None = None,
+        share: Share | None = None,
+        stream: str = "",
+    ) -> dict[str, Tensor]:
+        """Every client walks through its own batches, taking `step` at each.
+
+        Args:
+            carry: rows [C, ...] by name; what each client carries along.
+            step: `step(m, b) -> changed rows`: m holds the rows [c, ...] of the clients still at work, b is the
+                `Batch`. Pure; values shared by all clients ([P], prototypes) are closed over.
+            epochs, steps: length of the walk; neither: the experiment's.
+            batch: samples a step; None: the experiment's. share: a part of each client's data.
+            stream: name of the draw: walks of different streams never disturb each other; a walk whose number depends
+                on data needs a stream of its own.
+        Returns:
+            The carry after the walk, rows [C, ...] by name.
+        Raises:
+            PflOpsError: the step returns an unknown name, another shape or dtype.
+        """
+        length = Length(epochs, steps, batch, share, stream)
+        rows = {name: self._rows(value) for name, value in carry.items()}
+        return self._trainer.walk(self._clients, rows, step, length, self._keys(stream), self._rule())
+
+    def train(
+        self,
+        start: Tensor,
+        loss: Loss | None = None,
+        *,
+        ctx: Mapping[str, Tensor] | None = None,
+        shift: Tensor | None = None,
+        pull: tuple[float | Tensor, Tensor] | None = None,
+        only: slice | None = None,
+        lr: float | None = None,
+        optimiser: Literal["sgd", "adam"] | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        batch: int | None = None,
+        share: Share | None = None,
+        stream: str = "",
+    ) -> Tensor:
+        """Plain minibatch training of every client from `start`, by the experiment's optimiser.
+
+            w ← optimiser(w, ∇F_k(w; ξ) + shift + μ (w − anchor))
+
+        Args:
+            start: rows [C, Q], or one row [Q] for all.
+            loss: per-sample loss; None: the task's. ctx: rows [C, ...] that it needs.
+            shift: added to the gradient, [C, Q] or [Q].
+            pull: (μ, anchor): a number or [C], and rows [C, Q] or [Q].
+            only: the columns that move; the rest is frozen, without decay or moments.
+            lr, optimiser: instead of the experiment's.
+            epochs, steps, batch, share, stream: as in `walk`.
+        Returns:
+            Trained rows, [C, Q].
+        """
+        length = Length(epochs, steps, batch, share, stream)
+        rule = self._rule()
+        if lr is not None:
+            rule = replace(rule, lr=lr)
+        if optimiser is not None and optimiser != rule.kind:
+            rule = replace(rule, kind=optimiser, momentum=0.0)
+        return self._trainer.train(
+            self._clients,
+            start,
+            length,
+            self._keys(stream),
+            rule,
+            loss=loss,
+            ctx=ctx,
+            shift=shift,
+            pull=pull,
+            only=only,
+        )
+
+    def steps(
+        self,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        batch: int | None = None,
+        share: Share | None = None,
+    ) -> Tensor:
+        """Steps that a walk of this length takes, [C]; draws nothing."""
+        plans = self._trainer.plans(self._clients, Length(epochs, steps, batch, share), self._keys("", count=False))
+        return torch.tensor([p.steps for p in plans]).to(self.n)
+
+    def sweep(
+        self,
+        w: Tensor,
+        function: Loss,
+        *,
+        share: Share | None = None,
+        ctx: Mapping[str, Tensor] | None = None,
+        batch: int = 500,
+    ) -> tuple[Tensor, Tensor]:
+        """`function(net, w, x, y, **ctx) -> [B, ...]` summed over each client's own training samples.
+
+        Args:
+            w: rows [C, Q], or one row [Q] for all.
+            share: a part of each client's data; batch: samples at once (memory, not meaning).
+        Returns:
+            sums [C, ...] and counts [C].
+        """
+        return self._trainer.sweep(
+            self._clients, w, function, self._keys("", count=False), share=share, ctx=ctx, batch=batch
+        )
+
+    def losses(self, w: Tensor, *, share: Share | None = None) -> Tensor:
+        """F_k(w_k) over all of each client's training samples (or a share), [C]."""
+        sums, counts = self.sweep(w, self.task.loss, share=share)
+        return sums / counts
+
+    def grad(self, w: Tensor) -> Tensor:
+        """Full-batch gradients ∇F_k(w_k) over each client's training samples, [C, P]."""
+        whole = int(self.n.max())
+        start = w.expand(len(self._clients), -1) if w.dim() == 1 else w
+        out = self.walk({"w": start, "g": torch.zeros_like(start)}, _one_gradient, epochs=1, batch=whole, stream="grad")
+        return out["g"]
+
+    def class_means(self, w: Tensor) -> Tensor:
+        """Mean feature of each class over each client's samples, [C, L, D]; zero where a client lacks the class."""
+        sums, _ = self.sweep(w, _features_by_class)
+        return sums / self.class_counts.clamp(min=1)[..., None]
+
+    def cross(self, models: Tensor, who: Tensor, *, share: Share | None = None) -> Tensor:
+        """Loss of other clients' models on a client's own data.
+
+        Args:
+            models: rows [M, P]. who: for each client, which of these rows, int64 [C, m].
+            share: the part of its data that a client judges on.
+        Returns:
+            losses [C, m].
+        """
+        columns = [self.losses(models[who[:, j].to(models.device)], share=share) for j in range(who.shape[1])]
+        return torch.stack(columns, dim=1)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Mean of the cohort's rows [C, Q] over draws, [Q], whatever the experiment's weighting."""
+        return (self.counts / self.counts.sum()) @ rows
+
+    @property
+    def local_steps(self) -> int | None:
+        """J where the experiment counts steps; None where it counts epochs."""
+        return self._trainer.length.steps
+
+    def over(self, clients: Tensor) -> "Round":
+        """The same round for other clients."""
+        other = Round(
+            self._trainer, self.t, clients, weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose
+        )
+        other._calls = self._calls
+        return other
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """A generator for the server's own draws in this round."""
+        return rng.generator(self.task.seed, f"method/{self._purpose}/{purpose}", self.t)
+
+    def sent(self, *, up: float | None = None, down: float | None = None) -> None:
+        """Say what one client sends and receives in this round, in scalars; by default P each way."""
+        self.traffic = Traffic(self.traffic.up if up is None else up, self.traffic.down if down is None else down)
+
+    @property
+    def net(self) -> Net:
+        """The network as a function of a flat vector."""
+        return self.task.net
+
+    def calls(self) -> Counter[str]:
+        """How many walks of each stream were made so far."""
+        return self._calls.copy()
+
+    def rewind(self, calls: Counter[str]) -> None:
+        """Count on from `calls`: what is asked next sees the batches that it would have seen then."""
+        self._calls.clear()
+        self._calls.update(calls)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _rows(self, value: Tensor) -> Tensor:
+        if len(value) != len(self._clients):
+            raise PflOpsError(f"a carry needs one row a client: {len(self._clients)} clients, got {list(value.shape)}")
+        return value
+
+    def _rule(self) -> Rule:
+        return replace(self._trainer.rule, lr=self.lr)
+
+    def _keys(self, stream: str, count: bool = True) -> Keys:
+        call = self._calls[stream]
+        self._calls[stream] += count
+        return Keys(self.task.seed, self._purpose, self.t, call)
+
+
+def _one_gradient(m: dict[str, Tensor], b: Batch) -> dict[str, Tensor]:
+    return {"g": b.grad(m["w"])}
+
+
+def _features_by_class(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Features in the row of their class, zeros elsewhere: [B, L, D]."""
+    return torch.nn.functional.one_hot(y, net.n_classes).to(w.dtype)[..., None] * net.features(w, x)[:, None]

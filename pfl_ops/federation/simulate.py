@@ -1,0 +1,290 @@
+"""The round loop: draws cohorts, lets the method train them, has the stages scored, keeps checkpoints.
+
+It knows nothing of tracking or tuning.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pfl_ops import metrics
+from pfl_ops.data.clients import Clients
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation import checkpoint, choose, cohort, finish
+from pfl_ops.federation.build import make_task, make_trainer
+from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.contract import ClientRows, Method, Models, Rows, State, Update
+from pfl_ops.federation.evaluate import Scorer, Scores
+from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.finish import Ending
+from pfl_ops.federation.round import Round
+from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
+from pfl_ops.federation.stages import StageScores, keys, made, repeatable
+
+
+class Simulation:
+    """One run of one method on one federation.
+
+    Args:
+        network: body and head with their first parameters.
+        method: the algorithm.
+        clients: training and held-out samples by client.
+        training, participation, evaluation: the experiment's sections. seed: the run's seed.
+        execution: where and how; what it leaves open is chosen here, by timing.
+        stackable: False where the network can't be stacked (dropout, recurrent layers).
+        folder: where checkpoints go; None: nowhere, and the run can't be resumed.
+        identity: the experiment's hash; a folder of another experiment is refused.
+        stages: the stages to score; None: all. final: score everything in full once the rounds are over.
+        resume: go on from the folder's checkpoints; False: what it holds is thrown away when `run` starts.
+
+    Attributes:
+        records: one for the start and one a round, those of the checkpoint included.
+        final: `final/…` and `best/…` keys, once the run is over. client_table: column -> values of that evaluation.
+        complaints: lines about damaged checkpoints that were passed over, and about what a resumed run keeps.
+        resolved: the execution with nothing left open. state: what the method keeps.
+        resumed_from: the round of the checkpoint that it goes on from; None: it starts.
+    """
+
+    def __init__(
+        self, network: nn.Module, method: Method, clients: Clients, training: Training, participation: Participation,
+        evaluation: Evaluation, *, seed: int = 0, execution: Execution | None = None, stackable: bool = True,
+        folder: Path | None = None, identity: str = "", stages: Collection[str] | None = None, final: bool = True,
+        resume: bool = True,
+    ) -> None:  # fmt: skip
+        self.method, self.clients, self.folder, self.identity = method, clients, folder, identity
+        self.training, self.participation, self.evaluation = training, participation, evaluation
+        self.execution = execution or Execution()
+        self.wanted = frozenset(metrics.STAGES if stages is None else stages)
+        self.with_final = final
+        self.records: list[Record] = []
+        self.final: dict[str, float] = {}
+        self.client_table: dict[str, list[Any]] = {}
+        self.complaints: list[str] = []
+        self._ending: Ending | None = None
+        self._global: Tensor | None = None
+
+        found = None
+        if folder is not None and resume:
+            found, self.complaints = checkpoint.latest(folder, identity)
+        self._device = choose.device(self.execution, training.precision)
+        dtype = torch.float64 if training.precision == "float64" else torch.float32
+        self.feed = Feed(clients.train, clients.mean, clients.std, self._device, dtype)
+        self.task = make_task(
+            network.to(self._device, dtype), method, clients, self.feed, training, participation, seed
+        )
+        self._probabilities = cohort.probabilities(participation, self.task.n_clients, seed)
+        self.resolved = self._resolve(found, stackable)
+        torch.set_num_threads(self.resolved.threads)
+        self.trainer = make_trainer(self.task, self.feed, training, self.resolved.stack, draws=not stackable)
+        held = Feed(clients.held, clients.mean, clients.std, self._device, dtype)
+        self.scorer = Scorer(self.trainer, clients.held, held, evaluation, seed)
+        row = self.task.initial
+        self._scores = StageScores(
+            method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size()
+        )
+        self.state: State = method.init(self.task)
+        if found is not None:
+            self.state = found.restore(self.state)
+            self.records = found.records
+        self.resumed_from = found.round if found is not None else None
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Iterator[Record]:
+        """Records of all rounds, first those that a checkpoint already holds; one is yielded after it was kept."""
+        yield from list(self.records)
+        if not self.records:
+            if self.folder is not None:
+                checkpoint.clear(self.folder)
+            start = self._record(0, self._scores.start(self.state), {})
+            self._keep(start)
+            yield start
+        for t in range(self.records[-1].round, self.training.rounds):
+            record = self._round(t)
+            self._keep(record)
+            yield record
+        self._finish()
+
+    def round_at(self, t: int, clients: Tensor, purpose: str = "train") -> Round:
+        """Round t for some clients; another purpose draws from generators of its own."""
+        p, s = self.participation, self.training
+        return Round(self.trainer, t, clients, weighting=p.weighting, lr_decay=s.lr_decay, purpose=purpose)
+
+    def _round(self, t: int) -> Record:
+        last = t + 1 == self.training.rounds
+        drawn = cohort.draw(self.method, self.state, self.task, self.participation, self._probabilities, t)
+        r = self.round_at(t, drawn)
+        self.trainer.meter.clear()
+        started = time.perf_counter()
+        update, stages = self.method.round(self.state, r)
+        self._wait()
+        trained = time.perf_counter()
+        cost = self._cost(r, trained - started)
+        stages = repeatable(r, stages)
+
+        absent = self._scores.absent_l2(self.state, r, stages) if last and self.with_final else None
+        commit(self.state, update)
+        del update  # rows of the whole cohort, which evaluation has no use for
+        scores: dict[str, Scores] = {}
+        if last or (t + 1) % self.evaluation.every == 0:
+            pooled = last or (t + 1) % self.evaluation.global_every == 0
+            scores = self._scores.curves(self.state, r, stages, pooled=pooled)
+        if last:
+            full = self._scores.last(self.state, r, stages, absent) if self.with_final else None
+            g = made(stages["G"], self.scorer.clients) if "G" in stages else None
+            shared = g is not None and g.clients is None
+            self._ending = Ending(full, g.params.detach().cpu().clone() if g is not None and shared else None)
+        self._wait()
+        cost["cost/eval_seconds"] = time.perf_counter() - trained
+        return self._record(t + 1, scores, cost)
+
+    def _record(self, round_: int, scores: Mapping[str, Scores], cost: Mapping[str, float]) -> Record:
+        scored = keys(scores, self.evaluation.split, self.evaluation.eps)
+        return Record(round_, {**scored, **cost}, time.time_ns() // 1_000_000)
+
+    def _keep(self, record: Record) -> None:
+        self.records.append(record)
+        if self.folder is None:
+            return
+        if record.round % self.execution.checkpoint_every == 0 or record.round == self.training.rounds:
+            checkpoint.save(self.folder, record.round, self.state, self.records, self._meta())
+
+    def _meta(self) -> dict[str, Any]:
+        return {"identity": self.identity, "resolved": asdict(self.resolved)}
+
+    def _cost(self, r: Round, seconds: float) -> dict[str, float]:
+        size = self.task.initial.element_size() * len(r.cohort)
+        seen = sum(self.trainer.meter.by_stream.values())
+        cost = {
+            "train/lr": r.lr,
+            "cost/up_bytes": r.traffic.up * size,
+            "cost/down_bytes": r.traffic.down * size,
+            "cost/train_seconds": seconds,
+            "cost/samples_per_second": seen / seconds if seconds > 0 else 0.0,
+            "cost/peak_mib": self._peak(),
+        }
+        loss = self.trainer.meter.mean
+        return cost if loss is None else {"train/loss": loss, **cost}
+
+    def _peak(self) -> float:
+        """Peak memory in MiB: of the device where there is one, else of this process."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device) / 2**20
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Final and best scores; read from the folder where a finished run is asked for again."""
+        if self.folder is not None:
+            kept = checkpoint.finished(self.folder, self.identity)
+            if kept is not None and kept.full >= self.with_final:
+                self.final, self.client_table, self._global = kept.final, kept.clients, kept.tensors.get("global")
+                return
+        if self._ending is None and self.with_final:
+            self._again()
+        if self._ending is not None:
+            self._global = self._ending.model
+            scores = self._ending.scores or {}
+            self.final = keys(scores, self.evaluation.split, self.evaluation.eps, "final/")
+            self.client_table = finish.table(scores, self.scorer, self.task.sizes.tolist())
+        self.final |= finish.best(self.records, self.evaluation.split)
+        if self.folder is not None:
+            tensors = {} if self._global is None else {"global": self._global}
+            checkpoint.finish(self.folder, self._meta(), tensors, self.with_final, self.final, self.client_table)
+
+    def _again(self) -> None:
+        """Killed between the last checkpoint and the final scores: the last round is run again for them.
+
+        The checkpoint before the last is the state to start from; without it the run starts over.
+        """
+        assert self.folder is not None
+        before = checkpoint.before(self.folder, self.identity, self.training.rounds)
+        self.state = self.method.init(self.task)
+        first = 0
+        if before is not None:
+            self.state, first = before.restore(self.state), before.round
+        for t in range(first, self.training.rounds):
+            self._round(t)
+
+    def global_model(self) -> dict[str, Tensor] | None:
+        """G of the last round by parameter name; None where a method has no global model, or the run is not over."""
+        return None if self._global is None else self.task.layout.export(self._global)
+
+    def personal_models(self, clients: Tensor | None = None) -> Models | None:
+        """L1 as the clients hold it now: rows [C, P] (or one [P] for all) with what `predict` needs."""
+        who = torch.arange(self.task.n_clients) if clients is None else clients
+        finished = self.records[-1].round if self.records else 0
+        return self.method.personal(self.state, self.round_at(max(finished - 1, 0), who, "evaluate"))
+
+    # -- where and how ------------------------------------------------------------------------------------------------
+
+    def _resolve(self, found: checkpoint.Checkpoint | None, stackable: bool) -> choose.Resolved:
+        """As the checkpoint has it, as asked for, or by timing a few steps of each way."""
+        if found is not None:
+            resolved, lines = choose.kept(found.meta, self.execution, self._device)
+            self.complaints += lines
+            return resolved
+        torch.set_num_threads(choose.threads(self.execution))
+        shapes = {
+            "layout": [b.stored for b in self.task.layout.blocks],
+            "batch": self.training.batch_size,
+            "optimiser": self.training.optimiser,
+        }
+        return choose.resolve(
+            self.execution, self._device, self.training.precision, stackable=stackable,
+            cohort=self.task.cohort_size, shapes=shapes, rate=self._rate,
+        )  # fmt: skip
+
+    def _rate(self, stack: int | None, enough: float) -> float:
+        """Samples per second of a few real steps."""
+        trainer = make_trainer(self.task, self.feed, self.training, stack, draws=False)
+        some = torch.arange(min(stack or 2, self.task.n_clients))
+        r = Round(trainer, 0, some, weighting="uniform", purpose="timing")
+
+        def run(steps: int) -> int:
+            trainer.meter.clear()
+            r.train(self.task.initial, steps=steps)
+            return sum(trainer.meter.by_stream.values())
+
+        return choose.stopwatch(run, self._device, enough)
+
+
+def commit(s: State, update: Update) -> None:
+    """Take over what a round changed; only here is state ever written.
+
+    Raises:
+        PflOpsError: a name that does not stand in `init`, or another kind, shape or type.
+    """
+    for name, value in update.items():
+        old = s.get(name)
+        if isinstance(old, ClientRows) and isinstance(value, Rows):
+            if value.values.dtype != old.dtype or value.values.shape[1:] != old.base.shape:
+                raise PflOpsError(
+                    f"state '{name}': rows are {list(old.base.shape)} {old.dtype}, "
+                    f"got {list(value.values.shape[1:])} {value.values.dtype}"
+                )
+            old.write(value.clients, value.values)
+        elif isinstance(old, Tensor) and isinstance(value, Tensor):
+            if value.shape != old.shape or value.dtype != old.dtype:
+                raise PflOpsError(
+                    f"state '{name}' is {list(old.shape)} {old.dtype}, got {list(value.shape)} {value.dtype}"
+                )
+            s[name] = value.detach()
+        else:
+            raise PflOpsError(f"state '{name}' does not stand in init, or is of another kind there")
+
+
+__all__ = ["Record", "Simulation", "commit"]

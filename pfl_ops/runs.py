@@ -1,0 +1,297 @@
+"""One run: Experiment -> simulation -> records -> tracking, with resume."""
+
+import errno
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from filelock import FileLock, Timeout
+
+from pfl_ops import figures, metrics
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.estimate import Estimate
+from pfl_ops.federation.settings import Execution
+from pfl_ops.registry import plugins
+from pfl_ops.tracking.home import Home
+from pfl_ops.tracking.provenance import provenance
+from pfl_ops.tracking.run import Run
+from pfl_ops.tracking.store import Store
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pfl_ops.federation.simulate import Simulation
+
+OnRecord = Callable[[Record], None]
+FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        run_id: MLflow's; None while the tracking server was never reached.
+        experiment: what was run. rounds: one row a round, a column a tracked key.
+        final: `final/…` and `best/…` keys. clients: one row a client and stage, of the full last evaluation.
+        folder: its checkpoints. complaints: damaged checkpoints that were passed over, and what a resumed run keeps.
+    """
+
+    run_id: str | None
+    experiment: Experiment
+    rounds: pd.DataFrame
+    final: dict[str, float]
+    clients: pd.DataFrame
+    folder: Path
+    complaints: list[str] = field(default_factory=list)
+    _simulation: "Simulation | None" = field(default=None, repr=False, compare=False)
+
+    def global_model(self) -> "dict[str, Tensor] | None":
+        """G of the last round by parameter name; None where the method has none."""
+        return self._simulation.global_model() if self._simulation else None
+
+    def model(self, client: int) -> "dict[str, Tensor]":
+        """What a client holds after the last round (L1), by parameter name."""
+        import torch
+
+        assert self._simulation is not None
+        n = self._simulation.task.n_clients
+        if not 0 <= client < n:
+            raise PflOpsError(f"there is no client {client}; clients are 0 to {n - 1}")
+        models = self._simulation.personal_models(torch.tensor([client]))
+        if models is None:
+            raise PflOpsError(f"{self.experiment.algorithm.name} leaves no model with its clients")
+        return self._simulation.task.layout.export(models.params.reshape(-1, models.params.shape[-1])[0])
+
+
+def simulate(
+    experiment: Experiment,
+    *,
+    home: Path | str | None = None,
+    data_dir: str | None = None,
+    execution: Execution | None = None,
+    sealed: bool = False,
+    stages: Collection[str] | None = None,
+) -> Iterator[Record]:
+    """Records of one run, checkpointed under <home>/checkpoints; nothing is tracked, no full evaluation ends it.
+
+    Args:
+        sealed: insist that no test data can be reached: the experiment must be scored on validation data.
+        stages: the stages to score; a trial asks for those of its objective.
+    """
+    if sealed and experiment.evaluation.split != "validation":
+        raise PflOpsError("a tuning trial is scored on evaluation.split=validation; test data stay closed")
+    part = "" if stages is None else "-" + "-".join(sorted(stages))
+    folder = Home.open(home).checkpoints / (experiment.digest(data_dir) + part)
+    simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, stages=stages, final=False)
+    yield from simulation.run()
+
+
+def estimate(experiment: Experiment, *, data_dir: str | None = None, execution: Execution | None = None) -> Estimate:
+    """What a run will take, from one measured round of a few clients; writes nothing."""
+    from pfl_ops.federation.estimate import estimate as measured
+
+    return measured(experiment.build(data_dir=data_dir, execution=execution))
+
+
+def run(
+    experiment: Experiment,
+    *,
+    home: Path | str | None = None,
+    tracking_uri: str | None = None,
+    data_dir: str | None = None,
+    execution: Execution | None = None,
+    resume: bool = True,
+    on_record: OnRecord | None = None,
+    store: Store | None = None,
+    parent: Run | None = None,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> Result:
+    """Simulate one repetition, tracked; a run that was begun goes on, a finished one is read.
+
+    Args:
+        experiment: its first repetition is run (seed; `experiment.repetition(i)` gives the others).
+        home: the work folder; none: `PFL_OPS_HOME`, else ./mlruns. tracking_uri: none: the work folder's own store.
+        data_dir: where the data lie. execution: where and how to compute.
+        resume: go on from checkpoints; False: throw them away and start again.
+        on_record: called with each record, those read from a checkpoint included.
+        store, parent, name, tags: for callers that track more than one run.
+    Raises:
+        PflOpsError: data missing, impossible settings, or the same run is going on in another process.
+    """
+    experiment = experiment if experiment.repetitions == 1 else experiment.repetition(0)
+    digest = experiment.digest(data_dir)
+    with nullcontext(store) if store else closing(Store.open(home, tracking_uri)) as store:
+        assert store is not None
+        folder = store.home.checkpoints / digest
+        with _alone(folder, experiment.label):
+            simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, resume=resume)
+            tracked = store.run(
+                str(parent.spool.header["experiment"])
+                if parent
+                else f"{experiment.data.name}-{experiment.partition.kind}",
+                name or f"{experiment.label}-seed{experiment.seed}",
+                identity=digest,
+                parent=parent,
+                params=experiment.flat,
+                tags={**_tags(experiment, simulation, digest, data_dir), **(tags or {})},
+            )
+            done = resume and _is_done(store, digest, parent)
+            with _told(tracked):
+                for record in simulation.run():
+                    tracked.log([record])
+                    if on_record is not None:
+                        on_record(record)
+                if not done:
+                    _keep(experiment, simulation, tracked)
+            tracked.finish("FINISHED")
+    return Result(
+        run_id=tracked.run_id,
+        experiment=experiment,
+        rounds=table(simulation.records),
+        final=simulation.final,
+        clients=pd.DataFrame(simulation.client_table),
+        folder=folder,
+        complaints=simulation.complaints,
+        _simulation=simulation,
+    )
+
+
+def table(records: list[Record]) -> pd.DataFrame:
+    """Records as a table: indexed by round, a column a tracked key, empty where a round was not evaluated."""
+    frame = pd.DataFrame([{"round": r.round, **r.metrics} for r in records])
+    return frame.set_index("round")
+
+
+@contextmanager
+def _alone(folder: Path, label: str) -> Iterator[None]:
+    """Two processes never work on the same run."""
+    lock = FileLock(folder.parent / f".{folder.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise PflOpsError(f"this run ({label}, {folder.name[:12]}) is going on in another process") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _is_done(store: Store, digest: str, parent: Run | None) -> bool:
+    """Whether the tracked run has all that `_keep` gives it; a server that does not answer has not said so."""
+    try:
+        before = store.find(digest, parent=parent)
+    except PflOpsError:
+        return False
+    return before is not None and FINISHED in before.metrics
+
+
+@contextmanager
+def _told(tracked: Run) -> Iterator[None]:
+    """Whatever stops a run, the records so far are tracked and its status says how it ended."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(PflOpsError, OSError):  # what stopped the run may stop this too: a full disk
+            tracked.finish("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED", patience=2)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise PflOpsError(
+                f"the disk is full ({error}); make room, and the same command goes on from the last checkpoint"
+            ) from error
+        raise
+
+
+def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:
+    resolved = simulation.resolved
+    return {
+        **provenance(
+            experiment=digest,
+            group=experiment.digest(data_dir, seed=False),
+            partition=simulation.clients.partition_digest,
+            device=resolved.device,
+        ),
+        "algorithm": experiment.algorithm.name,
+        "dataset": experiment.data.name,
+        "partition": experiment.partition.kind,
+        "model": experiment.model.name,
+        "pfl_ops.way": resolved.way,
+        "pfl_ops.chunk": str(resolved.chunk),
+        "pfl_ops.threads": str(resolved.threads),
+        "pfl_ops.precision": resolved.precision,
+    }
+
+
+def _keep(experiment: Experiment, simulation: "Simulation", tracked: Run) -> None:
+    """What stays of a finished run: final scores, configuration, partition, tables, figures, models."""
+    from pfl_ops.data.recorded import write_partition
+
+    last = simulation.records[-1]
+    tracked.log([Record(last.round, simulation.final, last.time)])
+    tracked.text(experiment.to_yaml(), "config.yaml")
+    clients = simulation.clients
+    tracked.dataset(
+        experiment.data.name,
+        clients.partition_digest,
+        {"data": clients.data_digest, "partition": clients.recorded.about},
+        profile={"clients": len(clients.table), "samples": int(clients.table.sum())},
+        schema={"shape": list(clients.shape), "classes": clients.n_classes},
+    )
+    tracked.table(simulation.client_table, "clients.parquet")
+    tracked.figure(figures.partition(clients.table, title=experiment.label), "partition")
+    tracked.figure(figures.curves([(r.round, r.metrics) for r in simulation.records]), "accuracy")
+    tracked.figure(figures.clients(_by_stage(simulation.client_table)), "clients")
+    with tempfile.TemporaryDirectory(prefix="pfl-ops-") as scratch:
+        tracked.artifact(write_partition(Path(scratch, "partition"), clients.recorded), move=True)
+        for path in _models(simulation, Path(scratch)):
+            tracked.artifact(path, "models", move=True)
+    model = simulation.global_model()
+    if model is not None:
+        own = {key: value for key, value in model.items() if key.startswith(("body.", "head."))}
+        outside = list(plugins().values()) if type(experiment.model).__module__.startswith("pfl_ops_plugin") else []
+        tracked.model(
+            own,
+            network=experiment.model.model_dump(),
+            shape=clients.shape,
+            n_classes=clients.n_classes,
+            mean=clients.mean.tolist(),
+            std=clients.std.tolist(),
+            plugins=outside,
+            step=last.round,
+        )
+    tracked.flush()
+    tracked.log([Record(last.round, {FINISHED: 1.0}, last.time)])  # after all the rest: a run that has it has it all
+
+
+def _by_stage(columns: Mapping[str, list[Any]]) -> dict[str, list[float]]:
+    """Local accuracies by stage, in the order of the stages."""
+    found: dict[str, list[float]] = {stage: [] for stage in metrics.STAGES if stage in columns.get("stage", [])}
+    for stage, value in zip(columns.get("stage", []), columns.get("local", []), strict=True):
+        found[stage].append(value)
+    return found
+
+
+def _models(simulation: "Simulation", folder: Path) -> Iterator[Path]:
+    """The last global model, and the clients' own where they are not all the same: client-007/head.weight, …"""
+    from safetensors.torch import save_file
+
+    model = simulation.global_model()
+    if model is not None:
+        save_file(model, folder / "global.safetensors")
+        yield folder / "global.safetensors"
+    personal = simulation.personal_models()
+    if personal is not None and personal.clients is not None:
+        export = simulation.task.layout.export
+        named = {
+            f"client-{k:03d}/{name}": value
+            for k, row in zip(personal.clients.tolist(), personal.params, strict=True)
+            for name, value in export(row).items()
+        }
+        save_file(named, folder / "personal.safetensors")
+        yield folder / "personal.safetensors"

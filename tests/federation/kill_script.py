@@ -1,0 +1,207 @@
+"""Started by test_kill.py: processes that are killed, and what is left at the end. Prints one line of JSON.
+
+A nursery: it imports everything once and then forks the processes that run and die, so that many deaths cost little.
+
+    python kill_script.py writes FOLDER    a simulation, killed before each of its writes in turn
+    python kill_script.py tracked FOLDER   tracked runs: two processes on one run, and one killed at random moments
+"""
+
+import functools
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from little import LOOP, simulation, timeless, traces
+
+from pfl_ops.algorithms.fliu import FLIU
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation import checkpoint
+from pfl_ops.federation.checkpoint import Record
+
+
+def fork(work: Callable[[], None]) -> int:
+    """A process that does this and ends; its number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        work()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def ended(pid: int) -> int:
+    """Wait for it: 0, 1, or minus the signal that it died of."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def digest(value: Any) -> str:
+    """A number for tensors, bit for bit."""
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}{list(value.shape)}{hash(value.contiguous().numpy().tobytes())}"
+    return repr(value)
+
+
+# -- killed at each write ----------------------------------------------------------------------------------------------
+
+
+def kill_at(operation: int) -> None:
+    """Let this process die right before its n-th write of any kind, counted from 0."""
+    count = [0]
+
+    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if count[0] == operation:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count[0] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in ("mkdir", "rename", "fsync", "rmdir", "unlink"):
+        setattr(os, name, dying(getattr(os, name)))
+    checkpoint.save_file = dying(checkpoint.save_file)
+    Path.write_text = dying(Path.write_text)  # type: ignore[method-assign]
+
+
+def little_run(folder: Path, out: Path | None, operation: int = -1) -> None:
+    sim = simulation(FLIU(), rounds=2, share=0.5, folder=folder, execution=LOOP)
+    if operation >= 0:
+        kill_at(operation)
+    list(sim.run())
+    if out is not None:
+        found = {**traces(sim), "complaints": sim.complaints}
+        out.write_text(json.dumps({name: digest(value) for name, value in found.items()}))
+
+
+def at_each_write(folder: Path) -> dict[str, Any]:
+    """A run for each write: killed there, then resumed; the folder of each must end like that of one never killed."""
+    little_run(folder / "whole", folder / "whole.json")
+    kills, wrong = 0, []
+    while True:
+        place, out = folder / f"cut-{kills}", folder / f"cut-{kills}.json"
+        if ended(fork(functools.partial(little_run, place, None, kills))) == 0:
+            return {"kills": kills, "wrong": wrong}  # it has fewer writes than that
+        little_run(place, out)
+        if out.read_text() != (folder / "whole.json").read_text():
+            wrong.append(kills)
+        kills += 1
+
+
+# -- killed at random moments ------------------------------------------------------------------------------------------
+
+
+def experiment() -> Experiment:
+    return Experiment.of(
+        "fliu", dataset="digits", model="cnn_tiny", clients=4, rounds=6, participation=0.5, batch_size=20,
+        **{"data.train_size": 160, "evaluation.subset": 40, "evaluation.global_every": 2},
+    )  # fmt: skip
+
+
+def tracked_run(home: Path, out: Path) -> None:
+    from pfl_ops import runs
+    from pfl_ops.tracking.store import Store
+
+    result = runs.run(experiment(), home=home, execution=LOOP)
+    models = {name: digest(value) for name, value in (result.global_model() or {}).items()}
+    models |= {f"{k}/{name}": digest(value) for k in range(4) for name, value in result.model(k).items()}
+    rounds = {int(t): timeless(row.dropna().to_dict()) for t, row in result.rounds.iterrows()}  # type: ignore[call-overload]
+    with Store.open(home) as store:
+        there = store.runs()
+        history = store.history(there[0].run_id)
+    curves = [name for name in rounds[6] if name in history.columns]
+    mlflow = {int(t): row[curves].dropna().to_dict() for t, row in history.iterrows()}  # type: ignore[call-overload]
+    found = {
+        "rounds": rounds, "final": timeless(result.final), "clients": result.clients.to_dict("list"), "models": models,
+        "tracked": mlflow, "runs": [run.status for run in there],
+    }  # fmt: skip
+    out.write_text(json.dumps(found, sort_keys=True))
+
+
+def tracked(folder: Path) -> dict[str, Any]:
+    """All tests with MLflow: its modules are imported, and its empty database made, once."""
+    from pfl_ops import figures, runs  # noqa: F401
+    from pfl_ops.tracking.store import Store
+
+    homes = [folder / name for name in ("whole", "killed", "two")]
+    assert ended(fork(lambda: Store.open(homes[0]).close() and None)) == 0
+    for home in homes[1:]:
+        shutil.copytree(homes[0], home)
+    assert ended(fork(lambda: tracked_run(homes[0], folder / "whole.json"))) == 0
+    return {**at_random_moments(folder, homes[1]), "two": two_at_once(folder, homes[2])}
+
+
+def at_random_moments(folder: Path, home: Path) -> dict[str, Any]:
+    """Killed soon after rounds 1, 4 and 6 are kept, the last time while tables, figures and models are."""
+    draws = random.Random(8)
+    moments = [(1, 0.05), (4, 0.1), (6, 1.0)]
+    kills, reached = 0, []
+    for round_, seconds in [*moments, (99, 0.0)]:
+        pid = fork(lambda: tracked_run(home, folder / "killed.json"))
+        while _reached(home) < round_ and not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            time.sleep(0.002)
+        if round_ < 99:
+            time.sleep(draws.uniform(0, seconds))
+            os.kill(pid, signal.SIGKILL)
+        code = ended(pid)
+        assert code in (0, -signal.SIGKILL), f"it ended with {code}"
+        kills += code != 0
+        reached.append(_reached(home))
+    one, other = (json.loads((folder / f"{name}.json").read_text()) for name in ("whole", "killed"))
+    differing = [key for key in one if json.dumps(one[key]) != json.dumps(other[key])]
+    return {"kills": kills, "reached": reached, "differing": differing, "tracked": len(other["tracked"])}
+
+
+def _reached(home: Path) -> int:
+    """The last round that is kept."""
+    return max((int(p.name[6:]) for p in (home / "checkpoints").glob("*/round-*")), default=-1)
+
+
+# -- two at once -------------------------------------------------------------------------------------------------------
+
+
+def two_at_once(folder: Path, home: Path) -> dict[str, Any]:
+    """The first stands still after its first round while the second tries."""
+    from pfl_ops import runs
+
+    flag, told = folder / "flag", folder / "told"
+
+    def first() -> None:
+        def wait(record: Record) -> None:
+            if record.round == 1:
+                flag.touch()
+                while not told.exists():
+                    time.sleep(0.02)
+
+        runs.run(experiment(), home=home, execution=LOOP, on_record=wait)
+
+    def second() -> None:
+        try:
+            runs.run(experiment(), home=home, execution=LOOP)
+            told.write_text("it ran")
+        except PflOpsError as error:
+            told.write_text(str(error))
+
+    pid = fork(first)
+    while not flag.exists():
+        time.sleep(0.02)
+    second_code = ended(fork(second))
+    return {"first": ended(pid), "second": second_code, "told": told.read_text()}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    work = {"writes": at_each_write, "tracked": tracked}[sys.argv[1]]
+    print(json.dumps(work(Path(sys.argv[2]))))

@@ -1,0 +1,116 @@
+"""An estimate against the real run, on a clock that counts samples: no machine's mood in it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from little import LOOP, clients, network, same, simulation, traces
+from torch import nn
+
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.algorithms.fliu import FLIU
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.estimate import Estimate, duration, estimate, size
+from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.simulate import Simulation
+
+CHUNK = Execution(device="cpu", way="vmap", chunk=4, threads=1)
+
+
+class Clock:
+    """A millisecond for each sample that is trained on, a third of that for each that is answered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        batch = Feed.batch
+
+        def counted(feed: Feed, samples: Any) -> Any:
+            self.now += samples.numel() * (1e-3 if torch.is_grad_enabled() else 1e-3 / 3)
+            return batch(feed, samples)
+
+        monkeypatch.setattr(Feed, "batch", counted)
+        monkeypatch.setattr("time.perf_counter", lambda: self.now)
+
+
+def built(name: str, **more: Any) -> Simulation:
+    experiment = Experiment.of(
+        name, dataset="digits", model="mlp", clients=8, rounds=6, batch_size=20,
+        **{"data.train_size": 400, "evaluation.subset": 80, **more},
+    )  # fmt: skip
+    return experiment.build(execution=LOOP)
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in sorted(ALGORITHMS.builtin)] + [
+    ("fliu", {"participation.share": 0.5}),
+    ("fliu", {"evaluation.every": 3, "evaluation.global_every": 2}),
+    ("fliu", {"evaluation.clients": 3}),
+    ("ditto", {"training.local_epochs": 4, "training.rounds": 3}),
+    ("fedavg", {"evaluation.subset": None, "evaluation.global_every": 1}),
+    ("fedavg", {"participation.share": 0.25, "training.rounds": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "more"), CASES, ids=str)
+def test_near_the_real_run(name: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    sim = built(name, **more)
+    found = estimate(sim)
+    start = clock.now
+    records = list(sim.run())
+    real = clock.now - start
+    assert found.seconds == pytest.approx(real, rel=0.2)
+    cost = [[r.metrics[f"cost/{what}_seconds"] for r in records[1:]] for what in ("train", "eval")]
+    assert found.train_seconds == pytest.approx(np.mean(cost[0]), rel=0.35)  # clients of average size, few of them
+    assert found.eval_seconds == pytest.approx(sum(cost[1]), rel=0.15)
+    assert found.eval_seconds == pytest.approx(found.seconds - found.rounds * found.train_seconds)
+
+
+def test_only_what_is_wanted_costs() -> None:
+    whole, few, none = (estimate(simulation(FLIU(), stages=s, final=f)) for s, f in
+                        ((None, True), ({"G"}, False), ((), False)))  # fmt: skip
+    assert none.eval_seconds == 0 < few.eval_seconds < whole.eval_seconds
+    assert few.disk_mib < whole.disk_mib
+
+
+@pytest.mark.parametrize("execution", [LOOP, CHUNK], ids=["loop", "vmap"])
+def test_nothing_changes(execution: Execution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes nothing, and the run afterwards is the run without it: state, draws, and what the state would save."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("local", "fliu", "fedrep"):
+        method = ALGORITHMS.get(name)()
+        net: Any = {}
+        if name == "fedrep":
+            net = {"net": network(lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh()), 4)}
+        measured = simulation(method, share=0.5, rounds=2, execution=execution, **net)
+        before = {k: v.snapshot().keys() for k, v in measured.state.items() if hasattr(v, "snapshot")}
+        estimate(measured)
+        assert before == {k: v.snapshot().keys() for k, v in measured.state.items() if hasattr(v, "snapshot")}
+        list(measured.run())
+        plain = simulation(method, share=0.5, rounds=2, execution=execution, **net)
+        list(plain.run())
+        same(traces(measured), traces(plain))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_and_disk_grow_with_rows() -> None:
+    """A method with a row a client keeps three times the checkpoints of all of them for a moment; P = 9 here."""
+    big = clients([[0]] * 40, train=[[0, 1]] * 40)
+    small, large = (estimate(simulation(FLIU(), data=d)) for d in (None, big))
+    assert large.disk_mib > 5 * small.disk_mib and large.memory_mib > small.memory_mib
+    rows, p = 40 * 9 * 8 / 2**20, 9 * 8 / 2**20
+    assert large.disk_mib == pytest.approx(3 * (rows + p) + 2 * p + rows)
+
+
+def test_how_a_person_says_it() -> None:
+    found = Estimate(7500.4, 60.2, 1500, 100, 3 * 1024, 800)
+    assert (
+        str(found) == "about 2 h 5 min (100 rounds of 1 min 0 s, evaluation 25 min 0 s), memory 3.0 GiB, disk 800 MiB"
+    )
+    assert str(Estimate(1, 1, 0, 1, 1, 1)).startswith("about 1.0 s (1 round of 1.0 s")
+    assert [duration(s) for s in (0.04, 9.94, 12.4, 59.6, 61, 3599.9)] == [
+        "0.0 s", "9.9 s", "12 s", "1 min 0 s", "1 min 1 s", "1 h 0 min",
+    ]  # fmt: skip
+    assert (size(1023), size(1536)) == ("1023 MiB", "1.5 GiB")

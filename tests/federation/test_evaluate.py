@@ -1,0 +1,204 @@
+"""Scores counted on paper: models that always answer one class, on the held-out labels of `little.HELD`."""
+
+import numpy as np
+import pytest
+import torch
+from little import HELD, N_CLASSES, always, clients, network
+from torch import Tensor, nn
+
+from pfl_ops import metrics
+from pfl_ops.data.clients import Clients
+from pfl_ops.federation.build import make_task, make_trainer
+from pfl_ops.federation.contract import Models, Net
+from pfl_ops.federation.evaluate import Scorer, Scores
+from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.settings import Evaluation, Training, UniformParticipation
+
+NONE = float("nan")
+WAYS = pytest.mark.parametrize("stack", [None, 1, 2, 5], ids=lambda s: f"stack={s}")
+
+
+def scorer(stack: int | None = None, data: Clients | None = None, seed: int = 0, **settings: object) -> Scorer:
+    data, training, device = data or clients(), Training(), torch.device("cpu")
+    feeds = [Feed(p, data.mean, data.std, device, torch.float32) for p in (data.train, data.held)]
+    task = make_task(network(), None, data, feeds[0], training, UniformParticipation(), seed)  # type: ignore[arg-type]
+    trainer = make_trainer(task, feeds[0], training, stack, draws=False)
+    return Scorer(trainer, data.held, feeds[1], Evaluation(**settings), seed)  # type: ignore[arg-type]
+
+
+def each(s: Scorer, labels: list[int], who: list[int] | None = None) -> Models:
+    """Client who[i] has the model that always answers labels[i]."""
+    rows = torch.stack([always(label, s.trainer.task.initial) for label in labels])
+    return Models(rows, torch.tensor(range(len(labels)) if who is None else who))
+
+
+def close(found: np.ndarray | None, expected: list[float]) -> None:
+    assert found is not None
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@WAYS
+def test_a_model_for_each_client(stack: int | None) -> None:
+    """Clients 0, 1, 2, 3 answer 0, 1, 2, 0. Labels: 0001, 112, none, 2; of all eight: 3, 3, 2 of the classes."""
+    s = scorer(stack)
+    found = s.score([each(s, [0, 1, 2, 0])], pooled=True)
+    close(found.local, [3 / 4, 2 / 3, NONE, 0.0])
+    close(found.pooled, [3 / 8, 3 / 8, 2 / 8, 3 / 8])
+
+
+@WAYS
+def test_in_chunks_in_any_order(stack: int | None) -> None:
+    s = scorer(stack)
+    chunks = (each(s, labels, who) for labels, who in (([0, 0], [3, 0]), ([2, 1], [2, 1])))
+    found = s.score(chunks, pooled=True)
+    close(found.local, [3 / 4, 2 / 3, NONE, 0.0])
+    close(found.pooled, [3 / 8, 3 / 8, 2 / 8, 3 / 8])
+
+
+@WAYS
+def test_one_model_for_all(stack: int | None) -> None:
+    """It answers 1: right on 1 of client 0's, 2 of client 1's, none of client 3's; on 3 of all. Its global view is
+    free."""
+    s = scorer(stack)
+    found = s.score([Models(always(1, s.trainer.task.initial))], pooled=False)
+    close(found.local, [1 / 4, 2 / 3, NONE, 0.0])
+    close(found.pooled, [3 / 8] * 4)
+
+
+def test_the_global_view_of_many_models_only_if_asked_for() -> None:
+    s = scorer()
+    assert s.score([each(s, [0, 1, 2, 0])], pooled=False).pooled is None
+
+
+def test_clients_that_are_not_given_have_no_score() -> None:
+    s = scorer(2)
+    found = s.score([each(s, [1, 2], who=[1, 3])], pooled=True)
+    close(found.local, [NONE, 2 / 3, NONE, 1.0])
+    close(found.pooled, [NONE, 3 / 8, NONE, 2 / 8])
+    assert np.isnan(s.score([], pooled=True).local).all()
+
+
+@WAYS
+def test_some_clients_only(stack: int | None) -> None:
+    """evaluation.clients = 2: two are drawn, for all stages the same; what they are scored on does not change."""
+    s = scorer(stack, clients=2)
+    assert len(s.clients) == 2
+    kept = np.isin(np.arange(4), s.clients.numpy())
+    whole = scorer(stack)
+    for models in (each(s, [0, 1, 2, 0]), *(Models(always(label, s.trainer.task.initial)) for label in range(3))):
+        some, all_ = s.score([models], pooled=True), whole.score([models], pooled=True)
+        close(some.local, list(np.where(kept, all_.local, NONE)))
+        close(some.pooled, list(np.where(kept, all_.pooled, NONE)))
+
+
+def test_the_draw_of_clients_and_of_the_subset_hangs_on_the_seed_alone() -> None:
+    data = clients([[k % 3] * 3 for k in range(30)])
+    one, other, third = (
+        scorer(data=data, seed=s, clients=9, subset=20, eps=e) for s, e in ((1, 0.9), (1, 0.5), (2, 0.9))
+    )
+    assert torch.equal(one.clients, other.clients) and torch.equal(one.subset, other.subset)
+    assert not torch.equal(one.clients, third.clients) and not torch.equal(one.subset, third.subset)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(200, 200), (201, 200), (230, 200)])
+def test_all_clients_up_to_two_hundred_else_two_hundred(n: int, expected: int) -> None:
+    data = clients([[0]] * n, train=[[0]] * n)
+    assert len(scorer(data=data).clients) == expected
+    assert len(scorer(data=data, clients=n).clients) == n, "unless all are asked for"
+    assert len(scorer(data=data, clients=n + 50).clients) == n
+
+
+@WAYS
+def test_the_subset_is_for_the_curves_and_the_pool_for_the_last_round(stack: int | None) -> None:
+    """Half of 8 samples, class by class as the pool has them: 3, 3, 2 of 8 are 1.5, 1.5, 1 of 4."""
+    s = scorer(stack, subset=4)
+    y = s.feed.y[s.subset]
+    counts = torch.bincount(y, minlength=N_CLASSES).tolist()
+    assert len(y) == 4 and counts[2] == 1 and set(counts[:2]) == {1, 2}
+    for models in (each(s, [0] * 4), Models(always(0, s.trainer.task.initial))):
+        close(s.score([models], pooled=True).pooled, [counts[0] / 4] * 4)
+        close(s.score([models], pooled=True, full=True).pooled, [3 / 8] * 4)
+        close(s.score([models], pooled=True).local, [3 / 4, 0, NONE, 0])  # all of a client's own, always
+
+
+@WAYS
+def test_synthetic_from_own_samples_to_everybodys(stack: int | None) -> None:
+    """c = 0 is the local view, c = 100 the global one; in between, by the companions that `metrics` draws."""
+    s = scorer(stack, synthetic=(0, 50, 100))
+    answers = [0, 1, 2, 0]
+    found = s.score([each(s, answers)], pooled=True)
+    close(found.synthetic[0], [3 / 4, 2 / 3, NONE, 0.0])
+    close(found.synthetic[100], [3 / 8, 3 / 8, 2 / 8, 3 / 8])
+    expected = []
+    for k, answer in enumerate(answers):
+        joined = [label for j in [k, *metrics.companions(k, 4, 50, seed=0)] for label in HELD[j]]
+        expected.append(joined.count(answer) / len(joined) if joined else NONE)
+    close(found.synthetic[50], expected)
+    shared = s.score([Models(always(1, s.trainer.task.initial))], pooled=False)
+    close(shared.synthetic[0], [1 / 4, 2 / 3, NONE, 0.0])
+    close(shared.synthetic[100], [3 / 8] * 4)
+
+
+def test_synthetic_of_many_models_comes_with_their_global_view() -> None:
+    s = scorer(synthetic=(50,))
+    assert s.score([each(s, [0, 1, 2, 0])], pooled=False).synthetic == {}
+
+
+def _other_class(net: Net, w: Tensor, x: Tensor, *, by: Tensor) -> Tensor:
+    """The network's scores moved on by `by` classes: a predict with rows of its own."""
+    return torch.stack([net(w, x).roll(shift, -1) for shift in range(N_CLASSES)], -1) @ nn.functional.one_hot(
+        by, N_CLASSES
+    ).to(w.dtype)
+
+
+@WAYS
+def test_models_that_answer_by_a_function_of_their_own(stack: int | None) -> None:
+    """All say 0, moved on by 0, 1, 2, 2 classes: as if they said 0, 1, 2, 2."""
+    s = scorer(stack)
+    moved = Models(each(s, [0] * 4).params, torch.arange(4), {"by": torch.tensor([0, 1, 2, 2])}, _other_class)
+    found = s.score([moved], pooled=True)
+    close(found.local, [3 / 4, 2 / 3, NONE, 1.0])
+    close(found.pooled, [3 / 8, 3 / 8, 2 / 8, 2 / 8])
+    shared = Models(always(0, s.trainer.task.initial), None, {"by": torch.tensor(1)}, _other_class)
+    close(s.score([shared], pooled=True).local, [1 / 4, 2 / 3, NONE, 0.0])
+
+
+def test_nobody_has_a_held_out_sample() -> None:
+    data = clients([[], [], [], []])
+    for stack in (None, 2):
+        s = scorer(stack, data, synthetic=(50,))
+        for models in (each(s, [0, 1, 2, 0]), Models(always(1, s.trainer.task.initial))):
+            found = s.score([models], pooled=True)
+            assert np.isnan(found.local).all()
+            assert found.pooled is None or np.isnan(found.pooled).all()
+            assert metrics.tracked("L1", "test", "local", found.local) == {}
+
+
+@WAYS
+def test_many_samples_go_by_in_pieces(stack: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many are shown at once is a matter of memory."""
+    whole = scorer(stack)
+    models = Models(torch.randn(4, whole.trainer.task.layout.size), torch.arange(4))
+    expected = whole.score([models], pooled=True)
+    monkeypatch.setattr("pfl_ops.federation.evaluate.BATCH", 3)
+    monkeypatch.setattr("pfl_ops.federation.evaluate.ANSWERS", 4)
+    found = whole.score([models], pooled=True)
+    close(found.local, list(expected.local))
+    close(found.pooled, list(expected.pooled))  # type: ignore[arg-type]
+
+
+def test_answers_are_counted() -> None:
+    """8 samples for a shared model; own ones and the pool's for each other one: 4 + 3 + 2 x 8."""
+    s = scorer()
+    assert s.answers([Models(always(1, s.trainer.task.initial))]) == 8
+    assert s.answers([each(s, [0, 1])]) == 4 + 3 + 16
+
+
+def test_scores_carry_no_gradient_and_the_network_stays_as_it_was() -> None:
+    s = scorer(2)
+    layer = s.trainer.task.net.network
+    layer.train()
+    layer.head.eval()  # somebody's own choice
+    s.score([each(s, [0, 1, 2, 0])], pooled=True)
+    assert layer.training and not layer.head.training
+    assert isinstance(Scores(np.zeros(1)).synthetic, dict)
