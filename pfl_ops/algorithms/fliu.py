@@ -22,7 +22,8 @@ class FLIU(Algorithm):
     Sent: one model down and one up, for each client of the cohort.
 
     Source: Hussaini, Theiß, Stein, "Local Performance vs. Out-of-Distribution Generalization: An Empirical Analysis of
-    Personalized Federated Learning in Heterogeneous Data Environments", Algorithm 1, Eq. 3 (mixing), Eq. 4 (adaptive γ).
+    Personalized Federated Learning in Heterogeneous Data Environments", Algorithm 1, Eq. 3 (mixing)
+    and Eq. 4 (adaptive γ).
     Deviations: none; schedules of γ but `fixed` and `adaptive` are ours.
     """
 

@@ -38,6 +38,7 @@ class Resolved:
     threads: int
     precision: Precision
     torch: str
+    workers: int = 1
 
     @property
     def stack(self) -> int | None:
@@ -73,6 +74,11 @@ def threads(execution: Execution) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def shared_memory() -> bool:
+    """Whether this system has files without a name, and /proc for other processes to reach them."""
+    return hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
+
+
 def resolve(
     execution: Execution, on: torch.device, precision: Precision, *, stackable: bool, cohort: int,
     shapes: Mapping[str, object], rate: Rate,
@@ -83,9 +89,17 @@ def resolve(
         on: the device. stackable: whether clients' models can be stacked. cohort: clients a round.
         shapes: what the speed depends on: layers, batch, optimiser. rate: measures a way.
     Raises:
-        PflOpsError: a network that can't be stacked, and vmap asked for.
+        PflOpsError: a network that can't be stacked, and vmap asked for; workers where they can't help.
     """
-    way, chunk = execution.way, execution.chunk
+    way, chunk, workers = execution.way, execution.chunk, execution.workers or 1
+    if workers > 1:
+        if on.type != "cpu" or way == "vmap" or chunk is not None:
+            raise PflOpsError(
+                "workers share a cohort one client at a time, on a CPU: leave out --way vmap, --chunk, cuda"
+            )
+        if not shared_memory():
+            raise PflOpsError("workers need anonymous shared memory (Linux); use --workers 1")
+        return Resolved(on.type, "loop", 1, threads(execution), precision, torch.__version__, min(workers, cohort))
     if not stackable and way == "vmap":
         raise PflOpsError("this network can't be stacked (dropout or recurrent layers); use --way loop")
     if way == "auto" and (not stackable or cohort == 1):
@@ -122,7 +136,11 @@ def kept(meta: Mapping[str, Any], execution: Execution, on: torch.device) -> tup
             f"this run was begun on {found.device}, here it would go on on {on.type}; "
             f"use --device {found.device}, or --no-resume to start again"
         )
-    asked = {"way": None if execution.way == "auto" else execution.way, "threads": execution.threads}
+    asked = {
+        "way": None if execution.way == "auto" else execution.way,
+        "threads": execution.threads,
+        "workers": execution.workers,
+    }
     if found.way == "vmap":
         asked["chunk"] = execution.chunk
     lines = [

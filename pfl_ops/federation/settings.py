@@ -78,6 +78,6 @@ class Execution(Section):
     device: Device = Field("auto", description="auto: CUDA if there is one")
     way: Way = Field("auto", description="one client at a time, or stacked; auto: the fastest when timed")
     chunk: int | None = Field(None, ge=1, description="clients stacked at once (vmap); none: timed")
-    workers: int | None = Field(None, ge=1, description="processes that share a cohort (loop, CPU); none: timed")
+    workers: int | None = Field(None, ge=1, description="processes that share a cohort (loop, CPU); none: one")
     threads: int | None = Field(None, ge=1, description="CPU threads; none: all that this process may use")
     checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints")

@@ -27,6 +27,7 @@ from pfl_ops.federation.finish import Ending
 from pfl_ops.federation.round import Round
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
 from pfl_ops.federation.stages import StageScores, keys, made, repeatable
+from pfl_ops.federation.workers import PooledTrainer
 
 
 class Simulation:
@@ -83,6 +84,8 @@ class Simulation:
         self.resolved = self._resolve(found, stackable)
         torch.set_num_threads(self.resolved.threads)
         self.trainer = make_trainer(self.task, self.feed, training, self.resolved.stack, draws=not stackable)
+        if self.resolved.workers > 1:
+            self.trainer = PooledTrainer(self.trainer, self.resolved.workers)
         held = Feed(clients.held, clients.mean, clients.std, self._device, dtype)
         self.scorer = Scorer(self.trainer, clients.held, held, evaluation, seed)
         row = self.task.initial

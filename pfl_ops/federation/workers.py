@@ -5,6 +5,7 @@ What a client computes depends on its own keys alone, so who computes it makes n
 """
 
 import atexit
+import contextlib
 import io
 import os
 import pickle
@@ -12,7 +13,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
@@ -35,7 +35,7 @@ class Shared:
     def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
         self.shape, self.dtype = tuple(shape), dtype
         count = max(torch.Size(shape).numel(), 1)
-        self._handle = _anonymous_file()
+        self._handle = os.memfd_create("pfl-ops")
         os.ftruncate(self._handle, count * torch.empty((), dtype=dtype).element_size())
         self.path = f"/proc/{os.getpid()}/fd/{self._handle}"
         self.tensor = _attach(self.path, self.shape, dtype)
@@ -43,15 +43,6 @@ class Shared:
     def close(self) -> None:
         """No further process may map it; the tensor itself stays as long as somebody holds it."""
         os.close(self._handle)
-
-
-def available() -> bool:
-    """Whether this system has what sharing needs: files without a name, and /proc to reach them."""
-    return hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
-
-
-def _anonymous_file() -> int:
-    return os.memfd_create("pfl-ops") if hasattr(os, "memfd_create") else tempfile.mkstemp(prefix="pfl-ops-")[0]
 
 
 def _attach(path: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -94,7 +85,9 @@ class PooledTrainer(Trainer):
     """
 
     def __init__(self, trainer: Trainer, workers: int) -> None:
-        super().__init__(trainer.task, trainer.feed, trainer.rule, trainer.length, None, trainer.bfloat16)
+        super().__init__(
+            trainer.task, trainer.feed, trainer.rule, trainer.length, None, trainer.bfloat16, trainer.draws
+        )
         self.workers = workers
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -159,7 +152,7 @@ class PooledTrainer(Trainer):
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        plain = Trainer(self.task, self.feed, self.rule, self.length, None, self.bfloat16)
+        plain = Trainer(self.task, self.feed, self.rule, self.length, None, self.bfloat16, self.draws)
         code = f"import sys; sys.path[:] = {sys.path!r}; from pfl_ops.federation.workers import serve; serve()"
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         atexit.register(self.close)
@@ -198,7 +191,8 @@ class PooledTrainer(Trainer):
         for process in self._processes:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    pipe.close()
+                    with contextlib.suppress(BrokenPipeError):  # a message that nobody will read
+                        pipe.close()
             process.wait()
         self._processes = []
 
