@@ -1,0 +1,305 @@
+"""One run through the one door: what it gives, what MLflow has of it, and what stops it without losing anything."""
+
+import errno
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from pfl_ops import runs
+from pfl_ops.algorithms.fliu import FLIU
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation import checkpoint
+from pfl_ops.federation.settings import Execution
+from pfl_ops.tracking.store import RunInfo, Store
+
+LOOP = Execution(device="cpu", way="loop", threads=1)
+ARTIFACTS = ("config.yaml", "clients.parquet", "figures/partition.png", "figures/accuracy.png", "figures/clients.png",
+             "models/global.safetensors", "models/personal.safetensors", "partition")  # fmt: skip
+
+FIGURES = {name: getattr(runs.figures, name) for name in ("partition", "curves", "clients")}
+
+
+def experiment(seed: int = 0, method: str = "fliu", **more: Any) -> Experiment:
+    return Experiment.of(
+        method, dataset="digits", model="linear", clients=4, rounds=3, participation=0.5, batch_size=20, seed=seed,
+        **{"data.train_size": 120, "evaluation.subset": 40, **more},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One work folder: MLflow takes seconds to make its tables. Tests keep apart by their seeds."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def store(home: Path) -> Iterator[Store]:
+    with Store.open(home) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_settings() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PFL_OPS_HOME", "MLFLOW_TRACKING_URI"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _plain_figures(_own_settings: None) -> Iterator[pytest.MonkeyPatch]:
+    """Empty ones, which are drawn faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("partition", "curves", "clients"):
+            patch.setattr(runs.figures, name, lambda *_, **__: Figure((1, 1)))
+        yield patch
+
+
+def go(store: Store, e: Experiment, **how: Any) -> runs.Result:
+    return runs.run(e, execution=LOOP, store=store, **how)
+
+
+def tracked(store: Store, e: Experiment) -> RunInfo:
+    found = store.find(e.digest())
+    assert found is not None
+    return found
+
+
+def same(one: runs.Result, other: runs.Result) -> None:
+    clock = [c for c in one.rounds.columns if c.startswith("cost/")]
+    pd.testing.assert_frame_equal(one.rounds.drop(columns=clock), other.rounds.drop(columns=clock))
+    pd.testing.assert_frame_equal(one.clients, other.clients)
+    assert one.final == other.final
+    for k in range(4):
+        for name, value in one.model(k).items():
+            assert torch.equal(value, other.model(k)[name])
+
+
+# -- what it gives -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result(store: Store) -> runs.Result:
+    return go(store, experiment())
+
+
+def test_a_result(result: runs.Result, home: Path) -> None:
+    assert list(result.rounds.index) == [0, 1, 2, 3] and result.rounds.index.name == "round"
+    assert result.rounds["test/L1/local/mean"].notna().all()
+    assert list(result.rounds["test/L1/global/mean"].notna()) == [True, False, False, True]
+    assert 0 < result.final["final/test/G/local/mean"] <= 1 and result.final["best/round"] in (1, 2, 3)
+    assert list(result.clients["client"]) == [0, 1, 2, 3] * 3
+    assert result.folder == home / "checkpoints" / experiment().digest() and (result.folder / "finished").is_dir()
+    assert result.complaints == [] and result.run_id and result.experiment == experiment()
+
+
+def test_its_models(result: runs.Result) -> None:
+    g, own = result.global_model(), [result.model(k) for k in range(4)]
+    assert g is not None and set(g) == {"head.weight", "head.bias"} == set(own[0])
+    assert own[0]["head.weight"].shape == (10, 64)
+    assert not torch.equal(own[0]["head.bias"], own[1]["head.bias"])
+    for wrong in (4, -1):
+        with pytest.raises(PflOpsError, match=f"there is no client {wrong}; clients are 0 to 3"):
+            result.model(wrong)
+
+
+def test_a_model_that_all_share(store: Store) -> None:
+    found = go(store, experiment(method="fedavg"))
+    g = found.global_model()
+    assert g is not None and all(torch.equal(found.model(k)["head.bias"], g["head.bias"]) for k in range(4))
+    with pytest.raises(PflOpsError, match="has no artifact"):
+        store.download(str(found.run_id), "models/personal.safetensors")
+
+
+def test_what_mlflow_has(result: runs.Result, store: Store, tmp_path: Path) -> None:
+    info = tracked(store, experiment())
+    assert (info.run_id, info.status) == (result.run_id, "FINISHED")
+    history = store.history(info.run_id)
+    for column in result.rounds:
+        pd.testing.assert_series_equal(
+            history[column].dropna(), result.rounds[column].dropna(), check_names=False, check_index_type=False
+        )
+    for key, value in result.final.items():
+        assert info.metrics[key] == value
+    assert info.params["training.rounds"] == "3" and info.params["algorithm.name"] == "fliu"
+    engine = {"pfl_ops.way": "loop", "pfl_ops.chunk": "1", "pfl_ops.threads": "1", "pfl_ops.precision": "float32"}
+    expected = {"algorithm": "fliu", "dataset": "digits", "model": "linear", **engine}
+    assert expected.items() <= info.tags.items()
+    for artifact in ARTIFACTS:
+        assert store.download(info.run_id, artifact, tmp_path / artifact.replace("/", "-")).exists(), artifact
+    table = pd.read_parquet(store.download(info.run_id, "clients.parquet", tmp_path / "table"))
+    pd.testing.assert_frame_equal(table, result.clients, check_dtype=False)
+    again = Experiment.from_yaml(store.download(info.run_id, "config.yaml", tmp_path / "config"))
+    assert again == experiment()
+
+
+def test_records_as_a_table() -> None:
+    records = [checkpoint.Record(0, {"a": 1.0}, 5), checkpoint.Record(1, {"b": 2.0}, 6)]
+    found = runs.table(records)
+    assert list(found.index) == [0, 1] and found.loc[0, "a"] == 1 and math.isnan(found.loc[1, "a"])
+
+
+def test_its_figures(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, function in FIGURES.items():
+        monkeypatch.setattr(runs.figures, name, function)
+    found = go(store, experiment(seed=1))
+    for name in ("partition", "accuracy", "clients"):
+        file = store.download(str(found.run_id), f"figures/{name}.png", tmp_path / name)
+        assert file.read_bytes()[:4] == b"\x89PNG"
+
+
+# -- again -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_read(result: runs.Result, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FLIU, "round", lambda *_: pytest.fail("it ran again"))
+    monkeypatch.setattr(runs, "_keep", lambda *_: pytest.fail("it was kept again"))
+    seen: list[int] = []
+    again = go(store, experiment(), on_record=lambda record: seen.append(record.round))
+    same(again, result)
+    assert again.run_id == result.run_id and seen == [0, 1, 2, 3]
+    assert tracked(store, experiment()).status == "FINISHED"
+    pd.testing.assert_frame_equal(again.rounds, result.rounds)  # the clock's columns too: nothing was measured again
+
+
+def test_not_resumed_it_starts_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = go(store, experiment(seed=2))
+    rounds, kept = [], []
+    plain, keep = FLIU.round, runs._keep
+    monkeypatch.setattr(FLIU, "round", lambda self, s, r: rounds.append(r.t) or plain(self, s, r))
+    monkeypatch.setattr(runs, "_keep", lambda *a: kept.append(1) or keep(*a))
+    again = go(store, experiment(seed=2), resume=False)
+    assert sorted(set(rounds)) == [0, 1, 2] and kept == [1]
+    same(again, first)
+    assert again.run_id == first.run_id
+
+
+def test_repetitions_are_runs_of_their_own(store: Store, result: runs.Result) -> None:
+    """A run is one repetition; of several the first is meant."""
+    several = go(store, experiment().override({"repetitions": 3}))
+    assert several.run_id == result.run_id and several.experiment.repetitions == 1
+    assert experiment().repetition(1).digest() != experiment().digest()
+
+
+# -- stopped -----------------------------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), "KILLED"), (Stop("no"), "FAILED")])
+def test_stopped_in_the_middle(error: BaseException, status: str, store: Store) -> None:
+    """Its status says how it ended; the next one goes on, gets all records, and ends as if nothing had happened."""
+    e = experiment(seed=3 if status == "KILLED" else 4)
+
+    def stop(record: Any) -> None:
+        if record.round == 2:
+            raise error
+
+    with pytest.raises(type(error)):
+        go(store, e, on_record=stop)
+    assert tracked(store, e).status == status
+    assert set(store.history(tracked(store, e).run_id).index) == {0, 1, 2}
+    seen: list[int] = []
+    done = go(store, e, on_record=lambda record: seen.append(record.round))
+    assert seen == [0, 1, 2, 3] and tracked(store, e).status == "FINISHED"
+    whole = e.build(execution=LOOP)
+    list(whole.run())
+    assert {k: v for k, v in done.final.items() if "cost" not in k} == whole.final
+    history = store.history(str(done.run_id))
+    assert list(history.loc[[1, 2, 3], "train/loss"]) == [r.metrics["train/loss"] for r in whole.records[1:]]
+
+
+def test_a_full_disk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    e = experiment(seed=5)
+    save = checkpoint.save_file
+
+    def full(tensors: Any, file: Path) -> None:
+        if "global" not in tensors and len(list(file.parent.parent.glob("round-*"))) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(tensors, file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", full)
+        with pytest.raises(PflOpsError, match=r"can't write round-00002 .*No space left on device") as caught:
+            go(store, e)
+    assert "\n" not in str(caught.value) and tracked(store, e).status == "FAILED"
+    done = go(store, e)
+    assert list(done.rounds.index) == [0, 1, 2, 3] and tracked(store, e).status == "FINISHED"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), Stop("a figure's mistake")])
+def test_what_was_not_kept_is_kept_by_the_next(error: Exception, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rounds done, then something fails among tables and figures: it is not finished before it has them all."""
+    e = experiment(seed=6 if isinstance(error, OSError) else 7)
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.figures, "clients", fails)
+        kind, says = (
+            (PflOpsError, "the disk is full .*from the last checkpoint")
+            if isinstance(error, OSError)
+            else (Stop, "figure")
+        )
+        with pytest.raises(kind, match=says):
+            go(store, e)
+    info = tracked(store, e)
+    assert info.status == "FAILED" and runs.FINISHED not in info.metrics
+    monkeypatch.setattr(FLIU, "round", lambda *_: pytest.fail("it ran again"))
+    done = go(store, e)
+    for artifact in ARTIFACTS:
+        assert store.download(str(done.run_id), artifact).exists()
+    assert runs.FINISHED in tracked(store, e).metrics
+
+
+def test_one_at_a_time(store: Store) -> None:
+    e, told = experiment(seed=8), []
+
+    def twice(record: Any) -> None:
+        if record.round == 1:
+            with pytest.raises(PflOpsError, match="going on in another process") as caught:
+                go(store, e)
+            told.append(str(caught.value))
+
+    assert len(go(store, e, on_record=twice).rounds) == 4
+    assert len(told) == 1 and "\n" not in told[0]
+
+
+def test_a_server_that_does_not_answer_does_not_stop_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_: Any, **__: Any) -> Any:
+        raise PflOpsError("the tracking server does not answer")
+
+    monkeypatch.setattr(store, "find", silent)
+    assert len(go(store, experiment(seed=9)).rounds) == 4
+
+
+# -- without tracking --------------------------------------------------------------------------------------------------
+
+
+def test_a_trials_records(home: Path, store: Store) -> None:
+    e = experiment(seed=10, **{"evaluation.split": "validation"})
+    found = list(runs.simulate(e, home=home, execution=LOOP, sealed=True, stages={"L1", "G"}))
+    assert [r.round for r in found] == [0, 1, 2, 3]
+    assert "val/L1/local/mean" in found[1].metrics and not any("/L2/" in key for key in found[1].metrics)
+    assert store.find(e.digest()) is None, "nothing is tracked"
+    assert (home / "checkpoints" / f"{e.digest()}-G-L1" / "round-00003").is_dir()
+    assert list(runs.simulate(e, home=home, execution=LOOP, sealed=True, stages={"G", "L1"})) == found
+    with pytest.raises(PflOpsError, match="test data stay closed"):
+        next(runs.simulate(experiment(), home=home, execution=LOOP, sealed=True))
+
+
+def test_an_estimate_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = runs.estimate(experiment(seed=11), execution=LOOP)
+    assert found.rounds == 3 and 0 < found.seconds < 60 and "memory" in str(found)
+    assert list(tmp_path.iterdir()) == []
