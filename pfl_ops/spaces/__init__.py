@@ -1,0 +1,19 @@
+"""Search spaces: what a study may vary, read from YAML and checked against the experiment before the first trial.
+
+A space is data (EXAMPLES 4). Its keys are paths of the experiment:
+
+    training.lr: {float: [1.0e-4, 1.0e-1], log: true}
+    training.local_epochs: {int: [1, 3]}
+    algorithm.gamma.kind: {choice: [fixed, adaptive]}
+    algorithm.gamma.value: {float: [0.0, 1.0], step: 0.1, when: {algorithm.gamma.kind: fixed}}
+    first: [{...}]            # tried before anything is sampled
+
+Both ends are included. `when` takes one value or a list; several conditions must all hold. Nothing here imports
+Ray or Optuna: a space draws its values from whatever has Optuna's `suggest_*` verbs.
+"""
+
+from pfl_ops.spaces.checking import check, hold
+from pfl_ops.spaces.reading import find, from_dict, names, parse, read
+from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError
+
+__all__ = ["Parameter", "Point", "Space", "SpaceError", "check", "find", "from_dict", "hold", "names", "parse", "read"]

@@ -1,0 +1,108 @@
+"""A search space against the experiment that it varies: what a trial would refuse is refused before the first one."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pfl_ops import rng
+from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, point_problem, short
+
+if TYPE_CHECKING:
+    from pfl_ops.experiment import Experiment
+
+DRAWS = 64  # points drawn to see that the experiment accepts what the space allows
+
+
+def check(space: Space, experiment: "Experiment") -> None:
+    """Refuse what a trial would refuse: unknown keys, bounds outside the field's, points that the experiment rejects.
+
+    Raises:
+        SpaceError: one line with file and key.
+    """
+    if not space.parameters:
+        raise SpaceError.at(space.source, "", "nothing to vary")
+    for parameter in space.parameters:
+        for context in _contexts(space, parameter):
+            _check_field(space.source, parameter, experiment, context)
+    for point in space.first:
+        _accepts(space.source, f"first: {short(point)}", experiment, point)
+    generator = rng.generator(0, "space")
+    for _ in range(DRAWS):
+        point = space.draw(generator)
+        _accepts(space.source, f"allows {short(point)}", experiment, point)
+
+
+def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space:
+    """The space with `keys` held at the experiment's own values (`tune fliu --lr 0.1` doesn't vary the rate).
+
+    Conditions on a held key are decided now; first points that no longer name every parameter are left out.
+    """
+    now = experiment.flat
+    kept: list[Parameter] = []
+    dropped = set(keys)
+    for p in space.parameters:
+        waiting = []
+        for key, values in p.when:
+            if key not in dropped:
+                waiting.append((key, values))
+            elif now.get(key) not in values:
+                dropped.add(p.key)
+        if p.key not in dropped:
+            kept.append(replace(p, when=tuple(waiting)))
+    points: list[Point] = []
+    for point in space.first:
+        cut = {key: value for key, value in point.items() if key not in dropped}
+        if cut and cut not in points and point_problem(kept, cut) is None:
+            points.append(cut)
+    return Space(space.source, tuple(kept), tuple(points))
+
+
+def _contexts(space: Space, parameter: Parameter) -> list[Point]:
+    """Values of the parameters above `parameter`, one for each way in which it can come to exist.
+
+    A choice of kind in the same section counts even where `when` leaves it out: without the condition, the field
+    would be asked of kinds that don't have it.
+    """
+    by_key = {p.key: p for p in space.parameters}
+    contexts: list[Point] = [{}]
+    conditions = dict(parameter.when)
+    section = parameter.key.rpartition(".")[0]
+    for kind in (f"{section}.kind", f"{section}.name"):
+        if kind in by_key and kind != parameter.key:
+            conditions.setdefault(kind, by_key[kind].choices)
+    for key, values in conditions.items():
+        above = _contexts(space, by_key[key])
+        contexts = [{**a, **c, key: value} for c in contexts for a in above for value in values]
+    return contexts
+
+
+def _check_field(source: str, p: Parameter, experiment: "Experiment", context: Point) -> None:
+    """The field exists in this context, and both ends (all choices) lie within its bounds."""
+    where = f" (where {short(context)})" if context else ""
+    # Only kinds and names shape the experiment; other conditions have no say in which fields exist.
+    kinds = {key: value for key, value in context.items() if key.rpartition(".")[2] in ("kind", "name")}
+    try:
+        there = {s.path: s for s in (experiment.override(kinds) if kinds else experiment).fields()}
+    except PflOpsError:
+        return  # a kind that doesn't exist, or needs more than its name: its own check or the draws tell
+    if p.key not in there:
+        close = nearest(p.key, there)
+        hint = f" Did you mean '{close}'?" if close else ""
+        raise SpaceError.at(source, p.key, f"the experiment has no such field{where}.{hint}")
+    setting = there[p.key]
+    takes = setting.allowed.type
+    if p.kind != "choice" and takes not in ("value", "float", p.kind):
+        raise SpaceError.at(source, p.key, f"the field must be {setting.allowed}, not drawn as {p.kind}{where}")
+    for value in p.choices or (p.low, p.high):
+        try:
+            setting.check(int(value) if p.kind == "int" and value is not None else value)
+        except PflOpsError as error:
+            raise SpaceError.at(source, "", f"{error}{where}") from None
+
+
+def _accepts(source: str, what: str, experiment: "Experiment", point: Point) -> None:
+    try:
+        experiment.override(point)
+    except PflOpsError as error:
+        raise SpaceError.at(source, what, f"refused: {error}") from None

@@ -1,0 +1,173 @@
+"""Search spaces from YAML: where they lie, and what their words mean."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pfl_ops import yaml_files
+from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.spaces.space import Conditions, Parameter, Space, SpaceError, point_problem, short
+
+PACKAGE = Path(__file__).parents[1]
+SHIPPED = (PACKAGE / "search_spaces", PACKAGE.parent / "search_spaces")  # inside a wheel; in a checkout
+FIXED = ("seed", "repetitions", "data", "partition", "evaluation", "algorithm.name", "model.name", "training.rounds")
+"""What all trials of one study share; to compare values of these, run several studies."""
+
+
+def read(source: str | Path | None, algorithm: str) -> Space:
+    """The search space for `algorithm`.
+
+    Args:
+        source: a file, or a folder with <algorithm>.yaml; none: ./search_spaces if it has one, else the package's own.
+        algorithm: the method's name.
+    Raises:
+        SpaceError: no such file, or a file that can't be understood.
+    """
+    file = find(source, algorithm)
+    return from_dict(yaml_files.read(file), str(_shown(file)))
+
+
+def find(source: str | Path | None, algorithm: str) -> Path:
+    """The file that `read` reads."""
+    name = f"{algorithm}.yaml"
+    if source is not None:
+        given = Path(source).expanduser()
+        path = given / name if given.is_dir() else given
+        if not path.is_file():
+            raise SpaceError.at(str(given), "", f"has no {name}" if given.is_dir() else "no such search space file")
+        return path
+    for folder in (Path("search_spaces"), *SHIPPED):
+        if (folder / name).is_file():
+            return folder / name
+    has = ", ".join(names()) or "none"
+    raise PflOpsError(f"no search space for '{algorithm}' (there are: {has}); write one and give it by --search-space")
+
+
+def names() -> list[str]:
+    """The algorithms that have a search space here."""
+    folders = (Path("search_spaces"), *SHIPPED)
+    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+
+
+def parse(text: str, source: str = "search space") -> Space:
+    """A space from YAML text; `source` names it in messages."""
+    return from_dict(yaml_files.mapping(text, source), source)
+
+
+def from_dict(body: Any, source: str = "search space") -> Space:
+    """A space from what its file holds."""
+    if not isinstance(body, dict) or not all(isinstance(key, str) for key in body):
+        raise SpaceError.at(source, "", "must map fields of the experiment to ranges")
+    entries = {key: value for key, value in body.items() if key != "first"}
+    parameters = _ordered([_parameter(source, key, entry) for key, entry in entries.items()], source)
+    points = body.get("first") or []
+    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
+        raise SpaceError.at(source, "first", "must be a list of points, each `{field: value, ...}`")
+    first = tuple({str(key): value for key, value in point.items()} for point in points)
+    for point in first:
+        if problem := point_problem(parameters, point):
+            raise SpaceError.at(source, f"first: {short(point)}", problem)
+    return Space(source, tuple(parameters), first)
+
+
+KEYS = ("float", "int", "choice", "log", "step", "when")
+Refuse: TypeAlias = Callable[[str], SpaceError]
+
+
+def _parameter(source: str, key: str, entry: Any) -> Parameter:
+    """One entry of the file, understood."""
+
+    def wrong(problem: str) -> SpaceError:
+        return SpaceError.at(source, key, problem)
+
+    if not isinstance(entry, dict):
+        raise wrong("must be {float: [low, high]}, {int: [low, high]} or {choice: [...]}")
+    for word in set(map(str, entry)) - set(KEYS):
+        close = nearest(word, KEYS)
+        raise wrong(
+            f"unknown word '{word}'." + (f" Did you mean '{close}'?" if close else f" Known: {', '.join(KEYS)}.")
+        )
+    kinds = [kind for kind in ("float", "int", "choice") if kind in entry]
+    if len(kinds) != 1:
+        raise wrong(f"give one of float, int, choice; found {' and '.join(kinds) or 'none'}")
+    if any(key == name or key.startswith(name + ".") for name in FIXED):
+        raise wrong("is the same in all trials of a study and can't be tuned")
+    when = _conditions(entry.get("when"), wrong)
+    return _choice(key, entry, when, wrong) if kinds == ["choice"] else _range(key, kinds[0], entry, when, wrong)
+
+
+def _choice(key: str, entry: dict[str, Any], when: Conditions, wrong: Refuse) -> Parameter:
+    if "log" in entry or "step" in entry:
+        raise wrong("log and step belong to float and int, not to choice")
+    if not isinstance(entry["choice"], list) or not entry["choice"]:
+        raise wrong("choice needs a list of values")
+    choices = tuple(entry["choice"])
+    if any(not isinstance(value, bool | int | float | str | None) for value in choices):
+        raise wrong("choices are numbers, texts, true, false or null")
+    if len(set(map(repr, choices))) < len(choices):
+        raise wrong("names a choice twice")
+    return Parameter(key, "choice", choices=choices, when=when)
+
+
+def _range(key: str, kind: str, entry: dict[str, Any], when: Conditions, wrong: Refuse) -> Parameter:
+    ends = entry[kind] if isinstance(entry[kind], list) else []
+    numbers = [float(v) for v in ends if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) != 2 or len(ends) != 2:
+        raise wrong(f"{kind} needs two numbers, [low, high]")
+    low, high = numbers
+    step, log = entry.get("step"), entry.get("log", False)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise wrong(f"low must be at most high, got [{low:g}, {high:g}]")
+    if not isinstance(log, bool):
+        raise wrong(f"log is true or false, got {log!r}")
+    if log and low <= 0:
+        raise wrong(f"log needs bounds above 0, got {low:g}")
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int | float) or step <= 0):
+        raise wrong(f"step must be a number above 0, got {step!r}")
+    if log and step is not None:
+        raise wrong("log and step can't be combined")
+    if kind == "int" and any(v != int(v) for v in (low, high, step or 1)):
+        raise wrong("int needs whole numbers")
+    if step:  # Optuna would lower `high` to the last step, with a warning
+        high = low + step * math.floor((high - low) / step + 1e-9)
+    whole: Literal["float", "int"] = "int" if kind == "int" else "float"
+    return Parameter(key, whole, low, high, log, None if step is None else float(step), when=when)
+
+
+def _conditions(given: Any, wrong: Refuse) -> Conditions:
+    if given is None:
+        return ()
+    if not isinstance(given, dict) or not given:
+        raise wrong("when must be {field: value} or {field: [values]}")
+    return tuple((str(key), tuple(values if isinstance(values, list) else [values])) for key, values in given.items())
+
+
+def _ordered(parameters: list[Parameter], source: str) -> list[Parameter]:
+    """The parameters, each after those that its `when` names; conditions that can't hold are errors."""
+    by_key = {p.key: p for p in parameters}
+    for p in parameters:
+        for key, values in p.when:
+            if key not in by_key:
+                close = nearest(key, by_key)
+                hint = f" Did you mean '{close}'?" if close else ""
+                raise SpaceError.at(source, p.key, f"`when` names '{key}', which is not in this space.{hint}")
+            for value in values:
+                if problem := by_key[key].problem(value):
+                    raise SpaceError.at(source, p.key, f"`when` can't hold: {key}: {problem}")
+    done: dict[str, Parameter] = {}
+    while len(done) < len(parameters):
+        ready = [p for p in parameters if p.key not in done and all(key in done for key, _ in p.when)]
+        if not ready:
+            ring = ", ".join(p.key for p in parameters if p.key not in done)
+            raise SpaceError.at(source, "", f"`when` goes round in a circle: {ring}")
+        done[ready[0].key] = ready[0]
+    return list(done.values())
+
+
+def _shown(path: Path) -> Path:
+    """The path as a reader knows it: relative to the working folder where it lies inside."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path

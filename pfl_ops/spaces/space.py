@@ -1,0 +1,171 @@
+"""A search space as plain data, and how a point is drawn from it."""
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from pfl_ops.errors import PflOpsError, nearest
+
+Value: TypeAlias = bool | int | float | str | None
+Point: TypeAlias = dict[str, Value]
+Conditions: TypeAlias = tuple[tuple[str, tuple[Value, ...]], ...]
+
+
+class SpaceError(PflOpsError):
+    """A search space that can't be used."""
+
+    @classmethod
+    def at(cls, source: str, key: str, problem: str) -> "SpaceError":
+        """The error for a file and a key in it ("": the file as a whole)."""
+        return cls(f"{source}: {key + ': ' if key else ''}{problem}")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One field of the experiment that a study varies.
+
+    Attributes:
+        key: its path.
+        kind: float and int have bounds, choice has values.
+        low, high: bounds, both included. log: drawn evenly in log(value). step: allowed are low, low + step, ...
+        choices: the values.
+        when: (key, values) pairs; the parameter exists only where every key has one of its values.
+    """
+
+    key: str
+    kind: Literal["float", "int", "choice"]
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    step: float | None = None
+    choices: tuple[Value, ...] = ()
+    when: Conditions = ()
+
+    def active(self, point: Mapping[str, Value]) -> bool:
+        """Whether the conditions hold in `point`."""
+        return all(key in point and point[key] in values for key, values in self.when)
+
+    def suggest(self, trial: Any) -> Any:
+        """Its value in an Optuna trial (or anything with the same three verbs)."""
+        if self.kind == "choice":
+            return trial.suggest_categorical(self.key, list(self.choices))
+        if self.kind == "int":
+            step = int(self.step or 1)
+            return trial.suggest_int(self.key, int(self.low), int(self.high), step=step, log=self.log)
+        return trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
+
+    def problem(self, value: Value) -> str | None:
+        """Why `value` is not one of the parameter's, or None."""
+        if self.kind == "choice":
+            return None if value in self.choices else f"{value!r} is not one of {list(self.choices)}"
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or (self.kind == "int" and value != int(value)):  # type: ignore[arg-type]
+            return f"{value!r} is not {'a whole' if self.kind == 'int' else 'a'} number"
+        assert isinstance(value, int | float)
+        if not self.low <= value <= self.high:
+            return f"{value} is outside [{self.low:g}, {self.high:g}]"
+        steps = (value - self.low) / self.step if self.step else 0.0
+        if abs(steps - round(steps)) > 1e-9:
+            return f"{value} is not {self.low:g} plus a multiple of the step {self.step:g}"
+        return None
+
+    def as_yaml(self) -> dict[str, Any]:
+        """The parameter as a file states it."""
+        number = int if self.kind == "int" else float
+        body: dict[str, Any] = {self.kind: list(self.choices) or [number(self.low), number(self.high)]}
+        if self.log:
+            body["log"] = True
+        if self.step:
+            body["step"] = number(self.step)
+        if self.when:
+            body["when"] = {key: list(values) for key, values in self.when}
+        return body
+
+
+@dataclass(frozen=True)
+class Space:
+    """The parameters, each after those that its `when` names, and the points to try before sampling.
+
+    Call it with an Optuna trial to draw a point; being plain data, it can be pickled.
+
+    Attributes:
+        source: the file, as messages name it.
+        parameters, first: see the package.
+    """
+
+    source: str
+    parameters: tuple[Parameter, ...]
+    first: tuple[Point, ...] = ()
+
+    def __call__(self, trial: Any) -> Point:
+        point: Point = {}
+        for parameter in self.parameters:
+            if parameter.active(point):
+                point[parameter.key] = parameter.suggest(trial)
+        return point
+
+    def draw(self, generator: np.random.Generator) -> Point:
+        """A random point; the ends of a range are drawn more often than by chance."""
+        return self(_Draw(generator))
+
+    def as_yaml(self) -> dict[str, Any]:
+        """The space as a file states it."""
+        body: dict[str, Any] = {p.key: p.as_yaml() for p in self.parameters}
+        return {**body, "first": [dict(point) for point in self.first]} if self.first else body
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the space says, in hexadecimal; comments and the file's name don't enter."""
+        return hashlib.sha256(json.dumps(self.as_yaml(), sort_keys=True).encode()).hexdigest()
+
+
+class _Draw:
+    """Optuna's three verbs on a NumPy generator; one draw in four is an end of the range."""
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self.generator = generator
+
+    def suggest_categorical(self, name: str, choices: list[Value]) -> Value:
+        return choices[int(self.generator.integers(len(choices)))]
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int, log: bool) -> int:
+        return low + step * round(self._unit() * ((high - low) // step))
+
+    def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> float:
+        u = self._unit()
+        if step:
+            return low + step * round(u * (high - low) / step)
+        if u in (0.0, 1.0):
+            return high if u else low
+        return math.exp(math.log(low) + u * math.log(high / low)) if log else low + u * (high - low)
+
+    def _unit(self) -> float:
+        at_an_end = self.generator.random() < 0.25
+        return float(self.generator.choice([0.0, 1.0])) if at_an_end else float(self.generator.random())
+
+
+def point_problem(parameters: Collection[Parameter], point: Mapping[str, Value]) -> str | None:
+    """Why `point` doesn't name exactly the parameters that exist in it, within their bounds; None: it does."""
+    by_key = {p.key: p for p in parameters}
+    for key, value in point.items():
+        if key not in by_key:
+            close = nearest(str(key), by_key)
+            return f"'{key}' is not in this space." + (f" Did you mean '{close}'?" if close else "")
+        if not by_key[key].active(point):
+            return f"{key} does not exist here: its `when` does not hold"
+        if problem := by_key[key].problem(value):
+            return f"{key}: {problem}"
+    for p in parameters:
+        if p.active(point) and p.key not in point:
+            return f"{p.key} is missing"
+    return None
+
+
+def short(point: Mapping[str, Value]) -> str:
+    """A point on one line."""
+    return ", ".join(f"{key}={v:.4g}" if isinstance(v, float) else f"{key}={v}" for key, v in point.items())

@@ -1,0 +1,210 @@
+"""What the driver does while Ray runs the trials: tracks their rounds, records their failures, tells who watches."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import cloudpickle
+from ray import tune
+from ray.exceptions import RayActorError
+from ray.tune.experiment import Trial as RayTrial
+from ray.tune.stopper import Stopper
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.spaces import Point
+from pfl_ops.tuning.ledger import state_of
+from pfl_ops.tuning.search import StudySearch
+from pfl_ops.tuning.trial import ObjectiveMissing, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a study.
+
+    Attributes:
+        kind: begin (the study, or its resumption); start, report, end (of a trial); test, final (a test run starts, is
+            over).
+        study: its name. wanted, done, running: numbers of trials.
+        trial: the reader's number of the trial, or of the test run.
+        round, rounds: finished, and of a whole trial. values: of the objective, by metric.
+        state: complete, pruned or failed. error: why it failed. params: the trial's point.
+        best: (trial, values) of the best so far; None: none yet, or several objectives.
+    """
+
+    kind: Literal["begin", "start", "report", "end", "test", "final"]
+    study: str
+    wanted: int
+    done: int = 0
+    running: int = 0
+    trial: int | None = None
+    round: int = 0
+    rounds: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    state: str = ""
+    error: str = ""
+    params: Point = field(default_factory=dict)
+    best: tuple[int, dict[str, float]] | None = None
+
+
+OnEvent: TypeAlias = Callable[[Event], None]
+
+
+class TrialRun(Protocol):
+    """A trial's child run: `tracking.Run` is one."""
+
+    def log(self, records: "Iterable[Record]") -> None: ...
+    def tags(self, tags: Mapping[str, object]) -> None: ...
+    def text(self, text: str, name: str) -> None: ...
+    def finish(self, status: str = "FINISHED", patience: float = 30.0) -> bool: ...
+
+
+OpenRun: TypeAlias = Callable[[int, Point], TrialRun]
+"""(number, point) -> the trial's run; one that a killed driver began is found again."""
+
+
+class Driver(tune.Callback, Stopper):
+    """Ray's callback for a study. It runs in the driver, the only process that tracks.
+
+    Args:
+        search: the searcher, which knows Optuna's trials and how they end.
+        wanted: trials of the whole study.
+        open_run: makes a trial's child run.
+        on_event: told of everything; may be None.
+    """
+
+    def __init__(self, search: StudySearch, wanted: int, open_run: OpenRun, on_event: OnEvent | None) -> None:
+        self.search, self.wanted, self.open_run, self.on_event = search, wanted, open_run, on_event
+        self.runs: dict[str, TrialRun] = {}
+        self.over = 0  # trials that ended in this session
+        self.hopeless: ObjectiveMissing | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Ray pickles callbacks into its own record, which is never read
+
+    # -- Ray's callback: parameter names must be exactly these -------------------------------------------------------
+
+    def on_trial_start(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
+        number = self._number(trial)
+        self.runs[trial.trial_id] = self.open_run(number, self._params(trial))
+        self._tell("start", trial)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[RayTrial], trial: RayTrial, result: dict[str, Any], **info: Any
+    ) -> None:
+        self.runs[trial.trial_id].log(result.pop("records", ()))
+        self._tell("report", trial, result)
+
+    def on_trial_complete(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
+        self._end(trial)
+
+    def on_trial_error(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
+        cause = _cause(trial)
+        if isinstance(cause, ObjectiveMissing):
+            self.hopeless = cause
+        self.search.fail(trial.trial_id, _one_line(cause))
+        self._end(trial, _text(trial))
+
+    # -- Ray's stopper -----------------------------------------------------------------------------------------------
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        """Whether going on makes no sense."""
+        return self.hopeless is not None
+
+    # -- ours --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the runs that are still open: their trials were cut short, and will be continued."""
+        for run in self.runs.values():
+            run.finish("KILLED", patience=0)
+        self.runs.clear()
+
+    def _end(self, trial: RayTrial, traceback: str = "") -> None:
+        self.over += 1
+        frozen = self._frozen(trial)
+        error = str(frozen.user_attrs.get("error", ""))
+        state = state_of(frozen)
+        run = self.runs.pop(trial.trial_id, None)
+        if run is None:  # it died before it began
+            run = self.open_run(self._number(trial), frozen.params)
+        run.tags({"pfl_ops.trial_state": state} | ({"pfl_ops.error": error} if error else {}))
+        if traceback:
+            run.text(traceback, "error.txt")
+        run.finish("FAILED" if error else "FINISHED", patience=0)
+        self._tell("end", trial, trial.last_result, state=state, error=error)
+
+    def _tell(self, kind: Any, trial: RayTrial, result: dict[str, Any] | None = None, **more: Any) -> None:
+        if self.on_event is None:
+            return
+        metrics = self.search.objective.metrics
+        result = result or {}
+        event = Event(
+            kind,
+            self.search.ledger.name,
+            self.wanted,
+            done=self.search.ledger.done(),
+            running=len(self.runs),
+            trial=self._number(trial),
+            round=int(result.get("round", 0)),
+            rounds=self.search.rounds,
+            values={m: float(result[m]) for m in metrics if m in result},
+            params=self._params(trial),
+            best=best_so_far(self.search),
+            **more,
+        )
+        self.on_event(event)
+
+    def _number(self, trial: RayTrial) -> int:
+        return self.search.ledger.number(self.search.optuna_trial(trial.trial_id).number)
+
+    def _frozen(self, trial: RayTrial) -> Any:
+        number = self.search.optuna_trial(trial.trial_id).number
+        return self.search.ledger.study.get_trials(deepcopy=False)[number]
+
+    def _params(self, trial: RayTrial) -> Point:
+        return dict(self._frozen(trial).params)
+
+
+def best_so_far(search: StudySearch) -> tuple[int, dict[str, float]] | None:
+    """(number, values) of the best complete trial of a single objective."""
+    best = search.ledger.best() if search.objective.single else []
+    return (best[0][0], {search.objective.metrics[0]: float(best[0][1].values[0])}) if best else None
+
+
+def _cause(trial: RayTrial) -> BaseException:
+    """What a trial really raised, under Ray's wrapping."""
+    try:
+        with open(trial.pickled_error_file, "rb") as file:
+            error = cloudpickle.load(file)
+    except Exception:  # one that can't be unpickled here still has its text
+        return RuntimeError((_text(trial).strip() or "unknown").splitlines()[-1])
+    if isinstance(error, RayActorError) and "creation task" in str(error):
+        return PflOpsError(f"the trial's process did not start: {str(error).strip().splitlines()[-1]}")
+    if isinstance(error, RayActorError):
+        return PflOpsError("the trial's process died, perhaps for lack of memory (fewer at once: --concurrency)")
+    return next(_chain(error), error)
+
+
+def _text(trial: RayTrial) -> str:
+    """Ray's whole account of a failure, colours removed."""
+    text = Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else ""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        yield from _chain(cause)
+        yield cause
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:500]
+    return text if isinstance(error, PflOpsError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,242 @@
+"""The study on disk: Optuna's storage, the only source of truth about which trials were made and how they ended."""
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+from filelock import FileLock, Timeout
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.tuning.objective import Objective
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+logging.getLogger("alembic").setLevel(logging.ERROR)
+
+DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+CONTINUES = "continues"  # a trial queued again: the number of the one that a kill cut short
+ERROR, REQUEUED, SETTINGS, OPENINGS = "error", "requeued", "pfl_ops", "openings"
+
+
+def storage(address: str) -> BaseStorage:
+    """Optuna's storage at an address: an SQL database (sqlite:///FILE, postgresql://...), or a journal, FILE.log.
+
+    Raises:
+        PflOpsError: it can't be opened.
+    """
+    journal = address.endswith((".log", ".journal")) and "://" not in address
+    if not journal and "://" not in address:
+        raise PflOpsError(f"study storage '{address}' must be sqlite:///FILE, another SQL address, or FILE.log")
+    try:
+        if journal:
+            return JournalStorage(JournalFileBackend(str(_made(address))))
+        if address.startswith("sqlite:///"):
+            file = _made(address.removeprefix("sqlite:///"))
+            return RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": 60}})
+        return RDBStorage(address, engine_kwargs={"pool_pre_ping": True})
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise PflOpsError(f"study storage '{hide(address)}' can't be opened: {reason}") from error
+
+
+def _made(name: str) -> Path:
+    """The file's absolute path; its folder is made."""
+    file = Path(name).expanduser().absolute()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file
+
+
+@contextlib.contextmanager
+def lock(folder: Path, name: str) -> Iterator[None]:
+    """Held while a study runs, so that nobody resumes a live one; a process that dies lets go of it.
+
+    Raises:
+        PflOpsError: another process runs this study.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = FileLock(folder / f".study-{name}.lock", timeout=0, thread_local=False)
+    owner = folder / f".study-{name}.owner"
+    try:
+        file.acquire()
+    except Timeout:
+        who = owner.read_text() if owner.exists() else "another process"
+        raise PflOpsError(f"study '{name}' is running ({who}); wait for it or stop it, or use another --name") from None
+    try:
+        owner.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        owner.unlink(missing_ok=True)
+        file.release()
+
+
+class Ledger:
+    """One study. Trials are counted as a reader counts them: one that was cut short and queued again is one trial.
+
+    Args:
+        name: the study's.
+        store: where it lies.
+        objective: what it optimises; none: as recorded (reading only).
+        settings: recorded when the study is new.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: BaseStorage,
+        objective: Objective | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name, self.store = name, store
+        known = {s.study_name: s for s in optuna.study.get_all_study_summaries(store, include_best_trial=False)}
+        self.new = name not in known
+        if self.new and objective is None:
+            raise (
+                unknown("study", name, known) if known else PflOpsError(f"no study named '{name}', and no other either")
+            )
+        if self.new:
+            assert objective is not None
+            self.study = optuna.create_study(storage=store, study_name=name, directions=_directions(objective))
+            self.study.set_user_attr(SETTINGS, dict(settings or {}))
+        else:
+            self.study = optuna.load_study(storage=store, study_name=name)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What was recorded when the study was new."""
+        return dict(self.study.user_attrs.get(SETTINGS, {}))
+
+    def remember(self, **settings: Any) -> None:
+        """Change what is recorded."""
+        self.study.set_user_attr(SETTINGS, {**self.settings, **settings})
+
+    def trials(self) -> list[tuple[int, FrozenTrial]]:
+        """(number, trial) of all but those that were cut short, by number; waiting ones included."""
+        raw = self.study.get_trials(deepcopy=False)
+        own = [t.number for t in raw if CONTINUES not in t.user_attrs]
+        count = {number: i for i, number in enumerate(own)}
+        pairs = [(count.get(t.user_attrs.get(CONTINUES, t.number), t.number), t) for t in raw if not _cut_short(t)]
+        return sorted(pairs, key=lambda pair: (pair[0], pair[1].number))
+
+    def number(self, optuna_number: int) -> int:
+        """The reader's number of a trial that Optuna counts as `optuna_number`."""
+        return next(n for n, t in self.trials() if t.number == optuna_number)
+
+    def done(self) -> int:
+        """How many trials have a result: complete or pruned."""
+        return sum(t.state in DONE for _, t in self.trials())
+
+    def begun(self) -> bool:
+        """Whether a trial was ever started."""
+        return any(t.state is not TrialState.WAITING for _, t in self.trials())
+
+    def enqueue(self, points: Sequence[Mapping[str, Any]]) -> None:
+        """Points to try before anything is sampled."""
+        for point in points:
+            self.study.enqueue_trial(dict(point))
+
+    def recover(self) -> int:
+        """After a kill: trials that still say RUNNING are told FAIL and queued again with their parameters.
+
+        Returns:
+            how many.
+        """
+        raw = self.study.get_trials(deepcopy=False)
+        running = [t for t in raw if t.state is TrialState.RUNNING]
+        queued = {t.user_attrs.get(CONTINUES) for t in raw if t.state is TrialState.WAITING}
+        for trial in running:
+            first = trial.user_attrs.get(CONTINUES, trial.number)
+            self.store.set_trial_user_attr(trial._trial_id, REQUEUED, True)
+            if first not in queued:  # a kill may have come between the next two lines
+                self.study.enqueue_trial(trial.params, {CONTINUES: first})
+            self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        return len(running)
+
+    def best(self) -> list[tuple[int, FrozenTrial]]:
+        """The best complete trial, or the Pareto front of several objectives; empty: none is complete."""
+        if not any(t.state is TrialState.COMPLETE for _, t in self.trials()):
+            return []
+        numbers = {t.number for t in self.study.best_trials}
+        front = [(n, t) for n, t in self.trials() if t.number in numbers]
+        return front if len(self.study.directions) > 1 else front[:1]
+
+    def chosen(self) -> tuple[int, FrozenTrial] | None:
+        """The trial whose configuration is tested.
+
+        Of a Pareto front, the point nearest to the ideal one (the best of each objective), each objective in units of
+        its spread over the front.
+        """
+        front = self.best()
+        if len(front) < 2:
+            return front[0] if front else None
+        values = pd.DataFrame([t.values for _, t in front])
+        for i, direction in enumerate(self.study.directions):
+            values[i] *= -1 if direction is StudyDirection.MAXIMIZE else 1
+        spread = (values.max() - values.min()).replace(0.0, 1.0)
+        distance = (((values - values.min()) / spread) ** 2).sum(axis=1)
+        return front[int(distance.to_numpy().argmin())]
+
+    def table(self, metrics: Sequence[str]) -> pd.DataFrame:
+        """One row a trial: trial, state, rounds, the metrics, seconds, the parameters, error."""
+        rows = []
+        for number, t in self.trials():
+            if t.state is TrialState.WAITING:
+                continue
+            values = list(t.values or []) or [None] * len(metrics)
+            seconds = t.duration.total_seconds() if t.duration else None
+            rows.append(
+                {"trial": number, "state": state_of(t), "rounds": t.user_attrs.get("rounds", 0)}
+                | dict(zip(metrics, values, strict=True))
+                | {"seconds": seconds, **t.params, "error": t.user_attrs.get(ERROR, "")}
+            )
+        columns = ["trial", "state", "rounds", *metrics, "seconds"]
+        table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*columns, "error"])
+        return table[[*columns, *(c for c in table.columns if c not in {*columns, "error"}), "error"]]
+
+    def curves(self) -> dict[int, dict[int, float]]:
+        """{round: value} of each trial with a result, by Optuna's number: what fills ASHA's rungs."""
+        return {t.number: dict(t.intermediate_values) for _, t in self.trials() if t.state in DONE}
+
+    def openings(self) -> list[dict[str, Any]]:
+        """Each time that the test data were opened for a choice of this study: {trial, params, seeds, time}."""
+        return list(self.study.user_attrs.get(OPENINGS, []))
+
+    def open_test(self, trial: int, params: Mapping[str, Any], seeds: Sequence[int]) -> int:
+        """Record that the test data are opened for a choice; the same choice with the same seeds counts once.
+
+        Returns:
+            how many times they were opened for this study.
+        """
+        opened = self.openings()
+        if not any(o["params"] == dict(params) and set(seeds) <= set(o["seeds"]) for o in opened):
+            opened.append({"trial": trial, "params": dict(params), "seeds": list(seeds), "time": int(time.time())})
+            self.study.set_user_attr(OPENINGS, opened)
+        return len(opened)
+
+
+def state_of(trial: FrozenTrial) -> str:
+    """complete, pruned, failed or running."""
+    return "failed" if trial.state is TrialState.FAIL else trial.state.name.lower()
+
+
+def _cut_short(trial: FrozenTrial) -> bool:
+    return bool(trial.user_attrs.get(REQUEUED))
+
+
+def _directions(objective: Objective) -> list[StudyDirection]:
+    return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in objective.modes]
+
+
+def hide(address: str) -> str:
+    """The address without a password."""
+    scheme, _, rest = address.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -1,0 +1,87 @@
+"""What a study optimises: names among the tracked keys, and in which direction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from pfl_ops import metrics
+from pfl_ops.errors import PflOpsError, nearest
+
+if TYPE_CHECKING:
+    from pfl_ops.experiment import Experiment
+
+Mode: TypeAlias = Literal["max", "min"]
+
+SMALLER_IS_BETTER = ("std", "loss", "lr", "bytes", "seconds", "mib")
+COSTS = ("up_bytes", "down_bytes", "train_seconds", "eval_seconds", "samples_per_second", "peak_mib")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One metric, or several at once.
+
+    Attributes:
+        metrics: tracked keys. modes: "max" or "min" for each.
+    """
+
+    metrics: tuple[str, ...]
+    modes: tuple[Mode, ...]
+
+    @property
+    def single(self) -> bool:
+        """Whether there is only one, so that bad trials can be stopped early."""
+        return len(self.metrics) == 1
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages that a trial has to evaluate for it."""
+        return tuple(s for s in metrics.STAGES if any(s in metric.split("/") for metric in self.metrics))
+
+
+def allowed(experiment: "Experiment") -> list[str]:
+    """Every key that a trial of this experiment may track, as far as names can tell (a method may lack a stage)."""
+    evaluation = experiment.evaluation
+    keys: dict[str, float] = {}
+    for stage in metrics.STAGES:
+        for view in ("local", "global", *map(metrics.synthetic_view, evaluation.synthetic)):
+            keys |= metrics.tracked(stage, "validation", view, [0.0], evaluation.eps)
+    return [*metrics.with_acc(keys), "train/loss", *(f"cost/{cost}" for cost in COSTS)]
+
+
+def objective(
+    experiment: "Experiment", metric: str | Sequence[str], mode: str | Sequence[str] | None = None
+) -> Objective:
+    """The objective, checked: a mistyped metric would otherwise end the whole study at its first report.
+
+    Args:
+        experiment: the study's.
+        metric: one key or several.
+        mode: "max" or "min", one for each metric or one for all; none: what is better for that key.
+    Raises:
+        PflOpsError: no such key, with the nearest; or no such mode.
+    """
+    wanted = (metric,) if isinstance(metric, str) else tuple(metric)
+    keys = allowed(experiment)
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise PflOpsError("give one metric, or several different ones")
+    for name in wanted:
+        if name.startswith("test/"):
+            raise PflOpsError(f"'{name}': tuning never sees the test data; did you mean 'val/{name[5:]}'?")
+        if name not in keys:
+            close = nearest(name, keys)
+            hint = f"did you mean '{close}'?" if close else f"for example {', '.join(keys[:3])}"
+            raise PflOpsError(f"no metric named '{name}' for this experiment; {hint}")
+    given = [mode] * len(wanted) if isinstance(mode, str) or mode is None else list(mode)
+    if len(given) != len(wanted):
+        raise PflOpsError(f"{len(wanted)} metrics need as many modes, or one for all; got {len(given)}")
+    modes: list[Mode] = []
+    for name, one in zip(wanted, given, strict=True):
+        if one not in ("max", "min", None):
+            raise PflOpsError(f"mode must be max or min, got '{one}'")
+        modes.append("min" if (one or _better(name)) == "min" else "max")
+    return Objective(wanted, tuple(modes))
+
+
+def _better(metric: str) -> Mode:
+    last = metric.rpartition("/")[2]
+    return "max" if last == "samples_per_second" or not last.endswith(SMALLER_IS_BETTER) else "min"

@@ -1,0 +1,118 @@
+"""What defines a study: recorded with it, and compared when it is resumed."""
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pfl_ops import spaces
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.spaces import Space
+from pfl_ops.tuning.objective import Objective, objective
+
+Scheduler: TypeAlias = Literal["asha", "none"]
+
+TRIALS = 12
+METRIC = "val/L1/acc"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A study.
+
+    Attributes:
+        experiment: as trials run it, but for their points.
+        space: what is varied. objective: what is optimised.
+        scheduler: "asha" stops bad trials early. trials: how many are wanted, in all.
+    """
+
+    experiment: Experiment
+    space: Space
+    objective: Objective
+    scheduler: Scheduler = "asha"
+    trials: int = TRIALS
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        space: Space | str | Path | None = None,
+        trials: int | None = None,
+        metric: str | Sequence[str] | None = None,
+        mode: str | Sequence[str] | None = None,
+        scheduler: str | None = None,
+        hold: Collection[str] = (),
+    ) -> "Settings":
+        """Checked settings; every mistake that can be seen before the first trial is an error here."""
+        if trials is not None and trials < 1:
+            raise PflOpsError(f"trials must be >= 1, got {trials}")
+        if scheduler not in (None, "asha", "none"):
+            raise PflOpsError(f"scheduler must be asha or none, got '{scheduler}'")
+        fixed: dict[str, Any] = {"evaluation.split": "validation", "repetitions": 1}
+        if experiment.data.pooled and experiment.partition.seed is None:
+            fixed["partition.seed"] = experiment.seed  # else a trial would see what the finals are tested on
+        base = experiment.override(fixed)
+        goal = objective(base, metric or METRIC, mode)
+        if scheduler == "asha" and not goal.single:
+            raise PflOpsError(
+                "asha stops trials by one metric; several run to the end: --scheduler none, or leave it out"
+            )
+        varied = space if isinstance(space, Space) else spaces.read(space, experiment.algorithm.name)
+        by_steps = {"training.local_epochs"} if base.training.local_steps is not None else set()
+        varied = spaces.hold(varied, {*hold, *by_steps}, base)
+        spaces.check(varied, base)
+        choice: Scheduler = "none" if scheduler == "none" or not goal.single else "asha"
+        return cls(base, varied, goal, choice, trials or TRIALS)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Settings":
+        """As `as_dict` recorded them; a plug-in that they name must be loaded."""
+        return cls(
+            Experiment.model_validate(record["experiment"]),
+            spaces.from_dict(record["space"], record["space_source"]),
+            Objective(tuple(record["metrics"]), tuple(record["modes"])),
+            record["scheduler"],
+            record["trials"],
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for the study's own record and for a YAML artifact."""
+        return {
+            "experiment": self.experiment.resolved,
+            "space": self.space.as_yaml(),
+            "space_source": self.space.source,
+            "metrics": list(self.objective.metrics),
+            "modes": list(self.objective.modes),
+            "scheduler": self.scheduler,
+            "trials": self.trials,
+        }
+
+    @property
+    def full_every(self) -> int:
+        """Rounds between evaluations of every view: what ASHA's rungs are multiples of."""
+        return math.lcm(self.experiment.evaluation.every, self.experiment.evaluation.global_every)
+
+    def wanting(self, trials: int) -> "Settings":
+        """The same study with another number of trials."""
+        return replace(self, trials=trials)
+
+    def digest(self, data_dir: str | None) -> str:
+        """SHA-256 of all that may not change between a study's beginning and its resumption; trials may."""
+        parts = [self.experiment.digest(data_dir), self.space.digest, self.objective.metrics, self.objective.modes]
+        return hashlib.sha256(json.dumps([*parts, self.scheduler]).encode()).hexdigest()
+
+    def difference(self, other: "Settings") -> str:
+        """The first thing in which two studies differ, for a message; "": none that shows."""
+        mine, theirs = self.experiment.flat, other.experiment.flat
+        for path in [*theirs, *mine]:
+            if mine.get(path) != theirs.get(path):
+                return f"{path}={mine.get(path)}, not {theirs.get(path)}"
+        if self.space.digest != other.space.digest:
+            return f"another search space ({self.space.source})"
+        if self.objective != other.objective:
+            return f"metric {', '.join(self.objective.metrics)} ({', '.join(self.objective.modes)})"
+        return f"scheduler {self.scheduler}" if self.scheduler != other.scheduler else ""

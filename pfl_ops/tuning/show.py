@@ -1,0 +1,105 @@
+"""A study in the terminal: a small live table, or plain lines where the output is no terminal."""
+
+import sys
+import time
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pfl_ops.spaces.space import Point
+from pfl_ops.tuning.driver import Event
+
+LINES = 6  # trials shown: those that run, and the latest that ended
+
+
+class Show:
+    """Draws the events of a study; give it to `tune` as `on_event`, within `with`.
+
+    Args:
+        stream: where to; standard error, so that results alone are on standard output.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.console = Console(file=stream or sys.stderr)
+        self.live: Live | None = None
+        self.begun = time.monotonic()
+        self.last: Event | None = None
+        self.best = ""
+        self.running: dict[int, Event] = {}
+        self.ended: dict[int, Event] = {}
+
+    def __enter__(self) -> "Show":
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, refresh_per_second=2, transient=True, get_renderable=self._picture)
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+            self.live = None
+
+    def __call__(self, event: Event) -> None:
+        self.last = event
+        if event.best:
+            self.best = f", best {_values(event.best[1])} (trial {event.best[0]:03d})"
+        if event.trial is not None and event.kind in ("start", "report"):
+            self.running[event.trial] = event
+        elif event.trial is not None and event.kind == "end":
+            self.running.pop(event.trial, None)
+            self.ended[event.trial] = event
+        if not self.live and (line := self.line(event)):
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def line(self, event: Event) -> str:
+        """The event as one line; "" for those that say too little for one."""
+        trial = f"trial {event.trial:03d}" if event.trial is not None else ""
+        match event.kind:
+            case "begin":
+                return f"study {event.study}: {event.done} of {event.wanted} trials done"
+            case "start":
+                return f"{trial} starts: {_point(event.params)}"
+            case "end":
+                result = event.error or f"{_values(event.values)} after round {event.round}"
+                return f"{trial} {event.state}: {result} ({self._count(event)})"
+            case "test" | "final":
+                return f"test run {(event.trial or 0) + 1} {'starts' if event.kind == 'test' else 'is over'}"
+        return ""
+
+    def _count(self, event: Event) -> str:
+        return f"{event.done} of {event.wanted} done, {len(self.running)} running{self.best}"
+
+    def _picture(self) -> RenderableType:
+        if self.last is None:
+            return Text("starting Ray ...")
+        minutes, seconds = divmod(int(time.monotonic() - self.begun), 60)
+        now = self.line(self.last) if self.last.kind in ("test", "final") else self._count(self.last)
+        head = Text(f"{self.last.study}  {minutes}:{seconds:02d}  {now}", no_wrap=True, overflow="ellipsis")
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for title in ("trial", "state", "round", "value"):
+            table.add_column(title, no_wrap=True)
+        table.add_column("settings", no_wrap=True, overflow="ellipsis")
+        running = [self.running[n] for n in sorted(self.running)]
+        ended = list(self.ended.values())[-max(1, LINES - len(running)) :]
+        for e in [*ended, *running]:
+            cells = (f"{e.trial:03d}", e.state or "running", f"{e.round}/{e.rounds}", _numbers(e.values))
+            table.add_row(*cells, Text(e.error or _point(e.params)))  # Text: square brackets are no markup here
+        return Group(head, table)
+
+
+def _numbers(values: dict[str, float]) -> str:
+    return " ".join(f"{value:.4f}" for value in values.values())
+
+
+def _values(values: dict[str, float]) -> str:
+    return ", ".join(f"{key} {value:.4f}" for key, value in values.items())
+
+
+def _point(point: Point) -> str:
+    """The settings by their last names: lr=0.01 kind=adaptive."""
+    short = [f"{k.rpartition('.')[2]}={v:.3g}" if isinstance(v, float) else f"{k.rpartition('.')[2]}={v}"
+             for k, v in point.items()]  # fmt: skip
+    return " ".join(short)

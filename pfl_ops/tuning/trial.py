@@ -1,0 +1,200 @@
+"""A trial: one repetition of the experiment with a point of the space put in, reported round by round.
+
+This runs in Ray's processes, which may live on another machine: everything that it needs travels as plain values.
+"""
+
+import gc
+import math
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from filelock import FileLock
+from ray import tune
+
+from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.federation.settings import Execution
+from pfl_ops.registry import file_digest, load_plugin, plugins
+from pfl_ops.spaces import Point
+from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.resources import Share
+
+MEMORY_SHARE = 0.9  # of a trial's share of a GPU; the rest is for CUDA itself, once a process
+
+
+class Record(Protocol):
+    """One finished round, as the engine gives it."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
+    @property
+    def time(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A record on its way from a trial to the driver."""
+
+    round: int
+    metrics: dict[str, float]
+    time: int
+
+
+class ObjectiveMissing(PflOpsError):
+    """A trial was evaluated and the objective was not among the results; no other trial will have it either."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all trials of a study share.
+
+    Attributes:
+        experiment: every setting, nested; a trial puts its point into it.
+        objective: what is reported. rounds: of a whole trial. full_every: rounds between evaluations of everything.
+        home: the work folder, absolute: checkpoints lie there. data_dir: as the driver has it.
+        joined: on a cluster, where each machine's own data folder (`PFL_OPS_DATA`) comes first.
+        data_digest: SHA-256 of the data set's content.
+        execution: where and how to compute. share: what a trial gets.
+        plugins: (digest, file, source text) of each plug-in file.
+    """
+
+    experiment: dict[str, Any]
+    objective: Objective
+    rounds: int
+    full_every: int
+    home: str
+    data_dir: str | None
+    joined: bool
+    data_digest: str
+    execution: Execution
+    share: Share
+    plugins: tuple[tuple[str, str, str], ...] = field(default=())
+
+    @property
+    def data_folder(self) -> str | None:
+        """Where this machine has its data."""
+        return (os.environ.get("PFL_OPS_DATA") if self.joined else None) or self.data_dir
+
+
+Records: TypeAlias = Callable[[Point, Context], Iterator[Record]]
+"""What a trial runs: a module-level function, since it travels. `simulate` is the real one."""
+
+
+def simulate(point: Point, context: Context) -> Iterator[Record]:
+    """The experiment with `point` put in, from the last checkpoint of that very configuration if there is one."""
+    load_plugins(context.plugins)
+    from pfl_ops import runs
+    from pfl_ops.experiment import Experiment
+
+    experiment = Experiment.model_validate(context.experiment).override(point)
+    check_data(experiment, context)
+    checkpoints = Path(context.home, "checkpoints")
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    # Two trials may draw the same point: the second waits, and then reads the first one's checkpoint.
+    with FileLock(checkpoints / f".{experiment.digest(context.data_folder)}.lock"):
+        yield from runs.simulate(
+            experiment,
+            home=context.home,
+            data_dir=context.data_folder,
+            execution=context.execution,
+            sealed=True,
+            stages=context.objective.stages,
+        )
+
+
+class FederationTrial(tune.Trainable):
+    """Ray's side of a trial: each step runs on to the next round in which every objective was evaluated."""
+
+    def setup(self, config: dict[str, Any], context: Context | None = None, records: Records | None = None) -> None:
+        assert context is not None and records is not None
+        self.context, self.make = context, records
+        prepare(context)
+        self.records = self.make(dict(config), context)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Another trial in the same process: nothing of the last one stays."""
+        self.cleanup()
+        prepare(self.context)
+        self.records = self.make(dict(new_config), self.context)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        metrics, since = self.context.objective.metrics, []
+        for record in self.records:
+            since.append(Reported(record.round, dict(record.metrics), record.time))
+            if all(metric in record.metrics for metric in metrics):
+                values = {metric: float(record.metrics[metric]) for metric in metrics}
+                last = record.round >= self.context.rounds
+                if last:
+                    self.cleanup(to_the_end=True)
+                over = last or not all(map(math.isfinite, values.values()))
+                return {"round": record.round, **values, "records": since, "done": over}
+            self._expect(record)
+        raise RuntimeError(f"the simulation ended after {since[-1].round if since else 'no'} rounds")
+
+    def _expect(self, record: Record) -> None:
+        """Fail at the first full evaluation without the objective rather than after the last round."""
+        full = record.round >= self.context.rounds or (record.round and record.round % self.context.full_every == 0)
+        if full:
+            missing = next(m for m in self.context.objective.metrics if m not in record.metrics)
+            close = nearest(missing, record.metrics)
+            raise ObjectiveMissing(
+                f"'{missing}' is not measured in this experiment (round {record.round} has no such value)"
+                + (f"; did you mean '{close}'?" if close else "")
+            )
+
+    def cleanup(self, to_the_end: bool = False) -> None:
+        for _ in self.records if to_the_end else ():  # the simulation closes its checkpoint
+            pass
+        close = getattr(getattr(self, "records", None), "close", None)
+        if close is not None:  # a generator: it lets go of its locks and files
+            close()
+        self.records = iter(())
+        gc.collect()
+
+
+def prepare(context: Context) -> None:
+    """Put this process within its share: threads, and memory of the GPU, which Ray itself doesn't limit."""
+    import torch
+
+    torch.set_num_threads(context.execution.threads or context.share.threads)
+    if context.share.gpus and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        fraction = min(1.0, context.share.gpus) * MEMORY_SHARE
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+
+def check_data(experiment: Any, context: Context) -> None:
+    """Refuse another machine's data set of the same name and other content."""
+    from pfl_ops.data.datasets import load
+
+    found = load(experiment.data, data_dir=context.data_folder, sealed=True).digest
+    if found != context.data_digest:
+        raise PflOpsError(
+            f"{experiment.data.name} on {platform.node()} ({context.data_folder or 'the default data folder'}) "
+            f"is not the driver's: digest {found[:12]}, expected {context.data_digest[:12]}"
+        )
+
+
+def pack_plugins() -> tuple[tuple[str, str, str], ...]:
+    """The plug-in files loaded in this process, with their source: another machine may not have them."""
+    return tuple((digest, str(path), path.read_bytes().decode()) for digest, path in plugins().items())
+
+
+def load_plugins(packed: tuple[tuple[str, str, str], ...]) -> None:
+    """Load what `pack_plugins` packed: from the same file if it is here and unchanged, else from the text."""
+    for digest, name, source in packed:
+        if digest in plugins():
+            continue
+        path = Path(name)
+        if not path.is_file() or file_digest(path) != digest:
+            path = Path(tempfile.mkdtemp(prefix="pfl-plugin-")) / path.name
+            path.write_bytes(source.encode())
+        load_plugin(path)

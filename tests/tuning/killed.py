@@ -1,0 +1,39 @@
+"""A driver to be killed: `python killed.py HOME [--resume]`."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+if __name__ == "__main__":
+    from tuning_fake import records, toy
+
+    from pfl_ops import spaces
+    from pfl_ops.errors import PflOpsError
+    from pfl_ops.tuning import Show, StudyInterrupted, tune
+
+    points = [{"algorithm.x": x, "algorithm.pause": 0.3} for x in (0.5, 0.7, 0.6, 0.8)]
+    parameters = spaces.parse("algorithm.x: {float: [0, 1]}\nalgorithm.pause: {float: [0.3, 0.3]}").as_yaml()
+    space = spaces.from_dict({**parameters, "first": points})
+    try:
+        with Show() as show:
+            tune(
+                toy(),
+                space=space,
+                trials=4,
+                name="killed",
+                home=sys.argv[1],
+                concurrency=1 if "--resume" in sys.argv else 2,
+                scheduler="none",
+                resume="--resume" in sys.argv,
+                records=records,
+                final=lambda experiment, name, session: name,
+                on_event=show,
+            )
+    except StudyInterrupted as error:
+        print(error, file=sys.stderr)
+        sys.exit(130)
+    except PflOpsError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

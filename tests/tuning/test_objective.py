@@ -1,0 +1,44 @@
+"""A metric that no trial will report is refused before the first one."""
+
+import pytest
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tuning.objective import Objective, allowed, objective
+
+
+def test_the_better_direction_is_known(experiment):
+    assert objective(experiment, "val/L1/acc") == Objective(("val/L1/acc",), ("max",))
+    wanted = ["val/L1/local/std", "train/loss", "cost/up_bytes", "cost/samples_per_second", "val/G/global/mean"]
+    assert objective(experiment, wanted).modes == ("min", "min", "min", "max", "max")
+    assert objective(experiment, ["val/L1/acc", "train/loss"], "max").modes == ("max", "max")
+    assert objective(experiment, ["val/L1/acc", "train/loss"], ["min", "max"]).modes == ("min", "max")
+
+
+def test_only_the_objective_s_stages_are_evaluated(experiment):
+    assert objective(experiment, ["val/L1/acc", "val/G/global/mean"]).stages == ("L1", "G")
+    assert objective(experiment, "train/loss").stages == ()
+
+
+def test_names_follow_the_experiment(experiment):
+    assert "val/L1/synthetic_50/mean" not in allowed(experiment)
+    other = experiment.override({"evaluation.synthetic": [50], "evaluation.eps": 0.8})
+    assert {"val/L1/synthetic_50/mean", "val/L2/local/rho_80", "val/G/acc"} <= set(allowed(other))
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "message"),
+    [
+        ("val/L1/ac", None, "no metric named 'val/L1/ac' for this experiment; did you mean 'val/L1/acc'?"),
+        ("L1/acc", None, "did you mean 'val/L1/acc'?"),
+        ("xyzzy", None, "for example val/L1/"),
+        ("test/L1/acc", None, "tuning never sees the test data; did you mean 'val/L1/acc'?"),
+        (["val/L1/acc", "val/L1/acc"], None, "several different ones"),
+        ([], None, "give one metric"),
+        ("val/L1/acc", "maximum", "mode must be max or min, got 'maximum'"),
+        (["val/L1/acc", "train/loss"], ["max"], "2 metrics need as many modes, or one for all; got 1"),
+    ],
+)
+def test_what_is_wrong_is_said(experiment, metric, mode, message):
+    with pytest.raises(PflOpsError) as caught:
+        objective(experiment, metric, mode)
+    assert message in str(caught.value)

@@ -1,0 +1,174 @@
+"""Whole studies on a real Ray, with trials that cost nothing."""
+
+from types import SimpleNamespace
+
+import pytest
+from tuning_fake import records, toy
+
+from pfl_ops import spaces
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tracking import Store
+from pfl_ops.tuning import tune
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
+
+
+def space_of(*points, parameters="algorithm.x: {float: [0, 1]}"):
+    text = f"{parameters}\nalgorithm.behaviour: {{choice: [ok, raise, nan, die, silent, meet]}}\n"
+    return spaces.from_dict({**spaces.parse(text).as_yaml(), "first": list(points)}, "toy.yaml")
+
+
+def at(x, behaviour="ok"):
+    return {"algorithm.x": x, "algorithm.behaviour": behaviour}
+
+
+@pytest.fixture
+def run(home):
+    """`tune` with the fake parts; the result has the events and the test runs asked for."""
+
+    def go(experiment, space, **settings):
+        events, finals = [], []
+
+        def final(experiment, name, session):
+            finals.append((name, experiment))
+            return name
+
+        study = tune(
+            experiment, space=space, home=home, records=records, final=final, on_event=events.append, **settings
+        )
+        return SimpleNamespace(study=study, events=events, finals=finals)
+
+    return go
+
+
+def test_a_study_with_every_kind_of_end(run, home, capfd):
+    """One trial at a time: 0.5 sets the rungs, 0.1 falls at the first, three fail in three ways, 0.8 wins."""
+    points = [at(0.5), at(0.1), at(0.9, "raise"), at(0.95, "nan"), at(0.9, "die"), at(0.8)]
+    space = space_of(*points)
+    settings = {"trials": 6, "concurrency": 1, "final_repetitions": 2}
+    done = run(toy(repetitions=3, seed=5), space, **settings)
+    study = done.study
+
+    assert study.table["state"].tolist() == ["complete", "pruned", "failed", "failed", "failed", "complete"]
+    assert study.table["rounds"].tolist()[:2] == [9, 1]
+    errors = study.table["error"].tolist()
+    assert errors[2] == "ValueError: loss went through the roof"
+    assert errors[3] == "val/L1/acc is nan after round 1"
+    assert errors[4].startswith("the trial's process died")
+    assert (study.best, study.trial, study.values) == (at(0.8), 5, {"val/L1/acc": pytest.approx(0.8)})
+
+    out, err = capfd.readouterr()
+    assert out == "" and "Traceback" not in err  # Ray's and Tune's own messages stay out of the terminal
+
+    # the test data are opened once, for the choice, with the seeds 5 and 6
+    assert [name for name, _ in done.finals] == ["final-seed5", "final-seed6"]
+    tested = done.finals[1][1]
+    assert (tested.evaluation.split, tested.algorithm.x, tested.seed, tested.repetitions) == ("test", 0.8, 6, 1)
+    assert study.openings == 1
+
+    # who watches sees it all
+    ends = [(e.trial, e.state) for e in done.events if e.kind == "end"]
+    assert ends == [(0, "complete"), (1, "pruned"), (2, "failed"), (3, "failed"), (4, "failed"), (5, "complete")]
+    assert done.events[0].kind == "begin" and max(e.running for e in done.events) == 1
+    assert done.events[-1].kind == "final"
+
+    # MLflow has a study with six children, each with all the rounds that it ran
+    with Store.open(home) as store:
+        parent, *children = store.runs(study.name)
+        assert (parent.name, parent.status, parent.run_id) == ("study", "FINISHED", study.run_id)
+        assert parent.tags["pfl_ops.best_trial"] == "trial-005" and parent.tags["pfl_ops.test_openings"] == "1"
+        assert [c.name for c in children] == [f"trial-{i:03d}" for i in range(6)]
+        assert [c.status for c in children] == ["FINISHED", "FINISHED", "FAILED", "FAILED", "FAILED", "FINISHED"]
+        assert all(c.parent == parent.run_id for c in children)
+        assert children[2].tags["pfl_ops.error"] == errors[2]
+        assert "tuning_fake.py" in store.download(children[2].run_id, "error.txt").read_text()
+        assert children[0].params["algorithm.x"] == "0.5"
+        assert children[0].params["evaluation.split"] == "validation"
+        assert children[0].tags["pfl_ops.study"] == study.name
+        assert store.history(children[5].run_id)["train/loss"].tolist() == pytest.approx(
+            [1 - 0.8 * t / 9 for t in range(10)]
+        )
+        assert len(store.history(children[1].run_id)) == 2
+        assert "evaluation:\n" in store.download(parent.run_id, "best.yaml").read_text()
+        pids = [c.metrics["pid"] for c in children]
+    assert pids[0] == pids[1] == pids[2] and pids[5] != pids[0]  # one process for trials until one dies
+
+    # asked again: it has 3 results of 6, so going on must be meant
+    with pytest.raises(PflOpsError, match="exists, 3 of 6 trials have a result; go on with --resume"):
+        run(toy(repetitions=3, seed=5), space, **settings)
+    # three of three wanted: nothing is run; the same choice is not opened again
+    again = run(toy(repetitions=3, seed=5), space, **{**settings, "trials": 3})
+    assert not [e for e in again.events if e.kind in ("begin", "start")]
+    assert again.study.openings == 1 and again.study.best == study.best
+    # another configuration under the same name is another study
+    with pytest.raises(PflOpsError, match=r"was begun with other settings \(now seed=6, not 5\)"):
+        run(toy(repetitions=3, seed=6), space, name=study.name, resume=True)
+    with pytest.raises(PflOpsError, match="another search space"):
+        run(toy(repetitions=3, seed=5), space_of(at(0.2)), name=study.name, resume=True)
+
+
+def test_four_quarters_of_one_gpu_run_at_once(run):
+    """Ray was told of one logical GPU; the machine needs none. Each trial waits for three others to be there."""
+    points = [at(0.1 * i, "meet") for i in range(1, 5)]
+    shares = {"cpus_per_trial": 0.5, "gpus_per_trial": 0.25}
+    done = run(toy(), space_of(*points), trials=4, scheduler="none", final_repetitions=0, **shares)
+    assert done.study.table["state"].tolist() == ["complete"] * 4
+    assert max(e.running for e in done.events) == 4
+    assert done.study.openings == 0 and done.finals == []
+
+
+def test_several_objectives_give_a_front_and_stop_nothing(run):
+    """L1's accuracy grows with x, G's falls: everything is on the front, and the middle is nearest to the ideal."""
+    metrics = ["val/L1/acc", "val/G/global/mean"]
+    done = run(toy(), space_of(at(0.1), at(0.5), at(0.9)), trials=3, metric=metrics, concurrency=1)
+    assert done.study.table["state"].tolist() == ["complete"] * 3
+    assert sorted(done.study.pareto["val/G/global/mean"]) == pytest.approx([0.1, 0.5, 0.9])
+    assert done.study.best == at(0.5)
+
+
+def test_an_objective_that_is_never_measured_ends_the_study_at_once(run):
+    with pytest.raises(PflOpsError, match="'val/L1/acc' is not measured in this experiment"):
+        run(toy(), space_of(at(0.1, "silent")), trials=9, concurrency=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"metric": "val/L1/ac"}, "did you mean 'val/L1/acc'?"),
+        ({"trials": 0}, "trials must be >= 1"),
+        ({"scheduler": "median"}, "scheduler must be asha or none, got 'median'"),
+        ({"metric": ["val/L1/acc", "train/loss"], "scheduler": "asha"}, "asha stops trials by one metric"),
+        (
+            {"space": spaces.parse("training.l: {float: [0, 1]}", "my.yaml")},
+            "my.yaml: training.l: the experiment has no",
+        ),
+        ({"gpus_per_trial": 1.5}, "whole number, got 1.5"),
+        ({"cpus_per_trial": 64}, "no machine of this Ray has 64 CPUs"),
+        ({"final_repetitions": -1}, "final repetitions >= 0"),
+        ({"resume": True, "name": "nobody"}, "no study named 'nobody'"),
+        ({"name": "../x"}, "a study's name is made of letters"),
+        ({"storage": "nowhere"}, "must be sqlite:///FILE"),
+    ],
+)
+def test_what_can_t_work_is_refused_before_the_first_trial(home, settings, message):
+    def never(point, context):
+        raise AssertionError
+
+    with pytest.raises(PflOpsError) as caught:
+        tune(toy(seed=99), **{"space": space_of(), "home": home, "records": never, **settings})
+    assert message in str(caught.value)
+
+
+def test_local_steps_are_not_undone_by_a_space_of_epochs():
+    from pfl_ops.tuning import Settings
+
+    by_steps = toy(**{"training.local_steps": 8})
+    space = spaces.parse("training.lr: {float: [0.1, 1]}\ntraining.local_epochs: {int: [1, 3]}")
+    assert [p.key for p in Settings.of(by_steps, space).space.parameters] == ["training.lr"]
+
+
+def test_a_pooled_data_set_is_split_the_same_way_for_trials_and_test():
+    from pfl_ops.tuning import Settings
+
+    pooled = toy(seed=7, **{"data.pooled": True})
+    assert Settings.of(pooled, space_of()).experiment.partition.seed == 7

@@ -1,0 +1,73 @@
+"""A method and a simulation of it that cost nothing and keep checkpoints as the real one does."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pfl_ops.experiment import Experiment
+from pfl_ops.registry import load_plugin
+from pfl_ops.spaces import Point
+from pfl_ops.tuning.trial import Context, Reported, check_data, load_plugins
+
+
+def toy(rounds: int = 9, **settings: object) -> Experiment:
+    """The toy experiment: everything is evaluated in every round, so rungs are 1, 3, 9."""
+    load_plugin(Path(__file__).parent / "toy.py")
+    return Experiment.of("toy", rounds=rounds, **{"evaluation.global_every": 1, **settings})
+
+
+def records(point: Point, context: Context) -> Iterator[Reported]:
+    """val/L1/acc rises to x over the rounds; a checkpoint each round, from which the next attempt goes on."""
+    load_plugins(context.plugins)
+    experiment = Experiment.model_validate(context.experiment).override(point)
+    toy = experiment.algorithm
+    file = Path(context.home, "checkpoints", f"{experiment.digest()[:16]}.json")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    done = json.loads(file.read_text()) if file.exists() else []
+    if toy.behaviour == "meet":
+        _meet(Path(context.home, "met"), 4)
+    for old in done:
+        yield Reported(**{**old, "metrics": _numbers(old["metrics"])})
+    for t in range(len(done), context.rounds + 1):
+        time.sleep(toy.pause)
+        if toy.behaviour == "raise" and t == 3:
+            raise ValueError("loss went\nthrough the roof")
+        if toy.behaviour == "die" and t == 3:
+            os._exit(1)
+        score = toy.x * t / context.rounds
+        metrics = {"train/loss": 1 - score, "node": 0.0, "pid": float(os.getpid())}
+        if t % context.full_every == 0 and toy.behaviour != "silent":
+            metrics["val/L1/acc"] = float("nan") if toy.behaviour == "nan" and t else score
+            metrics["val/G/global/mean"] = 1 - toy.x
+        record = Reported(t, metrics, 1_700_000_000_000 + t)
+        done.append({"round": t, "metrics": metrics, "time": record.time})
+        new = file.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps(done))
+        new.replace(file)
+        yield record
+
+
+def _meet(folder: Path, number: int) -> None:
+    """Wait until so many trials are here at once."""
+    folder.mkdir(exist_ok=True)
+    (folder / str(os.getpid())).touch()
+    deadline = time.monotonic() + 120
+    while len(list(folder.iterdir())) < number:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"only {len(list(folder.iterdir()))} of {number} trials run at once")
+        time.sleep(0.1)
+
+
+def records_of_a_node(point: Point, context: Context) -> Iterator[Reported]:
+    """As `records`, after a look at this machine's data; `node` is the number at the end of their folder's name."""
+    load_plugins(context.plugins)
+    check_data(Experiment.model_validate(context.experiment).override(point), context)
+    for record in records(point, context):
+        folder = str(context.data_folder)
+        yield Reported(record.round, {**record.metrics, "node": float(folder[-1])}, record.time)
+
+
+def _numbers(metrics: dict[str, float]) -> dict[str, float]:
+    return {key: float(value) for key, value in metrics.items()}
