@@ -1,0 +1,79 @@
+"""The Typer application: one line for what a user can mend, a traceback for `--debug`, 130 for Ctrl-C."""
+
+import re
+import sys
+import traceback
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from pfl_ops.errors import PflOpsError
+
+DEBUG = "--debug"
+
+
+class Group(TyperGroup):
+    """The top command. Errors end here: `pfl-ops: <message>` on stderr, exit code 2, nothing on stdout."""
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Run a command line and exit: 0, 2 for an error the user can mend, 130 for Ctrl-C."""
+        given = args[0] if args else kwargs.pop("args", None)
+        line = list(sys.argv[1:] if given is None else given)
+        debug = DEBUG in line  # anywhere on the line, so that it can be added to a command that just failed
+        kwargs |= {"args": [a for a in line if a != DEBUG], "standalone_mode": False, "prog_name": "pfl-ops"}
+        try:
+            code = super().main(**kwargs)
+        except (PflOpsError, OSError) as error:
+            code = _say(str(error), debug)
+        except typer.TyperException as error:  # an unknown flag, a missing argument
+            code = _say(_plain(error), debug)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(message: str, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    typer.echo("pfl-ops: " + message.strip().replace("\n", "\n         "), err=True)
+    return 2
+
+
+def _plain(error: typer.TyperException) -> str:
+    """Click's message in our form: no capital, the nearest flag as a question, and where to look."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    message = re.sub(r"\s*\(Possible options: ([^,)]+).*\)$", r". Did you mean '\1'?", message)
+    context = getattr(error, "ctx", None)
+    return f"{message[:1].lower()}{message[1:]} ({context.command_path if context else 'pfl-ops'} --help)"
+
+
+app = typer.Typer(
+    name="pfl-ops",
+    cls=Group,
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    help="Simulate, tune and compare methods of personalised federated learning.",
+    epilog="Start with: pfl-ops tune fliu --dataset digits",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import pfl_ops
+
+        typer.echo(f"pfl-ops {pfl_ops.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option(DEBUG, help="Show the traceback of an error; works anywhere on the line.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

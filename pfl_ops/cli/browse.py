@@ -1,0 +1,156 @@
+"""`pfl-ops list`, `show`, `partition` and `ui`: commands that look, and train nothing."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pfl_ops.cli.names import KINDS, completion, known, names_of
+from pfl_ops.cli.options import (
+    DataDir,
+    Plugins,
+    Sets,
+    TrackingUri,
+    experiment_of,
+    load_plugins,
+    with_flags,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pfl_ops.data.clients import Clients
+
+MANY_CLASSES = 20  # more columns than these are not printed one by one
+
+
+def _every_name() -> list[str]:
+    return sorted({name for kind in KINDS for name in known(kind)})
+
+
+def list_(
+    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), autocompletion=completion(lambda: KINDS))],
+    *,
+    plugin: Plugins = [],  # noqa: B006  (Typer copies it)
+) -> None:
+    """List what there is."""
+    from pfl_ops.cli.show import show_list
+
+    load_plugins(plugin)
+    show_list(kind)
+
+
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion(_every_name))],
+    *,
+    plugin: Plugins = [],  # noqa: B006
+) -> None:
+    """Show one thing: source, equation, settings with symbol, default and range, search space."""
+    from pfl_ops.cli.show import show_name
+
+    load_plugins(plugin)
+    show_name(name)
+
+
+@with_flags("dataset", "train-size", "clients", "alpha", "seed")
+def partition(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|file:PATH", autocompletion=completion(names_of("partitions")), help="How to divide."
+        ),
+    ],
+    *,
+    sets: Sets = [],  # noqa: B006
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw it: a row a client, stacked classes.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FOLDER", help="Write it, to use again as --partition file:FOLDER.")
+    ] = None,
+    data_dir: DataDir = None,
+    plugin: Plugins = [],  # noqa: B006
+    **flags: str | None,
+) -> None:
+    """Divide a data set over clients, and print who holds what."""
+    from pfl_ops.cli.output import out, say
+    from pfl_ops.data.clients import build_clients
+    from pfl_ops.data.datasets import load
+
+    # any method will do: only data, partition and seed are used
+    experiment = experiment_of("local", {**flags, "partition": kind}, sets=sets, plugins=plugin, data_dir=data_dir)
+    dataset = load(experiment.data, data_dir=data_dir)
+    clients = build_clients(
+        dataset,
+        experiment.partition,
+        seed=experiment.seed,
+        split=experiment.evaluation.split,
+        validation_share=experiment.evaluation.validation_share,
+        pooled=experiment.data.pooled,
+        test_share=experiment.data.test_share,
+    )
+    title = f"{experiment.partition.kind} on {dataset.name}, {len(clients.table)} clients, seed {experiment.seed}"
+    console = out()
+    console.print(_table(clients, title))
+    say(console, f"partition {clients.partition_digest}")
+    if plot:
+        from pfl_ops import figures
+
+        say(console, f"figure    {figures.save(figures.partition(clients.table, title=title), plot)}")
+    if save:
+        from pfl_ops.data.recorded import write_partition
+
+        say(console, f"saved     {write_partition(save, clients.recorded)}  (--partition file:{save})")
+
+
+def _table(clients: "Clients", title: str) -> "Table":
+    """A row a client: samples, and how many of each class; of many classes how many there are and the most frequent."""
+    from rich.table import Table
+
+    counts = clients.table
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("client", justify="right")
+    table.add_column("samples", justify="right")
+    many = counts.shape[1] > MANY_CLASSES
+    heads = ["classes", "largest class", "its share"] if many else [f"c{label}" for label in range(counts.shape[1])]
+    for head in heads:
+        table.add_column(head, justify="right")
+    rows = [(str(k), row) for k, row in enumerate(counts)]
+    for name, row in [*rows, ("all", counts.sum(axis=0))]:
+        n = int(row.sum())
+        cells = (
+            [str(int((row > 0).sum())), str(int(row.argmax())), f"{row.max() / max(n, 1):.0%}"]
+            if many
+            else [str(c) if c else "·" for c in row.tolist()]
+        )
+        table.add_row(name, str(n), *cells, style="bold" if name == "all" else None)
+    return table
+
+
+def ui(
+    *,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
+    tracking_uri: TrackingUri = None,
+) -> None:
+    """Open MLflow's page on the local store, reachable from this machine only; Ctrl-C ends it."""
+    import signal
+    import subprocess
+
+    from pfl_ops.cli.output import err, say
+    from pfl_ops.tracking import ui_command
+
+    argv, env = ui_command(tracking_uri=tracking_uri, port=port)
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal: don't leave the server behind
+        signal.signal(ending, signal.default_int_handler)
+    # A session of its own: Ctrl-C reaches us alone, and the server stops without tracebacks.
+    server = subprocess.Popen(
+        argv, env={"UVICORN_LOG_LEVEL": "warning", "PYTHONWARNINGS": "ignore", **env}, start_new_session=True
+    )
+    say(err(), f"http://127.0.0.1:{port} in some seconds; Ctrl-C ends it")
+    try:
+        code = server.wait()
+    except KeyboardInterrupt:
+        server.terminate()
+        server.wait()
+        code = 0
+    raise typer.Exit(code)

@@ -1,0 +1,165 @@
+"""What a run shows while it goes: one live line on a terminal, plain log lines elsewhere; and its table at the end."""
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from pfl_ops.cli.output import err, say
+from pfl_ops.federation.estimate import duration
+from pfl_ops.metrics import STAGES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pfl_ops.federation.checkpoint import Record
+
+
+class Line:
+    """The progress of one run, fed with its records.
+
+    Args:
+        title: what runs.
+        rounds: T.
+        split: "val" or "test", where the accuracies come from.
+    """
+
+    def __init__(self, title: str, rounds: int, split: str) -> None:
+        self.title, self.rounds, self.split = title, rounds, split
+        self.console = err()
+        self.seen: dict[str, float] = {}  # last value of each key: the global view comes only now and then
+        self.began = time.time()
+        self.first: tuple[int, float] | None = (
+            None  # round and time of the first new record: the rate counts from there
+        )
+        self.progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=12),
+                TextColumn("{task.fields[now]}"),
+                console=self.console,
+            )
+            self.task = self.progress.add_task(self.title, total=self.rounds, now="starts")
+            self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.progress:
+            self.progress.stop()
+
+    def record(self, record: "Record") -> None:
+        """Show a finished round. Records read back from a checkpoint are shown once, as the point where it goes on."""
+        self.seen |= record.metrics
+        replayed = record.time / 1000 < self.began
+        if not replayed and self.first is None:
+            self.first = (record.round, time.monotonic())
+        text = self.text(record.round)
+        if self.progress:
+            self.progress.update(self.task, completed=record.round, now=text)
+        elif record.round and not replayed:
+            say(self.console, f"{self.title}  {text}")
+
+    def text(self, finished: int) -> str:
+        """`round 3/20  Acc(L) 0.912  Acc(G) 0.543  12,345 samples/s  32 s left`."""
+        parts = [f"round {finished}/{self.rounds}"]
+        stage = next((s for s in STAGES if f"{self.split}/{s}/local/mean" in self.seen), None)
+        for name, view in (("Acc(L)", "local"), ("Acc(G)", "global")):
+            value = self.seen.get(f"{self.split}/{stage}/{view}/mean", math.nan)
+            parts.append(f"{name} {number(value)}")
+        speed = self.seen.get("cost/samples_per_second", math.nan)
+        if math.isfinite(speed):
+            parts.append(f"{speed:,.0f} samples/s")
+        if finished >= self.rounds:
+            return "  ".join(parts)
+        if self.first and finished > self.first[0]:
+            per_round = (time.monotonic() - self.first[1]) / (finished - self.first[0])
+            parts.append(f"{duration(per_round * (self.rounds - finished))} left")
+        return "  ".join(parts)
+
+
+def number(value: float) -> str:
+    """An accuracy, or a dash where there is none."""
+    return f"{value:.3f}" if math.isfinite(value) else "–"
+
+
+def results_table(finals: Sequence[Mapping[str, float]], split: str) -> Table:
+    """The full last evaluation, a row a stage; mean ± standard deviation over repetitions.
+
+    Args:
+        finals: `final` of each repetition.
+        split: "val" or "test".
+    """
+    n = f", mean ± std of {len(finals)}" if len(finals) > 1 else ""
+    table = Table(title=f"last round, {split}{n}", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("stage")
+    columns = {"Acc(L)": "local/mean", "Acc(G)": "global/mean", "Acc": "acc", "worst client": "local/worst"}
+    for name in columns:
+        table.add_column(name, justify="right")
+    for stage in STAGES:
+        if any(key.startswith(f"final/{split}/{stage}/") for key in finals[0]):
+            table.add_row(
+                stage,
+                *(spread([f.get(f"final/{split}/{stage}/{c}", math.nan) for f in finals]) for c in columns.values()),
+            )
+    return table
+
+
+def spread(values: Sequence[float]) -> str:
+    """0.912, or 0.912 ± 0.004 (sample standard deviation)."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return number(values[0])
+    return f"{number(statistics.fmean(values))} ± {number(statistics.stdev(values))}"
+
+
+def trials_table(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: str, most: int = 12) -> Table:
+    """The trials of a study, best first; the chosen one is marked.
+
+    Args:
+        trials: `Study.table`, or rows of it.
+        metrics: the objective's, the first one decides the order (larger first).
+        chosen: number of the chosen trial.
+        title: above the table.
+        most: rows that are shown.
+    """
+    from rich.text import Text
+
+    rows = trials.sort_values(metrics[0], ascending=False, na_position="last")
+    more = f", the best {most} of {len(rows)} trials" if len(rows) > most else ""
+    table = Table(title=title + more, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    known = {"trial", "state", "rounds", "seconds", "error", *metrics}
+    table.add_column("trial", justify="right")
+    table.add_column("state")
+    for name in ("rounds", *metrics, "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("settings", overflow="fold")
+    for row in rows.head(most).to_dict("records"):
+        point = [
+            f"{str(key).removeprefix('algorithm.')}={_short(value)}"
+            for key, value in row.items()
+            if key not in known and _is(value)
+        ]
+        cells = [str(row["rounds"]), *(_short(row[m]) for m in metrics), _short(row["seconds"])]
+        mark = "*" if row["trial"] == chosen else ""
+        table.add_row(f"{mark}{row['trial']:03d}", row["state"], *cells, Text(row["error"] or " ".join(point)))
+    return table
+
+
+def _is(value: object) -> bool:
+    """Whether a cell holds anything: a parameter that does not exist in a trial is NaN."""
+    return value is not None and value == value
+
+
+def _short(value: object) -> str:
+    if not _is(value):
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,57 @@
+"""The names that commands take, for lists and for completion: from the tables, without importing torch."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pfl_ops.registry import Registry
+
+Names = Callable[[], Iterable[str]]
+
+KINDS = ("algorithms", "datasets", "models", "partitions", "spaces", "presets")
+
+
+def known(kind: str) -> list[str]:
+    """The names of one of `KINDS`, from the tables: no torch."""
+    if kind == "datasets":
+        from pfl_ops.data.datasets import DATASETS
+
+        return list(DATASETS)
+    if kind == "spaces":
+        from pfl_ops.spaces import names
+
+        return names()
+    if kind == "presets":
+        from pfl_ops.presets import presets
+
+        return list(presets())
+    return registry_of(kind).names()
+
+
+def registry_of(kind: str) -> "Registry[Any]":
+    """The registry of algorithms, models or partitions."""
+    if kind == "algorithms":
+        from pfl_ops.algorithms import ALGORITHMS
+
+        return ALGORITHMS
+    if kind == "models":
+        from pfl_ops.models import MODELS
+
+        return MODELS
+    from pfl_ops.data.partition import PARTITIONS
+
+    return PARTITIONS
+
+
+def names_of(kind: str) -> Names:
+    """The same, later: nothing is imported before somebody presses the tab key."""
+    return lambda: known(kind)
+
+
+def completion(names: Names) -> Callable[[str], list[str]]:
+    """A completer over `names`."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return complete

@@ -1,0 +1,236 @@
+"""Which flag is which path: one table for `run`, `tune` and `--set`, and how a command line becomes an experiment."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from pfl_ops.cli.names import Names, completion, names_of
+from pfl_ops.errors import PflOpsError
+
+if TYPE_CHECKING:
+    from pfl_ops.experiment import Experiment
+    from pfl_ops.federation.settings import Execution
+
+
+class Flag(NamedTuple):
+    """A flag that sets one field.
+
+    Attributes:
+        name: as typed, without the dashes.
+        path: the experiment's path, or the field of `Execution`.
+        metavar: what is to be given.
+        default: as `--help` shows it; a test holds it against the field.
+        help: one line.
+        names: what completion offers.
+    """
+
+    name: str
+    path: str
+    metavar: str
+    default: str
+    help: str
+    names: Names | None = None
+
+
+EXPERIMENT = (
+    Flag("dataset", "data.name", "NAME|FILE.npz", "digits", "Data set.", names_of("datasets")),
+    Flag("train-size", "data.train_size", "INT|none", "12000", "Training samples at most, stratified; none: all."),
+    Flag(
+        "partition",
+        "partition.kind",
+        "NAME|file:PATH",
+        "lsqs",
+        "How the data lies with the clients.",
+        names_of("partitions"),
+    ),
+    Flag("clients", "partition.clients", "INT", "20", "Number of clients."),
+    Flag("alpha", "partition.alpha", "FLOAT", "the partition's", "Concentration; smaller is more skewed."),
+    Flag("model", "model.name", "NAME", "the data set's", "Network.", names_of("models")),
+    Flag("rounds", "training.rounds", "INT", "20", "Communication rounds."),
+    Flag("local-epochs", "training.local_epochs", "INT", "1", "Passes over a client's data a round."),
+    Flag("local-steps", "training.local_steps", "INT", "none", "Minibatch steps a round, instead of epochs."),
+    Flag("batch-size", "training.batch_size", "INT|none", "50", "Samples a step; none: all of a client's."),
+    Flag("optimiser", "training.optimiser", "NAME", "sgd", "Local optimiser.", lambda: ("sgd", "adam")),
+    Flag("lr", "training.lr", "FLOAT", "0.05", "Local learning rate."),
+    Flag("participation", "participation.share", "FLOAT", "1.0", "Share of the clients in a round."),
+    Flag(
+        "precision",
+        "training.precision",
+        "NAME",
+        "float32",
+        "Number format of training; changes results.",
+        lambda: ("float32", "tf32", "bfloat16", "float64"),
+    ),
+    Flag("seed", "seed", "INT", "0", "Seed of the first repetition."),
+    Flag("repetitions", "repetitions", "INT", "1", "Repetitions, with seeds seed, seed + 1, ..."),
+)
+"""Paths of the experiment. A method may recommend other defaults: `pfl-ops show NAME`."""
+
+EXECUTION = (
+    Flag("device", "device", "NAME", "auto", "Where it computes.", lambda: ("auto", "cpu", "cuda")),
+    Flag("way", "way", "NAME", "auto", "One client at a time, or stacked.", lambda: ("auto", "loop", "vmap")),
+    Flag("chunk", "chunk", "INT", "timed", "Clients stacked at once (vmap)."),
+    Flag("workers", "workers", "INT", "1", "Processes that share a cohort (loop, CPU)."),
+    Flag("threads", "threads", "INT", "all allowed", "CPU threads."),
+    Flag("checkpoint-every", "checkpoint_every", "INT", "1", "Rounds between checkpoints."),
+)
+"""Fields of `Execution`: they change how fast, never what comes out (but for rounding)."""
+
+PANELS = {"Experiment": EXPERIMENT, "Execution": EXECUTION}
+
+Command = Callable[..., None]
+
+
+def with_flags(*names: str) -> Callable[[Command], Command]:
+    """Decorator: a command that takes `**flags` gets flags of the two tables, after its positional arguments.
+
+    Args:
+        names: which; none: all.
+    """
+
+    def add(command: Command) -> Command:
+        signature = inspect.signature(command)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        chosen = [
+            _parameter(flag, panel)
+            for panel, flags in PANELS.items()
+            for flag in flags
+            if not names or flag.name in names
+        ]
+        first = [p for p in own if p.kind is not p.KEYWORD_ONLY]
+        last = [p for p in own if p.kind is p.KEYWORD_ONLY]
+        # Typer reads a command's parameters from its signature
+        command.__signature__ = signature.replace(parameters=[*first, *chosen, *last])  # type: ignore[attr-defined]
+        return command
+
+    return add
+
+
+def _parameter(flag: Flag, panel: str) -> inspect.Parameter:
+    option = typer.Option(
+        f"--{flag.name}",
+        metavar=flag.metavar,
+        help=with_default(flag.help, flag.default),
+        show_default=False,
+        rich_help_panel=panel,
+        autocompletion=completion(flag.names) if flag.names else None,
+    )
+    name = flag.name.replace("-", "_")
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+def with_default(text: str, default: str) -> str:
+    """A help text and the default that stands where the flag is not given (the experiment's, a variable's, ...)."""
+    return f"{text} [dim]\\[default: {default}][/dim]"
+
+
+def settings_of(table: Iterable[Flag], flags: Mapping[str, str | None]) -> dict[str, Any]:
+    """{path: text} of the flags in `table` that were given."""
+    given = {flag.path: flags.get(flag.name.replace("-", "_")) for flag in table}
+    return {path: value for path, value in given.items() if value is not None}
+
+
+def assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """{path: value} of `--set path=value`, values as YAML reads them: numbers, true, none, [lists]."""
+    from pfl_ops.yaml_files import scalar
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals or not path.strip():
+            raise PflOpsError(f"--set needs path=value, got '{text}'")
+        found[path.strip()] = scalar(value)
+    return found
+
+
+Sets = Annotated[
+    list[str],
+    typer.Option("--set", metavar="PATH=VALUE", help="Set any field, e.g. algorithm.gamma.kind=fixed; repeatable."),
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE.yaml", help="An experiment as a file; flags go before it.")
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help="Named settings: paper is the FLIU paper's own (hours).",
+        autocompletion=completion(names_of("presets")),
+    ),
+]
+Plugins = Annotated[
+    list[Path],
+    typer.Option("--plugin", metavar="FILE.py", help="Your own methods, models or partitions; repeatable."),
+]
+DataDir = Annotated[
+    str | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help=with_default("Where data sets lie; a list is separated by ':'.", "PFL_OPS_DATA, else a cache folder"),
+    ),
+]
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(
+        "--tracking-uri",
+        metavar="URI",
+        help=with_default("MLflow's address.", "MLFLOW_TRACKING_URI, else ./mlruns"),
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the estimate of time, memory and disk, and stop.")]
+
+
+def load_plugins(files: Iterable[Path]) -> None:
+    """Import the user's own files, before any name is looked up."""
+    from pfl_ops.registry import load_plugin
+
+    for file in files:
+        load_plugin(file)
+
+
+def experiment_of(
+    algorithm: str | None,
+    flags: Mapping[str, str | None],
+    *,
+    config: Path | None = None,
+    preset: str | None = None,
+    sets: Iterable[str] = (),
+    plugins: Iterable[Path] = (),
+    data_dir: str | None = None,
+) -> "Experiment":
+    """The experiment that a command line describes; every name is checked, nothing is written.
+
+    Raises:
+        PflOpsError: anything in it that does not exist or is not allowed.
+    """
+    from pfl_ops.experiment import Experiment
+
+    load_plugins(plugins)
+    given = settings_of(EXPERIMENT, flags)
+    for path, value in assignments(sets).items():
+        if path in given:
+            flag = next(flag.name for flag in EXPERIMENT if flag.path == path)
+            raise PflOpsError(f"--{flag} and --set {path}={value} say the same thing twice; give one of them")
+        given[path] = value
+    return Experiment.compose(algorithm, preset=preset, config=config, flags=given, data_dir=data_dir)
+
+
+def execution_of(flags: Mapping[str, str | None]) -> "Execution":
+    """Where and how to compute, as the flags say."""
+    from pydantic import ValidationError
+
+    from pfl_ops.federation.settings import Execution
+    from pfl_ops.paths import explain
+
+    given = settings_of(EXECUTION, flags)
+    try:
+        return Execution.model_validate(given)
+    except ValidationError as error:
+        raise explain(error, Execution, given, prefix="--") from error

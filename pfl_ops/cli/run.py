@@ -1,0 +1,102 @@
+"""`pfl-ops run`: one tracked simulation, or several repetitions of it."""
+
+from typing import Annotated
+
+import typer
+
+from pfl_ops.cli.names import completion, names_of
+from pfl_ops.cli.options import (
+    Config,
+    DataDir,
+    DryRun,
+    Plugins,
+    Preset,
+    Sets,
+    TrackingUri,
+    execution_of,
+    experiment_of,
+    with_default,
+    with_flags,
+)
+
+ALGORITHM = typer.Argument(
+    metavar="ALGORITHM",
+    show_default=False,
+    autocompletion=completion(names_of("algorithms")),
+    help="The method: pfl-ops list algorithms. It may stand in --config instead.",
+)
+
+
+@with_flags()
+def run(
+    algorithm: Annotated[str | None, ALGORITHM] = None,
+    *,
+    config: Config = None,
+    preset: Preset = None,
+    sets: Sets = [],  # noqa: B006  (Typer copies it)
+    dry_run: DryRun = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume/--no-resume",
+            help=with_default("Go on from the last checkpoint of the same run, if there is one.", "yes"),
+            show_default=False,
+        ),
+    ] = True,
+    data_dir: DataDir = None,
+    tracking_uri: TrackingUri = None,
+    plugin: Plugins = [],  # noqa: B006
+    **flags: str | None,
+) -> None:
+    """Simulate a federation once, tracked in MLflow.
+
+    Defaults are the general ones; a method may recommend others (pfl-ops show NAME).
+    """
+    experiment = experiment_of(
+        algorithm, flags, config=config, preset=preset, sets=sets, plugins=plugin, data_dir=data_dir
+    )
+    execution = execution_of(flags)
+
+    from pfl_ops import runs  # heavy; mistakes are told before
+    from pfl_ops.cli.live import Line, results_table
+    from pfl_ops.cli.output import err, out, say
+
+    estimate = runs.estimate(experiment, data_dir=data_dir, execution=execution)
+    if dry_run:
+        say(out(), str(estimate))
+        return
+    say(err(), str(estimate))
+
+    split = "val" if experiment.evaluation.split == "validation" else "test"
+    results: list[runs.Result] = []
+    try:
+        for i in range(experiment.repetitions):
+            one = experiment.repetition(i)
+            with Line(f"{one.label} seed {one.seed}", one.training.rounds, split) as line:
+                results.append(
+                    runs.run(
+                        one,
+                        tracking_uri=tracking_uri,
+                        data_dir=data_dir,
+                        execution=execution,
+                        resume=resume,
+                        on_record=line.record,
+                    )
+                )
+    except KeyboardInterrupt:
+        say(err(), "stopped; the same command goes on from the last checkpoint")
+        raise typer.Exit(130) from None
+    for complaint in [line for result in results for line in result.complaints]:
+        say(err(), complaint)
+    console = out()
+    console.print(results_table([result.final for result in results], split))
+    for result in results:
+        say(console, f"run {result.run_id}  (seed {result.experiment.seed})")
+    say(console, "look closer: " + ui_hint(tracking_uri))
+
+
+def ui_hint(tracking_uri: str | None) -> str:
+    """How to see the runs in MLflow's page."""
+    if tracking_uri and tracking_uri.startswith("http"):
+        return tracking_uri
+    return "pfl-ops ui" + (f" --tracking-uri {tracking_uri}" if tracking_uri else "")

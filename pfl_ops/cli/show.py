@@ -1,0 +1,207 @@
+"""`pfl-ops list` and `pfl-ops show`: what there is, in the words of the code itself."""
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.table import Table
+from rich.text import Text
+
+from pfl_ops.cli.names import KINDS, known, registry_of
+from pfl_ops.cli.output import out, say
+from pfl_ops.errors import unknown
+
+if TYPE_CHECKING:
+    from pfl_ops.fields import Allowed
+    from pfl_ops.section import Section
+    from pfl_ops.spaces import Space
+
+
+def show_list(kind: str) -> None:
+    """Print the names of one kind of thing, each with a line on what it is."""
+    if kind not in KINDS:
+        raise unknown("kind of thing", kind, KINDS)
+    names = known(kind)
+    width = max((len(name) for name in names), default=0)
+    for name in names:
+        say(out(), f"{name:<{width}}  {summary(kind, name)}")
+
+
+def summary(kind: str, name: str) -> str:
+    """One line on a thing. The package's own methods and networks are read, not imported: listing needs no torch."""
+    if kind == "datasets":
+        return describe_dataset(name)
+    if kind == "presets":
+        from pfl_ops.presets import presets
+
+        return presets()[name]
+    if kind == "spaces":
+        from pfl_ops.spaces import find
+
+        return str(find(None, name))
+    registry = registry_of(kind)
+    module = registry.builtin.get(name)
+    if module is not None and kind in ("algorithms", "models"):
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None:
+            text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
+            return first_line(text)
+    return first_line(inspect.getdoc(described(registry.get(name))))
+
+
+def first_line(text: str | None) -> str:
+    """The first paragraph's first line."""
+    return (text or "").strip().partition("\n")[0]
+
+
+def described(section: Any) -> Any:
+    """What carries the docstring: the class of a network or the function of a partition rather than their section."""
+    return getattr(section, "network", None) or getattr(section, "function", None) or section
+
+
+def describe_dataset(name: str) -> str:
+    """What a named data set is, its shape, classes and recommended network."""
+    from pfl_ops.data.datasets import DATASETS
+
+    info = DATASETS[name]
+    return f"{info.about}; {' x '.join(map(str, info.shape))}, {info.n_classes} classes, network {info.model}"
+
+
+def show_name(name: str) -> None:
+    """Print everything that has this name: docstring, settings with symbol, default and range, search space."""
+    found = [kind for kind in KINDS if name in known(kind)]
+    if not found:
+        every = {other for kind in KINDS for other in known(kind)}
+        raise unknown("thing", name, every, see="pfl-ops list " + "|".join(KINDS))
+    for kind in found:
+        if kind in ("algorithms", "models", "partitions"):
+            _show_section(kind, name)
+        elif kind == "datasets":
+            _heading(name, "data set")
+            say(out(), describe_dataset(name))
+        elif kind == "spaces":
+            _show_space(name)
+        elif kind == "presets":
+            _show_preset(name)
+
+
+def _heading(name: str, kind: str) -> None:
+    out().print(f"\n[bold]{name}[/bold]  ({kind})", highlight=False)
+
+
+def _show_section(kind: str, name: str) -> None:
+    singular = kind.removesuffix("s")
+    section = registry_of(kind).get(name)
+    _heading(name, singular)
+    say(out(), "\n" + (inspect.getdoc(described(section)) or "") + "\n")
+    rows = list(rows_of(section, f"{singular}."))
+    if rows:
+        out().print(_settings_table(rows))
+    for title, values in (
+        ("Recommended", getattr(section, "recommended", {})),
+        ("Required", getattr(section, "requires", {})),
+    ):
+        if values:
+            say(out(), f"{title}: " + ", ".join(f"{path}={_value(value)}" for path, value in values.items()))
+
+
+class Row(NamedTuple):
+    """A setting as `show` prints it; `when`: the kind that has it, or nothing."""
+
+    path: str
+    symbol: str
+    default: str
+    allowed: "Allowed"
+    when: str
+    meaning: str
+
+
+def rows_of(section: type["Section"], prefix: str, when: str = "", skip: frozenset[str] = frozenset()) -> Iterator[Row]:
+    """Every setting of a section, those of each of its kinds included.
+
+    Args:
+        section: the class.
+        prefix: put before each path, with its dot.
+        when: the kind that `section` is.
+        skip: fields that are not shown.
+    """
+    from pydantic_core import PydanticUndefined
+
+    from pfl_ops.fields import Allowed, Kinds, node
+
+    for name, info in section.model_fields.items():
+        path, inside = f"{prefix}{name}", node(info)
+        default = info.get_default(call_default_factory=True)
+        if name in skip or path in ("model.name", "partition.kind"):
+            continue
+        if inside is None:
+            shown = "needed" if default is PydanticUndefined else _value(default)
+            yield Row(path, info.title or "", shown, Allowed.of(info), when, info.description or "")
+        elif isinstance(inside, Kinds):
+            kinds = Allowed("choice", choices=tuple(inside.names()))
+            yield Row(
+                f"{path}.{inside.tag}",
+                info.title or "",
+                inside.default or "needed",
+                kinds,
+                when,
+                info.description or "",
+            )
+            for kind in inside.names():
+                yield from rows_of(inside.get(kind), f"{path}.", kind, frozenset({inside.tag}))
+        else:
+            yield from rows_of(inside, f"{path}.", when)
+
+
+def _settings_table(rows: list[Row]) -> Table:
+    kinds = any(row.when for row in rows)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("setting", "symbol", "default", "allowed", *(["of kind"] if kinds else []), "meaning"):
+        table.add_column(title, overflow="fold", no_wrap=title in ("setting", "symbol", "default"))
+    for row in rows:
+        cells = [row.path, row.symbol, row.default, str(row.allowed), *([row.when] if kinds else []), row.meaning]
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _value(value: Any) -> str:
+    if value is ...:
+        return "(set)"
+    if isinstance(value, tuple):
+        return "|".join(map(_value, value)) or "[]"
+    return (
+        {None: "none", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
+
+
+def _show_space(name: str) -> None:
+    from pfl_ops.spaces import find, read
+
+    space = read(None, name)
+    out().print(f"\n[bold]search space[/bold]  ({find(None, name)})", highlight=False)
+    out().print(space_table(space))
+
+
+def space_table(space: "Space") -> Table:
+    """A search space: setting, range, condition."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("setting", "range", "when"):
+        table.add_column(title, overflow="fold")
+    for p in space.parameters:
+        bounds = f"{p.low:g} to {p.high:g}" + (" (log)" if p.log else "") + (f", step {p.step:g}" if p.step else "")
+        values = ", ".join(map(_value, p.choices)) if p.kind == "choice" else bounds
+        conditions = "; ".join(f"{key} is {' or '.join(map(_value, allowed))}" for key, allowed in p.when)
+        table.add_row(*map(Text, (p.key, values, conditions)))
+    return table
+
+
+def _show_preset(name: str) -> None:
+    from pfl_ops.presets import preset, presets
+
+    _heading(name, "preset")
+    say(out(), presets()[name])
+    for path, value in preset(name, {}).items():
+        say(out(), f"  {path}={_value(value)}")

@@ -1,0 +1,162 @@
+"""`pfl-ops tune`: a study, from its estimate to its best configuration."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pfl_ops.cli.options import (
+    EXPERIMENT,
+    Config,
+    DataDir,
+    DryRun,
+    Plugins,
+    Preset,
+    Sets,
+    TrackingUri,
+    assignments,
+    execution_of,
+    experiment_of,
+    load_plugins,
+    settings_of,
+    with_default,
+    with_flags,
+)
+from pfl_ops.cli.run import ALGORITHM, ui_hint
+from pfl_ops.errors import PflOpsError
+
+if TYPE_CHECKING:
+    from pfl_ops.tuning import Study
+
+PANEL = "Tuning"
+
+
+def _option(name: str, help: str, default: str, metavar: str | None = None, least: float | None = None) -> Any:
+    text = with_default(help, default)
+    return typer.Option(name, help=text, metavar=metavar, min=least, show_default=False, rich_help_panel=PANEL)
+
+
+@with_flags()
+def tune(
+    algorithm: Annotated[str | None, ALGORITHM] = None,
+    *,
+    trials: Annotated[int | None, _option("--trials", "Configurations to try.", "12", "INT", 1)] = None,
+    metric: Annotated[
+        list[str], _option("--metric", "What to optimise; repeated: a Pareto front.", "val/L1/acc", "KEY")
+    ] = [],  # noqa: B006  (Typer copies it)
+    scheduler: Annotated[
+        str | None, _option("--scheduler", "Stop bad trials early, or not.", "asha for one metric", "asha|none")
+    ] = None,
+    search_space: Annotated[
+        Path | None, _option("--search-space", "What may vary, as YAML.", "the method's own", "FILE|DIR")
+    ] = None,
+    cpus_per_trial: Annotated[float, _option("--cpus-per-trial", "CPUs of a trial.", "1", "NUMBER", 0.1)] = 1,
+    gpus_per_trial: Annotated[
+        float | None,
+        _option("--gpus-per-trial", "Share of a GPU; 0.25: four trials on each.", "0.25 if there is one", "NUMBER"),
+    ] = None,
+    concurrency: Annotated[int | None, _option("--concurrency", "Trials at once.", "as many as fit", "INT", 1)] = None,
+    name: Annotated[str | None, _option("--name", "The study's name.", "ALGORITHM-DATA-PARTITION-HASH", "NAME")] = None,
+    resume: Annotated[bool, _option("--resume/--no-resume", "Go on with a study that was stopped.", "no")] = False,
+    storage: Annotated[
+        str | None, _option("--storage", "Where the study lies.", "studies.db in the work folder", "URI|FILE.log")
+    ] = None,
+    address: Annotated[
+        str | None, _option("--address", "A Ray cluster to join.", "this machine alone", "auto|HOST:PORT")
+    ] = None,
+    config: Config = None,
+    preset: Preset = None,
+    sets: Sets = [],  # noqa: B006
+    dry_run: DryRun = False,
+    data_dir: DataDir = None,
+    tracking_uri: TrackingUri = None,
+    plugin: Plugins = [],  # noqa: B006
+    **flags: str | None,
+) -> None:
+    """Tune a method on validation data, then test its best configuration.
+
+    Fields that a flag or --set gives are held; the rest of the method's search space varies (pfl-ops show NAME).
+    """
+    from pfl_ops import runs, tuning
+    from pfl_ops.cli.output import err, out, say
+    from pfl_ops.federation.estimate import duration
+    from pfl_ops.tuning.resources import check_gpus
+
+    load_plugins(plugin)
+    held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
+    execution = execution_of(flags)
+    repetitions = {path: held.pop(path) for path in ["repetitions"] if path in held}
+    said = bool(held or config or preset or metric or scheduler or search_space)
+    experiment = None
+    if resume and name and not said:  # as it was begun: what the message of Ctrl-C tells people to type
+        settings = tuning.recorded(name, storage=storage)
+        tuned = settings.experiment.algorithm.name
+        if algorithm not in (None, tuned):
+            raise PflOpsError(f"study '{name}' tunes {tuned}, not {algorithm}")
+        finals = settings.experiment.override(repetitions).repetitions
+    else:
+        experiment = experiment_of(algorithm, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
+        settings = tuning.Settings.of(experiment, search_space, trials, metric or None, None, scheduler, held)
+        finals = experiment.repetitions
+    check_gpus(gpus_per_trial, address)
+
+    wanted = trials or settings.trials
+    trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus_per_trial))})
+    estimate = runs.estimate(settings.experiment, data_dir=data_dir, execution=trial)
+    if address:  # how many fit there is known only once it is joined
+        text = f"{wanted} trials, each {estimate}"
+    else:
+        at_once = min(wanted, concurrency or max(1, int((os.cpu_count() or 1) / cpus_per_trial)))
+        whole = duration(estimate.seconds * wanted / at_once)
+        text = f"{wanted} trials, {at_once} at once, about {whole} if none is stopped early; each {estimate}"
+    if dry_run:
+        say(out(), text)
+        return
+    say(err(), text)
+    try:
+        with tuning.Show() as show:
+            study = tuning.tune(
+                experiment,
+                space=search_space,
+                trials=trials,
+                metric=metric or None,
+                scheduler=scheduler,
+                cpus_per_trial=cpus_per_trial,
+                gpus_per_trial=gpus_per_trial,
+                concurrency=concurrency,
+                storage=storage,
+                name=name,
+                resume=resume,
+                address=address,
+                tracking_uri=tracking_uri,
+                data_dir=data_dir,
+                execution=execution,
+                final_repetitions=finals,
+                hold=held,
+                on_event=show,
+            )
+    except tuning.StudyInterrupted as stopped:
+        say(err(), str(stopped))
+        raise typer.Exit(130) from None
+    _report(study, tracking_uri)
+
+
+def _report(study: "Study", tracking_uri: str | None) -> None:
+    """The table of trials, the best configuration, its test, and where to look closer."""
+    from pfl_ops.cli.live import results_table, trials_table
+    from pfl_ops.cli.output import out, say
+
+    console = out()
+    front = study.table if study.pareto is None else study.pareto
+    title = f"study {study.name}" if study.pareto is None else f"Pareto front of study {study.name}"
+    console.print(trials_table(front, study.objective.metrics, study.trial, title))
+    values = ", ".join(f"{key} {value:.4f}" for key, value in study.values.items())
+    say(console, f"\nbest: trial {study.trial:03d}, {values}")
+    for path, value in study.best.items():
+        say(console, f"  {path}={value:.4g}" if isinstance(value, float) else f"  {path}={value}")
+    if study.finals:
+        console.print()
+        console.print(results_table([result.final for result in study.finals], "test"))
+        say(console, f"the test data were opened {study.openings} time{'s' * (study.openings != 1)} for this study")
+    say(console, f"\nlook closer: {ui_hint(tracking_uri)}  (experiment {study.name})")

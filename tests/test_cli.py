@@ -1,0 +1,444 @@
+"""The command line: names that people's scripts rely on, errors, and what reaches the layers below."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+from pfl_ops import runs, tuning
+from pfl_ops.cli import app
+from pfl_ops.cli.live import Line, spread, trials_table
+from pfl_ops.cli.options import EXECUTION, EXPERIMENT
+from pfl_ops.cli.output import out
+from pfl_ops.experiment import FLAGS, Experiment, fields
+from pfl_ops.federation.estimate import Estimate
+from pfl_ops.federation.settings import Execution
+
+ROOT = Path(__file__).parents[1]
+
+
+def cli(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+SHARED = {
+    *("--dataset", "--train-size", "--partition", "--clients", "--alpha", "--model", "--rounds", "--local-epochs"),
+    *("--local-steps", "--batch-size", "--optimiser", "--lr", "--participation", "--precision", "--seed"),
+    *("--repetitions", "--device", "--way", "--chunk", "--workers", "--threads", "--checkpoint-every", "--config"),
+    *("--preset", "--set", "--dry-run", "--data-dir", "--tracking-uri", "--plugin", "--resume", "--no-resume"),
+}
+OPTIONS = {
+    "run": SHARED,
+    "tune": SHARED
+    | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
+    | {"--name", "--storage", "--address"},
+    "partition": {"--dataset", "--train-size", "--clients", "--alpha", "--seed", "--set", "--plot", "--save"}
+    | {"--data-dir", "--plugin"},
+    "list": {"--plugin"},
+    "show": {"--plugin"},
+    "ui": {"--port", "--tracking-uri"},
+}
+
+
+def test_commands_and_flags_are_frozen() -> None:
+    """People's scripts use these; taking one away is a breaking change and belongs into the changelog."""
+    import typer
+
+    command = typer.main.get_command(app)
+    found = {
+        name: {o for p in sub.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")} - {"--help", "-h"}
+        for name, sub in command.commands.items()  # type: ignore[attr-defined]
+    }
+    assert found == OPTIONS
+
+
+@pytest.mark.parametrize("flag", [f for f in EXPERIMENT], ids=lambda f: f.name)
+def test_a_flag_sets_the_field_whose_default_it_shows(flag: Any) -> None:
+    known = {setting.path: setting for setting in fields()}
+    assert FLAGS.get(flag.name.replace("-", "_"), flag.path) == flag.path, "the same word means another path in Python"
+    assert flag.path in known
+    if not flag.default.startswith("the "):  # "the data set's": depends on another field
+        default = known[flag.path].default
+        assert flag.default == ("none" if default is None else str(default))
+
+
+def test_execution_flags_show_their_defaults() -> None:
+    assert {flag.path for flag in EXECUTION} == set(Execution.model_fields)
+    for flag in EXECUTION:
+        default = Execution.model_fields[flag.path].default
+        assert default is None or flag.default == str(default)
+
+
+# -- speed ------------------------------------------------------------------------------------------------------------
+
+
+def fresh(*words: str, **env: str) -> tuple[str, set[str], float]:
+    """(stdout, modules loaded, CPU seconds) of a command line in a process of its own; the best of several tries."""
+    code = (
+        "import atexit, sys; from pfl_ops.cli import main; "
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
+    )
+    best = float("inf")
+    for _ in range(6):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            cwd=ROOT,
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+        if best < 0.5:
+            break
+        time.sleep(1)  # a busy machine
+    return done.stdout, set(done.stderr.split()), best
+
+
+HEAVY = {"torch", "mlflow", "ray", "optuna", "pandas", "matplotlib", "sklearn"}
+
+
+@pytest.mark.parametrize("words", [("--help",), ("tune", "--help")], ids=" ".join)
+def test_help_answers_at_once(words: tuple[str, ...]) -> None:
+    stdout, modules, seconds = fresh(*words)
+    assert "Usage: pfl-ops" in stdout
+    assert not modules & (HEAVY | {"numpy"})
+    assert seconds < 0.5
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("pfl-ops run f", {"fedavg", "fedprox", "fedrep", "fedfomo", "fliu"}),
+        ("pfl-ops run fliu --dataset c", {"cifar10", "cifar100"}),
+        ("pfl-ops run fliu --partition l", {"ls", "lsqs"}),
+        ("pfl-ops tune fliu --model cnn", {"cnn", "cnn_cifar", "cnn_tiny"}),
+        ("pfl-ops run fliu --way v", {"vmap"}),
+        ("pfl-ops list a", {"algorithms"}),
+    ],
+)
+def test_completion_answers_at_once(line: str, offers: set[str]) -> None:
+    words = line.split()
+    stdout, modules, seconds = fresh(_PFL_OPS_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
+    assert set(stdout.split()) == offers
+    assert not modules & HEAVY
+    assert seconds < 0.5
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+ERRORS = {
+    "run flui --dataset mnist": "no algorithm named 'flui'. Did you mean 'fliu'? (pfl-ops list algorithms)",
+    "run fliu --dataset mnst": "no dataset named 'mnst'. Did you mean 'mnist'? (pfl-ops list datasets)",
+    "run": "an experiment needs algorithm.name",
+    "run fliu --rounds 0": "training.rounds (T) must be an integer >= 1, got '0'",
+    "run fliu --set training.round=3": "no setting named 'training.round'. Did you mean 'training.rounds'?",
+    "run fliu --set rounds": "--set needs path=value, got 'rounds'",
+    "run fliu --rounds 3 --set training.rounds=4": "--rounds and --set training.rounds=4 say the same thing twice",
+    "run fliu --chunk 0": "--chunk must be an integer >= 1 or none, got '0'",
+    "run fliu --datset mnist": "no such option: --datset. Did you mean '--dataset'? (pfl-ops run --help)",
+    "run fliu --plugin nowhere.py": "nowhere.py does not exist",
+    "run fliu --config nowhere.yaml": "can't read nowhere.yaml",
+    "tune fliu --metric test/L1/acc": "'test/L1/acc': tuning never sees the test data; did you mean 'val/L1/acc'?",
+    "tune fliu --scheduler ahsa": "scheduler must be asha or none, got 'ahsa'",
+    "partition lsq": "no partition named 'lsq'. Did you mean 'lsqs'? (pfl-ops list partitions)",
+    "partition path --set partition.classes_per_client=12": "<= 10 (digits has 10 classes), got 12",
+    "show flui": "Did you mean 'fliu'?",
+    "list algorithm": "Did you mean 'algorithms'?",
+    "shw fliu": "no such command 'shw'. Did you mean 'show'? (pfl-ops --help)",
+}
+
+
+@pytest.mark.parametrize("line", ERRORS)
+def test_errors_are_one_line_on_stderr(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = cli(*line.split())
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("pfl-ops: ") and ERRORS[line] in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_debug_shows_the_traceback_wherever_it_stands() -> None:
+    for words in (["--debug", "run", "flui"], ["run", "flui", "--debug"]):
+        result = cli(*words)
+        assert result.exit_code == 2 and result.stdout == ""
+        assert "Traceback" in result.stderr and "registry.py" in result.stderr
+        assert result.stderr.endswith(
+            "pfl-ops: no algorithm named 'flui'. Did you mean 'fliu'? (pfl-ops list algorithms)\n"
+        )
+
+
+def test_version_and_no_command() -> None:
+    assert cli("--version").stdout.startswith("pfl-ops ")
+    assert "Usage: pfl-ops" in cli().stdout
+
+
+# -- list, show, partition --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["algorithms", "datasets", "models", "partitions", "presets"])
+def test_list_says_what_each_is(kind: str) -> None:
+    lines = cli("list", kind).stdout.splitlines()
+    assert lines and all(len(line.split()) > 2 for line in lines)
+
+
+def test_list_spaces_names_their_files() -> None:
+    assert "fliu.yaml" in cli("list", "spaces").stdout
+
+
+def test_show_a_method() -> None:
+    text = cli("show", "fliu").stdout
+    for part in ("Source:", "θ_k ← γ_k θ_k + (1 − γ_k) Θ", "State: central [P]"):  # its docstring, brackets and all
+        assert part in text
+    gamma, tuned = (line for line in text.splitlines() if line.startswith("algorithm.gamma.value"))
+    assert gamma.split()[1:3] == ["γ", "0.5"] and "a number in [0, 1]" in gamma and "fixed" in gamma
+    assert "search space" in text and "algorithm.gamma.kind is fixed" in tuned
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("cnn", "1,663,370"), ("zipf", "partition.s "), ("digits", "8 x 8 x 1"), ("paper", "training.rounds=100")],
+)
+def test_show_other_things(name: str, part: str) -> None:
+    assert part in cli("show", name).stdout
+
+
+def test_partition_counts_draws_and_saves(tmp_path: Path) -> None:
+    plot, saved = tmp_path / "out.png", tmp_path / "kept"
+    result = cli("partition", "lsqs", "--clients", "4", "--seed", "1", "--plot", str(plot), "--save", str(saved))
+    assert result.exit_code == 0, result.output
+    rows = [line.replace("·", "0").split() for line in result.stdout.splitlines()[2:7]]
+    counts = [[int(cell) for cell in row[1:]] for row in rows]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3", "all"]
+    assert all(row[0] == sum(row[1:]) for row in counts)
+    assert [sum(column) for column in zip(*counts[:4], strict=True)] == counts[4]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+    again = cli("partition", f"file:{saved}")
+    assert again.exit_code == 0, again.output
+    digest = [line for line in result.stdout.splitlines() if line.startswith("partition ")]
+    assert digest == [line for line in again.stdout.splitlines() if line.startswith("partition ")]
+
+
+# -- run --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Fake:
+    """Stands for `runs`: records what it was asked for, and gives two rounds."""
+
+    asked: list[Experiment] = field(default_factory=list)
+    given: list[dict[str, Any]] = field(default_factory=list)
+    interrupt: bool = False
+
+    def run(self, experiment: Experiment, **given: Any) -> Any:
+        self.asked.append(experiment)
+        self.given.append(given)
+        for round_ in (1, 2):
+            metrics = {"test/L1/local/mean": 0.5 + round_ / 10, "cost/samples_per_second": 1234.0}
+            metrics |= {"test/L1/global/mean": 0.25} if round_ == 1 else {}
+            given["on_record"](SimpleNamespace(round=round_, metrics=metrics, time=2**43))
+            if self.interrupt:
+                raise KeyboardInterrupt
+        final = {"final/test/L1/local/mean": 0.7, "final/test/L1/global/mean": 0.25, "final/test/L1/acc": 0.95}
+        return SimpleNamespace(final=final, run_id=f"id-{experiment.seed}", experiment=experiment, complaints=[])
+
+    def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
+        return Estimate(180, 8, 20, experiment.training.rounds, 500, 3)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    made = Fake()
+    monkeypatch.setattr(runs, "run", made.run)
+    monkeypatch.setattr(runs, "estimate", made.estimate)
+    return made  # type: ignore[return-value]
+
+
+def test_run_shows_rounds_and_results(fake: Fake) -> None:
+    result = cli(
+        "run", "fedavg", "--rounds", "2", "--device", "cpu", "--repetitions", "2", "--seed", "5", "--no-resume"
+    )
+    assert result.exit_code == 0, result.output
+    assert [e.seed for e in fake.asked] == [5, 6]
+    assert fake.given[0]["execution"] == Execution(device="cpu") and fake.given[0]["resume"] is False
+    assert "about 3 min 0 s (2 rounds of 8.0 s" in result.stderr
+    # the global view is not measured in round 2: its last value stands
+    assert "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 0.700  Acc(G) 0.250  1,234 samples/s\n" in result.stderr
+    assert "0.700 ± 0.000" in result.stdout and "id-5" in result.stdout and "pfl-ops ui" in result.stdout
+
+
+def test_a_file_equals_the_flags(fake: Fake, tmp_path: Path) -> None:
+    words = ["run", "fliu", "--partition", "path", "--clients", "7", "--local-steps", "3", "--train-size", "none"]
+    words += ["--lr", "1e-3", "--set", "algorithm.gamma.kind=fixed", "--set", "algorithm.gamma.value=0.25"]
+    assert cli(*words).exit_code == 0
+    [flags] = fake.asked
+    assert (flags.get("partition.clients"), flags.training.local_steps, flags.training.lr) == (7, 3, 0.001)
+    assert flags.data.train_size is None and flags.get("algorithm.gamma.value") == 0.25
+    (tmp_path / "e.yaml").write_text(flags.to_yaml())
+    assert cli("run", "--config", str(tmp_path / "e.yaml")).exit_code == 0
+    assert fake.asked[1] == flags
+    assert cli("run", "--config", str(tmp_path / "e.yaml"), "--clients", "8").exit_code == 0
+    assert fake.asked[2] == flags.override({"partition.clients": 8})
+
+
+def test_dry_run_only_estimates(fake: Fake) -> None:
+    result = cli("run", "fedavg", "--dry-run")
+    assert (result.exit_code, fake.asked) == (0, [])
+    assert result.stdout.startswith("about 3 min 0 s (20 rounds") and result.stdout.endswith(
+        "memory 500 MiB, disk 3 MiB\n"
+    )
+
+
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(fake: Fake) -> None:
+    fake.interrupt = True
+    result = cli("run", "fedavg", "--rounds", "2")
+    assert result.exit_code == 130 and result.stdout == ""
+    assert "the same command goes on from the last checkpoint" in result.stderr
+
+
+def test_a_plug_in_is_known_by_name(fake: Fake, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from pfl_ops import register\n\n"
+        "@register('cli_halves')\n"
+        "def halves(labels, n_clients, *, rng):\n"
+        "    'Alternating samples.'\n"
+        "    return [list(range(k, len(labels), n_clients)) for k in range(n_clients)]\n"
+    )
+    assert cli("run", "fedavg", "--partition", "cli_halves", "--plugin", str(file)).exit_code == 0
+    assert fake.asked[0].partition.kind == "cli_halves"
+    assert "cli_halves  Alternating samples." in cli("list", "partitions", "--plugin", str(file)).stdout
+
+
+# -- tune -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
+    """Stands for `tuning.tune`: records its arguments, gives a finished study of two trials."""
+    calls: list[dict[str, Any]] = []
+
+    def tune(experiment: Experiment | None, **given: Any) -> Any:
+        calls.append({"experiment": experiment, **given})
+        table = pd.DataFrame(
+            {"trial": [0, 1], "state": ["complete", "failed"], "rounds": [2, 0], "val/L1/acc": [1.5, None]}
+            | {"seconds": [3.0, 1.0], "training.lr": [0.01, 0.5], "error": ["", "it broke"]}
+        )
+        return SimpleNamespace(
+            name="fliu-digits-lsqs-0123abcd",
+            objective=SimpleNamespace(metrics=("val/L1/acc",)),
+            table=table,
+            pareto=None,
+            trial=0,
+            values={"val/L1/acc": 1.5},
+            best={"training.lr": 0.01, "algorithm.gamma.kind": "adaptive"},
+            finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7})],
+            openings=1,
+        )
+
+    monkeypatch.setattr(tuning, "tune", tune)
+    return calls
+
+
+def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> None:
+    held = ("--lr", "0.01", "--set", "algorithm.gamma.kind=adaptive")
+    rest = (
+        "--trials",
+        "4",
+        "--repetitions",
+        "3",
+        "--metric",
+        "val/L1/acc",
+        "--cpus-per-trial",
+        "2",
+        "--name",
+        "mine",
+        "--concurrency",
+        "3",
+    )
+    result = cli("tune", "fliu", *held, *rest)
+    assert result.exit_code == 0, result.output
+    [call] = study
+    assert call["experiment"].training.lr == 0.01
+    assert set(call["hold"]) >= {"training.lr", "algorithm.gamma.kind"}
+    assert (call["trials"], call["metric"], call["cpus_per_trial"], call["name"]) == (4, ["val/L1/acc"], 2, "mine")
+    assert call["final_repetitions"] == 3
+    assert "4 trials, 3 at once, about 4 min 0 s if none is stopped early; each about 3 min 0 s" in result.stderr
+    for part in (
+        "*000",
+        "it broke",
+        "best: trial 000, val/L1/acc 1.5000",
+        "training.lr=0.01",
+        "opened 1 time for",
+        "pfl-ops ui",
+    ):
+        assert part in result.stdout
+
+
+def test_a_stopped_study_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> None:
+    def tune(experiment: Experiment | None, **given: Any) -> Any:
+        raise tuning.StudyInterrupted(
+            "stopped with 3 of 12 trials done; go on with: pfl-ops tune fliu --name x --resume"
+        )
+
+    monkeypatch.setattr(tuning, "tune", tune)
+    result = cli("tune", "fliu")
+    assert result.exit_code == 130 and result.stdout == ""
+    assert "pfl-ops tune fliu --name x --resume" in result.stderr
+
+
+def test_resuming_by_name_alone_takes_the_recorded_settings(
+    study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tuning.Settings.of(Experiment.of("fliu", clients=5))
+    monkeypatch.setattr(tuning, "recorded", lambda name, **_: kept)
+    result = cli("tune", "fliu", "--name", "mine", "--resume")
+    assert result.exit_code == 0, result.output
+    assert study[0]["experiment"] is None and study[0]["resume"]
+    assert "study 'mine' tunes fliu, not ditto" in cli("tune", "ditto", "--name", "mine", "--resume").stderr
+
+
+# -- what is printed --------------------------------------------------------------------------------------------------
+
+
+def test_the_line_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("pfl_ops.cli.live.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: 50.0))
+    line = Line("x", 10, "val")
+    line.record(SimpleNamespace(round=3, metrics={"val/G/local/mean": 0.5}, time=49_000))  # from a checkpoint: no rate
+    line.record(SimpleNamespace(round=4, metrics={}, time=51_000))
+    now[0] += 30
+    line.record(SimpleNamespace(round=6, metrics={"val/G/global/mean": 0.4}, time=81_000))
+    assert line.text(6) == "round 6/10  Acc(L) 0.500  Acc(G) 0.400  1 min 0 s left"
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert spread([0.5]) == "0.500"
+    assert spread([0.5, 0.7]) == "0.600 ± 0.141"
+    assert spread([float("nan")]) == "–"
+
+
+def test_trials_are_listed_best_first_and_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    table = pd.DataFrame({"trial": range(20), "state": "complete", "rounds": 2, "m": [i / 20 for i in range(20)]})
+    table = table.assign(seconds=1.0, error="")
+    out().print(trials_table(table, ["m"], 19, "study x", most=3))
+    lines = capsys.readouterr().out.splitlines()
+    assert "the best 3 of 20 trials" in lines[0]
+    assert [line.split()[0] for line in lines[2:]] == ["*019", "018", "017"]
