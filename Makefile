@@ -1,0 +1,50 @@
+# pfl-ops. `make` alone lists what there is; every target installs first if needed.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install tune test test-fast lint format types ui clean
+
+help: ## list the targets
+	@echo "pfl-ops: personalised federated learning, simulated, tuned, tracked."
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  PYTHON=python3.12 chooses the interpreter (3.11 to 3.13), VENV=folder the virtual environment."
+
+install: $(STAMP) ## make .venv and install pfl-ops with the versions in constraints.txt (skipped when up to date)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else "pfl-ops needs Python 3.11 to 3.13; this is %d.%d. Try: make install PYTHON=python3.12" % v)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+tune: $(STAMP) ## the demo: tune FLIU on real handwritten digits, about three minutes on two cores
+	$(BIN)/pfl-ops tune fliu --dataset digits
+
+test: $(STAMP) ## all tests
+	$(BIN)/python -m pytest -q
+
+test-fast: $(STAMP) ## the tests that take less than a few seconds each
+	$(BIN)/python -m pytest -q -m "not slow"
+
+lint: $(STAMP) ## ruff: errors and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP) ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP) ## mypy
+	$(BIN)/mypy
+
+ui: $(STAMP) ## MLflow's UI on the local store, this machine only
+	$(BIN)/pfl-ops ui
+
+clean: ## remove the virtual environment, builds and caches; results in mlruns/ stay
+	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
