@@ -1,0 +1,145 @@
+"""The main job as a user starts it, on real data with real Ray and a real store; then what the store holds."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+import pytest
+from mlflow.tracking import MlflowClient
+from safetensors.torch import load_file
+
+from pfl_ops.data.recorded import read_partition
+from pfl_ops.experiment import Experiment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SMALL = ["--clients", "4", "--rounds", "4", "--set", "evaluation.global_every=2", "--set", "training.local_epochs=1"]
+
+
+def pfl_ops(*words: str, home: Path, env: Mapping[str, str] | None = None) -> str:
+    """Run the command in a folder of its own; its standard output."""
+    code = "from pfl_ops.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=home,
+        env={**os.environ, "PFL_OPS_HOME": str(home / "mlruns"), **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"pfl-ops {' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+class Tuned:
+    """A finished study and what MLflow says of it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.words = ["tune", "fliu", "--dataset", "digits", "--trials", "3", *SMALL]
+        self.output = pfl_ops(*self.words, home=home)
+        self.client = MlflowClient(f"sqlite:///{home}/mlruns/mlflow.db")
+        self.runs = self.client.search_runs([e.experiment_id for e in self.client.search_experiments()])
+
+    def named(self, start: str) -> list[mlflow.entities.Run]:
+        return sorted((r for r in self.runs if r.info.run_name.startswith(start)), key=lambda r: r.info.run_name)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tuned]:
+    yield Tuned(tmp_path_factory.mktemp("study"))
+
+
+def test_the_user_is_told_what_was_found(tuned: Tuned) -> None:
+    for said in ("algorithm.gamma.kind", "training.lr", "pfl-ops ui", "Acc(L)", "L1"):
+        assert said in tuned.output
+
+
+def test_a_study_is_a_parent_with_a_child_for_each_trial_and_test_run(tuned: Tuned) -> None:
+    trials, finals = tuned.named("trial-"), tuned.named("final-")
+    assert [r.info.run_name for r in trials] == ["trial-000", "trial-001", "trial-002"]
+    assert [r.info.run_name for r in finals] == ["final-seed0"]
+    (parent,) = [r for r in tuned.runs if "mlflow.parentRunId" not in r.data.tags]
+    assert {r.data.tags["mlflow.parentRunId"] for r in [*trials, *finals]} == {parent.info.run_id}
+    assert {r.info.status for r in tuned.runs} == {"FINISHED"}
+    assert len({r.info.experiment_id for r in tuned.runs}) == 1
+
+
+def test_trials_are_scored_on_validation_data_only_and_the_choice_on_test_data_once(tuned: Tuned) -> None:
+    for trial in tuned.named("trial-"):
+        assert not [key for key in trial.data.metrics if "test/" in key]
+        history = tuned.client.get_metric_history(trial.info.run_id, "val/L1/local/mean")
+        assert [point.step for point in history] == list(range(history[-1].step + 1))
+    (final,) = tuned.named("final-")
+    assert not [key for key in final.data.metrics if "val/" in key]
+    assert 0 < final.data.metrics["final/test/L1/acc"] <= 2
+    acc = tuned.client.get_metric_history(final.info.run_id, "test/L1/acc")
+    assert [point.step for point in acc] == [0, 2, 4]
+
+
+def test_the_chosen_run_keeps_everything_to_judge_it_and_to_use_it(tuned: Tuned) -> None:
+    (final,) = tuned.named("final-")
+    folder = Path(tuned.client.download_artifacts(final.info.run_id, ""))
+    experiment = Experiment.from_yaml(folder / "config.yaml")
+    assert experiment.hash == final.data.tags["pfl_ops.experiment_hash"]
+    assert {p.name for p in (folder / "figures").iterdir()} == {"accuracy.png", "clients.png", "partition.png"}
+    recorded = read_partition(folder / "partition")
+    assert recorded.digest == final.data.tags["pfl_ops.partition_hash"]
+    assert sum(map(len, recorded.train)) == 1438  # every training sample of digits has an owner
+    table = pd.read_parquet(folder / "clients.parquet")
+    mean = table[table.stage == "L1"].local.mean()
+    assert mean == pytest.approx(final.data.metrics["final/test/L1/local/mean"])
+    personal = load_file(folder / "models" / "personal.safetensors")
+    assert {name.split("/")[0] for name in personal} == {f"client-{k:03d}" for k in range(4)}
+    assert load_file(folder / "models" / "global.safetensors")["head.weight"].shape == (10, 32)
+    (given,) = final.inputs.dataset_inputs
+    assert given.dataset.name == "digits"
+
+
+def test_its_global_model_answers_as_it_was_scored(tuned: Tuned) -> None:
+    from pfl_ops.data.datasets import load
+
+    (final,) = tuned.named("final-")
+    mlflow.set_tracking_uri(f"sqlite:///{tuned.home}/mlruns/mlflow.db")
+    served = mlflow.pyfunc.load_model(f"runs:/{final.info.run_id}/model")
+    test = load("digits").test
+    right = (served.predict(test.x)["class"].astype(int).to_numpy() == test.y).mean()
+    assert right == pytest.approx(final.data.metrics["final/test/G/global/mean"], abs=1e-6)
+
+
+def test_the_same_command_again_runs_nothing_again(tuned: Tuned) -> None:
+    pfl_ops(*tuned.words, home=tuned.home)
+    again = tuned.client.search_runs([tuned.runs[0].info.experiment_id])
+    assert {r.info.run_id for r in again} == {r.info.run_id for r in tuned.runs}
+    before = {r.info.run_id: r.data.metrics for r in tuned.named("final-")}
+    assert {r.info.run_id: r.data.metrics for r in again if r.info.run_id in before} == before
+
+
+def test_a_file_equals_the_flags_and_a_recorded_partition_gives_the_same_clients(tuned: Tuned) -> None:
+    (final,) = tuned.named("final-")
+    folder = Path(tuned.client.download_artifacts(final.info.run_id, ""))
+    flags = ["--dataset", "digits", "--rounds", "1", "--clients", "4"]
+    pfl_ops("run", "fedavg", *flags, home=tuned.home)
+    written = tuned.home / "mine.yaml"
+    written.write_text(Experiment.of("fedavg", dataset="digits", rounds=1, clients=4).to_yaml(), encoding="utf-8")
+    pfl_ops("run", "--config", str(written), home=tuned.home)
+    pfl_ops("run", "fedavg", *flags[:4], "--partition", f"file:{folder / 'partition'}", home=tuned.home)
+
+    ids = [e.experiment_id for e in tuned.client.search_experiments()]
+    runs = tuned.client.search_runs(ids, "tags.algorithm = 'fedavg'")
+    assert len(runs) == 2  # the file was the same run; the partition from a file is another experiment ...
+    partitions = {r.data.tags["pfl_ops.partition_hash"] for r in runs}
+    assert partitions == {final.data.tags["pfl_ops.partition_hash"]}  # ... with the same clients
+
+
+@pytest.mark.needs_data("mnist")
+def test_mnist(tmp_path: Path) -> None:
+    small = ["--train-size", "1000", "--clients", "5", "--rounds", "2", "--model", "mlp"]
+    assert "G" in pfl_ops("run", "fliu", "--dataset", "mnist", *small, home=tmp_path)
+    estimate = pfl_ops("tune", "fliu", "--dataset", "mnist", "--dry-run", home=tmp_path)
+    assert "12 trials" in estimate and "memory" in estimate
