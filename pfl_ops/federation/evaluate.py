@@ -65,6 +65,7 @@ class Scorer:
         self._owner = pool.owner().to(feed.device)
         self._sizes = feed.sizes
         self._seed = seed
+        self._last: tuple[Models, int, bool, Tensor] | None = None
 
     def score(self, models: Iterable[Models], *, pooled: bool, full: bool = False) -> Scores:
         """Scores of one stage.
@@ -105,9 +106,12 @@ class Scorer:
         asked = scored[self._owner]
         asked[pool] = True
         samples = asked.nonzero()[:, 0]
-        right = torch.zeros(len(self.feed.y), dtype=torch.float64, device=self.feed.device)
-        with self.trainer.answering():
-            right[samples] = self._answers(one, samples)[0].double()
+        right = self._given(models, full)
+        if right is None:
+            right = torch.zeros(len(self.feed.y), dtype=torch.float64, device=self.feed.device)
+            with self.trainer.answering():
+                right[samples] = self._answers(one, samples)[0].double()
+            self._last = (models, models.params._version, full, right)
         by_owner = right.new_zeros(self.n_clients).index_add_(0, self._owner, right).cpu().numpy()
         with np.errstate(invalid="ignore", divide="ignore"):
             scores.local[clients] = by_owner[clients] / self._sizes[clients]
@@ -115,6 +119,22 @@ class Scorer:
         if len(pool):
             scores.pooled[clients] = float(right[pool].mean())
             self._synthetic(scores, clients, right[pool][None], pool)
+
+    def _given(self, models: Models, full: bool) -> Tensor | None:
+        """The answers of the shared model that was asked last, where this is the same one: L1 and G often are."""
+        if self._last is None:
+            return None
+        last, version, was_full, right = self._last
+        same = (
+            models.predict is last.predict
+            and not models.ctx
+            and not last.ctx
+            and was_full == full
+            and models.params.data_ptr() == last.params.data_ptr()
+            and models.params.shape == last.params.shape
+            and models.params._version == version
+        )
+        return right if same else None
 
     # -- a model for each client --------------------------------------------------------------------------------------
 

@@ -202,3 +202,25 @@ def test_scores_carry_no_gradient_and_the_network_stays_as_it_was() -> None:
     s.score([each(s, [0, 1, 2, 0])], pooled=True)
     assert layer.training and not layer.head.training
     assert isinstance(Scores(np.zeros(1)).synthetic, dict)
+
+
+def test_a_shared_model_that_is_asked_again_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L1 and G of FedAvg are one model; another one, or the same memory with new numbers, is run."""
+    s = scorer(subset=4)
+    asked: list[int] = []
+    answers = Scorer._answers
+    monkeypatch.setattr(
+        Scorer, "_answers", lambda self, models, samples: asked.append(len(samples)) or answers(self, models, samples)
+    )
+    model = always(1, s.trainer.task.initial)
+    first, second = (s.score([Models(w)], pooled=True) for w in (model, model.detach()))
+    assert len(asked) == 1
+    close(second.local, first.local.tolist())
+    s.score([Models(model)], pooled=True, full=True)
+    s.score([Models(model.clone())], pooled=True, full=True)
+    assert len(asked) == 3
+    model.copy_(always(2, s.trainer.task.initial))
+    s.score([Models(model)], pooled=True, full=True)
+    changed = s.score([Models(model)], pooled=True, full=True)
+    assert len(asked) == 4
+    close(changed.local, [0.0, 1 / 3, NONE, 1.0])
