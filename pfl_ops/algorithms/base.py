@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.federation.batch import Batch
 from pfl_ops.federation.contract import (
     ClientRows,
     Layout,
@@ -25,7 +26,6 @@ from pfl_ops.federation.contract import (
     Update,
 )
 from pfl_ops.federation.round import Round
-from pfl_ops.federation.train import Batch
 from pfl_ops.section import Section
 
 

@@ -3,13 +3,14 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 
 from pfl_ops.federation import checkpoint
 from pfl_ops.federation.contract import ClientRows, Models, Stages
+from pfl_ops.federation.evaluate import Scores
 from pfl_ops.federation.round import Round
 from pfl_ops.federation.simulate import Simulation
 from pfl_ops.federation.stages import made
@@ -107,7 +108,12 @@ def _evaluation(simulation: Simulation, r: Round, stages: Stages, a_client: floa
     if not models:
         return 0.0
     some = next((m for m in models.values() if m.clients is not None), next(iter(models.values())))
-    an_answer = _timed(lambda: scorer.score([some], pooled=True))[0] / scorer.answers([some])
+
+    # a copy each time: a shared model that was just asked would not be asked again
+    def ask() -> Scores:
+        return scorer.score([replace(some, params=some.params.clone())], pooled=True)
+
+    an_answer = _timed(ask)[0] / scorer.answers([some])
 
     own = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
     everything, subset = float(len(scorer.everything)), float(len(scorer.subset))
@@ -115,6 +121,8 @@ def _evaluation(simulation: Simulation, r: Round, stages: Stages, a_client: floa
     total = an_answer * min(own + subset, everything) if "L1" in models else 0.0  # the start
     for stage, m in models.items():
         share = min(simulation.task.cohort_size / len(scorer.feed.sizes), 1.0) if stage == "L2" else 1.0
+        if stage == "G" and m.clients is None and "L1" in models and models["L1"].clients is None:
+            continue  # the model that was just asked
         if m.clients is None:
             total += an_answer * (evaluated * min(own + subset, everything) + simulation.with_final * everything)
             continue

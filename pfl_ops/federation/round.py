@@ -11,9 +11,10 @@ from torch import Tensor
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.batch import Batch, Keys, Length, Step
 from pfl_ops.federation.contract import Layout, Loss, Net, Share, Task
 from pfl_ops.federation.optim import Rule
-from pfl_ops.federation.train import Batch, Keys, Length, Step, Trainer
+from pfl_ops.federation.train import Trainer
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,10 @@
 """Local training: every client walks through its own batches, one client at a time or stacked. One meaning, two ways.
 
-What a client sees depends on (seed, purpose, round, client, stream, call) alone. Clients are sorted by their number
-of steps, so that those still at work are always the first rows of a chunk: there is no step mask, and an optimiser's
-step count is shared. Rows are padded with real samples to a rectangle; the padding carries weight zero in the mean.
+What a client sees depends on (seed, purpose, round, client, stream, call) alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,201 +15,16 @@ from torch.nn import functional as F
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import plan
+from pfl_ops.federation.batch import Chunk, Keys, Length, Meter, Step
 from pfl_ops.federation.contract import Loss, Net, Share, Task
 from pfl_ops.federation.feed import Feed
-from pfl_ops.federation.optim import Leaves, Rowwise, Rule
-
-Step = Callable[[dict[str, Tensor], "Batch"], Mapping[str, Tensor]]
+from pfl_ops.federation.leaves import Spread
+from pfl_ops.federation.optim import Leaves, Rule
 
 
 def cross_entropy(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """−log softmax(net(w, x))_y, [B]: the loss of every method that does not bring its own."""
     return F.cross_entropy(net(w, x), y, reduction="none")
-
-
-@dataclass(frozen=True)
-class Length:
-    """How long a walk is, and on which part of the data. Neither epochs nor steps: the experiment's."""
-
-    epochs: int | None = None
-    steps: int | None = None
-    batch: int | None = None
-    share: Share | None = None
-    stream: str = ""
-
-
-@dataclass(frozen=True)
-class Keys:
-    """What the draws of one walk are keyed by, beside the client: purpose, round, stream and call."""
-
-    seed: int
-    purpose: str
-    round: int
-    call: int = 0
-
-
-@dataclass
-class Meter:
-    """Mean minibatch loss of a round's main stream, kept on the device until it is read."""
-
-    total: Tensor | float = 0.0
-    samples: int = 0
-    by_stream: dict[str, int] = field(default_factory=dict)
-
-    def add(self, stream: str, losses: Tensor, samples: int) -> None:
-        self.by_stream[stream] = self.by_stream.get(stream, 0) + samples
-        if stream == "":
-            self.total = self.total + losses.double()  # float64: who adds what first must not show
-            self.samples += samples
-
-    def clear(self) -> None:
-        """Start a new round."""
-        self.total, self.samples, self.by_stream = 0.0, 0, {}
-
-    @property
-    def mean(self) -> float | None:
-        return float(self.total) / self.samples if self.samples else None
-
-
-class Chunk:
-    """Some clients' whole walk as rectangles, longest walk first.
-
-    Attributes:
-        rows: positions of these clients in the cohort, longest walk first.
-        samples: sample numbers, [J, c, B]; short batches repeat their first sample.
-        counts: real samples, int64 [J, c] on the host; 0 once a client has ended.
-    """
-
-    def __init__(self, feed: Feed, clients: Sequence[int], rows: list[int], plans: Sequence[plan.Plan]) -> None:
-        self.rows = rows
-        steps = max((plans[i].steps for i in rows), default=0)
-        self.counts = np.zeros((steps, len(rows)), np.int64)
-        for column, i in enumerate(rows):
-            self.counts[: plans[i].steps, column] = np.diff(plans[i].bounds)
-        width = int(self.counts.max(initial=0))
-        self.samples = torch.zeros((steps, len(rows), width), dtype=torch.int64, device=feed.device)
-        self.epoch = np.zeros((steps, len(rows)), np.int64)
-        self.ends = np.zeros((steps, len(rows)), bool)
-        for column, i in enumerate(rows):
-            p = plans[i]
-            if not p.steps:
-                continue
-            at = p.bounds[:-1, None] + np.arange(width)
-            at = np.where(at < p.bounds[1:, None], at, p.bounds[:-1, None])
-            own = torch.from_numpy(p.order[at]).to(feed.device)
-            self.samples[: p.steps, column] = feed.index[clients[i]][own]
-            self.epoch[: p.steps, column] = p.epoch
-            self.ends[: p.steps, column] = p.ends
-        self.active = (self.counts > 0).sum(axis=1)
-
-    def batches(self, trainer: "Trainer", stream: str, rule: Rule) -> Iterator["Batch"]:
-        """One `Batch` a step, over the clients still at work."""
-        optimisers: dict[Any, Rowwise] = {}
-        for j, active in enumerate(self.active.tolist()):
-            yield Batch(trainer, self, j, active, stream, rule, optimisers)
-
-
-class Batch:
-    """One step of a walk, for the `c` clients still at work; what a method's own step is given as `b`.
-
-    Attributes:
-        j: the step's number, from 0. lr: η of the round.
-        x: inputs [c, B, ...]; y: labels [c, B]. Rows shorter than B are padded; every verb knows.
-    """
-
-    def __init__(
-        self,
-        trainer: "Trainer",
-        chunk: Chunk,
-        j: int,
-        active: int,
-        stream: str,
-        rule: Rule,
-        optimisers: dict[Any, Rowwise],
-    ) -> None:
-        self._trainer, self._chunk, self._active, self._stream = trainer, chunk, active, stream
-        self._rule, self._optimisers = rule, optimisers
-        self.j = j
-        self.lr = rule.lr
-        counts = chunk.counts[j, :active]
-        self.width = int(counts.max())
-        self.total = int(counts.sum())
-        self._counts = counts
-        self.x, self.y = trainer.feed.batch(chunk.samples[j, :active, : self.width])
-
-    def _vector(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.y.device)
-
-    @cached_property
-    def n(self) -> Tensor:
-        """Real samples, [c], in the floating type of the run."""
-        return self._vector(self._counts).to(self._trainer.feed.dtype)
-
-    @property
-    def epoch(self) -> Tensor:
-        """Number of the epoch, int64 [c]."""
-        return self._vector(self._chunk.epoch[self.j, : self._active])
-
-    @property
-    def ends(self) -> Tensor:
-        """Whether this is the last batch of the client's epoch, bool [c]."""
-        return self._vector(self._chunk.ends[self.j, : self._active])
-
-    @cached_property
-    def _weights(self) -> Tensor | None:
-        """[c, B]: 1/n_real on real samples, 0 on padding; None when no row is padded."""
-        if int(self._counts.min()) == self.width:
-            return None
-        real = torch.arange(self.width, device=self.y.device) < self._vector(self._counts)[:, None]
-        return real.to(self._trainer.feed.dtype) / self.n[:, None]
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Mean over a row's real samples: [c, B] -> [c]."""
-        return values.mean(dim=1) if self._weights is None else (values * self._weights).sum(dim=1)
-
-    def _losses(self, w: Tensor, loss: Loss | None, ctx: Mapping[str, Tensor]) -> Tensor:
-        return self.mean(self._trainer.per_sample(loss or self._trainer.task.loss, w, self.x, self.y, ctx))
-
-    def _rows(self, w: Tensor) -> Tensor:
-        return w.expand(self._active, -1) if w.dim() == 1 else w
-
-    def loss(self, w: Tensor, loss: Loss | None = None, ctx: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Mean loss of rows `w` ([c, Q] or [Q]) on this batch, [c]."""
-        with torch.no_grad():
-            return self._losses(self._rows(w), loss, ctx or {})
-
-    def grad(
-        self, w: Tensor, loss: Loss | None = None, only: slice | None = None, ctx: Mapping[str, Tensor] | None = None
-    ) -> Tensor:
-        """Gradient of the mean loss at rows `w`, [c, Q]; outside the columns `only` it is zero.
-
-        Args:
-            w: rows [c, Q], or one row [Q] for all.
-            loss: per-sample loss; None: the task's.
-            only: columns to differentiate.
-            ctx: rows [c, ...] passed to the loss by name.
-        """
-        w = self._rows(w).detach()
-        start, stop, _ = (only or slice(None)).indices(w.shape[1])
-        leaf = w[:, start:stop].contiguous().requires_grad_()
-        whole = leaf if stop - start == w.shape[1] else torch.cat([w[:, :start], leaf, w[:, stop:]], dim=1)
-        losses = self._losses(whole, loss, ctx or {})
-        (g,) = torch.autograd.grad(losses.sum(), leaf)
-        self._trainer.meter.add(self._stream, (losses.detach() * self.n).sum(), self.total)
-        return g if whole is leaf else F.pad(g, (start, w.shape[1] - stop))
-
-    def descend(self, name: str, w: Tensor, g: Tensor, only: slice | None = None) -> Tensor:
-        """One step of the experiment's optimiser on carry `name`: new rows.
-
-        Outside `only` nothing moves: no decay, no moment. Moments and step count belong to (name, only).
-        """
-        if only is None:
-            return self._optimisers.setdefault(name, Rowwise(self._rule)).step(w, g)
-        key = (name, only.start, only.stop)
-        part = self._optimisers.setdefault(key, Rowwise(self._rule)).step(w[:, only], g[:, only])
-        new = w.clone()
-        new[:, only] = part
-        return new
 
 
 class Trainer:
@@ -390,7 +201,7 @@ class Trainer:
         only: slice | None,
     ) -> None:
         rows = torch.tensor(chunk.rows, device=out.device)
-        spread = _Spread(self, out.shape[1], only, rows, blocks=loss is None and self.task.loss is cross_entropy)
+        spread = Spread(self, out.shape[1], only, rows, blocks=loss is None and self.task.loss is cross_entropy)
         leaves = spread.leaves(start)
         fixed = spread.fixed(start)
         shifts = None if shift is None else spread.pieces(shift)
@@ -455,78 +266,6 @@ class Trainer:
         if sums is None:
             raise PflOpsError("none of these clients has a sample to sweep over")
         return sums, counts
-
-
-class _Spread:
-    """Rows as the leaves that PyTorch trains: one contiguous leaf a parameter (`blocks`), or one flat leaf.
-
-    Each parameter as a leaf of its own is about twice as fast as slices of one flat leaf; a loss of a method's own
-    takes a flat vector and so gets the flat one.
-    """
-
-    def __init__(self, trainer: Trainer, width: int, only: slice | None, rows: Tensor, blocks: bool) -> None:
-        self.trainer, self.rows = trainer, rows
-        self.layout = trainer.task.layout
-        self.loop = len(rows) == 1
-        self.range = (only or slice(None)).indices(width)[:2]
-        self.blocks = self.layout.within(slice(*self.range)) if blocks else ()
-        self.rest = [b for b in self.layout.within(self.layout.net) if b not in self.blocks] if blocks else []
-        self.by_block = blocks
-
-    def pieces(self, value: Tensor) -> list[Tensor]:
-        """[P] or [C, P] as this chunk's pieces, [1 or c, *stored] each."""
-        start, stop = self.range
-        value = value.detach()
-        value = value[None] if value.dim() == 1 else value[self.rows]
-        if not self.by_block:
-            return [value[:, start:stop]]
-        return [value[:, b.start : b.stop].unflatten(1, b.stored) for b in self.blocks]
-
-    def leaves(self, start: Tensor) -> list[Tensor]:
-        """Contiguous copies to train, [c, *stored] each."""
-        return [
-            p.expand(len(self.rows), *p.shape[1:]).clone(memory_format=torch.contiguous_format)
-            for p in self.pieces(start)
-        ]
-
-    def fixed(self, start: Tensor) -> Tensor:
-        """Rows as they were, [c, Q], for the columns that do not move."""
-        return start.expand(len(self.rows), -1) if start.dim() == 1 else start[self.rows]
-
-    def store(self, out: Tensor, leaves: list[Tensor], first: int, last: int) -> None:
-        """Write rows first..last-1 of the leaves to `out`."""
-        rows = self.rows[first:last]
-        if not self.by_block:
-            out[rows, self.range[0] : self.range[1]] = leaves[0][first:last]
-        for block, leaf in zip(self.blocks, leaves if self.by_block else [], strict=True):
-            out[rows, block.start : block.stop] = leaf[first:last].flatten(1)
-
-    def gradient(
-        self, leaves: list[Tensor], fixed: Tensor, b: Batch, loss: Loss | None, ctx: Mapping[str, Tensor], stream: str
-    ) -> list[Tensor]:
-        """Gradients of the mean loss in the leaves' shapes, contiguous."""
-        if not self.by_block:
-            start, stop = self.range
-            g = b.grad(torch.cat([fixed[:, :start], leaves[0], fixed[:, stop:]], dim=1) if stop - start < fixed.shape[1]
-                       else leaves[0], loss, slice(start, stop), ctx)  # fmt: skip
-            return [g[:, start:stop].contiguous()]
-        leaves = [leaf.detach().requires_grad_() for leaf in leaves]
-        net, trainer = self.trainer.task.net, self.trainer
-        with trainer.autocast():
-            if self.loop:
-                views = {k.name: k.view(leaf[0]) for k, leaf in zip(self.blocks, leaves, strict=True)}
-                views |= {k.name: k.view(fixed[0, k.start : k.stop].view(k.stored)) for k in self.rest}
-                mean = F.cross_entropy(net.forward(views, b.x[0]), b.y[0])
-            else:
-                views = {k.name: k.view(leaf) for k, leaf in zip(self.blocks, leaves, strict=True)}
-                views |= {k.name: k.view(fixed[:, k.start : k.stop].unflatten(1, k.stored)) for k in self.rest}
-                scores = net.stacked(views, b.x)
-                values = F.cross_entropy(scores.flatten(0, 1), b.y.flatten(), reduction="none").view(b.y.shape)
-                mean = b.mean(values)
-        used = [leaf for leaf in leaves]
-        grads = torch.autograd.grad(mean.sum(), used, allow_unused=True)
-        trainer.meter.add(stream, (mean.detach() * b.n).sum(), b.total)
-        return [torch.zeros_like(w) if g is None else g.contiguous() for g, w in zip(grads, leaves, strict=True)]
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

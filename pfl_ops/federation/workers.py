@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.batch import Keys, Length, Step
 from pfl_ops.federation.contract import Loss
 from pfl_ops.federation.optim import Rule
-from pfl_ops.federation.train import Keys, Length, Step, Trainer
+from pfl_ops.federation.train import Trainer
 from pfl_ops.registry import load_plugin, plugins
 
 SHARED_FROM = 1 << 18  # bytes; smaller tensors travel in the message itself

@@ -398,7 +398,8 @@ def test_a_run_keeps_the_execution_that_it_was_begun_with(tmp_path: Path) -> Non
     assert simulation(FLIU(), rounds=3, folder=tmp_path, execution=Execution()).resolved == again.resolved
     meta = json.loads((tmp_path / "round-00001" / "meta.json").read_text())
     assert meta["resolved"] == {
-        "device": "cpu", "way": "loop", "chunk": 1, "threads": 1, "precision": "float64", "torch": torch.__version__,
+        "device": "cpu", "way": "loop", "chunk": 1, "threads": 1, "precision": "float64",
+        "torch": torch.__version__, "workers": 1,
     }  # fmt: skip
     assert set(load_file(tmp_path / "round-00001" / "state.safetensors")) >= {"central", "theta/values"}
 

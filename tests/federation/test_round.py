@@ -7,9 +7,9 @@ import torch
 from torch.nn import functional as F
 
 from pfl_ops.algorithms.local import Local
+from pfl_ops.federation.batch import Keys
 from pfl_ops.federation.contract import Share
 from pfl_ops.federation.settings import Training
-from pfl_ops.federation.train import Keys
 from pfl_ops.testing import Play, ragged_task
 
 SIZES = (5, 2, 8, 3, 7)
