@@ -1,6 +1,10 @@
-"""One run: Experiment -> simulation -> records -> tracking, with resume."""
+"""One run: Experiment -> simulation -> records -> tracking, with resume.
+
+A trial's process imports this too, and tracks nothing: what only tracking needs is imported where it is used.
+"""
 
 import errno
+import gc
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -8,25 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from filelock import FileLock, Timeout
 
-from pfl_ops import figures, metrics
+from pfl_ops import metrics
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.checkpoint import Record
-from pfl_ops.federation.estimate import Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import plugins
 from pfl_ops.tracking.home import Home
-from pfl_ops.tracking.provenance import provenance
-from pfl_ops.tracking.run import Run
-from pfl_ops.tracking.store import Store
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import Tensor
 
+    from pfl_ops.federation.estimate import Estimate
     from pfl_ops.federation.simulate import Simulation
+    from pfl_ops.tracking.run import Run
+    from pfl_ops.tracking.store import Store
 
 OnRecord = Callable[[Record], None]
 FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
@@ -45,29 +48,36 @@ class Result:
 
     run_id: str | None
     experiment: Experiment
-    rounds: pd.DataFrame
+    rounds: "pd.DataFrame"
     final: dict[str, float]
-    clients: pd.DataFrame
+    clients: "pd.DataFrame"
     folder: Path
     complaints: list[str] = field(default_factory=list)
-    _simulation: "Simulation | None" = field(default=None, repr=False, compare=False)
+    data_dir: str | None = field(default=None, repr=False)
 
     def global_model(self) -> "dict[str, Tensor] | None":
         """G of the last round by parameter name; None where the method has none."""
-        return self._simulation.global_model() if self._simulation else None
+        return self._simulation().global_model()
 
     def model(self, client: int) -> "dict[str, Tensor]":
         """What a client holds after the last round (L1), by parameter name."""
         import torch
 
-        assert self._simulation is not None
-        n = self._simulation.task.n_clients
+        simulation = self._simulation()
+        n = simulation.task.n_clients
         if not 0 <= client < n:
             raise PflOpsError(f"there is no client {client}; clients are 0 to {n - 1}")
-        models = self._simulation.personal_models(torch.tensor([client]))
+        models = simulation.personal_models(torch.tensor([client]))
         if models is None:
             raise PflOpsError(f"{self.experiment.algorithm.name} leaves no model with its clients")
-        return self._simulation.task.layout.export(models.params.reshape(-1, models.params.shape[-1])[0])
+        return simulation.task.layout.export(models.params.reshape(-1, models.params.shape[-1])[0])
+
+    def _simulation(self) -> "Simulation":
+        """The finished run, read again from its checkpoint: a result that is kept holds no client's model in memory."""
+        simulation = self.experiment.build(data_dir=self.data_dir, folder=self.folder)
+        for _ in simulation.run():
+            pass
+        return simulation
 
 
 def simulate(
@@ -93,7 +103,7 @@ def simulate(
     yield from simulation.run()
 
 
-def estimate(experiment: Experiment, *, data_dir: str | None = None, execution: Execution | None = None) -> Estimate:
+def estimate(experiment: Experiment, *, data_dir: str | None = None, execution: Execution | None = None) -> "Estimate":
     """What a run will take, from one measured round of a few clients; writes nothing."""
     from pfl_ops.federation.estimate import estimate as measured
 
@@ -109,8 +119,8 @@ def run(
     execution: Execution | None = None,
     resume: bool = True,
     on_record: OnRecord | None = None,
-    store: Store | None = None,
-    parent: Run | None = None,
+    store: "Store | None" = None,
+    parent: "Run | None" = None,
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Result:
@@ -126,6 +136,10 @@ def run(
     Raises:
         PflOpsError: data missing, impossible settings, or the same run is going on in another process.
     """
+    import pandas as pd
+
+    from pfl_ops.tracking.store import Store
+
     experiment = experiment if experiment.repetitions == 1 else experiment.repetition(0)
     digest = experiment.digest(data_dir)
     with nullcontext(store) if store else closing(Store.open(home, tracking_uri)) as store:
@@ -136,7 +150,7 @@ def run(
             tracked = store.run(
                 str(parent.spool.header["experiment"])
                 if parent
-                else f"{experiment.data.name}-{experiment.partition.kind}",
+                else f"{experiment.data.label}-{experiment.partition.kind}",
                 name or f"{experiment.label}-seed{experiment.seed}",
                 identity=digest,
                 parent=parent,
@@ -152,20 +166,26 @@ def run(
                 if not done:
                     _keep(experiment, simulation, tracked)
             tracked.finish("FINISHED")
-    return Result(
-        run_id=tracked.run_id,
-        experiment=experiment,
-        rounds=table(simulation.records),
-        final=simulation.final,
-        clients=pd.DataFrame(simulation.client_table),
-        folder=folder,
-        complaints=simulation.complaints,
-        _simulation=simulation,
-    )
+            result = Result(
+                run_id=tracked.run_id,
+                experiment=experiment,
+                rounds=table(simulation.records),
+                final=simulation.final,
+                clients=pd.DataFrame(simulation.client_table),
+                folder=folder,
+                complaints=simulation.complaints,
+                data_dir=data_dir,
+            )
+            simulation.close()
+            del simulation
+            gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
+    return result
 
 
-def table(records: list[Record]) -> pd.DataFrame:
+def table(records: list[Record]) -> "pd.DataFrame":
     """Records as a table: indexed by round, a column a tracked key, empty where a round was not evaluated."""
+    import pandas as pd
+
     frame = pd.DataFrame([{"round": r.round, **r.metrics} for r in records])
     return frame.set_index("round")
 
@@ -184,7 +204,7 @@ def _alone(folder: Path, label: str) -> Iterator[None]:
         lock.release()
 
 
-def _is_done(store: Store, digest: str, parent: Run | None) -> bool:
+def _is_done(store: "Store", digest: str, parent: "Run | None") -> bool:
     """Whether the tracked run has all that `_keep` gives it; a server that does not answer has not said so."""
     try:
         before = store.find(digest, parent=parent)
@@ -194,7 +214,7 @@ def _is_done(store: Store, digest: str, parent: Run | None) -> bool:
 
 
 @contextmanager
-def _told(tracked: Run) -> Iterator[None]:
+def _told(tracked: "Run") -> Iterator[None]:
     """Whatever stops a run, the records so far are tracked and its status says how it ended."""
     try:
         yield
@@ -209,6 +229,8 @@ def _told(tracked: Run) -> Iterator[None]:
 
 
 def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:
+    from pfl_ops.tracking.provenance import provenance
+
     resolved = simulation.resolved
     return {
         **provenance(
@@ -218,7 +240,7 @@ def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_di
             device=resolved.device,
         ),
         "algorithm": experiment.algorithm.name,
-        "dataset": experiment.data.name,
+        "dataset": experiment.data.label,
         "partition": experiment.partition.kind,
         "model": experiment.model.name,
         "pfl_ops.way": resolved.way,
@@ -228,8 +250,9 @@ def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_di
     }
 
 
-def _keep(experiment: Experiment, simulation: "Simulation", tracked: Run) -> None:
+def _keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> None:
     """What stays of a finished run: final scores, configuration, partition, tables, figures, models."""
+    from pfl_ops import figures
     from pfl_ops.data.recorded import write_partition
 
     last = simulation.records[-1]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from pfl_ops import runs
+from pfl_ops import figures, runs
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
@@ -23,7 +23,7 @@ LOOP = Execution(device="cpu", way="loop", threads=1)
 ARTIFACTS = ("config.yaml", "clients.parquet", "figures/partition.png", "figures/accuracy.png", "figures/clients.png",
              "models/global.safetensors", "models/personal.safetensors", "partition")  # fmt: skip
 
-FIGURES = {name: getattr(runs.figures, name) for name in ("partition", "curves", "clients")}
+FIGURES = {name: getattr(figures, name) for name in ("partition", "curves", "clients")}
 
 
 def experiment(seed: int = 0, method: str = "fliu", **more: Any) -> Experiment:
@@ -58,7 +58,7 @@ def _plain_figures(_own_settings: None) -> Iterator[pytest.MonkeyPatch]:
     """Empty ones, which are drawn faster."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("partition", "curves", "clients"):
-            patch.setattr(runs.figures, name, lambda *_, **__: Figure((1, 1)))
+            patch.setattr(figures, name, lambda *_, **__: Figure((1, 1)))
         yield patch
 
 
@@ -148,7 +148,7 @@ def test_records_as_a_table() -> None:
 
 def test_its_figures(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, function in FIGURES.items():
-        monkeypatch.setattr(runs.figures, name, function)
+        monkeypatch.setattr(figures, name, function)
     found = go(store, experiment(seed=1))
     for name in ("partition", "accuracy", "clients"):
         file = store.download(str(found.run_id), f"figures/{name}.png", tmp_path / name)
@@ -245,7 +245,7 @@ def test_what_was_not_kept_is_kept_by_the_next(error: Exception, store: Store, m
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs.figures, "clients", fails)
+        patch.setattr(figures, "clients", fails)
         kind, says = (
             (PflOpsError, "the disk is full .*from the last checkpoint")
             if isinstance(error, OSError)

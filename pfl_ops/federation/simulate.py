@@ -115,6 +115,11 @@ class Simulation:
             yield record
         self._finish()
 
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        if isinstance(self.trainer, PooledTrainer):
+            self.trainer.close()
+
     def round_at(self, t: int, clients: Tensor, purpose: str = "train") -> Round:
         """Round t for some clients; another purpose draws from generators of its own."""
         p, s = self.participation, self.training

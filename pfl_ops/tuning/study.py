@@ -221,6 +221,7 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
     if len(table):
         parent.table(table, "trials.parquet")
         parent.text(table.to_csv(index=False), "trials.csv")
+        _draw(parent, table, goal, best[0] if best else None)
     if best is None:
         errors = [error for error in table["error"] if error] if len(table) else []
         last = f"; the last one: {errors[-1]}" if errors else ""
@@ -249,6 +250,21 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
         session.finals,
         openings,
     )
+
+
+def _draw(parent: Run, table: pd.DataFrame, goal: Objective, chosen: int | None) -> None:
+    """The trials one by one; with two objectives their front."""
+    from pfl_ops import figures
+
+    if goal.single:
+        values, states = table[goal.metrics[0]].tolist(), table["state"].tolist()
+        parent.figure(figures.history(values, states, goal.metrics[0], goal.modes[0] == "max"), "trials")
+    elif len(goal.metrics) == 2 and set(goal.modes) == {"max"}:
+        trials = table["trial"].tolist()
+        row = trials.index(chosen) if chosen in trials else None
+        first, second = goal.metrics
+        front = figures.pareto(table[[first, second]].to_numpy(float), list(map(str, trials)), (first, second), row)
+        parent.figure(front, "pareto")
 
 
 def _go_on(ledger: Ledger, settings: Settings, experiment: Experiment, storage: str | None) -> str:
