@@ -12,6 +12,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from safetensors.torch import load_file
 
+from pfl_ops.data.datasets import load
 from pfl_ops.data.recorded import read_partition
 from pfl_ops.experiment import Experiment
 
@@ -101,11 +102,9 @@ def test_the_chosen_run_keeps_everything_to_judge_it_and_to_use_it(tuned: Tuned)
     assert given.dataset.name == "digits"
 
 
-def test_its_global_model_answers_as_it_was_scored(tuned: Tuned) -> None:
-    from pfl_ops.data.datasets import load
-
+def test_its_global_model_answers_as_it_was_scored(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
     (final,) = tuned.named("final-")
-    mlflow.set_tracking_uri(f"sqlite:///{tuned.home}/mlruns/mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tuned.home}/mlruns/mlflow.db")
     served = mlflow.pyfunc.load_model(f"runs:/{final.info.run_id}/model")
     test = load("digits").test
     right = (served.predict(test.x)["class"].astype(int).to_numpy() == test.y).mean()
