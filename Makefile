@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
-tune: $(STAMP) ## the demo: tune FLIU on real handwritten digits, about three minutes on two cores
+tune: $(STAMP) ## the demo: tune FLIU on real handwritten digits, a few minutes on two cores
 	$(BIN)/pfl-ops tune fliu --dataset digits
 
 test: $(STAMP) ## all tests
