@@ -115,7 +115,7 @@ def test_help_answers_at_once(words: tuple[str, ...]) -> None:
         ("pfl-ops run f", {"fedavg", "fedprox", "fedrep", "fedfomo", "fliu"}),
         ("pfl-ops run fliu --dataset c", {"cifar10", "cifar100"}),
         ("pfl-ops run fliu --partition l", {"ls", "lsqs"}),
-        ("pfl-ops tune fliu --model cnn", {"cnn", "cnn_cifar", "cnn_tiny"}),
+        ("pfl-ops tune fliu --model cnn", {"cnn", "cnn6", "cnn_cifar", "cnn_tiny"}),
         ("pfl-ops run fliu --way v", {"vmap"}),
         ("pfl-ops list a", {"algorithms"}),
     ],

@@ -69,7 +69,7 @@ def test_names_come_from_the_table_in_its_order() -> None:
     assert ALGORITHMS.names()[:9] == [
         "local", "fedavg", "fedprox", "scaffold", "ditto", "fedrep", "apfl", "fedfomo", "fliu",
     ]  # fmt: skip
-    assert MODELS.names()[:5] == ["linear", "mlp", "cnn", "cnn_cifar", "cnn_tiny"]
+    assert MODELS.names()[:6] == ["linear", "mlp", "cnn", "cnn6", "cnn_cifar", "cnn_tiny"]
     assert set(PARTITIONS.names()) >= {
         "iid",
         "path",

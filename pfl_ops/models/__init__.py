@@ -37,6 +37,7 @@ MODELS: Registry[type[ModelSection]] = Registry(
         "linear": "pfl_ops.models.linear",
         "mlp": "pfl_ops.models.mlp",
         "cnn": "pfl_ops.models.cnn",
+        "cnn6": "pfl_ops.models.cnn6",
         "cnn_cifar": "pfl_ops.models.cnn_cifar",
         "cnn_tiny": "pfl_ops.models.cnn_tiny",
     },

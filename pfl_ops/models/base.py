@@ -46,11 +46,15 @@ class Network(nn.Module):
         return out
 
 
-def image(shape: Shape, name: str, poolings: int) -> tuple[int, int, int]:
+def image(shape: Shape, name: str, poolings: int, lost: int = 0) -> tuple[int, int, int]:
     """Check that `shape` is an image on which a network can pool.
 
+    Args:
+        shape: of a sample. name: the network's, for messages.
+        poolings: how often it pools 2x2.
+        lost: pixels by which the convolution before each pooling shrinks a side; 0: it is padded.
     Returns:
-        Channels of the input, height and width after `poolings` times 2x2.
+        Channels of the input, height and width after the last pooling.
     Raises:
         PflOpsError: feature vectors, or an image too small; the message names both sizes.
     """
@@ -60,13 +64,17 @@ def image(shape: Shape, name: str, poolings: int) -> tuple[int, int, int]:
             "take model mlp or linear"
         )
     height, width, channels = shape
-    least = 2**poolings
+    least = 1
+    for _ in range(poolings):
+        least = 2 * least + lost
     if min(height, width) < least:
         raise PflOpsError(
             f"model '{name}' pools {poolings} times and needs images of at least {least} x {least}, "
             f"got {height} x {width}; take model mlp or linear"
         )
-    return channels, height // least, width // least
+    for _ in range(poolings):
+        height, width = (height - lost) // 2, (width - lost) // 2
+    return channels, height, width
 
 
 def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Network:

@@ -14,7 +14,14 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.models import MODELS, build, check
 from pfl_ops.models.base import example_of
 
-IMAGES = {"linear": (8, 8, 1), "mlp": (8, 8, 1), "cnn": (12, 8, 3), "cnn_cifar": (8, 9, 3), "cnn_tiny": (8, 8, 1)}
+IMAGES = {
+    "linear": (8, 8, 1),
+    "mlp": (8, 8, 1),
+    "cnn": (12, 8, 3),
+    "cnn6": (17, 21, 2),
+    "cnn_cifar": (8, 9, 3),
+    "cnn_tiny": (8, 8, 1),
+}
 
 
 def network(name, shape=(8, 8, 1), n_classes=10, seed=0, **options):
@@ -28,6 +35,9 @@ def network(name, shape=(8, 8, 1), n_classes=10, seed=0, **options):
         ("linear", (5,), 5 * 10 + 10),
         ("mlp", (28, 28, 1), 784 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10),
         ("cnn", (28, 28, 1), 1_663_370),  # the number in McMahan et al.
+        ("cnn6", (28, 28, 1), 582_026),  # FC 1024 -> 512, as in PFLlib on MNIST
+        ("cnn6", (32, 32, 3), 878_538),  # as in the FedAS code on CIFAR-10
+        ("cnn6", (16, 22, 1), 832 + 51_264 + (64 * 1 * 2 * 512 + 512) + 5_130),  # the smallest height: 16, 6, 1
         ("cnn_cifar", (32, 32, 3), 686_090),
         ("cnn_tiny", (8, 8, 1), 9_258),
     ],
@@ -50,7 +60,7 @@ def test_a_linear_model_has_no_body():
     assert not list(network("linear").body.parameters())
 
 
-@pytest.mark.parametrize("name", ["cnn", "cnn_cifar", "cnn_tiny"])
+@pytest.mark.parametrize("name", ["cnn", "cnn6", "cnn_cifar", "cnn_tiny"])
 def test_pooling_before_relu_is_the_same_function_with_the_same_gradient(name):
     """max(relu(a), relu(b)) = relu(max(a, b)); both hand the gradient to the first largest entry if it is positive."""
     model = network(name, IMAGES[name], seed=3).double()
@@ -108,6 +118,7 @@ def test_sections_survive_pickling():
     ("name", "shape", "words"),
     [
         ("cnn", (3, 28, 1), "'cnn' pools 2 times and needs images of at least 4 x 4, got 3 x 28"),
+        ("cnn6", (28, 15, 1), "'cnn6' pools 2 times and needs images of at least 16 x 16, got 28 x 15"),
         ("cnn_cifar", (7, 7, 3), "'cnn_cifar' pools 3 times and needs images of at least 8 x 8, got 7 x 7"),
         ("cnn_tiny", (64,), "'cnn_tiny' needs images, but a sample here is a vector of 64 features"),
     ],
