@@ -33,10 +33,11 @@ from pfl_ops.federation import checkpoint
 from pfl_ops.federation.batch import Chunk, Length
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.layout import initial_extra
+from pfl_ops.federation.leaves import cross_entropy
 from pfl_ops.federation.optim import Rule
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.simulate import commit
-from pfl_ops.federation.train import Trainer, cross_entropy
+from pfl_ops.federation.train import Trainer
 
 Values = dict[str, Tensor]
 """All that a round leaves behind, by name: `state/<key>` (rows of all clients), `L1`, `L2`, `G` and their `ctx`."""

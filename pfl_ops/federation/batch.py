@@ -18,6 +18,8 @@ from torch.nn import functional as F
 from pfl_ops.federation import plan
 from pfl_ops.federation.contract import Loss, Share
 from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.layout import Block
+from pfl_ops.federation.leaves import cross_entropy, gradients
 from pfl_ops.federation.optim import Rowwise, Rule
 
 if TYPE_CHECKING:
@@ -190,12 +192,32 @@ class Batch:
         """
         w = self._rows(w).detach()
         start, stop, _ = (only or slice(None)).indices(w.shape[1])
+        blocks = self._blocks(start, stop) if (loss or self._trainer.task.loss) is cross_entropy and not ctx else ()
+        if blocks:
+            return self._by_block(w, blocks)
         leaf = w[:, start:stop].contiguous().requires_grad_()
         whole = leaf if stop - start == w.shape[1] else torch.cat([w[:, :start], leaf, w[:, stop:]], dim=1)
         losses = self._losses(whole, loss, ctx or {})
         (g,) = torch.autograd.grad(losses.sum(), leaf)
-        self._trainer.meter.add(self._stream, (losses.detach() * self.n).sum(), self.total)
+        self.count(losses.detach())
         return g if whole is leaf else F.pad(g, (start, w.shape[1] - stop))
+
+    def _blocks(self, start: int, stop: int) -> tuple[Block, ...]:
+        """The parameters in these columns; none where a column cuts one."""
+        blocks = tuple(k for k in self._trainer.task.layout.blocks if k.start < stop and k.stop > start)
+        return blocks if blocks and blocks[0].start >= start and blocks[-1].stop <= stop else ()
+
+    def _by_block(self, w: Tensor, blocks: tuple[Block, ...]) -> Tensor:
+        """`grad` of the task's cross-entropy, a leaf a parameter: that saves a copy of the row for each."""
+        layout = self._trainer.task.layout
+        pieces = {k.name: w[:, k.start : k.stop].unflatten(1, k.stored) for k in layout.blocks if k.stop <= w.shape[1]}
+        rest = {k.name: k.view(pieces[k.name]) for k in layout.within(layout.net) if k not in blocks}
+        grads = gradients(blocks, [pieces[k.name] for k in blocks], rest, self)
+        return F.pad(torch.cat([g.flatten(1) for g in grads], 1), (blocks[0].start, w.shape[1] - blocks[-1].stop))
+
+    def count(self, means: Tensor) -> None:
+        """Note the mean loss of each client, [c], that a gradient was taken of."""
+        self._trainer.meter.add(self._stream, (means * self.n).sum(), self.total)
 
     def descend(self, name: str, w: Tensor, g: Tensor, only: slice | None = None) -> Tensor:
         """One step of the experiment's optimiser on carry `name`: new rows.

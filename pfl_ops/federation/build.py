@@ -12,9 +12,10 @@ from pfl_ops.federation.batch import Length
 from pfl_ops.federation.contract import Method, Net, Task
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.layout import initial_extra
+from pfl_ops.federation.leaves import cross_entropy
 from pfl_ops.federation.optim import Rule
 from pfl_ops.federation.settings import Participation, Training
-from pfl_ops.federation.train import Trainer, cross_entropy
+from pfl_ops.federation.train import Trainer
 
 
 def make_task(

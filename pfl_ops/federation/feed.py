@@ -18,18 +18,23 @@ class Feed:
     """
 
     def __init__(self, pool: Pool, mean: np.ndarray, std: np.ndarray, device: torch.device, dtype: torch.dtype) -> None:
-        self.x = pool.x.to(device)
+        self.x = pool.x.to(device, dtype) if pool.x.is_floating_point() else pool.x.to(device)
         self.y = pool.y.to(device)
         self.index = [i.to(device) for i in pool.index]
         self.sizes = np.array([len(i) for i in pool.index], dtype=np.int64)
         self.device, self.dtype = device, dtype
         self.images = self.x.dim() == 4
-        self._mean = torch.as_tensor(mean, dtype=dtype, device=device)
-        self._scale = 1 / torch.as_tensor(std, dtype=dtype, device=device)
+        self._mean = self._fit(torch.as_tensor(mean, dtype=dtype, device=device))
+        self._scale = self._fit(1 / torch.as_tensor(std, dtype=dtype, device=device))
+
+    def _fit(self, values: Tensor) -> Tensor:
+        """One number for all, or one a stored value: kernels are slow where they must repeat a few channels."""
+        return values if values.numel() == 1 else values.expand(self.x.shape[1:]).contiguous()
 
     def inputs(self, samples: Tensor) -> Tensor:
         """Normalised inputs of sample numbers [...]: [..., C, H, W], channels last in memory, or [..., d]."""
-        x = self.x[samples.reshape(-1)].to(self.dtype).sub_(self._mean).mul_(self._scale)
+        # taken as stored, and converted while the mean is subtracted: a quarter of the time of one after the other
+        x = torch.sub(self.x.index_select(0, samples.reshape(-1)), self._mean).mul_(self._scale)
         if self.images:
             x = x.movedim(-1, -3)
         return x.unflatten(0, samples.shape) if samples.dim() != 1 else x

@@ -16,15 +16,11 @@ from pfl_ops import rng
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import plan
 from pfl_ops.federation.batch import Chunk, Keys, Length, Meter, Step
-from pfl_ops.federation.contract import Loss, Net, Share, Task
+from pfl_ops.federation.chain import Chain
+from pfl_ops.federation.contract import Loss, Share, Task
 from pfl_ops.federation.feed import Feed
-from pfl_ops.federation.leaves import Spread
+from pfl_ops.federation.leaves import Spread, cross_entropy
 from pfl_ops.federation.optim import Leaves, Rule
-
-
-def cross_entropy(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """−log softmax(net(w, x))_y, [B]: the loss of every method that does not bring its own."""
-    return F.cross_entropy(net(w, x), y, reduction="none")
 
 
 class Trainer:
@@ -53,6 +49,7 @@ class Trainer:
         self.task, self.feed, self.rule, self.length = task, feed, rule, length
         self.chunk = chunk
         self.bfloat16, self.draws = bfloat16, draws
+        self.chain = None if bfloat16 else Chain.of(task.net)
         self.meter = Meter()
 
     # -- what every verb stands on ------------------------------------------------------------------------------------
@@ -202,33 +199,22 @@ class Trainer:
     ) -> None:
         rows = torch.tensor(chunk.rows, device=out.device)
         spread = Spread(self, out.shape[1], only, rows, blocks=loss is None and self.task.loss is cross_entropy)
-        leaves = spread.leaves(start)
-        fixed = spread.fixed(start)
-        shifts = None if shift is None else spread.pieces(shift)
-        anchors = None if pull is None else spread.pieces(pull[1])
-        optimiser = Leaves(rule, leaves)
+        leaves, fixed, terms = spread.leaves(start), spread.fixed(start), spread.terms(shift, pull)
+        direct = spread.direct(rule)
+        optimiser = Leaves(rule, [] if direct else leaves)
         at_work = len(chunk.rows)
         for b in chunk.batches(self, stream, rule):
             if b._active < at_work:
                 spread.store(out, leaves, b._active, at_work)
                 at_work = b._active
-                leaves = [leaf[:at_work] for leaf in leaves]
-                fixed = fixed[:at_work]
-                shifts = shifts and [s[:at_work] if len(s) > 1 else s for s in shifts]
-                anchors = anchors and [a[:at_work] if len(a) > 1 else a for a in anchors]
+                leaves, fixed, terms = [w[:at_work] for w in leaves], fixed[:at_work], terms.first(at_work)
                 optimiser.shrink(at_work)
+            if direct:
+                spread.descend(leaves, fixed, b, rule, terms)
+                continue
             now = {name: value[rows[:at_work]] for name, value in ctx.items()}
-            grads = spread.gradient(leaves, fixed, b, loss, now, stream)
-            if shifts is not None:
-                for g, s in zip(grads, shifts, strict=True):
-                    g.add_(s)
-            if anchors is not None and pull is not None:
-                mu = pull[0]
-                for g, w, a in zip(grads, leaves, anchors, strict=True):
-                    if isinstance(mu, Tensor):
-                        g.add_(_column(mu[rows[:at_work]], g) * (w - a))
-                    else:
-                        g.add_(w, alpha=mu).sub_(a, alpha=mu)
+            grads = spread.gradient(leaves, fixed, b, loss, now)
+            terms.add(grads, leaves)
             optimiser.step(leaves, grads)
         spread.store(out, leaves, 0, at_work)
 
@@ -266,10 +252,6 @@ class Trainer:
         if sums is None:
             raise PflOpsError("none of these clients has a sample to sweep over")
         return sums, counts
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values.reshape(-1, *[1] * (like.dim() - 1))
 
 
 def _name(function: Callable[..., Any]) -> str:
