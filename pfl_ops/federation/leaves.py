@@ -118,11 +118,9 @@ class Spread:
 
     def store(self, out: Tensor, leaves: list[Tensor], first: int, last: int) -> None:
         """Write rows first..last-1 of the leaves to `out`."""
-        rows = self.rows[first:last]
-        if not self.by_block:
-            out[rows, self.range[0] : self.range[1]] = leaves[0][first:last]
-        for block, leaf in zip(self.blocks, leaves if self.by_block else [], strict=True):
-            out[rows, block.start : block.stop] = leaf[first:last].flatten(1)
+        columns = [(block.start, block.stop) for block in self.blocks] if self.by_block else [self.range]
+        for (start, stop), leaf in zip(columns, leaves, strict=True):
+            out[:, start:stop].index_copy_(0, self.rows[first:last], leaf[first:last].flatten(1))
 
     def gradient(
         self, leaves: list[Tensor], fixed: Tensor, b: "Batch", loss: Loss | None, ctx: Mapping[str, Tensor]
@@ -201,7 +199,8 @@ def _mean_loss(blocks: tuple[Block, ...], leaves: list[Tensor], rest: Mapping[st
     net = b._trainer.task.net
     moving = zip(blocks, leaves, strict=True)
     if len(leaves[0]) == 1:
-        views = {k.name: k.view(leaf[0]) for k, leaf in moving} | {name: w[0] for name, w in rest.items()}
+        # squeezed, not indexed: the gradient of an index is a matrix of zeros to be filled
+        views = {k.name: k.view(leaf.squeeze(0)) for k, leaf in moving} | {name: w[0] for name, w in rest.items()}
         return F.cross_entropy(net.forward(views, b.x[0]), b.y[0])[None]
     scores = net.stacked({k.name: k.view(leaf) for k, leaf in moving} | dict(rest), b.x)
     return b.mean(F.cross_entropy(scores.flatten(0, 1), b.y.flatten(), reduction="none").view(b.y.shape))
