@@ -78,7 +78,9 @@ class Chunk:
     Attributes:
         rows: positions of these clients in the cohort, longest walk first.
         samples: sample numbers, [J, c, B]; short batches repeat their first sample.
-        counts: real samples, int64 [J, c] on the host; 0 once a client has ended.
+        counts: real samples, int64 [J, c] on the host; 0 once a client has ended. n: the same on the device.
+        active: clients still at work, [J]. width: samples of the longest batch, [J]. total: of all batches, [J].
+        padded: whether any row is padded, [J].
     """
 
     def __init__(self, feed: Feed, clients: Sequence[int], rows: list[int], plans: Sequence[plan.Plan]) -> None:
@@ -101,12 +103,17 @@ class Chunk:
             self.samples[: p.steps, column] = feed.index[clients[i]][own]
             self.epoch[: p.steps, column] = p.epoch
             self.ends[: p.steps, column] = p.ends
-        self.active = (self.counts > 0).sum(axis=1)
+        at_work = self.counts > 0
+        self.active = at_work.sum(axis=1).tolist()
+        self.width = self.counts.max(axis=1, initial=0).tolist()
+        self.total = self.counts.sum(axis=1).tolist()
+        self.padded = ((self.counts != self.counts.max(axis=1, initial=0)[:, None]) & at_work).any(axis=1).tolist()
+        self.n = torch.from_numpy(self.counts).to(feed.device, feed.dtype)
 
     def batches(self, trainer: "Trainer", stream: str, rule: Rule) -> Iterator["Batch"]:
         """One `Batch` a step, over the clients still at work."""
         optimisers: dict[Any, Rowwise] = {}
-        for j, active in enumerate(self.active.tolist()):
+        for j, active in enumerate(self.active):
             yield Batch(trainer, self, j, active, stream, rule, optimisers)
 
 
@@ -132,10 +139,7 @@ class Batch:
         self._rule, self._optimisers = rule, optimisers
         self.j = j
         self.lr = rule.lr
-        counts = chunk.counts[j, :active]
-        self.width = int(counts.max())
-        self.total = int(counts.sum())
-        self._counts = counts
+        self.width, self.total, self.padded = chunk.width[j], chunk.total[j], chunk.padded[j]
         self.x, self.y = trainer.feed.batch(chunk.samples[j, :active, : self.width])
 
     def _vector(self, values: np.ndarray) -> Tensor:
@@ -144,7 +148,7 @@ class Batch:
     @cached_property
     def n(self) -> Tensor:
         """Real samples, [c], in the floating type of the run."""
-        return self._vector(self._counts).to(self._trainer.feed.dtype)
+        return self._chunk.n[self.j, : self._active]
 
     @property
     def epoch(self) -> Tensor:
@@ -159,10 +163,10 @@ class Batch:
     @cached_property
     def _weights(self) -> Tensor | None:
         """[c, B]: 1/n_real on real samples, 0 on padding; None when no row is padded."""
-        if int(self._counts.min()) == self.width:
+        if not self.padded:
             return None
-        real = torch.arange(self.width, device=self.y.device) < self._vector(self._counts)[:, None]
-        return real.to(self._trainer.feed.dtype) / self.n[:, None]
+        real = torch.arange(self.width, device=self.y.device) < self.n[:, None]
+        return real / self.n[:, None]
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean over a row's real samples: [c, B] -> [c]."""
@@ -217,7 +221,8 @@ class Batch:
 
     def count(self, means: Tensor) -> None:
         """Note the mean loss of each client, [c], that a gradient was taken of."""
-        self._trainer.meter.add(self._stream, (means * self.n).sum(), self.total)
+        total = (means * self.n).sum() if self.padded else means.sum() * self.width
+        self._trainer.meter.add(self._stream, total, self.total)
 
     def descend(self, name: str, w: Tensor, g: Tensor, only: slice | None = None) -> Tensor:
         """One step of the experiment's optimiser on carry `name`: new rows.

@@ -1,10 +1,12 @@
 """Scores of a stage: each model on its own client's data (`local`) and on everybody's (`global`).
 
-A model that all clients share answers each sample once, however many views and clients ask. N models are scored on
-the pooled data in one large product where they are stacked. All draws here have generators of their own: no setting
-can move training. Clients without a held-out sample are left out (NaN).
+No model answers twice: one that all clients share answers each sample once, however many views and clients ask, and
+one that a client holds in two stages (L1 and L2 of methods that train what they keep) is asked once a round. N models
+are scored on the pooled data in one large product where they are stacked. All draws here have generators of their own:
+no setting can move training. Clients without a held-out sample are left out (NaN).
 """
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -21,6 +23,7 @@ from pfl_ops.federation.train import Trainer
 
 BATCH = 500  # samples that one model is shown at once
 ANSWERS = 10_000  # models times samples at once: activations take memory
+STACK = 5  # models of linear layers at once where training stacks none: one product instead of five
 ALL_UP_TO = 200  # clients that are all scored by default; of more, as many are drawn
 
 
@@ -37,6 +40,20 @@ class Scores:
     local: np.ndarray
     pooled: np.ndarray | None = None
     synthetic: dict[int, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass
+class Answers:
+    """What a client's own model has answered.
+
+    Attributes:
+        model: fingerprint of the model. local: its local accuracy.
+        right: number of pooled samples, subset or all -> whether it was right on each of them, bool [n].
+    """
+
+    model: bytes
+    local: float
+    right: dict[int, Tensor]
 
 
 class Scorer:
@@ -66,6 +83,7 @@ class Scorer:
         self._sizes = feed.sizes
         self._seed = seed
         self._last: tuple[Models, int, bool, Tensor] | None = None
+        self._answered: dict[int, Answers] = {}
 
     def score(self, models: Iterable[Models], *, pooled: bool, full: bool = False) -> Scores:
         """Scores of one stage.
@@ -83,6 +101,11 @@ class Scorer:
             else:
                 self._each(scores, chunk, pooled, full)
         return scores
+
+    def forget(self) -> None:
+        """Ask every model again, as if it had never been seen: for those who time it."""
+        self._last = None
+        self._answered.clear()
 
     def answers(self, models: Iterable[Models]) -> float:
         """How many samples `score` shows to a model, all models together, both views in the curves."""
@@ -136,6 +159,11 @@ class Scorer:
         )
         return right if same else None
 
+    @property
+    def stack(self) -> int:
+        """Models asked at once."""
+        return self.trainer.chunk or (STACK if self.trainer.chain is not None else 1)
+
     # -- a model for each client --------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -146,16 +174,28 @@ class Scorer:
         order = rows[np.argsort(-self._sizes[everyone[rows].numpy()], kind="stable")]
         pool = self.everything if full else self.subset
         with self.trainer.answering():
-            for part in order.split(self.trainer.chunk or 1) if len(order) else ():
+            for part in order.split(self.stack) if len(order) else ():
                 own, numbers = _take(models, part), everyone[part].numpy()
-                scores.local[numbers] = self._local(own, numbers)
+                scores.local[numbers], right = self._asked(own, numbers, pool if pooled else pool[:0])
                 if not (pooled and len(pool)):
                     continue
-                right = self._answers(own, pool)
                 if scores.pooled is None:
                     scores.pooled = np.full(self.n_clients, np.nan)
                 scores.pooled[numbers] = right.double().mean(dim=1).cpu().numpy()
                 self._synthetic(scores, numbers, right, pool)
+
+    def _asked(self, models: Models, clients: np.ndarray, pool: Tensor) -> tuple[np.ndarray, Tensor]:
+        """Local accuracies [c] and answers on `pool`, bool [c, n]; models that were just asked are not asked again."""
+        prints, known = _fingerprints(models), [self._answered.get(k) for k in clients.tolist()]
+        asked = [a for a, p in zip(known, prints, strict=True) if a is not None and a.model == p]
+        if len(asked) < len(prints):
+            none, local = pool[:0].bool(), self._local(models, clients).tolist()
+            asked = [Answers(p, accuracy, {0: none}) for p, accuracy in zip(prints, local, strict=True)]
+            self._answered |= dict(zip(clients.tolist(), asked, strict=True))
+        if not all(len(pool) in a.right for a in asked):
+            for a, right in zip(asked, self._answers(models, pool), strict=True):
+                a.right[len(pool)] = right
+        return np.array([a.local for a in asked]), torch.stack([a.right[len(pool)] for a in asked])
 
     def _local(self, models: Models, clients: np.ndarray) -> np.ndarray:
         """Accuracy of each model on its own client's samples, [c]."""
@@ -201,6 +241,19 @@ class Scorer:
         for c in self.settings.synthetic:
             values = scores.synthetic.setdefault(c, np.full(self.n_clients, np.nan))
             values[clients] = metrics.synthetic(accuracy, sizes, c, seed=self._seed, clients=clients)
+
+
+def _fingerprints(models: Models) -> list[bytes]:
+    """What makes a model answer as it does, in few bytes, for each row."""
+    parts = [models.params, *(models.ctx[name] for name in sorted(models.ctx))]
+    rows = [value.detach().cpu().contiguous().view(len(value), -1).numpy() for value in parts]
+    found = []
+    for i in range(len(rows[0])):
+        print_ = hashlib.blake2b(repr(models.predict).encode())
+        for each in rows:
+            print_.update(each[i])
+        found.append(print_.digest())
+    return found
 
 
 def _at_once(models: Models) -> int:

@@ -224,3 +224,32 @@ def test_a_shared_model_that_is_asked_again_is_not_run_again(monkeypatch: pytest
     changed = s.score([Models(model)], pooled=True, full=True)
     assert len(asked) == 4
     close(changed.local, [0.0, 1 / 3, NONE, 1.0])
+
+
+@WAYS
+def test_a_model_that_a_client_holds_in_two_stages_is_asked_once(
+    stack: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L1 and L2 of Ditto are one model a client; another row, or other samples, and they are asked again."""
+    s = scorer(stack, subset=4)
+    asked: list[int] = []
+    run = Scorer._scores
+    monkeypatch.setattr(Scorer, "_scores", lambda self, models, x: asked.append(len(x)) or run(self, models, x))
+    first = s.score([each(s, [0, 1, 2, 0])], pooled=True)
+    before = len(asked)
+    again = s.score([each(s, [0, 1, 2, 0])], pooled=True)
+    local = s.score([each(s, [1, 2, 0], [1, 2, 3])], pooled=False)
+    assert len(asked) == before
+    close(again.local, first.local.tolist())
+    close(again.pooled, first.pooled.tolist())  # type: ignore[union-attr]
+    close(local.local, [NONE, 2 / 3, NONE, 0.0])
+    for change in (
+        lambda: s.score([each(s, [0, 1, 2, 0])], pooled=True, full=True),
+        lambda: s.score([each(s, [0, 1, 2, 1])], pooled=True, full=True),
+        lambda: s.forget() or s.score([each(s, [0, 1, 2, 1])], pooled=True, full=True),
+    ):
+        before = len(asked)
+        found = change()
+        assert len(asked) > before
+    close(found.local, [3 / 4, 2 / 3, NONE, 0.0])
+    close(found.pooled, [3 / 8, 3 / 8, 2 / 8, 3 / 8])
