@@ -5,6 +5,8 @@ No retries inside MLflow: a server that is down would block each call for minute
 """
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 for _name, _value in {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -19,8 +21,21 @@ for _name, _value in {
 
 from pfl_ops.tracking.home import Home, Target  # noqa: E402
 from pfl_ops.tracking.provenance import provenance  # noqa: E402
-from pfl_ops.tracking.run import Run  # noqa: E402
-from pfl_ops.tracking.store import RunInfo, Store  # noqa: E402
-from pfl_ops.tracking.ui import ui_command  # noqa: E402
+
+if TYPE_CHECKING:
+    from pfl_ops.tracking.run import Run as Run
+    from pfl_ops.tracking.store import RunInfo as RunInfo
+    from pfl_ops.tracking.store import Store as Store
+    from pfl_ops.tracking.ui import ui_command as ui_command
+
+_WHERE = {"Run": "run", "RunInfo": "store", "Store": "store", "ui_command": "ui"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: a trial's process asks where its work folder is, and needs no MLflow."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"pfl_ops.tracking.{_WHERE[name]}"), name)
+
 
 __all__ = ["Home", "Run", "RunInfo", "Store", "Target", "provenance", "ui_command"]

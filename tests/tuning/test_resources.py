@@ -112,6 +112,6 @@ def test_no_cluster_at_an_address(monkeypatch):
 
 
 def test_a_trial_s_process_starts_without_optuna_and_mlflow():
-    """Each costs a second and memory in every process."""
-    code = "import sys, pfl_ops.tuning.trial; sys.exit(bool({'optuna', 'mlflow'} & sys.modules.keys()))"
+    """Each costs a second and memory in every process; a trial imports `runs` for its rounds."""
+    code = "import sys, pfl_ops.tuning.trial, pfl_ops.runs; sys.exit(bool({'optuna', 'mlflow'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
