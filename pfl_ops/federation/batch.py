@@ -25,6 +25,8 @@ from pfl_ops.federation.optim import Rowwise, Rule
 if TYPE_CHECKING:
     from pfl_ops.federation.train import Trainer
 
+STRETCH = 1 << 19  # bytes of inputs that are made ready at once
+
 Step = Callable[[dict[str, Tensor], "Batch"], Mapping[str, Tensor]]
 
 
@@ -72,6 +74,24 @@ class Meter:
         return float(self.total) / self.samples if self.samples else None
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive steps of a chunk by the same clients with batches of one width.
+
+    Attributes:
+        active: clients at work, c. total: real samples.
+        x: inputs [J, c, B, ...]; y: labels [J, c, B].
+        real: 1 on real samples, 0 on padding, [J, c, B]; share: the same over the batch's size. None: no padding.
+    """
+
+    active: int
+    total: int
+    x: Tensor
+    y: Tensor
+    real: Tensor | None
+    share: Tensor | None
+
+
 class Chunk:
     """Some clients' whole walk as rectangles, longest walk first.
 
@@ -109,6 +129,25 @@ class Chunk:
         self.total = self.counts.sum(axis=1).tolist()
         self.padded = ((self.counts != self.counts.max(axis=1, initial=0)[:, None]) & at_work).any(axis=1).tolist()
         self.n = torch.from_numpy(self.counts).to(feed.device, feed.dtype)
+
+    def stretches(self, feed: Feed) -> Iterator[Stretch]:
+        """The steps in stretches whose inputs stay in the processor's cache."""
+        sample = feed.x[0].numel() * torch.empty((), dtype=feed.dtype).element_size()
+        first, steps = 0, len(self.active)
+        while first < steps:
+            kind = self.active[first], self.width[first], self.padded[first]
+            active, width, padded = kind
+            end, most = first + 1, first + max(1, STRETCH // max(sample * active * width, 1))
+            while end < min(steps, most) and (self.active[end], self.width[end], self.padded[end]) == kind:
+                end += 1
+            x, y = feed.batch(self.samples[first:end, :active, :width])
+            real = share = None
+            if padded:
+                n = self.n[first:end, :active, None]
+                real = (torch.arange(width, device=n.device) < n).to(n.dtype)
+                share = real / n
+            yield Stretch(active, sum(self.total[first:end]), x, y, real, share)
+            first = end
 
     def batches(self, trainer: "Trainer", stream: str, rule: Rule) -> Iterator["Batch"]:
         """One `Batch` a step, over the clients still at work."""

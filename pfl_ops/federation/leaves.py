@@ -83,6 +83,7 @@ class Spread:
         self.whole = self.range == (0, width)
         self.blocks = self.layout.within(slice(*self.range)) if blocks else ()
         self.rest = [b for b in self.layout.within(self.layout.net) if b not in self.blocks] if blocks else []
+        self.names = [b.name for b in self.blocks]
         self.by_block = blocks
 
     def pieces(self, value: Tensor) -> list[Tensor]:
@@ -130,32 +131,13 @@ class Spread:
             start, stop = self.range
             w = leaves[0] if self.whole else torch.cat([fixed[:, :start], leaves[0], fixed[:, stop:]], dim=1)
             return [b.grad(w, loss, slice(start, stop), ctx)[:, start:stop].contiguous()]
-        return gradients(self.blocks, leaves, self._rest(fixed), b)
+        return gradients(self.blocks, leaves, self.resting(fixed), b)
 
     def direct(self, rule: Rule) -> bool:
         """Whether a step can go straight into the weights: plain SGD on a chain of linear layers."""
         return self.by_block and self.trainer.chain is not None and rule.kind == "sgd" and not rule.momentum
 
-    @torch.no_grad()
-    def descend(self, leaves: list[Tensor], fixed: Tensor, b: "Batch", rule: Rule, terms: Terms) -> None:
-        """One plain SGD step of the leaves, in place and without a gradient in between."""
-        place = {block.name: i for i, block in enumerate(self.blocks)}
-        still = set(place)
-        for layer, d, h in _back(self.blocks, leaves, self._rest(fixed), b):
-            for name in (layer.weight, layer.bias):
-                if name is None or name not in place:
-                    continue
-                still.discard(name)
-                w = leaves[place[name]]
-                terms.descend(place[name], w, rule)
-                if name == layer.weight:
-                    w.baddbmm_(d.mT, h, alpha=-rule.lr)
-                else:
-                    w.sub_(d.sum(dim=1), alpha=rule.lr)
-        for name in still:  # blocks that the loss does not see
-            terms.descend(place[name], leaves[place[name]], rule)
-
-    def _rest(self, fixed: Tensor) -> dict[str, Tensor]:
+    def resting(self, fixed: Tensor) -> dict[str, Tensor]:
         """The network's parameters that do not move, by name."""
         return {k.name: k.view(fixed[:, k.start : k.stop].unflatten(1, k.stored)) for k in self.rest}
 

@@ -18,8 +18,9 @@ from pfl_ops.federation import plan
 from pfl_ops.federation.batch import Chunk, Keys, Length, Meter, Step
 from pfl_ops.federation.chain import Chain
 from pfl_ops.federation.contract import Loss, Share, Task
+from pfl_ops.federation.descent import Descent
 from pfl_ops.federation.feed import Feed
-from pfl_ops.federation.leaves import Spread, cross_entropy
+from pfl_ops.federation.leaves import Spread, Terms, cross_entropy
 from pfl_ops.federation.optim import Leaves, Rule
 
 
@@ -200,8 +201,10 @@ class Trainer:
         rows = torch.tensor(chunk.rows, device=out.device)
         spread = Spread(self, out.shape[1], only, rows, blocks=loss is None and self.task.loss is cross_entropy)
         leaves, fixed, terms = spread.leaves(start), spread.fixed(start), spread.terms(shift, pull)
-        direct = spread.direct(rule)
-        optimiser = Leaves(rule, [] if direct else leaves)
+        if self.chain is not None and spread.direct(rule):
+            self._descend(self.chain, out, chunk, spread, leaves, fixed, terms, stream, rule)
+            return
+        optimiser = Leaves(rule, leaves)
         at_work = len(chunk.rows)
         for b in chunk.batches(self, stream, rule):
             if b._active < at_work:
@@ -209,13 +212,36 @@ class Trainer:
                 at_work = b._active
                 leaves, fixed, terms = [w[:at_work] for w in leaves], fixed[:at_work], terms.first(at_work)
                 optimiser.shrink(at_work)
-            if direct:
-                spread.descend(leaves, fixed, b, rule, terms)
-                continue
             now = {name: value[rows[:at_work]] for name, value in ctx.items()}
             grads = spread.gradient(leaves, fixed, b, loss, now)
             terms.add(grads, leaves)
             optimiser.step(leaves, grads)
+        spread.store(out, leaves, 0, at_work)
+
+    def _descend(
+        self,
+        chain: Chain,
+        out: Tensor,
+        chunk: Chunk,
+        spread: Spread,
+        leaves: list[Tensor],
+        fixed: Tensor,
+        terms: Terms,
+        stream: str,
+        rule: Rule,
+    ) -> None:
+        """`_train_chunk` where a step goes straight into the weights."""
+        at_work = len(chunk.rows)
+        descent = Descent(chain, spread.names, leaves, spread.resting(fixed), rule, terms)
+        for stretch in chunk.stretches(self.feed):
+            if stretch.active < at_work:
+                spread.store(out, leaves, stretch.active, at_work)
+                at_work = stretch.active
+                leaves, fixed, terms = [w[:at_work] for w in leaves], fixed[:at_work], terms.first(at_work)
+                descent = Descent(chain, spread.names, leaves, spread.resting(fixed), rule, terms)
+            losses = descent.run(stretch.x, stretch.y, stretch.share)
+            seen = losses if stretch.real is None else losses * stretch.real
+            self.meter.add(stream, seen.sum(dtype=torch.float64), stretch.total)
         spread.store(out, leaves, 0, at_work)
 
     # -- sweep: a function summed over data ---------------------------------------------------------------------------
