@@ -380,6 +380,19 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
         assert part in result.stdout
 
 
+def test_how_many_trials_run_at_once_may_be_left_to_a_measurement(study: list[dict[str, Any]]) -> None:
+    result = cli("tune", "fliu", "--trials", "4", "--cpus-per-trial", "auto", "--gpus-per-trial", "0")
+    assert result.exit_code == 0, result.output
+    assert (study[0]["cpus_per_trial"], study[0]["gpus_per_trial"]) == ("auto", 0)
+    assert "4 trials, each about 3 min 0 s" in result.stderr
+
+
+def test_a_share_that_is_none_is_refused_before_anything_is_measured(study: list[dict[str, Any]]) -> None:
+    result = cli("tune", "fliu", "--gpus-per-trial", "foo")
+    line = "--gpus-per-trial must be a share of a GPU (0.25, 0.5), a whole number or auto, got 'foo'"
+    assert result.exit_code == 2 and result.stderr == f"pfl-ops: {line}\n" and not study
+
+
 def test_a_stopped_study_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> None:
     def tune(experiment: Experiment | None, **given: Any) -> Any:
         raise tuning.StudyInterrupted(

@@ -17,7 +17,7 @@ ROOT = Path(pfl_ops.__file__).parent
 LAYERS = [
     ({"cli"}, False),
     ({"reports", "tuning", "bench"}, False),
-    ({"runs"}, False),
+    ({"runs", "probe"}, False),
     ({"tracking"}, False),
     ({"figures", "papers", "spaces", "testing"}, False),
     ({"experiment", "precedence", "presets", "identity", "paths", "fields", "yaml_files"}, True),

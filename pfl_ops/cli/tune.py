@@ -51,10 +51,14 @@ def tune(
     search_space: Annotated[
         Path | None, _option("--search-space", "What may vary, as YAML.", "the method's own", "FILE|DIR")
     ] = None,
-    cpus_per_trial: Annotated[float, _option("--cpus-per-trial", "CPUs of a trial.", "1", "NUMBER", 0.1)] = 1,
+    cpus_per_trial: Annotated[
+        str | None, _option("--cpus-per-trial", "CPUs of a trial; auto: as measured.", "1", "NUMBER|auto")
+    ] = None,
     gpus_per_trial: Annotated[
-        float | None,
-        _option("--gpus-per-trial", "Share of a GPU; 0.25: four trials on each.", "0.25 if there is one", "NUMBER"),
+        str | None,
+        _option(
+            "--gpus-per-trial", "Share of a GPU; 0.25: four trials on each.", "auto if there is one", "NUMBER|auto"
+        ),
     ] = None,
     concurrency: Annotated[int | None, _option("--concurrency", "Trials at once.", "as many as fit", "INT", 1)] = None,
     name: Annotated[str | None, _option("--name", "The study's name.", "ALGORITHM-DATA-PARTITION-HASH", "NAME")] = None,
@@ -81,8 +85,11 @@ def tune(
     from pfl_ops import runs, tuning
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.estimate import duration
+    from pfl_ops.tuning.asked import Asked
     from pfl_ops.tuning.resources import check_gpus
 
+    asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
+    check_gpus(asked.gpus, address)
     load_plugins(plugin)
     held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
     execution = execution_of(flags)
@@ -99,15 +106,15 @@ def tune(
         experiment = experiment_of(algorithm, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
         settings = tuning.Settings.of(experiment, search_space, trials, metric or None, None, scheduler, held)
         finals = experiment.repetitions
-    check_gpus(gpus_per_trial, address)
 
     wanted = trials or settings.trials
-    trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus_per_trial))})
+    cpus = asked.cpus if isinstance(asked.cpus, float) else 1.0
+    trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
     estimate = runs.estimate(settings.experiment, data_dir=data_dir, execution=trial)
-    if address:  # how many fit there is known only once it is joined
+    if address or asked.kind(execution.device, address):  # how many fit is known once it is joined, or measured
         text = f"{wanted} trials, each {estimate}"
     else:
-        at_once = min(wanted, concurrency or max(1, int((os.cpu_count() or 1) / cpus_per_trial)))
+        at_once = min(wanted, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
         whole = duration(estimate.seconds * wanted / at_once)
         text = f"{wanted} trials, {at_once} at once, about {whole} if none is stopped early; each {estimate}"
     if dry_run:
@@ -122,8 +129,8 @@ def tune(
                 trials=trials,
                 metric=metric or None,
                 scheduler=scheduler,
-                cpus_per_trial=cpus_per_trial,
-                gpus_per_trial=gpus_per_trial,
+                cpus_per_trial=asked.cpus,
+                gpus_per_trial=asked.gpus,
                 concurrency=concurrency,
                 storage=storage,
                 name=name,

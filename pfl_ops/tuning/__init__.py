@@ -7,6 +7,8 @@ The only package that imports Ray and Optuna.
     search     Optuna as Ray's searcher, and ASHA
     trial      what runs in Ray's processes
     driver     what the driver does meanwhile: tracking, failures, events
+    asked      what was asked for a trial: numbers, auto, or nothing
+    packing    how many trials run at once, by measurement
     resources  Ray itself, and a trial's share of it
     session    one sitting: trials, then the test of the choice
     study      `tune`

@@ -27,16 +27,17 @@ class Event:
     """Something that happened in a study.
 
     Attributes:
-        kind: begin (the study, or its resumption); start, report, end (of a trial); test, final (a test run starts, is
-            over).
+        kind: packing (how many trials run at once is tried, is found); begin (the study, or its resumption); start,
+            report, end (of a trial); test, final (a test run starts, is over).
         study: its name. wanted, done, running: numbers of trials.
         trial: the reader's number of the trial, or of the test run.
         round, rounds: finished, and of a whole trial. values: of the objective, by metric.
         state: complete, pruned or failed. error: why it failed. params: the trial's point.
         best: (trial, values) of the best so far; None: none yet, or several objectives.
+        text: what a packing is, in one line.
     """
 
-    kind: Literal["begin", "start", "report", "end", "test", "final"]
+    kind: Literal["packing", "begin", "start", "report", "end", "test", "final"]
     study: str
     wanted: int
     done: int = 0
@@ -49,6 +50,7 @@ class Event:
     error: str = ""
     params: Point = field(default_factory=dict)
     best: tuple[int, dict[str, float]] | None = None
+    text: str = ""
 
 
 OnEvent: TypeAlias = Callable[[Event], None]

@@ -128,9 +128,9 @@ def _no_cluster(address: str, reason: str) -> PflOpsError:
     )
 
 
-def check_gpus(gpus: float | None, address: str | None) -> None:
+def check_gpus(gpus: float | str | None, address: str | None) -> None:
     """Refuse a share of a GPU that isn't there, before Ray starts: it would wait for one for ever."""
-    if not gpus or address or ray.is_initialized() or os.environ.get(LOGICAL_GPUS):
+    if not isinstance(gpus, float) or not gpus or address or ray.is_initialized() or os.environ.get(LOGICAL_GPUS):
         return
     import torch
 
@@ -144,9 +144,8 @@ def share(
     """What each trial gets of the running Ray.
 
     Args:
-        cpus_per_trial: CPUs, above 0.
-        gpus_per_trial: share of a GPU (0.25: four trials on each), or whole ones; none: a quarter where there is one
-            and the device allows it, else 0.
+        cpus_per_trial, gpus_per_trial: see `asked.Asked`, once they are numbers; no GPUs said: a quarter where there is
+            one and the device allows it, else 0.
         concurrency: trials at once; none: as many as fit.
         trials: more than these are never needed.
         device: the execution's.
@@ -157,10 +156,6 @@ def share(
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
     if gpus_per_trial is None:
         gpus_per_trial = 0.25 if has.get("GPU", 0) >= 1 and device != "cpu" else 0.0
-    if cpus_per_trial <= 0 or gpus_per_trial < 0 or (concurrency is not None and concurrency < 1):
-        raise PflOpsError("cpus per trial must be > 0, gpus per trial >= 0, concurrency >= 1")
-    if gpus_per_trial > 1 and gpus_per_trial != int(gpus_per_trial):
-        raise PflOpsError(f"gpus per trial must be a share (0.25, 0.5) or a whole number, got {gpus_per_trial:g}")
     if device == "cuda" and not gpus_per_trial:
         raise PflOpsError("device cuda needs a share of a GPU: --gpus-per-trial 0.25 (or --device cpu)")
     if gpus_per_trial and device == "cpu":

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import torch
 from ray import tune
 from ray._private import worker as ray_worker
 
@@ -13,10 +14,16 @@ from pfl_ops.data.datasets import load
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
+from pfl_ops.probe import TooBig
+from pfl_ops.probe.memory import release
+from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, Store, provenance
+from pfl_ops.tuning import packing as packings
+from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.driver import Driver, Event, OnEvent, TrialRun
 from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.packing import Kind, Packing
 from pfl_ops.tuning.resources import Share, cluster, share
 from pfl_ops.tuning.search import StudySearch, asha
 from pfl_ops.tuning.settings import Settings
@@ -65,9 +72,7 @@ class Session:
     on_event: OnEvent | None
     records: Records = simulate
     final: Final = run_final
-    cpus_per_trial: float = 1
-    gpus_per_trial: float | None = None
-    concurrency: int | None = None
+    asked: Asked = field(default_factory=Asked)
     finals: "list[Result]" = field(default_factory=list)
 
     # -- trials ------------------------------------------------------------------------------------------------------
@@ -82,14 +87,17 @@ class Session:
         settings, ledger = self.settings, self.ledger
         rounds = settings.experiment.training.rounds
         ledger.recover()
+        release()  # what an estimate left on the GPU
+        packing = self._packing(missing)
         with cluster(self.address) as folder:
-            part = share(self.cpus_per_trial, self.gpus_per_trial, self.concurrency, missing, self.execution.device)
+            part = self._share(packing, missing)
             search = StudySearch(ledger, settings.space, settings.objective, rounds, settings.experiment.seed)
             scheduler = None
             if settings.scheduler == "asha":
                 scheduler = asha(settings.objective, rounds, settings.full_every, ledger)
             driver = Driver(search, settings.trials, self._open_run, self.on_event)
-            trainable = tune.with_parameters(FederationTrial, context=self._context(part), records=self.records)
+            context = self._context(part, packing)
+            trainable = tune.with_parameters(FederationTrial, context=context, records=self.records)
             tuner = tune.Tuner(
                 tune.with_resources(trainable, {"cpu": part.cpus, "gpu": part.gpus}),
                 tune_config=tune.TuneConfig(
@@ -138,13 +146,70 @@ class Session:
             tags={**provenance(experiment=digest, group=group), "pfl_ops.study": self.ledger.name},
         )
 
-    def _context(self, part: Share) -> Context:
+    # -- what each trial gets ---------------------------------------------------------------------------------------
+
+    def _packing(self, missing: int) -> Packing | None:
+        """How many trials run at once, where that is to be measured, or was when the study began."""
+        kind = self.asked.kind(self.execution.device, self.address)
+        kept = None if self.asked.number_given else Packing.recorded(self.ledger.settings.get("packing"))
+        try:
+            if kept and kept.kind == (kind or "cpu") and kept.machine == packings.machine(kept.kind):
+                packing, begun = kept, " (as this study began)"
+            elif kind:
+                self._tell("packing", text="packing: trying how many trials to run at once ...")
+                packing, begun = self._measure(kind, missing), " (on this machine)" if self.address else ""
+            else:
+                return None
+        except TooBig:
+            raise
+        except PflOpsError as error:
+            if self.asked.gpus == "auto" or self.asked.cpus == "auto":
+                raise
+            self._tell("packing", text=f"packing: could not be measured ({error}); a quarter of a GPU a trial")
+            return None
+        self.ledger.remember(packing=packing.as_dict())
+        self.parent.tags({"pfl_ops.packing": str(packing)})
+        self._tell("packing", text=f"packing: {packing}{begun}")
+        return packing
+
+    def _measure(self, kind: Kind, missing: int) -> Packing:
         experiment, execution = self.settings.experiment, self.execution
-        dataset = load(experiment.data, data_dir=self.data_dir, sealed=True)  # unpacked once, by the driver
+        layouts = self.asked.layouts(kind, missing)
+        stages = self.settings.objective.stages
+        return packings.cached(
+            packings.key(experiment, execution, layouts),
+            lambda: packings.measure(experiment, execution, layouts, data_dir=self.data_dir, stages=stages),
+        )
+
+    def _share(self, packing: Packing | None, missing: int) -> Share:
+        cpus, gpus, most = self.asked.cpus, self.asked.gpus, self.asked.concurrency
+        if packing:
+            cpus, gpus = packing.layout.cpus, packing.layout.gpus
+            if packing.kind == "cpu" and not self.address:
+                most = min(most or missing, packing.layout.trials)
+        elif gpus == "auto":
+            gpus = 0.0
+        assert cpus != "auto" and gpus != "auto"
+        return share(1.0 if cpus is None else cpus, gpus, most, missing, self.execution.device)
+
+    def _execution(self, part: Share, packing: Packing | None) -> Execution:
+        """How trials compute, the same for all of them: whatever can be settled for the whole study is."""
+        execution = self.execution
         if not part.gpus:
             execution = execution.model_copy(update={"device": "cpu"})
         if execution.threads is None:
             execution = execution.model_copy(update={"threads": part.threads})
+        if any(parameter.key.startswith("model.") for parameter in self.settings.space.parameters):
+            return execution  # what is fast for one network may be impossible for another
+        if packing:
+            return packing.execution(execution)
+        if part.gpus and not torch.cuda.is_available():
+            return execution  # a cluster's GPU: each trial has to see for itself
+        return settle(self.settings.experiment, execution, self.data_dir)
+
+    def _context(self, part: Share, packing: Packing | None) -> Context:
+        experiment = self.settings.experiment
+        dataset = load(experiment.data, data_dir=self.data_dir, sealed=True)  # unpacked once, by the driver
         return Context(
             experiment.resolved,
             self.settings.objective,
@@ -154,7 +219,7 @@ class Session:
             self.data_dir,
             self.address is not None,
             dataset.digest,
-            execution,
+            self._execution(part, packing),
             part,
             pack_plugins(),
         )
@@ -187,10 +252,10 @@ class Session:
             self._tell("final", trial=i)
         return len(self.ledger.openings())
 
-    def _tell(self, kind: str, trial: int | None = None) -> None:
+    def _tell(self, kind: str, trial: int | None = None, text: str = "") -> None:
         if self.on_event:
             done = self.ledger.done()
-            self.on_event(Event(kind, self.ledger.name, self.settings.trials, done, trial=trial))  # type: ignore[arg-type]
+            self.on_event(Event(kind, self.ledger.name, self.settings.trials, done, trial=trial, text=text))  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -51,13 +51,16 @@ class Show:
         elif event.trial is not None and event.kind == "end":
             self.running.pop(event.trial, None)
             self.ended[event.trial] = event
-        if not self.live and (line := self.line(event)):
+        lasting = event.kind == "packing"  # stays above the live table, too
+        if (lasting or not self.live) and (line := self.line(event)):
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def line(self, event: Event) -> str:
         """The event as one line; "" for those that say too little for one."""
         trial = f"trial {event.trial:03d}" if event.trial is not None else ""
         match event.kind:
+            case "packing":
+                return event.text
             case "begin":
                 return f"study {event.study}: {event.done} of {event.wanted} trials done"
             case "start":

@@ -17,6 +17,7 @@ from pfl_ops.registry import load_plugin, plugins
 from pfl_ops.spaces import Point, Space
 from pfl_ops.tracking import Home, Run, Store, provenance
 from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.asked import Amount, Asked
 from pfl_ops.tuning.driver import OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
@@ -64,8 +65,8 @@ def tune(
     metric: str | Sequence[str] | None = None,
     mode: str | Sequence[str] | None = None,
     scheduler: str | None = None,
-    cpus_per_trial: float = 1,
-    gpus_per_trial: float | None = None,
+    cpus_per_trial: Amount = None,
+    gpus_per_trial: Amount = None,
     concurrency: int | None = None,
     storage: str | None = None,
     name: str | None = None,
@@ -97,7 +98,8 @@ def tune(
         mode: "max" or "min", for all metrics or for each; none: what is better for that key.
         scheduler: "asha" stops bad trials of a single objective early, at rounds that are multiples of
             evaluation.global_every (the default for one metric); "none" runs all to the end.
-        cpus_per_trial, gpus_per_trial, concurrency: see `resources.share`.
+        cpus_per_trial, gpus_per_trial, concurrency: see `asked.Asked`. None: one CPU, and where this machine has a GPU
+            the share of it that is measured to be the best. A resumed study keeps what was measured for it.
         storage: of the study, see `ledger.storage`; none: studies.db in the work folder.
         name: of the study; none: <algorithm>-<dataset>-<partition>-<hash>.
         resume: go on with a study that exists. One that has all its trials is read without this.
@@ -123,7 +125,8 @@ def tune(
         raise PflOpsError(f"a study's name is made of letters, digits, '.', '_' and '-', got '{name}'")
     place = Home.open(home)
     data_dir = _absolute(data_dir or (None if address else os.environ.get("PFL_OPS_DATA")))
-    check_gpus(gpus_per_trial, address)
+    asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
+    check_gpus(asked.gpus, address)
     store = _storage(storage, place)
     if experiment is not None:
         settings = Settings.of(experiment, space, trials, metric, mode, scheduler, hold)
@@ -152,9 +155,7 @@ def tune(
                 on_event,
                 records,
                 final,
-                cpus_per_trial,
-                gpus_per_trial,
-                concurrency,
+                asked,
             )
             try:
                 if missing > 0:

@@ -18,12 +18,11 @@ from ray import tune
 
 from pfl_ops.errors import PflOpsError, nearest
 from pfl_ops.federation.settings import Execution
+from pfl_ops.probe.memory import keep_within
 from pfl_ops.registry import file_digest, load_plugin, plugins
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.resources import Share
-
-MEMORY_SHARE = 0.9  # of a trial's share of a GPU; the rest is for CUDA itself, once a process
 
 
 class Record(Protocol):
@@ -160,15 +159,8 @@ class FederationTrial(tune.Trainable):
 
 
 def prepare(context: Context) -> None:
-    """Put this process within its share: threads, and memory of the GPU, which Ray itself doesn't limit."""
-    import torch
-
-    torch.set_num_threads(context.execution.threads or context.share.threads)
-    if context.share.gpus and torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        fraction = min(1.0, context.share.gpus) * MEMORY_SHARE
-        for device in range(torch.cuda.device_count()):
-            torch.cuda.set_per_process_memory_fraction(fraction, device)
+    """Put this process within its share, as the processes are in which a packing is measured."""
+    keep_within(context.execution.threads or context.share.threads, context.share.gpus)
 
 
 def check_data(experiment: Any, context: Context) -> None:

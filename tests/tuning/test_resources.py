@@ -32,7 +32,8 @@ def test_a_share_of_a_gpu_that_is_not_there_is_refused_before_ray_starts(monkeyp
     ):
         resources.check_gpus(0.25, None)
     resources.check_gpus(None, None)
-    resources.check_gpus(0, None)
+    resources.check_gpus(0.0, None)
+    resources.check_gpus("auto", None)  # measured, or there is none
     resources.check_gpus(0.25, "auto")  # the cluster's business
     monkeypatch.setenv(resources.LOGICAL_GPUS, "1")
     resources.check_gpus(0.25, None)
@@ -72,9 +73,6 @@ def test_a_trial_lies_on_one_machine_and_its_share_on_one_gpu(machine):
     ("cpus", "gpus", "concurrency", "device", "message"),
     [
         (1, 0.5, None, "auto", "--gpus-per-trial 0.5: this Ray has no GPU"),
-        (0, 0, None, "auto", "cpus per trial must be > 0"),
-        (1, 0, 0, "auto", "concurrency >= 1"),
-        (1, 1.5, None, "auto", "must be a share (0.25, 0.5) or a whole number, got 1.5"),
         (1, 0, None, "cuda", "device cuda needs a share of a GPU: --gpus-per-trial 0.25"),
         (1, 0.25, None, "cpu", "contradict each other"),
     ],

@@ -10,6 +10,7 @@ from pfl_ops.tuning import Event, Show
 POINT = {"algorithm.gamma.kind": "fixed", "training.lr": 0.0123456}
 BEST = (0, {"val/L1/acc": 1.5})
 EVENTS = [
+    Event("packing", "s", 3, text="packing: 2 trials at once"),
     Event("begin", "s", 3),
     Event("start", "s", 3, running=1, trial=0, rounds=9, params=POINT),
     Event("report", "s", 3, running=1, trial=0, round=5, rounds=9, values={"val/L1/acc": 1.25}, params=POINT),
@@ -28,6 +29,7 @@ def test_plain_lines_where_the_output_is_no_terminal():
         for event in EVENTS:
             show(event)
     assert stream.getvalue().splitlines() == [
+        "packing: 2 trials at once",
         "study s: 0 of 3 trials done",
         "trial 000 starts: kind=fixed lr=0.0123",
         "trial 000 complete: val/L1/acc 1.5000 after round 9 "
@@ -44,9 +46,9 @@ def test_plain_lines_where_the_output_is_no_terminal():
     ("n", "expected"),
     [
         (0, ["starting Ray"]),
-        (3, ["0 of 3 done, 1 running", "000", "running", "5/9", "1.2500", "lr=0.0123"]),
-        (7, ["1 of 3 done, 1 running, best val/L1/acc 1.5000 (trial 000)", "complete", "ValueError: [no]", "0/9"]),
-        (8, ["test run 1 starts"]),
+        (4, ["0 of 3 done, 1 running", "000", "running", "5/9", "1.2500", "lr=0.0123"]),
+        (8, ["1 of 3 done, 1 running, best val/L1/acc 1.5000 (trial 000)", "complete", "ValueError: [no]", "0/9"]),
+        (9, ["test run 1 starts"]),
     ],
 )
 def test_a_live_table_in_a_terminal(n, expected):

@@ -8,7 +8,7 @@ from tuning_fake import records, toy
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import tune
+from pfl_ops.tuning import packing, tune
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
@@ -117,6 +117,77 @@ def test_four_quarters_of_one_gpu_run_at_once(run):
     assert done.study.openings == 0 and done.finals == []
 
 
+@pytest.fixture
+def measured(monkeypatch):
+    """Measurements by table: those that were asked for, and what they find."""
+    asked = []
+
+    def measure(experiment, execution, layouts, *, data_dir, stages):
+        asked.append([lay.trials for lay in layouts])
+        kind, fit = "gpu" if layouts[0].gpus else "cpu", layouts[:-1] or layouts
+        best, rates = fit[-1], {lay.trials: 100.0 * lay.trials if lay in fit else 0.0 for lay in layouts}
+        return packing.Packing(kind, packing.machine(kind), best, "loop", None, 1, best.threads, rates, 1 << 20)
+
+    monkeypatch.setattr(packing, "measure", measure)
+    monkeypatch.setattr(packing, "cached", lambda key, now: now())
+    monkeypatch.setattr(packing, "machine", lambda kind: f"a {kind}")
+    monkeypatch.setattr(packing.cores, "usable", lambda: 4)
+    return asked
+
+
+def packings(events):
+    return [e.text for e in events if e.kind == "packing"]
+
+
+def test_cores_are_packed_as_measured_and_a_study_keeps_that_where_it_was_measured(run, home, measured, monkeypatch):
+    """Of 1, 2 and 4 trials at once on four cores, four do not fit: two at once, of two threads each."""
+    space, auto = space_of(*(at(0.1 * i) for i in range(1, 8))), {"cpus_per_trial": "auto", "scheduler": "none"}
+    done = run(toy(seed=31), space, trials=4, final_repetitions=0, **auto)
+    line = "packing: 2 trials at once, 2 threads each: 200 samples/s together (1: 100, 4: out of memory)"
+    assert packings(done.events) == ["packing: trying how many trials to run at once ...", line]
+    assert measured == [[1, 2, 4]] and max(e.running for e in done.events) == 2
+    with Store.open(home) as store:
+        parent = next(r for r in store.runs(done.study.name) if r.name == "study")
+        assert parent.tags["pfl_ops.packing"] == line.removeprefix("packing: ")
+
+    more = {"name": done.study.name, "resume": True, "final_repetitions": 0, "scheduler": "none"}
+    again = run(toy(seed=31), space, trials=5, **more)
+    assert packings(again.events) == [f"{line} (as this study began)"] and len(measured) == 1
+    explicit = run(toy(seed=31), space, trials=6, cpus_per_trial=1, **more)
+    assert packings(explicit.events) == [] and len(measured) == 1
+    monkeypatch.setattr(packing, "machine", lambda kind: f"another {kind}")
+    run(toy(seed=31), space, trials=7, cpus_per_trial="auto", **more)
+    assert measured[1:] == [[1]]  # never more at once than trials are missing
+
+
+def test_trials_on_a_gpu_get_the_share_that_was_measured(run, measured, monkeypatch):
+    """Ray was told of one logical GPU, PyTorch is here: of 1, 2, 4 and 8 trials four fit. They wait for one another."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    points = [at(0.1 * i, "meet") for i in range(1, 9)]
+    done = run(toy(seed=33), space_of(*points), trials=8, scheduler="none", final_repetitions=0)
+    assert measured == [[1, 2, 4, 8]]
+    assert packings(done.events)[-1].startswith("packing: 4 trials at once on a GPU, 0.25 each: 400 samples/s together")
+    assert done.study.table["state"].tolist() == ["complete"] * 8
+    assert max(e.running for e in done.events) == 4
+
+
+def test_a_gpu_that_can_t_be_measured_is_shared_by_four_unless_it_was_asked_for(run, measured, monkeypatch):
+    def broken(*_, **__):
+        raise PflOpsError("a measuring process died: no kernel image")
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr(packing, "measure", broken)
+    monkeypatch.setattr("pfl_ops.tuning.session.settle", lambda experiment, execution, data_dir: execution)
+    space, rest = space_of(at(0.3)), {"scheduler": "none", "final_repetitions": 0}
+    done = run(toy(seed=34), space, trials=1, **rest)
+    assert packings(done.events)[-1].endswith("died: no kernel image); a quarter of a GPU a trial")
+    assert done.study.table["state"].tolist() == ["complete"]
+    with pytest.raises(PflOpsError, match="no kernel image"):
+        run(toy(seed=35), space, trials=1, gpus_per_trial="auto", **rest)
+
+
 def test_several_objectives_give_a_front_and_stop_nothing(run):
     """L1's accuracy grows with x, G's falls: everything is on the front, and the middle is nearest to the ideal."""
     metrics = ["val/L1/acc", "val/G/global/mean"]
@@ -142,7 +213,8 @@ def test_an_objective_that_is_never_measured_ends_the_study_at_once(run):
             {"space": spaces.parse("training.l: {float: [0, 1]}", "my.yaml")},
             "my.yaml: training.l: the experiment has no",
         ),
-        ({"gpus_per_trial": 1.5}, "whole number, got 1.5"),
+        ({"gpus_per_trial": 1.5}, "a whole number or auto, got '1.5'"),
+        ({"cpus_per_trial": "fast"}, "--cpus-per-trial must be a number above 0 or auto, got 'fast'"),
         ({"cpus_per_trial": 64}, "no machine of this Ray has 64 CPUs"),
         ({"final_repetitions": -1}, "final repetitions >= 0"),
         ({"resume": True, "name": "nobody"}, "no study named 'nobody'"),

@@ -1,0 +1,104 @@
+"""Memory of a process: how it keeps within its share of a GPU, what it held at its peak, whether it did not suffice."""
+
+import gc
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+MEMORY_SHARE = 0.9  # of a process's share of a GPU; the rest is for CUDA itself, once a process
+CUDA_ITSELF = 600 << 20  # bytes a process, where the driver does not tell
+
+
+class Held(NamedTuple):
+    """What a process held.
+
+    Attributes:
+        peak: bytes at its peak. beside: what CUDA takes for the process beyond that; right only where it is alone.
+        room: bytes of the GPU that nobody else held; None: a CPU.
+    """
+
+    peak: int
+    beside: int = 0
+    room: int | None = None
+
+
+def keep_within(threads: int, gpus: float) -> None:
+    """Keep this process within its share: CPU threads, and memory of the GPU, which nobody else limits.
+
+    Args:
+        gpus: share of a GPU; 0: none.
+    """
+    import torch
+
+    torch.set_num_threads(threads)
+    if gpus and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.set_per_process_memory_fraction(min(1.0, gpus) * MEMORY_SHARE, device)
+
+
+def release() -> None:
+    """Give back to the GPU what this process no longer uses; a process that has not touched one has nothing."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice, a GPU's or the machine's."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)  # PyTorch's, `torch.OutOfMemoryError` included
+        and any(words in text for words in ("out of memory", "can't allocate memory", "alloc_failed"))
+    )
+
+
+def device_used() -> int | None:
+    """Bytes of the first GPU that anybody holds, CUDA's own included; None: no GPU, or its driver does not tell."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    try:
+        return int(torch.cuda.device_memory_used(0))
+    except Exception:  # NVML is not everywhere where CUDA is
+        return None
+
+
+def device_held(before: int | None) -> Held:
+    """Of the first GPU, since `keep_within`.
+
+    Args:
+        before: `device_used` before this process touched it.
+    """
+    import torch
+
+    own, now = torch.cuda.max_memory_reserved(), device_used()
+    if now is None or before is None:
+        return Held(own, CUDA_ITSELF, torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + CUDA_ITSELF)
+    total = torch.cuda.get_device_properties(0).total_memory
+    return Held(own, max(0, now - before - torch.cuda.memory_reserved()), total - before)
+
+
+def process_peak() -> int:
+    """Bytes of memory that this process and those it has started held at their peaks."""
+    import psutil
+
+    own = _peak_of(os.getpid())
+    if own is None:  # not Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return own + sum(_peak_of(child.pid) or 0 for child in psutil.Process().children(recursive=True))
+
+
+def _peak_of(pid: int) -> int | None:
+    """From /proc: `ru_maxrss` of a new process begins with the memory of the one that started it."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration, ValueError):
+        return None

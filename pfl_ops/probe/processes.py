@@ -1,0 +1,173 @@
+"""Processes that each run real rounds of an experiment, timed together.
+
+Each is a fresh interpreter that builds the experiment as a tuning trial does: no test data, nothing written. They start
+each measurement together and train on until the last one has its figure, so that they truly compete. They end with
+the process that started them, however that ends.
+"""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection
+from multiprocessing.connection import Pipe, wait
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.probe.inside import Job
+from pfl_ops.probe.memory import Held
+from pfl_ops.registry import plugins
+
+if TYPE_CHECKING:
+    from pfl_ops.experiment import Experiment
+    from pfl_ops.federation.settings import Execution
+
+SECONDS = 2.0  # of each measurement, once all are warm
+PATIENCE = 300.0  # seconds without an answer
+
+
+class TooBig(PflOpsError):
+    """The processes did not fit into memory together."""
+
+
+class Speed(NamedTuple):
+    """What so many processes reached together.
+
+    Attributes:
+        rate: samples trained a second by all of them, evaluation included where rounds are short.
+        peak: bytes of memory of the largest at its peak: on the device, CUDA's own included, or of the process.
+        room: bytes of the device that nobody held before; None: a CPU.
+    """
+
+    rate: float
+    peak: int
+    room: int | None
+
+
+class Probe:
+    """Processes that run an experiment for a moment; to be used within `with`.
+
+    Args:
+        experiment: scored on validation data, as a trial is.
+        processes: how many to start; they import and wait, and only those that are asked compute.
+        data_dir: where the data lie. stages: those that are scored; None: all.
+    Raises:
+        PflOpsError: the experiment would open test data.
+    """
+
+    def __init__(
+        self, experiment: "Experiment", processes: int, *, data_dir: str | None, stages: Collection[str] | None = None
+    ) -> None:
+        if experiment.evaluation.split != "validation":
+            raise PflOpsError("measured as a trial is, on evaluation.split=validation; test data stay closed")
+        stages = None if stages is None else tuple(stages)
+        job = Job(experiment.resolved, data_dir, stages, tuple(plugins().values()))
+        self._beside = 0
+        self._processes: list[_Process] = []
+        try:
+            for _ in range(processes):
+                self._processes.append(_Process(job))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes, whatever they do at the moment."""
+        for process in self._processes:
+            process.kill()
+        self._processes = []
+
+    def resolve(self, execution: "Execution", gpus: float = 0.0) -> "Execution":
+        """The execution with nothing left to choose; what has to be timed for it, one process times alone.
+
+        Args:
+            execution: its threads must be given. gpus: share of a GPU that the process keeps within; 0: none.
+        Raises:
+            TooBig: it does not fit. PflOpsError: the experiment can't run like this.
+        """
+        [found] = self._ask(1, "resolve", execution, gpus)
+        return found
+
+    def speed(self, count: int, execution: "Execution", gpus: float = 0.0, seconds: float = SECONDS) -> Speed:
+        """Train in `count` processes at once; in one before in several, or CUDA's own memory is not counted.
+
+        Args:
+            execution: of each, with its threads. gpus: share of a GPU that each keeps within; 0: none.
+            seconds: how long, at least.
+        Raises:
+            TooBig: they do not fit into memory; after that this probe can only be closed.
+        """
+        held: list[Held] = self._ask(count, "prepare", execution, gpus)
+        if count == 1:
+            self._beside = held[0].beside
+        rates = self._ask(count, "go", seconds)
+        self._ask(count, "stop")
+        return Speed(sum(rates), max(h.peak for h in held) + self._beside, held[0].room)
+
+    def _ask(self, count: int, *order: Any) -> list[Any]:
+        """What the first `count` processes answer, all told at once."""
+        asked = self._processes[:count]
+        for process in asked:
+            process.tell(order)
+        answers: dict[Any, Any] = {}
+        deadline = time.monotonic() + PATIENCE
+        while len(answers) < count:
+            ready = wait([p.pipe for p in asked if p.pipe not in answers], max(deadline - time.monotonic(), 0.0))
+            if not ready:
+                raise PflOpsError(f"a measuring process gave no answer for {PATIENCE:.0f} s")
+            answers |= {p.pipe: p.answer() for p in asked if p.pipe in ready}
+        return [answers[p.pipe] for p in asked]
+
+
+class _Process:
+    """One process, seen from the one that started it."""
+
+    def __init__(self, job: Job) -> None:
+        self.pipe, theirs = Pipe()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
+        handle = theirs.fileno()
+        code = f"import sys; sys.path[:] = {sys.path!r}; from pfl_ops.probe.inside import serve; serve({handle})"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                pass_fds=[handle],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+            )
+        self.tell(job)
+
+    def tell(self, order: object) -> None:
+        with contextlib.suppress(BrokenPipeError):  # told by the answer that does not come
+            self.pipe.send(order)
+
+    def answer(self) -> Any:
+        try:
+            kind, value = self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._death() from None
+        if kind != "done":
+            raise (TooBig if kind == "memory" else PflOpsError)(value)
+        return value
+
+    def _death(self) -> PflOpsError:
+        if self._process.wait() == -signal.SIGKILL:
+            return TooBig("a process was killed, as the system does when memory runs out")
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return PflOpsError(f"a measuring process died: {lines[-1] if lines else f'exit {self._process.returncode}'}")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.pipe.close()
+        self._errors.close()

@@ -1,0 +1,105 @@
+"""What was asked for a trial: numbers, "auto", or nothing; and whether a packing has to be measured for it."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, Self, TypeAlias
+
+import torch
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation import cores
+from pfl_ops.federation.settings import Device
+from pfl_ops.tuning.packing import Kind, Layout, cpu_layouts, gpu_layouts
+
+Auto: TypeAlias = Literal["auto"]
+Amount: TypeAlias = float | Auto | None
+"""So many CPUs or GPUs, what a measurement finds best, or nothing said."""
+
+CPUS, GPUS = "--cpus-per-trial", "--gpus-per-trial"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What each trial shall get.
+
+    Attributes:
+        cpus: CPUs, above 0. gpus: share of a GPU (0.25: four trials on each), or whole ones. Auto: measured; that of a
+            GPU where there is none, and that of CPUs, is a packing of the CPU's cores.
+        concurrency: trials at once; None: as many as fit.
+    """
+
+    cpus: Amount = None
+    gpus: Amount = None
+    concurrency: int | None = None
+
+    @classmethod
+    def of(cls, cpus: object = None, gpus: object = None, concurrency: int | None = None) -> Self:
+        """From numbers or text.
+
+        Raises:
+            PflOpsError: none of what is allowed, or a contradiction.
+        """
+        asked = cls(_amount(CPUS, cpus, "a number above 0"), _amount(GPUS, gpus, "a share"), concurrency)
+        if concurrency is not None and concurrency < 1:
+            raise PflOpsError(f"--concurrency must be >= 1, got {concurrency}")
+        if asked.cpus == "auto" and isinstance(asked.gpus, float) and asked.gpus:
+            raise PflOpsError(
+                f"{CPUS} auto shares out the cores among trials on the CPU; with {GPUS} {asked.gpus:g} give a number"
+            )
+        return asked
+
+    @property
+    def number_given(self) -> bool:
+        """Whether anybody has decided by a number."""
+        return isinstance(self.cpus, float) or isinstance(self.gpus, float)
+
+    def kind(self, device: Device, address: str | None) -> Kind | None:
+        """What has to be measured: a packing of a GPU, of the CPU's cores, or None.
+
+        Where nothing is said, a GPU of this machine is measured, and nothing else: on a CPU, one core a trial is
+        nearly always the best, and on a cluster a measurement says little about its other machines.
+
+        Raises:
+            PflOpsError: a GPU of a cluster, and this machine has none to measure on.
+        """
+        gpu = device != "cpu" and torch.cuda.is_available()
+        if self.gpus == "auto" and not gpu and address and device != "cpu":
+            raise PflOpsError(f"{GPUS} auto measures on this machine, which has no GPU; give a share, such as 0.25")
+        if gpu and (self.gpus == "auto" or (self.gpus is None and not address)):
+            return "gpu"
+        return "cpu" if self.cpus == "auto" or (self.gpus == "auto" and self.cpus is None) else None
+
+    def layouts(self, kind: Kind, trials: int) -> list[Layout]:
+        """What to try, smallest first.
+
+        Args:
+            trials: more than these are never needed at once.
+        """
+        most = min(trials, self.concurrency or trials)
+        if kind == "cpu":
+            return cpu_layouts(cores.usable(), most)
+        devices = torch.cuda.device_count()
+        of_each = cores.usable() / devices
+        each = self.cpus if isinstance(self.cpus, float) else None
+        found = gpu_layouts(of_each, math.ceil(most / devices), each)
+        if self.cpus == "auto":
+            found = [layout._replace(cpus=max(1.0, of_each // layout.trials)) for layout in found]
+        return found
+
+
+def _amount(flag: str, given: object, meaning: str) -> Amount:
+    """A flag's value, as a number, "auto" or None."""
+    if given is None or given == "auto":
+        return given
+    share = flag == GPUS
+    allowed = "a share of a GPU (0.25, 0.5), a whole number or auto" if share else "a number above 0 or auto"
+    wrong = PflOpsError(f"{flag} must be {allowed}, got '{given}'")
+    try:
+        number = float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise wrong from None
+    if not math.isfinite(number) or number < 0 or (number == 0 and not share):
+        raise wrong
+    if share and number > 1 and number != int(number):
+        raise wrong
+    return number

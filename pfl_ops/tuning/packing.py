@@ -1,0 +1,266 @@
+"""How many trials run at once: what was measured of one, two, four, ... of them, and which packing is the best.
+
+On a GPU each trial gets a share of it, else a share of the CPU's cores. More trials at once get more done together
+until they stand in each other's way; where that is, nobody can tell without trying.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import platform
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
+
+import torch
+
+from pfl_ops.data.store import cache_folder
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation import cores, memory
+from pfl_ops.federation.settings import Execution
+from pfl_ops.probe import Probe, Speed, TooBig
+
+ON_A_GPU = (1, 2, 4, 8)
+NEAR = 0.95  # of the best total: as good, and then fewer trials at once are better, since the search learns in between
+LOSS = 0.9  # of the best total so far; after two of these nothing more is tried
+A_PROCESS = 512 << 20  # bytes that a process takes before it does anything
+RAY_ITSELF = 200 << 20  # bytes that a trial's process holds beyond what a measuring one does
+
+Kind: TypeAlias = Literal["cpu", "gpu"]
+
+
+class Layout(NamedTuple):
+    """A way to share a machine (or one GPU) among trials.
+
+    Attributes:
+        trials: how many at once. cpus: CPUs of each; below 1: they take turns. gpus: share of the GPU of each; 0: none.
+    """
+
+    trials: int
+    cpus: float
+    gpus: float = 0.0
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of a trial."""
+        return max(1, math.floor(self.cpus))
+
+
+class Tried(NamedTuple):
+    """A layout and what it reached.
+
+    Attributes:
+        rate: samples a second of all its trials together; 0: they did not fit into memory.
+        peak: bytes that one of them held at most. execution: as each of them resolved it.
+    """
+
+    layout: Layout
+    rate: float
+    peak: int
+    execution: Execution
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The layout that a study takes.
+
+    Attributes:
+        kind: what is shared. machine: whose measurement it is, in words.
+        layout: the choice. way, chunk, workers, threads: how each trial computes.
+        rates: {trials at once: samples a second together}; 0: did not fit.
+        peak: bytes that one trial held at most.
+    """
+
+    kind: Kind
+    machine: str
+    layout: Layout
+    way: Literal["loop", "vmap"]
+    chunk: int | None
+    workers: int | None
+    threads: int
+    rates: Mapping[int, float]
+    peak: int
+
+    @classmethod
+    def recorded(cls, record: Any) -> Self | None:
+        """As `as_dict` recorded it; None: nothing was, or it is damaged."""
+        try:
+            rates = {int(count): float(rate) for count, rate in record["rates"].items()}
+            return cls(**{**record, "layout": Layout(*record["layout"]), "rates": rates})
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        rates = {str(count): rate for count, rate in self.rates.items()}
+        return {**asdict(self), "layout": list(self.layout), "rates": rates}
+
+    def execution(self, asked: Execution) -> Execution:
+        """How a trial computes: as asked for, and as measured in what was left open."""
+        chosen: dict[str, Any] = {"threads": asked.threads or self.threads}
+        if asked.way in ("auto", self.way):
+            chosen |= {"way": self.way, "chunk": asked.chunk or self.chunk, "workers": asked.workers or self.workers}
+        return asked.model_copy(update=chosen)
+
+    def __str__(self) -> str:
+        n, each = self.layout.trials, f"{self.layout.gpus:g}"
+        if self.kind == "cpu":
+            each = f"{self.layout.threads} thread{'s' * (self.layout.threads > 1)}"
+        where = " on a GPU" if self.kind == "gpu" else ""
+        others = ", ".join(f"{k}: {f'{r:,.0f}' if r else 'out of memory'}" for k, r in self.rates.items() if k != n)
+        return (
+            f"{n} trial{'s' * (n > 1)} at once{where}, {each} each: {self.rates[n]:,.0f} samples/s"
+            f"{' together' * (n > 1)}{f' ({others})' if others else ''}"
+        )
+
+
+# -- what to try, and what to take: pure ----------------------------------------------------------------------------
+
+
+def cpu_layouts(cores: int, most: int) -> list[Layout]:
+    """From one trial with all cores to one a core, each time about twice as many; never more than `most` at once."""
+    counts = {max(1, min(cores // 2**i, most)) for i in range(cores.bit_length())}
+    return [Layout(n, cores // n) for n in sorted(counts)]
+
+
+def gpu_layouts(cores: float, most: int, cpus: float | None = None) -> list[Layout]:
+    """1, 2, 4 and 8 trials on one GPU, never more than `most`, nor more than the cores allow.
+
+    Args:
+        cores: CPU cores for the trials of one GPU. cpus: of each trial; none: one, or less where there are not enough.
+    """
+    at_most = min(most, math.floor(cores / cpus)) if cpus else most
+    return [Layout(n, cpus or min(1.0, cores / n), 1 / n) for n in ON_A_GPU if n <= max(at_most, 1)]
+
+
+def best(tried: Sequence[Tried], room: int) -> Tried | None:
+    """The layout that gets the most done; of those that are about as good, the one with the fewest trials at once.
+
+    Args:
+        room: bytes for all trials together. One trial that ran fits, whatever its figure says.
+    Returns:
+        None: nothing fits.
+    """
+    fitting = [t for t in tried if t.rate > 0 and (t.layout.trials == 1 or t.layout.trials * t.peak <= room)]
+    if not fitting:
+        return None
+    most = max(t.rate for t in fitting)
+    return min((t for t in fitting if t.rate >= NEAR * most), key=lambda t: t.layout.trials)
+
+
+def hopeless(tried: Sequence[Tried]) -> bool:
+    """Whether still more trials at once are not worth trying: memory is at its end, or two steps have lost speed."""
+    if tried and tried[-1].rate == 0:
+        return True
+    rates = [t.rate for t in tried]
+    losses = [rate < LOSS * max(rates[: i + 1]) for i, rate in enumerate(rates)]
+    return losses[-2:] == [True, True]
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+def measure(
+    experiment: Experiment,
+    execution: Execution,
+    layouts: Sequence[Layout],
+    *,
+    data_dir: str | None = None,
+    stages: Collection[str] | None = None,
+) -> Packing:
+    """Try layouts with real processes, smallest first, and take the best; see `probe`.
+
+    Args:
+        experiment: as trials run it. execution: of trials, without their threads.
+        layouts: ordered by `trials`; all on CPUs, or all on one GPU.
+        data_dir, stages: as trials have them.
+    Raises:
+        TooBig: not even one trial fits. PflOpsError: the experiment does not run.
+    """
+    kind: Kind = "gpu" if layouts[0].gpus else "cpu"
+    room = memory.available()
+    layouts = [lay for lay in layouts if lay.trials * A_PROCESS <= room] or layouts[:1]
+    device = execution.device if kind == "gpu" else "cpu"
+    tried: list[Tried] = []
+    with Probe(experiment, layouts[-1].trials, data_dir=data_dir, stages=stages) as probe:
+        for layout in layouts:
+            if hopeless(tried):
+                break
+            asked = execution.model_copy(update={"device": device, "threads": layout.threads})
+            needs = layout.trials * tried[-1].peak if tried else 0
+            try:
+                if kind == "cpu" and needs > room:
+                    raise TooBig(f"{layout.trials} trials need {needs / 2**30:.1f} GiB")
+                settled = probe.resolve(asked, layout.gpus)
+                speed = probe.speed(layout.trials, settled, layout.gpus)
+            except TooBig as error:
+                if not tried:
+                    raise _not_even_one(kind, error) from None
+                tried.append(Tried(layout, 0.0, 0, asked))
+            else:
+                tried.append(Tried(layout, speed.rate, _held(speed, kind), settled))
+                room = room if speed.room is None else speed.room
+    chosen = best(tried, room)
+    assert chosen is not None  # the first one ran
+    how, rates = chosen.execution, {t.layout.trials: t.rate for t in tried}
+    threads = how.threads or chosen.layout.threads
+    way: Any = how.way
+    return Packing(kind, machine(kind), chosen.layout, way, how.chunk, how.workers, threads, rates, chosen.peak)
+
+
+def _held(speed: Speed, kind: Kind) -> int:
+    return speed.peak + (RAY_ITSELF if kind == "cpu" else 0)
+
+
+def _not_even_one(kind: Kind, error: TooBig) -> TooBig:
+    place, hint = ("the GPU", ", or --device cpu") if kind == "gpu" else ("this machine's memory", "")
+    return TooBig(f"not even one trial fits into {place} ({error}); use a smaller --batch-size, --chunk, --model{hint}")
+
+
+def machine(kind: Kind) -> str:
+    """What a measurement holds for, in words: the cores, or the GPU and how many there are."""
+    if kind == "cpu":
+        return f"{cores.usable()} cores"
+    device = torch.cuda.get_device_properties(0)
+    return f"{torch.cuda.device_count()} x {device.name}, {device.total_memory / 2**30:.0f} GiB"
+
+
+def cached(key: Mapping[str, object], now: Callable[[], Packing]) -> Packing:
+    """The packing for `key` on this machine: from the user's cache folder if it fits still, or measured now.
+
+    What is measured while others keep the machine busy is not kept.
+    """
+    computer = {"processor": platform.processor() or platform.machine(), "host": platform.node()}
+    text = json.dumps({**key, **computer, "torch": torch.__version__}, sort_keys=True, default=str)
+    file = cache_folder() / "packing" / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+    with contextlib.suppress(OSError, ValueError):  # not there, or damaged
+        found = Packing.recorded(json.loads(file.read_text(encoding="utf-8")))
+        if found and (found.kind == "gpu" or found.layout.trials * found.peak <= memory.available()):
+            return found
+    disturbed = cores.busy()
+    packing = now()
+    if not disturbed:
+        with contextlib.suppress(OSError):  # a cache that can't be written only costs the measurement
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draft = file.with_suffix(f".{os.getpid()}")
+            draft.write_text(json.dumps(packing.as_dict()), encoding="utf-8")
+            draft.replace(file)
+    return packing
+
+
+SPEED = (
+    *("data.", "partition.kind", "partition.clients", "model.", "algorithm.name", "participation.share"),
+    *("training.local_", "training.batch_size", "training.optimiser", "training.precision"),
+    *("evaluation.every", "evaluation.global_every", "evaluation.subset", "evaluation.clients"),
+)
+"""Beginnings of the paths that decide how fast a trial is, and what memory it takes."""
+
+
+def key(experiment: Experiment, execution: Execution, layouts: Sequence[Layout]) -> dict[str, object]:
+    """What a measurement depends on, beside the machine."""
+    flat = {path: value for path, value in experiment.flat.items() if path.startswith(SPEED)}
+    kind: Kind = "gpu" if layouts[0].gpus else "cpu"
+    asked = execution.model_dump(exclude={"checkpoint_every"})
+    return {**flat, "execution": asked, "layouts": [list(lay) for lay in layouts], "machine": machine(kind)}

@@ -1,0 +1,106 @@
+"""What a process held, and whether an error says that memory did not suffice."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pfl_ops.probe import memory
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"), True),
+        (MemoryError(), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: ..."), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_errors_that_say_so(error, told):
+    assert memory.out_of_memory(error) is told
+
+
+def test_pytorch_s_own_error_on_a_cpu_is_one_of_them():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert memory.out_of_memory(caught.value)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems count the parent's memory, too")
+def test_a_process_is_charged_for_itself_and_its_children_not_for_its_parent():
+    weight = bytearray(1 << 28)  # of the parent
+    weight[:: 1 << 12] = b"x" * (1 << 16)
+    child = "import time; b = bytearray(1 << 26); b[::4096] = b'x' * (1 << 14); print(flush=True); time.sleep(60)"
+    code = f"""
+import subprocess, sys
+sys.path[:] = {sys.path!r}
+from pfl_ops.probe.memory import process_peak
+alone = process_peak()
+with subprocess.Popen([sys.executable, "-c", {child!r}], stdout=subprocess.PIPE) as child:
+    child.stdout.readline()
+    print(alone, process_peak())
+    child.kill()
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    alone, both = map(int, out.split())
+    assert alone < len(weight) and both - alone > 1 << 26
+
+
+def test_threads_are_kept(monkeypatch):
+    before = torch.get_num_threads()
+    try:
+        memory.keep_within(2, 0.0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_share_of_a_gpu_is_a_cap_on_each_device(monkeypatch):
+    caps = {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, device: caps.update({device: share})
+    )
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    memory.keep_within(torch.get_num_threads(), 0.25)
+    assert caps == {0: pytest.approx(0.25 * memory.MEMORY_SHARE), 1: pytest.approx(0.25 * memory.MEMORY_SHARE)}
+    memory.keep_within(torch.get_num_threads(), 2)
+    assert caps[0] == pytest.approx(memory.MEMORY_SHARE)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A GPU of 16 GiB whose driver tells what is used."""
+
+    def make(used, reserved, peak):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_memory_used", lambda _: used() if callable(used) else used)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
+        monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: peak)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (9 << 30, 16 << 30))
+        properties = type("Properties", (), {"total_memory": 16 << 30})
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+
+    return make
+
+
+def test_what_cuda_takes_for_itself_is_told_apart(device):
+    device(used=4 << 30, reserved=2 << 30, peak=3 << 30)
+    assert memory.device_held(before=1 << 30) == memory.Held(3 << 30, 1 << 30, 15 << 30)
+
+
+def test_a_driver_that_does_not_tell(device):
+    def silent():
+        raise ModuleNotFoundError("pynvml")
+
+    device(used=silent, reserved=2 << 30, peak=3 << 30)
+    assert memory.device_used() is None
+    itself = memory.CUDA_ITSELF
+    assert memory.device_held(before=None) == memory.Held(3 << 30, itself, (11 << 30) + itself)
