@@ -1,0 +1,74 @@
+"""Processor cores: how many this process may really use, and how much they get done side by side."""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+SIDE = 512  # of the square matrices behind `scaling`: large enough that the interpreter is idle meanwhile
+
+
+def usable(root: Path = Path("/")) -> int:
+    """Cores that this process may run on, or fewer where its control group grants it less time than that.
+
+    Args:
+        root: where /sys is looked for.
+    """
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    granted = _granted(root / "sys/fs/cgroup")
+    return there if granted is None else max(1, min(there, int(granted + 0.5)))
+
+
+def _granted(group: Path) -> float | None:
+    """Cores' worth of time that a container's control group (version 2 or 1) grants; None: no limit."""
+    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        try:
+            quota, period = " ".join((group / name).read_text(encoding="ascii") for name in names).split()
+            return int(quota) / int(period) if int(quota) > 0 else None
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return None
+
+
+def busy() -> bool:
+    """Whether more processes want to run than this machine has cores, by half."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
+
+
+def scaling(count: int, seconds: float = 0.03, times: int = 3) -> float:
+    """How many times as much `count` cores multiply side by side as one alone: less than `count` where they share.
+
+    The best of several readings of each, in turns. One-threaded products of matrices that fit into a core's cache, in
+    threads of this process: they need no interpreter, so it does not matter that there is only one. By the clock of
+    each thread: whoever else wants the cores at this moment is left out of it.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        readings = [[_products(n, seconds) for n in (1, count)] for _ in range(times)]
+    finally:
+        torch.set_num_threads(before)
+    alone, together = (max(column) for column in zip(*readings, strict=True))
+    return together / alone
+
+
+def _products(count: int, seconds: float) -> float:
+    """Matrix products a second of `count` threads together."""
+    gate = threading.Barrier(count)
+
+    def work() -> float:
+        torch.set_num_threads(1)
+        a = torch.full((SIDE, SIDE), 1e-3)
+        out = a @ a
+        gate.wait()
+        done, spent, start = 0, 0.0, time.thread_time()
+        while spent < seconds or not done:
+            torch.mm(a, a, out=out)
+            done, spent = done + 1, time.thread_time() - start
+        return done / spent
+
+    with ThreadPoolExecutor(count) as pool:
+        return sum(future.result() for future in [pool.submit(work) for _ in range(count)])

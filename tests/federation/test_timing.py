@@ -1,0 +1,210 @@
+"""Timing on a machine whose rates are known: what is tried, for how long, what counts, and what is kept."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_machine import Machine
+
+from pfl_ops.federation import timing
+from pfl_ops.federation.timing import Candidate, Lane, Race, Timing, measure, recalled
+
+CPU = torch.device("cpu")
+SIZES = (2, 5, 10, 20, 50, 100)
+ONE = Candidate(None, 1, "float32")
+
+
+def measured(machine: Machine, *lanes: Lane, others: Any = (), walk: int = 12) -> Timing:
+    return measure(machine.prepare, CPU, list(lanes), "float32", others, batch=machine.batch, walk=walk)
+
+
+# -- what is tried -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rates", "best", "asked"),
+    [
+        ({None: 62, 2: 80, 5: 150, 10: 173, 20: 170}, 10, 5),  # growth ends: the best of them
+        ({None: 62, 2: 80, 5: 150, 10: 170, 20: 173, 50: 80, 100: 0}, 20, 6),  # far behind: stop
+        ({None: 62, 2: 150, 5: 120, 10: 170, 20: 140, 50: 0}, 10, 5),  # one loss may be noise, two are not
+        ({None: 100, 2: 20, 5: 500}, None, 2),  # hopeless: given up at once
+        ({None: 100, 2: 60, 5: 90, 10: 99, 20: 98}, None, 5),  # near, and never faster
+        ({None: 100, 2: 0, 5: 500}, None, 2),  # does not fit into memory
+        ({None: 100}, None, 1),
+    ],
+)
+def test_stacks_grow_while_they_gain(
+    rates: dict[Any, float], best: int | None, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine({size: 1e5 * rate for size, rate in rates.items()}).use(monkeypatch)
+    found = measured(machine, Lane(1, tuple(rates)))
+    assert found.fastest("float32") == Candidate(best, 1, "float32")
+    assert [stack for stack, _ in machine.asked] == list(rates)[:asked]
+
+
+def test_each_number_of_threads_grows_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {(None, 1): 1.0, (None, 2): 1.5, (2, 1): 0.4, (2, 2): 2.0, (5, 2): 2.5, (10, 2): 0.1}
+    machine = Machine({key: 1e6 * rate for key, rate in rates.items()}).use(monkeypatch)
+    found = measured(machine, Lane(1, (None, 2, 5)), Lane(2, (None, 2, 5, 10)))
+    assert machine.asked == [(None, 1), (None, 2), (2, 1), (2, 2), (5, 2), (10, 2)]
+    assert found.fastest("float32") == Candidate(5, 2, "float32") and found.scaling == 2.0
+
+
+@pytest.mark.parametrize(("bfloat16", "readings"), [(2.0, 7), (0.9, 2), (0.2, 1)])
+def test_another_precision_is_timed_where_the_own_is_fastest(
+    bfloat16: float, readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once where it is hopeless, twice where it is slower, as often as the rest where it may win."""
+    machine = Machine({None: 1e5, 2: 2e5, 5: 1e5}, bfloat16=bfloat16).use(monkeypatch)
+    found = measured(machine, Lane(1, (None, 2, 5)), others=["bfloat16"])
+    assert len(machine.readings[Candidate(2, 1, "bfloat16")]) == readings
+    assert found.rates[Candidate(2, 1, "bfloat16")] == pytest.approx(bfloat16 * 2e5)
+    assert found.fastest("float32").stack == 2, "another precision is never what is taken"
+
+
+# -- for how long ------------------------------------------------------------------------------------------------------
+
+TWO_LANES = {(size, threads): 1.0 for size in (None, *SIZES) for threads in (1, 2)}
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        1e6,  # a linear model
+        5e4,  # an MLP
+        2e3,  # McMahan's CNN: 25 ms a step, a stack of 20 takes half a second
+        200.0,  # a quarter of a second a step
+    ],
+)
+def test_all_of_it_is_over_in_time_whatever_the_model(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing loses here, so that nothing is given up early: the clock alone ends it."""
+    machine = Machine({key: rate for key in TWO_LANES}, bfloat16=1.0).use(monkeypatch)
+    found = measured(machine, Lane(1, (None, *SIZES)), Lane(2, (None, *SIZES)), others=["bfloat16"])
+    assert machine.now <= timing.SECONDS["cpu"] < 1.5
+    assert ONE in found.rates and Candidate(None, 2, "float32") in found.rates
+
+
+def test_a_step_that_takes_all_the_time_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine({key: 10.0 for key in TWO_LANES}).use(monkeypatch)
+    found = measured(machine, Lane(1, (None, *SIZES)), Lane(2, (None, *SIZES)), others=["bfloat16"])
+    assert machine.asked == [(None, 1)] and machine.now == pytest.approx(5.0)
+    assert found.rates == {ONE: pytest.approx(10.0)}
+
+
+def test_a_reading_is_no_longer_than_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine({None: 1e5, 2: 1e5}).use(monkeypatch)
+    measured(machine, Lane(1, (None, 2)), walk=7)
+    assert machine.readings[ONE] == [1, 7, 7, 7, 7, 7, 7]
+    machine = Machine({None: 1e4, 2: 1e4}).use(monkeypatch)
+    measured(machine, Lane(1, (None, 2)), walk=100)
+    assert machine.readings[ONE][1] == 6, "30 ms"
+
+
+# -- what counts -------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_reading_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step also pays for what is made once; later something disturbs one of the readings."""
+    machine = Machine({None: 1e5, 2: 1.2e5}, first=0.5).use(monkeypatch)
+    race = Race(machine.prepare, CPU, batch=50, walk=10)
+    assert race.enter(ONE) == pytest.approx(1e5)
+    go = race._ready[ONE]
+
+    def disturbed(steps: int) -> int:
+        machine.rest(0.1)
+        return go(steps)
+
+    race._ready[ONE] = disturbed
+    race.laps([ONE, ONE])
+    assert race.rates[ONE] == pytest.approx(1e5)
+
+
+def test_who_is_about_to_lose_is_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine({None: 8e4}).use(monkeypatch)
+    race = Race(machine.prepare, CPU, batch=50, walk=10)
+    race.enter(ONE, against=1e5)
+    assert len(machine.readings[ONE]) == 3
+    race.enter(ONE, against=0.9e5)
+    assert len(machine.readings[ONE]) == 3 + 2
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(timing, "_here", {})
+    return tmp_path / "cache" / "execution"
+
+
+SOME = Timing({Candidate(None, 2, "float32"): 1500.5, Candidate(20, 1, "bfloat16"): 2000.0}, scaling=1.75)
+
+
+def test_the_form_of_a_kept_file(cache: Path) -> None:
+    assert recalled({"batch": 50}, lambda: SOME) == SOME
+    [file] = cache.iterdir()
+    assert json.loads(file.read_text()) == {
+        "rates": [
+            {"stack": None, "threads": 2, "precision": "float32", "rate": 1500.5},
+            {"stack": 20, "threads": 1, "precision": "bfloat16", "rate": 2000.0},
+        ],
+        "scaling": 1.75,
+        "key": {"batch": 50},
+    }
+
+
+def test_timed_once_for_the_same_key(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recalled({"batch": 50}, lambda: SOME)
+    monkeypatch.setattr(timing, "_here", {})  # another process
+    assert recalled({"batch": 50}, lambda: pytest.fail("timed again")) == SOME  # type: ignore[arg-type]
+    other = Timing({ONE: 1.0})
+    assert recalled({"batch": 10}, lambda: other) == other
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_what_a_busy_machine_said_serves_this_process_alone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loud = Timing({ONE: 1.0}, quiet=False)
+    assert recalled({"a": 1}, lambda: loud) is loud
+    assert recalled({"a": 1}, lambda: pytest.fail("timed again")) is loud  # type: ignore[arg-type]
+    assert not cache.exists()
+    monkeypatch.setattr(timing, "_here", {})
+    assert recalled({"a": 1}, lambda: SOME) is SOME and len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("waits", "load", "quiet"),
+    [(0.0, False, True), (0.15, False, True), (0.3, False, False), (0.0, True, False)],
+)
+def test_quiet(waits: float, load: bool, quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine({None: 1e5}, waits=waits).use(monkeypatch, load=load)
+    assert measured(machine, Lane(1, (None,))).quiet == quiet
+
+
+GOOD = '{"stack": 2, "threads": 1, "precision": "float32", "rate": 3.0}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"rates": [], "scaling": 1}', f'{{"rates": [{GOOD}]}}'.encode(),
+        f'{{"rates": [{GOOD}], "scaling": null}}'.encode(),
+        *(f'{{"rates": [{GOOD.replace(*change)}], "scaling": 1}}'.encode() for change in [
+            ("2", "0"), ("2", '"two"'), ("1", "null"), ("float32", "float31"), ("3.0", '"fast"')]),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_timed_again_and_mended(content: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recalled({"a": 1}, lambda: Timing({ONE: 1.0}))
+    [file] = cache.iterdir()
+    file.write_bytes(content)
+    monkeypatch.setattr(timing, "_here", {})
+    assert recalled({"a": 1}, lambda: SOME) is SOME
+    assert Timing.from_json(json.loads(file.read_text())) == SOME
+
+
+def test_a_cache_that_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "file"))
+    assert recalled({"a": 1}, lambda: SOME) is SOME
