@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install tune test test-fast lint format types ui clean
+.PHONY: help install tune bench test test-fast lint format types ui clean
 
 help: ## list the targets
 	@echo "pfl-ops: personalised federated learning, simulated, tuned, tracked."
@@ -24,6 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 tune: $(STAMP) ## the demo: tune FLIU on real handwritten digits, a few minutes on two cores
 	$(BIN)/pfl-ops tune fliu --dataset digits
+
+bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten minutes on two cores
+	$(BIN)/pfl-ops bench
 
 test: $(STAMP) ## all tests
 	$(BIN)/python -m pytest -q

@@ -42,6 +42,9 @@ OPTIONS = {
     "tune": SHARED
     | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
     | {"--name", "--storage", "--address"},
+    "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
+    | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
+    | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},
     "partition": {"--dataset", "--train-size", "--clients", "--alpha", "--seed", "--set", "--plot", "--save"}
     | {"--data-dir", "--plugin"},
     "list": {"--plugin"},
@@ -102,7 +105,7 @@ def fresh(*words: str, **env: str) -> tuple[str, set[str]]:
 HEAVY = {"torch", "mlflow", "ray", "optuna", "pandas", "matplotlib", "sklearn"}
 
 
-@pytest.mark.parametrize("words", [("--help",), ("tune", "--help")], ids=" ".join)
+@pytest.mark.parametrize("words", [("--help",), ("tune", "--help"), ("bench", "--help")], ids=" ".join)
 def test_help_answers_at_once(words: tuple[str, ...]) -> None:
     stdout, modules = fresh(*words)
     assert "Usage: pfl-ops" in stdout
@@ -147,6 +150,8 @@ ERRORS = {
     "partition path --set partition.classes_per_client=12": "<= 10 (digits has 10 classes), got 12",
     "show flui": "Did you mean 'fliu'?",
     "list algorithm": "Did you mean 'algorithms'?",
+    "bench --model cnn,mpl": "no model named 'mpl'. Did you mean 'mlp'? (pfl-ops list models)",
+    "bench --batch 10,x": "--batch (B) must be a list, each an integer >= 1, got 'x'",
     "shw fliu": "no such command 'shw'. Did you mean 'show'? (pfl-ops --help)",
 }
 

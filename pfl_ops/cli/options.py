@@ -84,11 +84,11 @@ PANELS = {"Experiment": EXPERIMENT, "Execution": EXECUTION}
 Command = Callable[..., None]
 
 
-def with_flags(*names: str) -> Callable[[Command], Command]:
-    """Decorator: a command that takes `**flags` gets flags of the two tables, after its positional arguments.
+def with_flags(*names: str, panels: Mapping[str, tuple[Flag, ...]] = PANELS) -> Callable[[Command], Command]:
+    """Decorator: a command that takes `**flags` gets flags of these tables, after its positional arguments.
 
     Args:
-        names: which; none: all.
+        names: which; none: all. panels: heading -> table.
     """
 
     def add(command: Command) -> Command:
@@ -96,7 +96,7 @@ def with_flags(*names: str) -> Callable[[Command], Command]:
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         chosen = [
             _parameter(flag, panel)
-            for panel, flags in PANELS.items()
+            for panel, flags in panels.items()
             for flag in flags
             if not names or flag.name in names
         ]

@@ -7,6 +7,8 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
 
+from pfl_ops.machine import cpu_model
+
 LIBRARIES = ("torch", "ray", "optuna", "mlflow", "pfl-ops")
 
 
@@ -43,17 +45,6 @@ def git_revision(folder: Path | None = None) -> str | None:
     if revision is None:
         return None
     return revision + ("-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
-
-
-def cpu_model() -> str:
-    """The processor's name as the machine states it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _user() -> str:

@@ -1,0 +1,14 @@
+"""How fast the engine is on this machine, beside a plain loop: `pfl-ops bench`, or `python -m pfl_ops.bench`.
+
+settings   what is measured
+case       one network and batch size: data, experiment, floating-point operations
+plain, ours, jax_loop   the candidates: what a user would write, the engine's ways, a jitted JAX scan
+process    each candidate in a process of its own; stopwatch: what times it there
+entrants   who takes part, after a short trial
+measure    windows, series and ratios
+peak       the machine's matrix product
+session    all of it, in one run
+report, table, record   the result: JSON, a table, an MLflow run
+
+Nothing here but `record` needs MLflow; Ray and Optuna are never needed.
+"""

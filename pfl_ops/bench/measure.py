@@ -1,0 +1,67 @@
+"""What a candidate's windows gave, and what is said about it."""
+
+import statistics
+from dataclasses import dataclass, field
+
+from pfl_ops.bench.process import Hosted
+from pfl_ops.bench.settings import Figure
+from pfl_ops.bench.stopwatch import Window
+
+ONCE = Window(1, 0.0)
+
+
+@dataclass(frozen=True)
+class Series:
+    """What was measured again and again.
+
+    Attributes:
+        values: units a second, one a repeat.
+        given_up: it is the one rough value of a candidate that was far behind.
+    """
+
+    values: tuple[float, ...]
+    given_up: bool = False
+
+    @property
+    def n(self) -> int:
+        """How many measurements."""
+        return len(self.values)
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return statistics.median(self.values)
+
+    def over(self, other: "Series") -> float:
+        """How many times as fast: the median of the ratios within one repeat, whose noise hits both alike.
+
+        A series that was given up has no repeats; its one value is held against the other's median.
+        """
+        if self.given_up or other.given_up:
+            return self.median / other.median
+        return statistics.median(a / b for a, b in zip(self.values, other.values, strict=True))
+
+
+@dataclass
+class Timed:
+    """A candidate's part in one figure.
+
+    Attributes:
+        amount: units of the figure's work. window: how often a window repeats it, and how long it should take.
+        values: units a second, one a window.
+    """
+
+    candidate: Hosted
+    figure: Figure
+    amount: float
+    window: Window = ONCE
+    values: list[float] = field(default_factory=list)
+
+    def warm(self, least: float) -> None:
+        """Pay for what is done once, and find a window of `least` seconds."""
+        self.window = self.candidate.warm(self.figure, least)
+
+    def measure(self) -> None:
+        """Take one window."""
+        calls = self.window.calls
+        self.values.append(calls * self.amount / self.candidate.seconds(self.figure, calls))

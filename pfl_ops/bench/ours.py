@@ -1,0 +1,114 @@
+"""Our own candidates: real simulations, asked through the same doors as a run's."""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import torch
+
+from pfl_ops.bench.candidate import Candidate, Label
+from pfl_ops.bench.case import Case
+from pfl_ops.bench.settings import Figure
+from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.contract import Models
+from pfl_ops.federation.evaluate import Scores
+from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.simulate import Simulation
+
+
+class Ours(Candidate):
+    """The engine in one of its ways. Training is a cohort's `Round.train`: batch plans, data and optimiser included.
+
+    Args:
+        case: data and experiment. label: way, chunk, workers, precision. threads: None: the engine's own choice.
+    Raises:
+        PflOpsError: the engine refuses this execution.
+    """
+
+    def __init__(self, case: Case, label: Label, threads: int | None = None) -> None:
+        self.case = case
+        self.execution = Execution.model_validate(
+            {
+                "device": case.device.type,
+                "way": label.way,
+                "chunk": label.chunk if label.way == "vmap" else None,
+                "workers": label.workers,
+                "threads": threads,
+            }
+        )
+        self.label = label
+        self.simulation = self._simulation(case.settings.clients)
+        super().__init__(label, self.simulation.resolved.threads if label.workers == 1 else label.workers)
+        self.t = 0
+
+    def _simulation(self, clients: int) -> Simulation:
+        experiment = self.case.experiment(self.label.precision, clients)
+        return experiment.build(data_dir=self.case.data_dir, execution=self.execution, final=False)
+
+    def train(self) -> torch.Tensor:
+        """Rows after J steps of each client, [C, P]; other batches each time."""
+        return self._train(self.case.settings.clients, None)
+
+    def _train(self, clients: int, steps: int | None) -> torch.Tensor:
+        r = self.simulation.round_at(self.t, torch.arange(clients))
+        self.t += 1
+        return r.train(self.simulation.task.initial, steps=steps)
+
+    def evaluate(self) -> Scores:
+        """Scores of M local models, both views."""
+        return self._evaluate(self.case.settings.evaluate_models)
+
+    def _evaluate(self, models: int) -> Scores:
+        scorer = self._judge.scorer
+        scorer.forget()  # the same models again, but as if for the first time
+        return scorer.score([Models(self._models[:models], torch.arange(models))], pooled=True)
+
+    def round(self) -> Record:
+        """The next round of a simulation that does not end, with its evaluation of the local view."""
+        return next(self._rounds)
+
+    def probe(self, figure: Figure) -> float:
+        """Two steps of as many clients as are stacked; the evaluation of as many models. Of workers the whole: sharing
+        out a little work costs more than the work."""
+        if self.label.workers > 1 or figure == "round":
+            return super().probe(figure)
+        asked = self.case.settings
+        if figure == "train":
+            clients, steps = min(self.label.chunk, asked.clients), min(2, self.case.steps)
+            self._train(clients, steps)
+            return clients * steps / (asked.clients * self.case.steps)
+        models = min(self.label.chunk, asked.evaluate_models)
+        self._evaluate(models)
+        return models / asked.evaluate_models
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.simulation.close()
+        if "_judge" in self.__dict__:
+            self._judge.close()
+
+    @cached_property
+    def _judge(self) -> Simulation:
+        """The simulation of the clients whose models are evaluated."""
+        same = self.case.settings.evaluate_models == self.case.settings.clients
+        return self.simulation if same else self._simulation(self.case.settings.evaluate_models)
+
+    @cached_property
+    def _models(self) -> torch.Tensor:
+        return self.case.models.to(self._judge.task.initial.dtype)
+
+    @cached_property
+    def _rounds(self) -> Iterator[Record]:
+        rounds = self.simulation.run()
+        next(rounds)  # the start
+        return rounds
+
+
+def chosen(case: Case, threads: int | None = None) -> Label:
+    """What `auto` would take for this case in float32."""
+    execution = Execution.model_validate({"device": case.device.type, "threads": threads})
+    simulation = case.experiment("float32", case.settings.clients).build(data_dir=case.data_dir, execution=execution)
+    try:
+        found = simulation.resolved
+    finally:
+        simulation.close()
+    return Label(found.way, "float32", found.chunk if found.way == "vmap" else 1, found.workers)

@@ -1,0 +1,45 @@
+"""A report as an MLflow run."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pfl_ops.bench.report import Report
+from pfl_ops.tracking import Store, provenance
+
+EXPERIMENT = "bench"
+
+
+@dataclass
+class _Figures:
+    """A single record: a benchmark has no rounds."""
+
+    metrics: dict[str, float]
+    round: int = 0
+    time: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+
+def record(report: Report, *, home: Path | str | None = None, tracking_uri: str | None = None) -> str | None:
+    """Keep a report: machine and settings as parameters, medians and ratios as metrics, the whole as `bench.json`.
+
+    Args:
+        home: the work folder; none: `PFL_OPS_HOME`, else ./mlruns. tracking_uri: none: the work folder's own store.
+    Returns:
+        MLflow's run id; None while the tracking server was never reached.
+    """
+    machine = {key: " ".join(value) if isinstance(value, list) else value for key, value in report.machine.items()}
+    asked = {key: json.dumps(value) for key, value in report.settings.model_dump(mode="json").items()}
+    models = "-".join(dict.fromkeys(case.model for case in report.cases))
+    with Store.open(home, tracking_uri) as store:
+        run = store.run(
+            EXPERIMENT,
+            f"bench-{models or 'nothing'}",
+            identity=f"bench {time.time_ns()}",  # each benchmark is a run of its own
+            params={**{f"machine.{k}": v for k, v in machine.items()}, **{f"bench.{k}": v for k, v in asked.items()}},
+            tags=provenance(device=str(report.machine["device"])),
+        )
+        with run:
+            run.log([_Figures(dict(metric for case in report.cases for metric in case.metrics()))])
+            run.text(json.dumps(report.to_dict(), indent=1), "bench.json")
+        return run.run_id

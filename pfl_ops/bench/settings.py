@@ -1,0 +1,105 @@
+"""What a benchmark measures. Importing this imports no torch."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from pfl_ops.data.datasets import DATASETS
+from pfl_ops.errors import unknown
+from pfl_ops.federation.settings import Device, Precision
+from pfl_ops.models import MODELS
+from pfl_ops.section import Section
+
+Figure = Literal["train", "evaluate", "round"]
+
+QUICK: dict[str, Any] = {
+    "dataset": "digits",
+    "model": ("linear", "cnn_tiny"),
+    "batch": (20,),
+    "clients": 8,
+    "repeats": 2,
+    "seconds": 0.02,
+    "precision": ("float32",),
+    "chunk": (4,),
+    "workers": (1,),
+    "evaluate_models": 8,
+    "evaluate_images": 200,
+}
+"""`--quick`: whether it works at all, in seconds, without data to download. Its numbers say nothing."""
+
+
+class Settings(Section):
+    """What is measured. Lists may be given as text with commas; `none` is the empty list."""
+
+    model: tuple[str, ...] = Field(
+        ("linear", "mlp", "cnn", "cnn6", "cnn_cifar"), min_length=1, description="networks, one after the other"
+    )
+    dataset: str | None = Field(None, description="data set; none: mnist, and cifar10 for cnn_cifar")
+    batch: tuple[Annotated[int, Field(ge=1)], ...] = Field((50,), min_length=1, title="B", description="samples a step")
+    optimiser: Literal["sgd", "adam"] = Field("sgd", description="local optimiser")
+    clients: int = Field(20, ge=1, description="clients in a round, equal shares of the training data")
+    steps: int | None = Field(None, ge=1, title="J", description="local steps; none: an epoch, fewer of heavy networks")
+    precision: tuple[Precision, ...] | None = Field(
+        None, description="ours; none: float32, bfloat16, and tf32 where there is a GPU. The plain loop is float32"
+    )
+    chunk: tuple[Annotated[int, Field(ge=2)], ...] = Field((5, 10, 20), description="clients stacked at once")
+    workers: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        None, description="processes that share a cohort (CPU); none: 1, and one a core"
+    )
+    device: Device = Field("auto", description="auto: CUDA if there is one")
+    threads: int | None = Field(None, ge=1, description="CPU threads of every candidate; none: each its own default")
+    measure: tuple[Figure, ...] = Field(("train", "evaluate", "round"), min_length=1, description="which figures")
+    evaluate_models: int = Field(20, ge=1, description="local models that are evaluated")
+    evaluate_images: int = Field(500, ge=1, description="pooled test images, all of which each model is shown")
+    repeats: int = Field(5, ge=1, title="n", description="measurements of each figure, candidates in turns")
+    seconds: float = Field(0.3, gt=0, description="a measurement's least length, s")
+
+    @field_validator("model", "batch", "precision", "chunk", "workers", "measure", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        if isinstance(value, int):
+            return (value,)
+        if not isinstance(value, str):
+            return value
+        return () if value == "none" else tuple(part.strip() for part in value.split(",") if part.strip())
+
+    @field_validator("model")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in MODELS.names():
+                raise unknown("model", name, MODELS.names(), see="pfl-ops list models")
+        return names
+
+    @field_validator("dataset")
+    @classmethod
+    def _there(cls, name: str | None) -> str | None:
+        if name is not None and name not in DATASETS and not name.endswith(".npz"):
+            raise unknown("dataset", name, DATASETS, see="pfl-ops list datasets")
+        return name
+
+    def data_of(self, model: str) -> str:
+        """The data set on which a network is measured."""
+        return self.dataset or ("cifar10" if model == "cnn_cifar" else "mnist")
+
+
+def settings_of(given: dict[str, Any], *, quick: bool = False, prefix: str = "") -> Settings:
+    """Settings from text, as a command line has them.
+
+    Args:
+        given: field -> value. quick: start from `QUICK` instead of the defaults. prefix: before a field in messages.
+    Raises:
+        PflOpsError: a field that does not exist, or a value that is not allowed.
+    """
+    from pydantic import ValidationError
+
+    from pfl_ops.paths import explain
+
+    values = {**(QUICK if quick else {}), **given}
+    for name in values:
+        if name not in Settings.model_fields:
+            raise unknown("setting", name, Settings.model_fields)
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise explain(error, Settings, values, prefix=prefix) from error

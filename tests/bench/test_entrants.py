@@ -1,0 +1,106 @@
+"""Who takes part, decided by trials whose outcome the tests set."""
+
+import pytest
+from bench_case import small
+
+from pfl_ops.bench import entrants
+from pfl_ops.bench.candidate import Label
+from pfl_ops.bench.entrants import Entrants
+from pfl_ops.errors import PflOpsError
+
+PLAIN, LOOP = Label("plain"), Label("loop")
+
+
+def stacked(chunk, workers=1):
+    return Label("vmap", chunk=chunk, workers=workers)
+
+
+@pytest.fixture
+def enter(monkeypatch):
+    """Runs `Entrants` on candidates that reach the given rates; those that are not named are refused."""
+    made = []
+
+    def run(rates, **given):
+        class Hosted:
+            figures = ("train", "evaluate", "round")
+            count = 1
+
+            def __init__(self, case, label, threads):
+                if label not in rates:
+                    raise PflOpsError("this can't be")
+                self.label, self.open, self.tried = label, True, []
+                self.figures = ("train",) if label.way.startswith("jax") else self.figures
+                made.append(self)
+
+            def trial(self, figure):
+                self.tried.append(figure)
+                rate = rates[self.label]
+                return (rate if isinstance(rate, int) else rate[figure]) / found._amounts[figure]
+
+            def close(self):
+                self.open = False
+
+        monkeypatch.setattr(entrants, "Hosted", Hosted)
+        case = small("linear", **{"precision": "float32", "chunk": (2, 3, 4), "workers": (1, 2), **given})
+        found = Entrants(case, None)
+        found.enter()
+        return found
+
+    run.made = made
+    return run
+
+
+def taking_part(found, figure):
+    return [timed.candidate.label for timed in found.timed[figure]]
+
+
+def test_larger_stacks_are_not_tried_once_one_is_far_behind(enter):
+    found = enter({PLAIN: 10, LOOP: 30, stacked(2): 14, stacked(3): 100})
+    assert found.labels == [PLAIN, LOOP, stacked(2)]
+    assert taking_part(found, "train") == taking_part(found, "round") == [PLAIN, LOOP]
+    assert found.rough == {stacked(2): {f: entrants.Series((14.0,), True) for f in ("train", "evaluate")}}
+    assert [one.open for one in enter.made] == [True, True, False]  # what is given up holds no process
+
+
+def test_references_are_measured_however_slow(enter):
+    found = enter({PLAIN: 10, LOOP: 2, stacked(2): 90, stacked(3): 100, stacked(4): 60})
+    assert taking_part(found, "train") == [PLAIN, LOOP, stacked(2), stacked(3), stacked(4)]
+
+
+def test_workers_share_the_best_stack(enter):
+    found = enter({PLAIN: 10, LOOP: 50, stacked(2): 60, stacked(3): 80, stacked(4): 70, stacked(3, 2): 120})
+    assert stacked(3, 2) in taking_part(found, "train")
+    assert "no loop, 2 workers in float32: this can't be" in found.notes
+
+
+def test_each_figure_has_its_own_verdict(enter):
+    """Slow in training, fast in evaluation: it is measured where it is good, and rounds follow training."""
+    found = enter({PLAIN: 10, LOOP: 50, stacked(2): {"train": 20, "evaluate": 90}}, chunk=(2,))
+    assert taking_part(found, "evaluate") == [PLAIN, LOOP, stacked(2)]
+    assert taking_part(found, "train") == taking_part(found, "round") == [PLAIN, LOOP]
+    assert found.series(stacked(2))["train"].given_up
+
+
+def test_only_what_is_asked_for_is_tried(enter):
+    found = enter({PLAIN: 10, LOOP: 50}, chunk=(), workers=(1,), measure=("evaluate",))
+    assert list(found.timed) == ["evaluate"] and all(one.tried == ["evaluate"] for one in enter.made)
+
+
+def test_without_jax_there_is_one_line(enter, monkeypatch):
+    monkeypatch.setattr(entrants, "find_spec", lambda name: None)
+    found = enter({PLAIN: 10, LOOP: 50}, chunk=(), workers=(1,))
+    assert found.notes == ["no JAX scan in float32: JAX is not installed (the extra `peers`)"]
+
+
+def test_jax_takes_part_in_training(enter, monkeypatch):
+    monkeypatch.setattr(entrants, "find_spec", lambda name: object())
+    scan, vmapped = Label("jax"), Label("jax-vmap")
+    found = enter({PLAIN: 10, LOOP: 50, scan: 60, vmapped: 70}, chunk=(), workers=(1,))
+    assert taking_part(found, "train") == [PLAIN, LOOP, scan, vmapped]
+    assert taking_part(found, "evaluate") == [PLAIN, LOOP]
+
+
+def test_all_processes_end(enter):
+    found = enter({PLAIN: 10, LOOP: 50}, chunk=(), workers=(1,))
+    found.close()
+    assert not any(one.open for one in enter.made)
