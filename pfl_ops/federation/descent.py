@@ -29,7 +29,7 @@ class Layer:
         """h [c, B, I] -> [c, B, O]; few outputs of many samples are quicker the other way round."""
         if self.bias is None:
             z = torch.bmm(h, self.weight.mT)
-        elif self.weight.shape[1] < h.shape[1]:
+        elif self.weight.shape[1] <= h.shape[1]:
             z = torch.baddbmm(self.bias.mT, self.weight, h.mT).mT
         else:
             z = torch.baddbmm(self.bias, h, self.weight.mT)
@@ -77,13 +77,14 @@ class Descent:
         Returns:
             Each sample's loss before its step, [J, c, B].
         """
-        right = y[..., None]
+        # classes before samples: a softmax along short rows takes ten times as long as one along short columns
+        right = y[..., None, :]
         classes = self.layers[-1].weight.shape[1]
-        hot = x.new_zeros(*y.shape, classes).scatter_(-1, right, 1.0)
+        hot = x.new_zeros(*y.shape[:2], classes, y.shape[2]).scatter_(2, right, 1.0)
         picked = x.new_empty(right.shape)
         ones = x.new_ones(y.shape[1], 1, y.shape[2])
         rate = self.rule.lr if share is not None else self.rule.lr / y.shape[2]
-        shares = [None] * len(x) if share is None else share[..., None].unbind()
+        shares = [None] * len(x) if share is None else share[..., None, :].unbind()
         for h, r, target, p, s in zip(
             x.flatten(3).unbind(), right.unbind(), hot.unbind(), picked.unbind(), shares, strict=True
         ):
@@ -91,11 +92,11 @@ class Descent:
             for layer in self.layers:
                 inputs.append(h)
                 h = layer.forward(h)
-            logs = torch.log_softmax(h, dim=-1)
-            torch.gather(logs, -1, r, out=p)
+            logs = torch.log_softmax(h.mT, dim=1)
+            torch.gather(logs, 1, r, out=p)
             d = logs.exp_().sub_(target)
-            self._back(inputs, d if s is None else d.mul_(s), ones, rate)
-        return picked[..., 0].neg_()
+            self._back(inputs, (d if s is None else d.mul_(s)).mT, ones, rate)
+        return picked[..., 0, :].neg_()
 
     def _back(self, inputs: Sequence[Tensor], d: Tensor, ones: Tensor, rate: float) -> None:
         """From the scores' gradient d [c, B, L] (times B, where `rate` is η/B) down to the first layer that moves."""
