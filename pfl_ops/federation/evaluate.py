@@ -209,7 +209,7 @@ class Scorer:
             samples[i, : sizes[i]] = self.feed.index[k]
             real[i, : sizes[i]] = True
         right = torch.zeros(len(clients), dtype=torch.int64, device=self.feed.device)
-        for s, r in zip(*(each.split(_at_once(models), dim=1) for each in (samples, real)), strict=True):
+        for s, r in zip(*(each.split(at_once(len(models.params)), dim=1) for each in (samples, real)), strict=True):
             x, y = self.feed.batch(s)
             right += ((self._scores(models, x).argmax(-1) == y) & r).sum(dim=1)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -218,7 +218,7 @@ class Scorer:
     def _answers(self, models: Models, samples: Tensor) -> Tensor:
         """Whether each model is right on each of these samples, bool [c, n]."""
         found = [torch.zeros(len(models.params), 0, dtype=torch.bool, device=self.feed.device)]
-        for s in samples.split(_at_once(models)):
+        for s in samples.split(at_once(len(models.params))):
             x, y = self.feed.batch(s)
             found.append(self._scores(models, x[None]).argmax(-1) == y)
         return torch.cat(found, dim=1)
@@ -256,9 +256,9 @@ def _fingerprints(models: Models) -> list[bytes]:
     return found
 
 
-def _at_once(models: Models) -> int:
-    """Samples that these models are shown at once."""
-    return max(1, min(BATCH, ANSWERS // len(models.params)))
+def at_once(models: int) -> int:
+    """Samples that so many models are shown at once."""
+    return max(1, min(BATCH, ANSWERS // models))
 
 
 def _take(models: Models, rows: Tensor) -> Models:

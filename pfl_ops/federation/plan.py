@@ -40,7 +40,7 @@ def draw(n: int, *, batch: int | None, epochs: int | None, steps: int | None, rn
     """
     size = max(min(batch or n, n), 1)
     a_pass = -(-n // size)
-    count = a_pass * (epochs or 0) if steps is None else (steps if n else 0)
+    count = steps_of(n, batch=batch, epochs=epochs, steps=steps)
     passes = -(-count // a_pass) if count else 0
     order = np.concatenate([rng.permutation(n) for _ in range(passes)]) if passes else np.zeros(0, np.int64)
     j = np.arange(count, dtype=np.int64)
@@ -48,6 +48,13 @@ def draw(n: int, *, batch: int | None, epochs: int | None, steps: int | None, rn
     starts = epoch * n + within * size
     stop = int(epoch[-1] * n + min((within[-1] + 1) * size, n)) if count else 0
     return Plan(order[:stop], np.append(starts, stop), epoch, within == a_pass - 1)
+
+
+def steps_of(n: int, *, batch: int | None, epochs: int | None, steps: int | None) -> int:
+    """How many steps the plan has that `draw` gives for these arguments."""
+    if steps is not None:
+        return steps if n else 0
+    return -(-n // max(min(batch or n, n), 1)) * (epochs or 0)
 
 
 def part(n: int, share: Share, rng: np.random.Generator) -> np.ndarray:

@@ -1,98 +1,60 @@
-"""Several processes of one thread each that train a cohort together, on rows in shared memory.
+"""A cohort trained, and its models scored, by several processes of one thread each.
 
 On a CPU two processes of one thread are faster than one process of two: small batches keep one core busy, seldom two.
 What a client computes depends on its own keys alone, so who computes it makes no difference.
 """
 
-import atexit
-import contextlib
-import io
-import os
-import pickle
-import signal
-import struct
-import subprocess
-import sys
-import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.data.clients import Pool
+from pfl_ops.federation import plan
 from pfl_ops.federation.batch import Keys, Length, Step
-from pfl_ops.federation.contract import Loss
+from pfl_ops.federation.contract import Loss, Models, Share
+from pfl_ops.federation.evaluate import Scorer, at_once
+from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.optim import Rule
+from pfl_ops.federation.processes import Processes, Shared
+from pfl_ops.federation.settings import Evaluation
 from pfl_ops.federation.train import Trainer
-from pfl_ops.registry import load_plugin, plugins
 
-SHARED_FROM = 1 << 18  # bytes; smaller tensors travel in the message itself
+Held = Mapping[str, Any]
+"""What each process has: `trainer`, `scorer`."""
 
+Counted = tuple[str, float, int]
+"""What a process adds to the meter: stream, sum of losses, samples."""
 
-class Shared:
-    """A tensor in memory that other processes can map; the memory goes with the last mapping."""
-
-    def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
-        self.shape, self.dtype = tuple(shape), dtype
-        count = max(torch.Size(shape).numel(), 1)
-        self._handle = os.memfd_create("pfl-ops")
-        os.ftruncate(self._handle, count * torch.empty((), dtype=dtype).element_size())
-        self.path = f"/proc/{os.getpid()}/fd/{self._handle}"
-        self.tensor = _attach(self.path, self.shape, dtype)
-
-    def close(self) -> None:
-        """No further process may map it; the tensor itself stays as long as somebody holds it."""
-        os.close(self._handle)
-
-
-def _attach(path: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    count = torch.Size(shape).numel()
-    return torch.from_file(path, shared=True, size=max(count, 1), dtype=dtype)[:count].view(shape)
-
-
-def _pickle(thing: Any, outs: Mapping[int, Shared]) -> tuple[bytes, list[Shared]]:
-    """The message, and the shared memory that it names: every large tensor is put there once, `outs` are there already.
-
-    By cloudpickle, because a method's step may be a function inside a function.
-    """
-    import cloudpickle
-
-    placed: list[Shared] = []
-
-    class Message(cloudpickle.Pickler):
-        def reducer_override(self, thing: Any) -> Any:
-            if type(thing) is not Tensor or thing.numel() * thing.element_size() < SHARED_FROM:
-                shared = outs.get(id(thing))
-            else:
-                shared = outs.get(id(thing)) or Shared(thing.shape, thing.dtype)
-                if id(thing) not in outs:
-                    shared.tensor.copy_(thing)
-                    placed.append(shared)
-            if shared is None:
-                return super().reducer_override(thing)
-            return _attach, (shared.path, shared.shape, shared.dtype)
-
-    file = io.BytesIO()
-    Message(file).dump(thing)
-    return file.getvalue(), placed
+Span = tuple[int, int]
+"""From where to where, the end left out."""
 
 
 class PooledTrainer(Trainer):
-    """A `Trainer` of the loop way whose clients are trained by several processes.
+    """A `Trainer` whose clients are trained by several processes, with the rows that one of them would give.
 
     Args:
-        trainer: what each of them does. workers: how many.
+        trainer: what each of them does, in either way. workers: how many.
     """
 
     def __init__(self, trainer: Trainer, workers: int) -> None:
         super().__init__(
-            trainer.task, trainer.feed, trainer.rule, trainer.length, None, trainer.bfloat16, trainer.draws
+            trainer.task, trainer.feed, trainer.rule, trainer.length, trainer.chunk, trainer.bfloat16, trainer.draws
         )
-        self.workers = workers
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.alone = trainer
+        self.held: dict[str, Any] = {"trainer": trainer}
+        self.processes = Processes(workers, self.held)
 
-    # -- the two verbs that are worth it ------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Start the processes, unless they are there; else the first job does."""
+        self.processes.start()
+
+    def close(self) -> None:
+        """End the processes; the next job starts new ones."""
+        self.processes.close()
 
     def train(
         self,
@@ -110,9 +72,9 @@ class PooledTrainer(Trainer):
     ) -> Tensor:
         """As `Trainer.train`; the rows come back in shared memory."""
         out = Shared((len(clients), start.shape[-1]), start.dtype)
-        given = {"loss": loss, "ctx": ctx, "shift": shift, "pull": pull, "only": only}
-        job = {"verb": "train", "start": start, "length": length, "keys": keys, "rule": rule, "given": given}
-        self._share_out(clients, length, keys, job, {"": out})
+        fixed = {"loss": loss, "only": only}
+        given = {"start": start, "ctx": ctx or {}, "shift": shift, "pull": pull, "fixed": fixed, "rule": rule}
+        self._share_out(_train, clients, length, keys, given, {"": out})
         return out.tensor
 
     def walk(
@@ -120,167 +82,206 @@ class PooledTrainer(Trainer):
     ) -> dict[str, Tensor]:
         """As `Trainer.walk`; the rows come back in shared memory."""
         outs = {name: Shared(value.shape, value.dtype) for name, value in carry.items()}
-        job = {"verb": "walk", "carry": dict(carry), "step": step, "length": length, "keys": keys, "rule": rule}
-        self._share_out(clients, length, keys, job, outs)
+        self._share_out(_walk, clients, length, keys, {"carry": dict(carry), "step": step, "rule": rule}, outs)
         return {name: out.tensor for name, out in outs.items()}
 
+    def sweep(
+        self,
+        clients: Sequence[int],
+        w: Tensor,
+        function: Loss,
+        keys: Keys,
+        *,
+        share: Share | None = None,
+        ctx: Mapping[str, Tensor] | None = None,
+        batch: int = 500,
+    ) -> tuple[Tensor, Tensor]:
+        """As `Trainer.sweep`."""
+        parts = shared_out([int(self.feed.sizes[k]) for k in clients], 1, self.processes.count)
+        how = {"share": share, "batch": batch}
+        given = {"clients": list(clients), "w": w, "function": function, "keys": keys, "ctx": ctx or {}, "how": how}
+        found = [answer for answer in self.processes.ask(_sweep, parts, given) if answer is not None]
+        if len(found) < len(parts):
+            return super().sweep(clients, w, function, keys, share=share, ctx=ctx, batch=batch)
+        order = torch.tensor([i for part in parts for i in part]).argsort()
+        sums, counts = (torch.cat(each)[order] for each in zip(*found, strict=True))
+        return sums, counts
+
     def _share_out(
-        self, clients: Sequence[int], length: Length, keys: Keys, job: dict[str, Any], outs: Mapping[str, Shared]
-    ) -> None:
-        """Longest walks first, each to the process with the least to do so far; then wait for all."""
-        if not self._processes:
-            self._start()
-        parts: list[list[int]] = [[] for _ in range(self.workers)]
-        load = [0] * self.workers
-        steps = [plan.steps for plan in self.plans(clients, length, keys)]
-        for i in sorted(range(len(clients)), key=lambda i: -steps[i]):
-            least = load.index(min(load))
-            parts[least].append(i)
-            load[least] += steps[i] + 1
-        tensors = {name: shared.tensor for name, shared in outs.items()}
-        mine = {id(tensors[name]): shared for name, shared in outs.items()}
-        message, placed = _pickle({**job, "clients": list(clients), "outs": tensors, "parts": parts}, mine)
+        self, do: Any, clients: Sequence[int], length: Length, keys: Keys, given: Mapping[str, Any],
+        outs: Mapping[str, Shared],
+    ) -> None:  # fmt: skip
+        """Let each process do its part of a walk, and add up what they counted."""
+        parts = shared_out(self._steps(clients, length, keys), self.chunk or 1, self.processes.count)
+        tensors = {name: out.tensor for name, out in outs.items()}
+        given = {**given, "clients": list(clients), "length": length, "keys": keys, "outs": tensors}
         try:
-            for process in self._processes:
-                _send(process.stdin, message)
-            for answer in [self._answer(process) for process in self._processes]:
-                for stream, total, samples in answer:
-                    self.meter.add(stream, torch.tensor(total, dtype=torch.float64), samples)
+            counted: list[Counted] = self.processes.ask(do, parts, given, list(outs.values()))
         finally:
-            for shared in [*placed, *outs.values()]:
-                shared.close()
+            for out in outs.values():
+                out.close()
+        for stream, total, samples in counted:
+            self.meter.add(stream, torch.tensor(total, dtype=torch.float64), samples)
 
-    # -- processes ----------------------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        plain = Trainer(self.task, self.feed, self.rule, self.length, None, self.bfloat16, self.draws)
-        code = f"import sys; sys.path[:] = {sys.path!r}; from pfl_ops.federation.workers import serve; serve()"
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        atexit.register(self.close)
-        for _ in range(self.workers):
-            self._processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-                )
-            )
-        message, placed = _pickle(plain, {})
-        for number, process in enumerate(self._processes):
-            _send(process.stdin, pickle.dumps((number, list(plugins().values()))) + message)
-        for process in self._processes:
-            self._answer(process)
-        for shared in placed:
-            shared.close()
-
-    def _answer(self, process: subprocess.Popen[bytes]) -> Any:
-        received = _receive(process.stdout)
-        if received is None:
-            self.close()
-            raise PflOpsError("a worker process died (out of memory, or killed); the run goes on from its checkpoint")
-        good, value = pickle.loads(received)
-        if good:
-            return value
-        self.close()
-        error, trace = value
-        error.add_note(trace)
-        raise error
-
-    def close(self) -> None:
-        """End the processes; the next call starts new ones."""
-        atexit.unregister(self.close)
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):  # a message that nobody will read
-                        pipe.close()
-            process.wait()
-        self._processes = []
-
-    def __del__(self) -> None:
-        if getattr(self, "_processes", None):
-            self.close()
+    def _steps(self, clients: Sequence[int], length: Length, keys: Keys) -> list[int]:
+        """Steps of each client's walk; its batches are drawn where it is trained."""
+        own = self.length if length.epochs is None and length.steps is None else length
+        shares = {k: self.positions(k, length.share, keys) for k in clients}
+        sizes = [int(self.feed.sizes[k]) if p is None else len(p) for k, p in shares.items()]
+        batch = length.batch or self.length.batch
+        return [plan.steps_of(n, batch=batch, epochs=own.epochs, steps=own.steps) for n in sizes]
 
 
-def serve() -> None:
-    """What a worker process does: answer jobs until its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    torch.set_num_threads(1)
-    incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a print in a user's step must not end up in an answer
-    first = _receive(incoming)
-    if first is None:
-        return
-    setup = io.BytesIO(first)
-    number, files = pickle.load(setup)
-    for file in files:
-        load_plugin(file)  # before the trainer, which may hold what they define
-    trainer: Trainer = pickle.load(setup)
-    _send(outgoing, pickle.dumps((True, None)))
-    while (message := _receive(incoming)) is not None:
+class PooledScorer(Scorer):
+    """A `Scorer` whose models are asked by the processes of a `PooledTrainer`.
+
+    Args:
+        trainer: theirs. The rest is a `Scorer`'s.
+    """
+
+    def __init__(self, trainer: PooledTrainer, pool: Pool, feed: Feed, settings: Evaluation, seed: int) -> None:
+        super().__init__(trainer, pool, feed, settings, seed)
+        self.processes, self.group = trainer.processes, super().stack
+        trainer.held["scorer"] = Scorer(trainer.alone, pool, feed, settings, seed)
+
+    @property
+    def stack(self) -> int:
+        """Models asked at once, by all processes together."""
+        return self.group * self.processes.count
+
+    def _local(self, models: Models, clients: np.ndarray) -> np.ndarray:
+        out = Shared((len(clients),), torch.float64)
+        given = {"models": models, "clients": clients, "group": self.group, "out": out.tensor}
+        self._ask(_local, self._shares(len(clients), self.group), given, out)
+        return np.asarray(out.tensor.numpy())
+
+    def _answers(self, models: Models, samples: Tensor) -> Tensor:
+        """By models where there is one for each process, else by samples: in batches as one process would form them."""
+        rows, n = len(models.params), len(samples)
+        if rows > self.group * (self.processes.count - 1):
+            parts = [(some, (0, n)) for some in self._shares(rows, self.group)]
+        else:
+            parts = [((0, rows), some) for some in self._shares(n, at_once(min(rows, self.group)))]
+        out = Shared((rows, n), torch.bool)
+        given = {"models": models, "samples": samples, "group": self.group, "out": out.tensor}
+        self._ask(_answers, parts, given, out)
+        return out.tensor
+
+    def _shares(self, count: int, size: int) -> list[Span]:
+        """So many things in groups of `size`, whole groups for each process: from where to where."""
+        groups = -(-count // size)
+        bounds = [min(size * round(groups * i / self.processes.count), count) for i in range(self.processes.count + 1)]
+        return list(pairwise(bounds))
+
+    def _ask(self, do: Any, parts: Sequence[Any], given: Mapping[str, Any], out: Shared) -> None:
         try:
-            answer: tuple[bool, Any] = (True, _do(trainer, number, pickle.loads(message)))
-        except Exception as error:
-            answer = (False, (_sendable(error), traceback.format_exc()))
-        _send(outgoing, pickle.dumps(answer))
+            self.processes.ask(do, parts, given, [out])
+        finally:
+            out.close()
 
 
-def _do(trainer: Trainer, number: int, job: dict[str, Any]) -> list[tuple[str, float, int]]:
-    """Train this process's clients, write their rows where all can see them, and say what the meter counted."""
-    rows = torch.tensor(job["parts"][number], dtype=torch.int64)
-    clients = [job["clients"][i] for i in rows.tolist()]
+def shared_out(steps: Sequence[int], size: int, workers: int) -> list[list[int]]:
+    """Which clients each process trains: whole chunks as one process would form them, so that it forms the same.
+
+    The longest chunk first, each to the process with the least to do so far; only the last one is not full, and stays
+    the last wherever it goes.
+
+    Args:
+        steps: of each client. size: clients in a chunk.
+    Returns:
+        Positions of clients, one list a process.
+    """
+    parts: list[list[int]] = [[] for _ in range(workers)]
+    load = [0] * workers
+    order = sorted(range(len(steps)), key=lambda i: -steps[i])
+    for rows in (order[at : at + size] for at in range(0, len(order), size)):
+        least = load.index(min(load))
+        parts[least] += rows
+        load[least] += sum(steps[i] + 1 for i in rows)
+    return parts
+
+
+# -- in a process ------------------------------------------------------------------------------------------------------
+
+
+def _train(
+    held: Held, part: list[int], clients: list[int], start: Tensor, ctx: dict[str, Tensor], shift: Tensor | None,
+    pull: tuple[float | Tensor, Tensor] | None, fixed: dict[str, Any], length: Length, keys: Keys, rule: Rule,
+    outs: dict[str, Tensor],
+) -> Counted:  # fmt: skip
+    trainer: Trainer = held["trainer"]
     trainer.meter.clear()
-    if clients and job["verb"] == "train":
-        given = job["given"]
-        mine = {
-            "loss": given["loss"],
-            "ctx": given["ctx"] and {name: value[rows] for name, value in given["ctx"].items()},
-            "shift": _rows(given["shift"], rows),
-            "pull": given["pull"] and _pull(given["pull"], rows),
-            "only": given["only"],
-        }
-        start = job["start"] if job["start"].dim() == 1 else job["start"][rows]
-        job["outs"][""][rows] = trainer.train(clients, start, job["length"], job["keys"], job["rule"], **mine)
-    elif clients:
-        carry = {name: value[rows] for name, value in job["carry"].items()}
-        found = trainer.walk(clients, carry, job["step"], job["length"], job["keys"], job["rule"])
-        for name, value in found.items():
-            job["outs"][name][rows] = value
-    stream = job["length"].stream
-    return [(stream, float(trainer.meter.total), trainer.meter.by_stream.get(stream, 0))]
+    if part:
+        rows, own = torch.tensor(part), [clients[i] for i in part]
+        if pull is not None:
+            mu, anchor = pull
+            pull = (mu[rows] if isinstance(mu, Tensor) else mu, _rows(anchor, rows))
+        outs[""][rows] = trainer.train(
+            own, _rows(start, rows), length, keys, rule, ctx={name: value[rows] for name, value in ctx.items()},
+            shift=None if shift is None else _rows(shift, rows), pull=pull, **fixed,
+        )  # fmt: skip
+    return _counted(trainer, length)
 
 
-def _rows(value: Tensor | None, rows: Tensor) -> Tensor | None:
-    return value if value is None or value.dim() == 1 else value[rows]
+def _walk(
+    held: Held, part: list[int], clients: list[int], carry: dict[str, Tensor], step: Step, length: Length, keys: Keys,
+    rule: Rule, outs: dict[str, Tensor],
+) -> Counted:  # fmt: skip
+    trainer: Trainer = held["trainer"]
+    trainer.meter.clear()
+    if part:
+        rows, own = torch.tensor(part), [clients[i] for i in part]
+        mine = {name: value[rows] for name, value in carry.items()}
+        for name, value in trainer.walk(own, mine, step, length, keys, rule).items():
+            outs[name][rows] = value
+    return _counted(trainer, length)
 
 
-def _pull(pull: tuple[float | Tensor, Tensor], rows: Tensor) -> tuple[float | Tensor, Tensor | None]:
-    mu, anchor = pull
-    return (mu[rows] if isinstance(mu, Tensor) else mu), _rows(anchor, rows)
+def _counted(trainer: Trainer, length: Length) -> Counted:
+    return length.stream, float(trainer.meter.total), trainer.meter.by_stream.get(length.stream, 0)
 
 
-def _sendable(error: Exception) -> Exception:
-    """The error itself where it can travel, else its text."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+def _rows(value: Tensor, rows: Tensor) -> Tensor:
+    """Rows of [C, Q]; a row [Q] is everybody's."""
+    return value if value.dim() == 1 else value[rows]
 
 
-def _send(pipe: Any, message: Any) -> None:
-    try:
-        pipe.write(struct.pack("<Q", len(message)))
-        pipe.write(message)
-        pipe.flush()
-    except BrokenPipeError:
-        pass  # told by the answer that does not come
-
-
-def _receive(pipe: BinaryIO | Any) -> bytes | None:
-    size = pipe.read(8)
-    if len(size) < 8:
+def _sweep(
+    held: Held, part: list[int], clients: list[int], w: Tensor, function: Loss, keys: Keys, ctx: dict[str, Tensor],
+    how: dict[str, Any],
+) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+    """None: nobody here has a sample, so that not even the shape of a sum is known."""
+    trainer: Trainer = held["trainer"]
+    rows, own = torch.tensor(part, dtype=torch.int64), [clients[i] for i in part]
+    positions = {k: trainer.positions(k, how["share"], keys) for k in own}
+    if not any(int(trainer.feed.sizes[k]) if p is None else len(p) for k, p in positions.items()):
         return None
-    (length,) = struct.unpack("<Q", size)
-    message = pipe.read(length)
-    return message if len(message) == length else None
+    return trainer.sweep(
+        own, _rows(w, rows), function, keys, ctx={name: value[rows] for name, value in ctx.items()}, **how
+    )
+
+
+@torch.no_grad()
+def _local(held: Held, part: Span, models: Models, clients: np.ndarray, group: int, out: Tensor) -> None:
+    scorer: Scorer = held["scorer"]
+    with scorer.trainer.answering():
+        for first, last in _groups(part, group):
+            out[first:last] = torch.from_numpy(scorer._local(_of(models, first, last), clients[first:last]))
+
+
+@torch.no_grad()
+def _answers(held: Held, part: tuple[Span, Span], models: Models, samples: Tensor, group: int, out: Tensor) -> None:
+    scorer: Scorer = held["scorer"]
+    rows, (start, stop) = part
+    with scorer.trainer.answering():
+        for first, last in _groups(rows, group):
+            out[first:last, start:stop] = scorer._answers(_of(models, first, last), samples[start:stop])
+
+
+def _groups(span: Span, size: int) -> list[Span]:
+    return [(first, min(first + size, span[1])) for first in range(*span, size)]
+
+
+def _of(models: Models, first: int, last: int) -> Models:
+    ctx = {name: value[first:last] for name, value in models.ctx.items()}
+    return Models(models.params[first:last], None, ctx, models.predict)
