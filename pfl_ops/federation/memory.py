@@ -1,0 +1,63 @@
+"""How much memory this process may still take."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+UNKNOWN = 4 << 30  # where the system does not say
+
+
+def available(root: Path = Path("/")) -> int:
+    """Bytes that can still be taken: what the machine has free, or less where a control group allows less.
+
+    What the kernel can drop at any time (cached files) counts as free.
+
+    Args:
+        root: where /proc and /sys are looked for.
+    """
+    found = list(_allowed(root))
+    try:
+        text = (root / "proc/meminfo").read_text(encoding="ascii")
+        found.append(next(int(line.split()[1]) for line in text.splitlines() if line.startswith("MemAvailable:")) << 10)
+    except (OSError, ValueError, IndexError, StopIteration):
+        found.append(_half_of_the_machine())
+    return max(min(found), 0)
+
+
+def _half_of_the_machine() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return UNKNOWN
+
+
+def _allowed(root: Path) -> Iterator[int]:
+    """What each control group above this process (version 2 or 1) still allows."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            top, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            top = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        group = top / path.strip("/")
+        for place in (group, *(p for p in group.parents if p.is_relative_to(top))):  # a container sees its own as `top`
+            left = _left(place, *names)
+            if left is not None:
+                yield left
+
+
+def _left(group: Path, limit: str, usage: str, droppable: str) -> int | None:
+    try:
+        allowed, used = int((group / limit).read_text()), int((group / usage).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return allowed - used + int(stat.get(droppable, 0))
+    except (OSError, ValueError):  # no such group here, or "max"
+        return None
