@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pfl_ops.tracking.store import Store
 
 OnRecord = Callable[[Record], None]
+MODELS_IN_A_FILE = 256 << 20
 FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
 
 
@@ -247,6 +248,7 @@ def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_di
         "pfl_ops.chunk": str(resolved.chunk),
         "pfl_ops.threads": str(resolved.threads),
         "pfl_ops.precision": resolved.precision,
+        "pfl_ops.state": simulation.state_place,
     }
 
 
@@ -301,20 +303,30 @@ def _by_stage(columns: Mapping[str, list[Any]]) -> dict[str, list[float]]:
 
 
 def _models(simulation: "Simulation", folder: Path) -> Iterator[Path]:
-    """The last global model, and the clients' own where they are not all the same: client-007/head.weight, …"""
+    """The last global model, and the clients' own where they are not all the same: client-007/head.weight, …
+
+    Clients' models are in one file, or in several of about `MODELS_IN_A_FILE` bytes: they need not fit into memory.
+    """
+    import torch
     from safetensors.torch import save_file
 
     model = simulation.global_model()
     if model is not None:
         save_file(model, folder / "global.safetensors")
         yield folder / "global.safetensors"
-    personal = simulation.personal_models()
-    if personal is not None and personal.clients is not None:
-        export = simulation.task.layout.export
+    everyone = torch.arange(simulation.task.n_clients)
+    one = simulation.personal_models(everyone[:1])
+    if one is None or one.clients is None:
+        return
+    parts = everyone.split(max(1, MODELS_IN_A_FILE // (one.params.numel() * one.params.element_size())))
+    for number, clients in enumerate(parts):
+        personal = simulation.personal_models(clients)
+        assert personal is not None
         named = {
             f"client-{k:03d}/{name}": value
-            for k, row in zip(personal.clients.tolist(), personal.params, strict=True)
-            for name, value in export(row).items()
+            for k, row in zip(clients.tolist(), personal.params, strict=True)
+            for name, value in simulation.task.layout.export(row).items()
         }
-        save_file(named, folder / "personal.safetensors")
-        yield folder / "personal.safetensors"
+        file = folder / ("personal.safetensors" if len(parts) == 1 else f"personal-{number:03d}.safetensors")
+        save_file(named, file)
+        yield file

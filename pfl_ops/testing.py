@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from pfl_ops import rng
 from pfl_ops.algorithms.base import Algorithm, ClientRows, Loss, Models, Net, Round, Rows, Stage, State, Task
 from pfl_ops.data.clients import Pool
-from pfl_ops.federation import checkpoint
 from pfl_ops.federation.batch import Chunk, Length
+from pfl_ops.federation.checkpoint import Checkpoints
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.layout import initial_extra
 from pfl_ops.federation.leaves import cross_entropy
@@ -412,10 +412,10 @@ class AlgorithmContract:
             first, second = self._play(training, stack=stack), self._play(training, stack=stack)
             first.run(self.cohorts[:1])
             with tempfile.TemporaryDirectory() as folder:
-                checkpoint.save(Path(folder), 1, first.state, [], {"identity": "contract"})
-                found, complaints = checkpoint.latest(Path(folder), "contract")
-                assert found is not None and not complaints
-                second.state = found.restore(second.state)
+                Checkpoints(Path(folder), "contract").save(1, first.state, [], {})
+                there = Checkpoints(Path(folder), "contract")
+                assert there.latest is not None and not there.complaints
+                second.state = there.latest.restore(second.state)
             second.t = 1
             _agree(whole[1:], second.run(self.cohorts[1:]), "a whole run and a resumed one", training, exactly=True)
 

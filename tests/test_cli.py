@@ -34,8 +34,9 @@ def cli(*words: str) -> Result:
 SHARED = {
     *("--dataset", "--train-size", "--partition", "--clients", "--alpha", "--model", "--rounds", "--local-epochs"),
     *("--local-steps", "--batch-size", "--optimiser", "--lr", "--participation", "--precision", "--seed"),
-    *("--repetitions", "--device", "--way", "--chunk", "--workers", "--threads", "--checkpoint-every", "--config"),
-    *("--preset", "--set", "--dry-run", "--data-dir", "--tracking-uri", "--plugin", "--resume", "--no-resume"),
+    *("--repetitions", "--device", "--way", "--chunk", "--workers", "--threads", "--state", "--checkpoint-every"),
+    *("--config", "--preset", "--set", "--dry-run", "--data-dir", "--tracking-uri", "--plugin"),
+    *("--resume", "--no-resume"),
 }
 OPTIONS = {
     "run": SHARED,

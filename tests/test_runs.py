@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
+from safetensors.torch import load_file
 
 from pfl_ops import figures, runs
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
-from pfl_ops.federation import checkpoint
+from pfl_ops.federation import checkpoint, durable
 from pfl_ops.federation.settings import Execution
 from pfl_ops.tracking.store import RunInfo, Store
 
@@ -118,6 +119,17 @@ def test_a_model_that_all_share(store: Store) -> None:
         store.download(str(found.run_id), "models/personal.safetensors")
 
 
+def test_many_models_come_in_several_files(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """650 numbers a model: four clients in two files, which hold what the one would."""
+    found = go(store, experiment())
+    monkeypatch.setattr(runs, "MODELS_IN_A_FILE", 2 * 650 * 4)
+    files = list(runs._models(found._simulation(), tmp_path))
+    assert [f.name for f in files] == ["global.safetensors", "personal-000.safetensors", "personal-001.safetensors"]
+    several = {name: value for f in files[1:] for name, value in load_file(f).items()}
+    one = load_file(store.download(str(found.run_id), "models/personal.safetensors"))
+    assert several.keys() == one.keys() and all(torch.equal(value, one[name]) for name, value in several.items())
+
+
 def test_what_mlflow_has(result: runs.Result, store: Store, tmp_path: Path) -> None:
     info = tracked(store, experiment())
     assert (info.run_id, info.status) == (result.run_id, "FINISHED")
@@ -129,7 +141,13 @@ def test_what_mlflow_has(result: runs.Result, store: Store, tmp_path: Path) -> N
     for key, value in result.final.items():
         assert info.metrics[key] == value
     assert info.params["training.rounds"] == "3" and info.params["algorithm.name"] == "fliu"
-    engine = {"pfl_ops.way": "loop", "pfl_ops.chunk": "1", "pfl_ops.threads": "1", "pfl_ops.precision": "float32"}
+    engine = {
+        "pfl_ops.state": "memory",
+        "pfl_ops.way": "loop",
+        "pfl_ops.chunk": "1",
+        "pfl_ops.threads": "1",
+        "pfl_ops.precision": "float32",
+    }
     expected = {"algorithm": "fliu", "dataset": "digits", "model": "linear", **engine}
     assert expected.items() <= info.tags.items()
     for artifact in ARTIFACTS:
@@ -220,16 +238,16 @@ def test_stopped_in_the_middle(error: BaseException, status: str, store: Store) 
 
 def test_a_full_disk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     e = experiment(seed=5)
-    save = checkpoint.save_file
+    write = durable.write
 
-    def full(tensors: Any, file: Path) -> None:
-        if "global" not in tensors and len(list(file.parent.parent.glob("round-*"))) == 2:
+    def full(place: Path, *rest: Any) -> Any:
+        if place.name.endswith("-00002"):
             raise OSError(errno.ENOSPC, "No space left on device")
-        save(tensors, file)
+        return write(place, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", full)
-        with pytest.raises(PflOpsError, match=r"can't write round-00002 .*No space left on device") as caught:
+        patch.setattr(durable, "write", full)
+        with pytest.raises(PflOpsError, match=r"can't write \w+-00002 .*No space left on device") as caught:
             go(store, e)
     assert "\n" not in str(caught.value) and tracked(store, e).status == "FAILED"
     done = go(store, e)
@@ -292,7 +310,9 @@ def test_a_trials_records(home: Path, store: Store) -> None:
     assert [r.round for r in found] == [0, 1, 2, 3]
     assert "val/L1/local/mean" in found[1].metrics and not any("/L2/" in key for key in found[1].metrics)
     assert store.find(e.digest()) is None, "nothing is tracked"
-    assert (home / "checkpoints" / f"{e.digest()}-G-L1" / "round-00003").is_dir()
+    kept = home / "checkpoints" / f"{e.digest()}-G-L1"
+    assert [p.name for p in kept.iterdir()] == ["finished"]
+    assert sum(f.stat().st_size for f in kept.rglob("*") if f.is_file()) < 20_000, "scores, and no models"
     assert list(runs.simulate(e, home=home, execution=LOOP, sealed=True, stages={"G", "L1"})) == found
     with pytest.raises(PflOpsError, match="test data stay closed"):
         next(runs.simulate(experiment(), home=home, execution=LOOP, sealed=True))

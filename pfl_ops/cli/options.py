@@ -75,6 +75,7 @@ EXECUTION = (
     Flag("chunk", "chunk", "INT", "timed", "Clients stacked at once (vmap)."),
     Flag("workers", "workers", "INT", "1", "Processes that share a cohort (loop, CPU)."),
     Flag("threads", "threads", "INT", "all allowed", "CPU threads."),
+    Flag("state", "state", "NAME", "auto", "Where clients' state is.", lambda: ("auto", "memory", "file")),
     Flag("checkpoint-every", "checkpoint_every", "INT", "1", "Rounds between checkpoints."),
 )
 """Fields of `Execution`: they change how fast, never what comes out (but for rounding)."""

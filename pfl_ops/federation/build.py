@@ -1,15 +1,15 @@
 """From an experiment's sections to what the engine runs on: the task that a method sees, and the trainer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pfl_ops.data.clients import Clients
 from pfl_ops.federation import cohort
 from pfl_ops.federation.batch import Length
-from pfl_ops.federation.contract import Method, Net, Task
+from pfl_ops.federation.contract import ClientRows, Method, Net, Task
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.layout import initial_extra
 from pfl_ops.federation.leaves import cross_entropy
@@ -20,9 +20,13 @@ from pfl_ops.federation.train import Trainer
 
 def make_task(
     network: nn.Module, method: Method, clients: Clients, feed: Feed, training: Training, participation: Participation,
-    seed: int,
+    seed: int, new_rows: Callable[[Tensor, int], ClientRows] = ClientRows,
 ) -> Task:  # fmt: skip
-    """What does not change during a run; Θ⁰: what the network holds, and first values of a method's own blocks."""
+    """What does not change during a run; Θ⁰: what the network holds, and first values of a method's own blocks.
+
+    Args:
+        new_rows: makes the state of all clients; where it lies is nothing that a method needs to know.
+    """
     net = Net(network)
     sizes = clients.train.sizes
     task = Task(
@@ -36,6 +40,7 @@ def make_task(
         seed=seed,
         example=feed.inputs(torch.zeros(1, dtype=torch.int64, device=feed.device)),
         loss=cross_entropy,
+        new_rows=new_rows,
     )
     blocks: Mapping[str, tuple[int, ...]] = getattr(method, "extra", lambda task: {})(task)
     if not blocks:

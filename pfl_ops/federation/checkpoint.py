@@ -1,33 +1,36 @@
 """A run on disk: the state after a round and every record so far, written so that a kill at any moment loses no round.
 
-    <folder>/round-00012/state.safetensors   tensors of the state
-                         records.json        records of rounds 0..12
-                         meta.json           identity, resolved execution, digests of the other two files
-    <folder>/finished/...                    final scores, once the run is over
+    <folder>/base-00012/    everything after round 12: the state, records of rounds 0..12
+             delta-00013/   what round 13 changed: rows that were written, tensors, records since round 12
+             delta-00014/   the same for round 14, and so on
+             finished/      all that stays of a run that is over: results, records, and the last state, whole
 
-A checkpoint is written into a hidden folder, synced, and renamed: what bears the name is whole. Damage (a digest that
-does not match) is reported and the checkpoint before it is used.
+Each is a folder as `durable` writes it, whole or not there, with tensors as `snapshot` names them. A delta bears the
+digest of what it stands on: no other history can be mistaken for its own. Where the deltas would outgrow their base, a
+new base is written instead: what a round writes grows with what it changes, and all that lies there stays below three
+times the state. The base before and its deltas go when the next checkpoint is written, so there is always an earlier
+round to go back to.
+
+Damage is told in one line; the run goes on from the last round before it that is whole.
 """
 
-import hashlib
-import json
-import os
 import re
 import shutil
-import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation import durable, snapshot
 from pfl_ops.federation.contract import ClientRows, State
+from pfl_ops.federation.durable import Damaged, Folder
 
-KEEP = 2
+FINISHED = "finished"
+MODEL = "results/global"
 
 
 class CheckpointError(PflOpsError):
@@ -50,220 +53,229 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that was read and found whole."""
-
-    round: int
-    tensors: dict[str, Tensor]
-    records: list[Record]
-    meta: dict[str, Any]
-
-    def restore(self, s: State) -> State:
-        """The state of this round, in the form of a fresh `init`.
-
-        Raises:
-            CheckpointError: it holds a state of another form.
-        """
-        new: State = {}
-        for name, value in s.items():
-            try:
-                if isinstance(value, ClientRows):
-                    prefix = f"{name}/"
-                    value.restore({k[len(prefix) :]: v for k, v in self.tensors.items() if k.startswith(prefix)})
-                    new[name] = value
-                else:
-                    kept = self.tensors[name].to(value.device)
-                    if kept.shape != value.shape or kept.dtype != value.dtype:
-                        raise RuntimeError("another shape or type")
-                    new[name] = kept
-            except (KeyError, RuntimeError, IndexError) as error:
-                raise CheckpointError(
-                    f"the checkpoint of round {self.round} does not fit this method's state '{name}' ({error}); "
-                    "--no-resume starts again"
-                ) from error
-        return new
-
-
-@dataclass(frozen=True)
-class Finished:
-    """What a finished run keeps.
+class Results:
+    """What a finished run has beside its records and state.
 
     Attributes:
-        tensors: `global`, G, where there is one.
         full: whether everything was scored in full.
         final: `final/…` and `best/…` keys. clients: column -> values of the full evaluation.
     """
 
-    tensors: dict[str, Tensor]
     full: bool
     final: dict[str, float]
     clients: dict[str, list[Any]]
 
 
-def save(folder: Path, round_: int, s: State, records: list[Record], meta: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of a round; older ones but the last two go once it is durable.
+class Checkpoint:
+    """A round that can be read back.
 
+    Args:
+        folders: a base and the deltas on it, or the folder of a finished run.
     Raises:
-        CheckpointError: the disk is full, or the folder can't be written; what was there before stays.
+        CheckpointError: another version of pfl-ops wrote them.
+
+    Attributes:
+        round: its number. records: of all rounds so far. meta: what the run said of itself.
+        results: of a finished run, else None. holds_state: False where only its scores were kept.
     """
-    tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, value in s.items():
-        if isinstance(value, ClientRows):
-            tensors |= {f"{name}/{key}": t.contiguous() for key, t in value.snapshot().items()}
-            continue
-        plain = value.detach().cpu().contiguous()
-        storage = plain.untyped_storage().data_ptr()
-        tensors[name] = plain.clone() if storage in seen else plain  # safetensors refuses two names for one memory
-        seen.add(storage)
-    place = _write(folder, f"round-{round_:05d}", meta, tensors, {"records.json": [asdict(r) for r in records]})
-    for _, old in _rounds(folder)[:-KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
-    return place
 
-
-def latest(folder: Path, identity: str) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint of an experiment, and one line for each damaged one that was passed over.
-
-    Raises:
-        CheckpointError: the folder holds another experiment's checkpoints.
-    """
-    damaged = []
-    found = None
-    for number, place in reversed(_rounds(folder)):
+    def __init__(self, folders: Sequence[Folder]) -> None:
+        self.folders = list(folders)
+        last = self.folders[-1].about
         try:
-            found = _checkpoint(number, place)
-        except CheckpointError as error:
-            damaged.append((place.name, error))
-            continue
-        if found.meta.get("identity") != identity:
-            other = str(found.meta.get("identity"))[:12]
-            raise CheckpointError(f"{folder} holds checkpoints of another experiment ({other}); name another folder")
-        break
-    then = f"going on from round {found.round}" if found is not None else "none is left before it, starting again"
-    return found, [f"checkpoint {name} is damaged ({error}): {then}" for name, error in damaged]
+            self.round: int = last["round"]
+            self.records = [Record(**record) for folder in self.folders for record in folder.about["records"]]
+            self.meta: dict[str, Any] = last["meta"]
+            self.results = Results(**last["results"]) if "results" in last else None
+            self.holds_state: bool = last["holds_state"]
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.folders[-1].place} was written by another version of pfl-ops; --no-resume starts again"
+            ) from error
+
+    def restore(self, s: State) -> State:
+        """The state of this round, in the form of a fresh `init`, whose rows it takes over.
+
+        Raises:
+            CheckpointError: it holds a state of another form, or can't be read.
+        """
+        try:
+            return snapshot.restore((part for folder in self.folders for part in folder.tensors()), s)
+        except Damaged as error:
+            raise CheckpointError(f"the checkpoint of round {self.round} can't be read: {error}") from error
+        except ValueError as error:
+            raise CheckpointError(
+                f"the checkpoint of round {self.round} does not fit this method's state {error}; "
+                "--no-resume starts again"
+            ) from error
+
+    def model(self) -> Tensor | None:
+        """G of a finished run, [P], where there is one."""
+        return next((part[MODEL] for part in self.folders[-1].tensors() if MODEL in part), None)
 
 
-def before(folder: Path, identity: str, round_: int) -> Checkpoint | None:
-    """The newest whole checkpoint of an earlier round than `round_`."""
-    for number, place in reversed(_rounds(folder)):
-        if number < round_:
-            try:
-                found = _checkpoint(number, place)
-            except CheckpointError:
-                continue
-            return found if found.meta.get("identity") == identity else None
-    return None
+class Checkpoints:
+    """All that one run has on disk.
 
-
-def finish(
-    folder: Path,
-    meta: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    full: bool,
-    final: Mapping[str, float],
-    clients: Mapping[str, list[Any]],
-) -> None:
-    """Write what a finished run keeps; see `Finished`.
-
+    Args:
+        folder: its own folder. identity: the experiment's hash.
+        resume: look for what is there; False: as if there were nothing.
     Raises:
-        CheckpointError: as for `save`.
+        CheckpointError: the folder holds another experiment's checkpoints, or those of another pfl-ops.
+
+    Attributes:
+        latest: what there is to go on from; of a finished run, its end. complaints: a line for each damaged folder.
     """
-    results = {"full": full, "final": dict(final), "clients": dict(clients)}
-    _write(folder, "finished", meta, dict(tensors), {"results.json": results})
 
+    def __init__(self, folder: Path, identity: str, *, resume: bool = True) -> None:
+        self.folder, self.identity = folder, identity
+        self.latest: Checkpoint | None = None
+        self.complaints: list[str] = []
+        self._stands_on: list[Folder] = []  # a base and its deltas, to which the next one is added
+        self._tidied = False  # whether nothing but these is there
+        if resume:
+            self._look()
 
-def finished(folder: Path, identity: str) -> Finished | None:
-    """What `finish` wrote, or None when the run is not over or the files are damaged."""
-    if not (folder / "finished").is_dir():
-        return None
-    try:
-        meta, tensors, texts = _read(folder / "finished")
-        kept = Finished(tensors, **texts["results.json"])
-    except (CheckpointError, KeyError, TypeError):
-        return None
-    return kept if meta.get("identity") == identity else None
+    # -- rounds -------------------------------------------------------------------------------------------------------
 
+    def save(self, round_: int, s: State, records: Sequence[Record], meta: Mapping[str, Any]) -> None:
+        """Keep a round: what changed since the one that was kept or read here last; or everything.
 
-def clear(folder: Path) -> None:
-    """Throw away what a run has kept: it starts again. Older checkpoints would outlive the new ones."""
-    places = [place for _, place in _rounds(folder)]
-    for place in [*places, folder / "finished"]:  # the results last: without checkpoints they are not looked for
-        shutil.rmtree(place, ignore_errors=True)
-
-
-# -- files ------------------------------------------------------------------------------------------------------------
-
-
-def _rounds(folder: Path) -> list[tuple[int, Path]]:
-    """Checkpoints by their round, earliest first."""
-    named = ((re.fullmatch(r"round-(\d{5,})", p.name), p) for p in folder.glob("round-*") if p.is_dir())
-    return sorted((int(match[1]), p) for match, p in named if match)
-
-
-def _write(
-    folder: Path, name: str, meta: Mapping[str, Any], tensors: dict[str, Tensor], texts: Mapping[str, Any]
-) -> Path:
-    draft = folder / f".writing-{uuid.uuid4().hex[:8]}"
-    place = folder / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".writing-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        draft.mkdir()
-        save_file(tensors, draft / "state.safetensors")
-        for file, content in texts.items():
-            (draft / file).write_text(json.dumps(content), encoding="utf-8")
-        digests = {p.name: _digest(p) for p in sorted(draft.iterdir())}
-        (draft / "meta.json").write_text(json.dumps({**meta, "digests": digests}, sort_keys=True), encoding="utf-8")
-        for p in [*draft.iterdir(), draft]:
-            _sync(p)
-        if place.exists():
-            shutil.rmtree(place)
-        draft.rename(place)
-        _sync(folder)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise CheckpointError(
-            f"can't write {name} in {folder}: {why}; earlier checkpoints are kept, the same command goes on from them"
-        ) from error
-    return place
-
-
-def _checkpoint(number: int, place: Path) -> Checkpoint:
-    meta, tensors, texts = _read(place)
-    try:
-        records = [Record(r["round"], r["metrics"], r["time"]) for r in texts["records.json"]]
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{type(error).__name__}: {error}") from error
-    return Checkpoint(number, tensors, records, meta)
-
-
-def _read(place: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
-    try:
-        meta = json.loads((place / "meta.json").read_text(encoding="utf-8"))
-        for name, digest in meta["digests"].items():
-            if _digest(place / name) != digest:
-                raise CheckpointError(f"{name} does not match its digest")
-        tensors = load_file(place / "state.safetensors")
-        texts = {
-            name: json.loads((place / name).read_text("utf-8")) for name in meta["digests"] if name[-5:] == ".json"
+        Args:
+            records: of all rounds so far. meta: what JSON can hold.
+        Raises:
+            CheckpointError: the disk is full, or the folder can't be written; what was there before stays.
+        """
+        if not self._tidied:
+            self._remove(but={folder.place for folder in self._stands_on})
+        deltas = sum(folder.bytes for folder in self._stands_on[1:])
+        whole = not self._stands_on or deltas + snapshot.changed_bytes(s) > self._stands_on[0].bytes
+        known = 0 if whole else sum(len(folder.about["records"]) for folder in self._stands_on)
+        about = {
+            **self._about(round_, records[known:], meta),
+            "after": None if whole else self._stands_on[-1].digest,
+            "holds_state": True,
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        why = f"{Path(error.filename).name} is missing" if isinstance(error, FileNotFoundError) else str(error)
-        raise CheckpointError(why if isinstance(error, OSError) else f"{type(error).__name__}: {why}") from error
-    return meta, tensors, texts
+        name = f"{'base' if whole else 'delta'}-{round_:05d}"
+        written = self._write(name, about, snapshot.parts(s, whole=whole))
+        self._tidied = not whole
+        self._stands_on = [written] if whole else [*self._stands_on, written]
+        for value in s.values():
+            if isinstance(value, ClientRows):
+                value.kept()
+
+    def before(self, round_: int) -> Checkpoint | None:
+        """The newest whole checkpoint of an earlier round than `round_`."""
+        folders, _ = self._longest(below=round_)
+        return Checkpoint(folders) if folders else None
+
+    def clear(self) -> None:
+        """Throw away what a run has kept: it starts again."""
+        shutil.rmtree(self.folder / FINISHED, ignore_errors=True)
+        self._remove()
+        self._stands_on, self.latest = [], None
+
+    def finish(
+        self, round_: int, s: State | None, records: Sequence[Record], meta: Mapping[str, Any], results: Results,
+        model: Tensor | None,
+    ) -> None:  # fmt: skip
+        """Keep what stays of a run that is over, in one folder; its rounds go.
+
+        Args:
+            s: the last state, for clients' models to be read from; None: nobody will ask for one. model: G, [P].
+        Raises:
+            CheckpointError: as for `save`.
+        """
+        about = {
+            **self._about(round_, records, meta), "after": None, "holds_state": s is not None,
+            "results": asdict(results),
+        }  # fmt: skip
+        extra = {} if model is None else {MODEL: model}
+        parts = snapshot.parts(s or {}, whole=True, extra=extra)
+        self.latest = Checkpoint([self._write(FINISHED, about, parts)])
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove the rounds of a run that is over, as `finish` does unless it is killed."""
+        self._remove()
+        self._stands_on = []
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Find what there is to go on from."""
+        place = self.folder / FINISHED
+        if place.is_dir():
+            try:
+                self.latest = Checkpoint([self._whole(place)])
+                return
+            except Damaged as error:
+                self.complaints.append(f"the results in {self.folder} are damaged ({error})")
+        self._stands_on, damaged = self._longest()
+        if self._stands_on:
+            self.latest = Checkpoint(self._stands_on)
+        then = f"going on from round {self.latest.round}" if self.latest else "none is left before it, starting again"
+        self.complaints += [f"checkpoint {name} is damaged ({why})" for name, why in damaged]
+        self.complaints = [f"{line}: {then}" for line in self.complaints]
+
+    def _longest(self, below: float = float("inf")) -> tuple[list[Folder], list[tuple[str, str]]]:
+        """The newest whole base with the deltas that follow, and (name, why) of what is damaged on the way there."""
+        bases, deltas = ([(n, p) for n, p in _rounds(self.folder, kind) if n < below] for kind in ("base", "delta"))
+        if not bases and _rounds(self.folder, "round"):
+            raise CheckpointError(f"{self.folder} was written by an older pfl-ops; --no-resume starts again")
+        damaged: list[tuple[str, str]] = []
+        for number, base in reversed(bases):
+            try:
+                found = [self._whole(base)]
+            except Damaged as error:
+                damaged.append((base.name, str(error)))
+                continue
+            for place in (p for later, p in deltas if later > number):
+                try:
+                    delta = self._whole(place)
+                    if delta.about.get("after") != found[-1].digest:
+                        raise Damaged("the one that it stands on is missing")
+                except Damaged as error:
+                    damaged.append((place.name, str(error)))
+                    break
+                found.append(delta)
+            return found, damaged
+        return [], damaged
+
+    def _whole(self, place: Path) -> Folder:
+        folder = durable.read(place)
+        other = folder.about.get("identity")
+        if other != self.identity:
+            raise CheckpointError(
+                f"{self.folder} holds checkpoints of another experiment ({str(other)[:12]}); name another folder"
+            )
+        folder.check()
+        return folder
+
+    def _about(self, round_: int, records: Sequence[Record], meta: Mapping[str, Any]) -> dict[str, Any]:
+        said = [asdict(record) for record in records]
+        return {"identity": self.identity, "round": round_, "records": said, "meta": dict(meta)}
+
+    def _write(self, name: str, about: Mapping[str, Any], parts: Iterable[dict[str, Tensor]]) -> Folder:
+        try:
+            return durable.write(self.folder / name, about, parts)
+        except (OSError, SafetensorError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise CheckpointError(
+                f"can't write {name} in {self.folder}: {why}; earlier checkpoints are kept, the same command goes on "
+                "from them"
+            ) from error
+
+    def _remove(self, but: Collection[Path] = ()) -> None:
+        """Remove all rounds but some; the oldest first, a base before what stands on it."""
+        for kind in ("round", "base", "delta"):
+            for _, place in _rounds(self.folder, kind):
+                if place not in but:
+                    shutil.rmtree(place, ignore_errors=True)
+        self._tidied = True
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _rounds(folder: Path, kind: str) -> list[tuple[int, Path]]:
+    """Folders of a kind by their round, earliest first."""
+    named = ((re.fullmatch(rf"{kind}-(\d{{5,}})", p.name), p) for p in folder.glob(f"{kind}-*") if p.is_dir())
+    return sorted((int(match[1]), p) for match, p in named if match)

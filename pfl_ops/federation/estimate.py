@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from pfl_ops.federation import checkpoint
+from pfl_ops.federation import snapshot
 from pfl_ops.federation.contract import ClientRows, Models, Stages
 from pfl_ops.federation.evaluate import Scores
 from pfl_ops.federation.round import Round
@@ -76,16 +76,20 @@ def estimate(simulation: Simulation) -> Estimate:
 
     evaluation = _evaluation(simulation, r, stages, a_client)
     p = task.initial.numel() * task.initial.element_size() / 2**20
-    rows = sum(
-        v.base.numel() * v.base.element_size() / 2**20 * min(len(sizes), cohort * rounds)
-        for v in s.values()
-        if isinstance(v, ClientRows)
-    )
+    drawn = min(len(sizes), cohort * rounds)
+    rows = {name: v.row_bytes / 2**20 * drawn for name, v in s.items() if isinstance(v, ClientRows)}
+    in_file = sum(mib for name, mib in rows.items() if s[name].in_file)
+    state = sum(rows.values()) + sum(v.numel() * v.element_size() / 2**20 for k, v in s.items() if k not in rows)
+    part = min(state, snapshot.PART / 2**20)
+
     data = sum(feed.x.numel() * feed.x.element_size() for feed in (simulation.feed, simulation.scorer.feed)) / 2**20
-    memory = LIBRARIES_MIB + data + rows + p * (2.5 * cohort + 8 * few)
-    checkpoints = (checkpoint.KEEP + 1) * (rows + p)  # the next one is whole before the oldest goes
-    models = 2 * p + (rows if simulation.with_final else 0.0)
-    return Estimate(rounds * train + evaluation, train, evaluation, rounds, memory, checkpoints + models)
+    memory = LIBRARIES_MIB + data + sum(rows.values()) - in_file + p * (2.5 * cohort + 8 * few) + 4 * part
+    tracked = 0.0
+    if simulation.with_final:
+        l1 = simulation.method.personal(s, r)
+        tracked = p * (2 + (len(sizes) if l1 is not None and l1.clients is not None else 0))
+    disk = max(3 * state, state + tracked) + in_file  # a base, deltas as large, and the next base; then the models
+    return Estimate(rounds * train + evaluation, train, evaluation, rounds, memory, disk)
 
 
 def _evaluation(simulation: Simulation, r: Round, stages: Stages, a_client: float) -> float:

@@ -1,33 +1,42 @@
 """State of all clients: one row each, written by the engine only."""
 
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from pfl_ops.federation import memory
+from pfl_ops.federation.matrix import InFile, InMemory, Matrix
+from pfl_ops.federation.settings import StatePlace
+
+SHARE = 0.25
+"""Of the memory that is free, what state may take. Where everybody takes part, a round holds up to three further copies
+of it: what its clients start from, what they trained, what it makes of that."""
+
 
 class ClientRows:
     """N rows that start equal; a row that was never written costs nothing.
 
-    `rows[clients]` copies rows out, [C, Q] (or [C] where a row is one number). The storage is one matrix whose pages
-    the system hands out when they are first written; rows never written read as `base`.
+    `rows[clients]` copies rows out, [C, Q] (or [C] where a row is one number); rows never written read as `base`.
 
     Args:
         base: the row that every client starts with, [Q], or a scalar.
         n: number of clients.
-        file: map the storage into this (new) file instead of memory.
+        matrix: where rows are; None: in memory.
+
+    Attributes:
+        written: whose rows were ever written, bool [N].
+        changed: whose rows were written since the last `kept`: what a checkpoint has to add.
     """
 
-    def __init__(self, base: Tensor, n: int, file: Path | None = None) -> None:
+    def __init__(self, base: Tensor, n: int, matrix: Matrix | None = None) -> None:
         self.base = base.detach().clone()
         self.n = n
         self.written = torch.zeros(n, dtype=torch.bool)
-        shape = (n, *base.shape)
-        if file is None:
-            self._values = torch.empty(shape, dtype=base.dtype, device="cpu")
-        else:
-            self._values = torch.from_file(str(file), shared=True, size=max(n * base.numel(), 1), dtype=base.dtype)
-            self._values = self._values[: n * base.numel()].view(shape)
+        self.changed: set[int] = set()
+        self._matrix = matrix or InMemory(n, base.shape, base.dtype)
         self._sum: Tensor | None = None  # Σ (row - base) over the rows written, float64, from the first mean() on
 
     def __len__(self) -> int:
@@ -37,15 +46,31 @@ class ClientRows:
     def dtype(self) -> torch.dtype:
         return self.base.dtype
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.base.numel() * self.base.element_size()
+
+    @property
+    def in_file(self) -> bool:
+        """Whether rows are in a file, not in memory."""
+        return isinstance(self._matrix, InFile)
+
     def __getitem__(self, clients: Tensor) -> Tensor:
         """Rows of `clients` (int64 [C]), a copy on the device of `base`."""
-        clients = clients.cpu()
+        return self._read(clients.cpu()).to(self.base.device)
+
+    def _read(self, clients: Tensor) -> Tensor:
         known = self.written[clients]
         if bool(known.all()):
-            return self._values[clients].to(self.base.device)
-        rows = self.base.to("cpu").expand(len(clients), *self.base.shape).clone()
-        rows[known] = self._values[clients[known]]
-        return rows.to(self.base.device)
+            return self._matrix.read(clients)
+        rows = self.base.cpu().expand(len(clients), *self.base.shape).clone(memory_format=torch.contiguous_format)
+        for i in known.nonzero()[:, 0].tolist():
+            self._matrix.read_into(int(clients[i]), rows[i])
+        return rows
+
+    def _row(self, client: int) -> Tensor:
+        return self._read(torch.tensor([client]))[0]
 
     def mean(self, clients: Tensor | None = None, values: Tensor | None = None) -> Tensor:
         """Unweighted mean over all N rows, [Q]; kept up to date from the first call on, so that no round costs N.
@@ -57,7 +82,7 @@ class ClientRows:
         if self._sum is None:
             self._sum = torch.zeros(self.base.shape, dtype=torch.float64)
             for k in self.written.nonzero()[:, 0].tolist():
-                self._sum += self._values[k].double() - self.base.cpu()
+                self._sum += self._row(k).double() - self.base.cpu()
         total = self._sum
         if clients is not None and values is not None:
             total = total.clone()
@@ -65,32 +90,85 @@ class ClientRows:
                 total += value.double() - self._row(k)
         return self.base + (total / self.n).to(self.base)
 
-    def _row(self, client: int) -> Tensor:
-        return self._values[client] if self.written[client] else self.base.cpu()
-
     def write(self, clients: Tensor, values: Tensor) -> None:
-        """Replace rows; only the engine calls this, between rounds. Clients must be unique."""
+        """Replace rows; only the engine calls this, between rounds. Clients must be unique.
+
+        Raises:
+            PflOpsError: they are in a file, and the disk is full.
+        """
         for k, value in zip(clients.tolist(), values.detach().cpu(), strict=True):
             if self._sum is not None:
                 self._sum += value.double() - self._row(k)
-            self._values[k] = value
+            self._matrix.write(k, value)
             self.written[k] = True
+            self.changed.add(k)
 
-    def stored(self) -> tuple[Tensor, Tensor]:
-        """(clients [W], rows [W, Q]) of every row written so far: what a checkpoint needs beside `base`."""
-        clients = self.written.nonzero()[:, 0]
-        return clients, self._values[clients]
+    # -- what a checkpoint keeps --------------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Everything a checkpoint needs, as named tensors; `restore` takes it back bit for bit."""
-        clients, values = self.stored()
-        kept = {"clients": clients, "values": values, "base": self.base.cpu()}
-        return kept if self._sum is None else {**kept, "sum": self._sum}
+    def pieces(self, limit: int, *, all_rows: bool) -> Iterator[dict[str, Tensor]]:
+        """Everything that a checkpoint needs as named tensors, some `limit` bytes at a time; `take` reads them.
 
-    def restore(self, kept: dict[str, Tensor]) -> None:
-        """Take back a snapshot of rows of the same shape."""
-        self.base = kept["base"].to(self.base)
+        Args:
+            all_rows: every row ever written; False: those that changed since `kept`, to be taken after what was kept
+                then.
+        """
+        first = {"base": self.base.cpu()} if all_rows else {}
+        if self._sum is not None:
+            first["sum"] = self._sum
+        if first:
+            yield first
+        whose = self.written.nonzero()[:, 0] if all_rows else torch.tensor(sorted(self.changed), dtype=torch.int64)
+        at_once = max(1, limit // (self.row_bytes + whose.element_size()))
+        for clients in whose.split(at_once) if len(whose) else ():
+            yield {"clients": clients, "values": self._read(clients)}
+
+    def kept(self) -> None:
+        """What was written so far is in a checkpoint."""
+        self.changed.clear()
+
+    def reset(self) -> None:
+        """As if no row had ever been written."""
         self.written.zero_()
-        self.written[kept["clients"]] = True
-        self._values[kept["clients"]] = kept["values"]
-        self._sum = kept.get("sum")
+        self.changed.clear()
+        self._sum = None
+
+    def take(self, piece: Mapping[str, Tensor]) -> None:
+        """Take back one of `pieces`, in the order in which they were given.
+
+        Raises:
+            ValueError: it is of rows of another shape or type, or of more clients.
+        """
+        if "base" in piece:
+            if piece["base"].shape != self.base.shape or piece["base"].dtype != self.dtype:
+                raise ValueError("another shape or type")
+            self.base = piece["base"].to(self.base.device)
+        if "sum" in piece:
+            self._sum = piece["sum"]
+        if "clients" in piece:
+            clients, values = piece["clients"], piece["values"]
+            if values.shape[1:] != self.base.shape or values.dtype != self.dtype or int(clients.max()) >= self.n:
+                raise ValueError("another shape or type, or more clients")
+            for k, value in zip(clients.tolist(), values, strict=True):
+                self._matrix.write(k, value)
+            self.written[clients] = True
+
+
+class RowStore:
+    """Makes the rows of all clients: in memory as long as they fit, whatever is written to them later, else in a file.
+
+    Args:
+        where: memory or file for all; auto: in memory what stays below `SHARE` of what is free.
+        folder: for files; None: the system's folder for temporary ones.
+    """
+
+    def __init__(self, where: StatePlace = "auto", folder: Path | None = None) -> None:
+        self.folder = folder or Path(tempfile.gettempdir())
+        self.limit = {"auto": SHARE * memory.available(), "memory": float("inf"), "file": 0.0}[where]
+        self._taken = 0
+
+    def __call__(self, base: Tensor, n: int) -> ClientRows:
+        size = n * base.numel() * base.element_size()
+        if self._taken + size > self.limit:
+            return ClientRows(base, n, InFile(self.folder, base.shape, base.dtype))
+        self._taken += size
+        return ClientRows(base, n)

@@ -8,6 +8,7 @@ from pfl_ops.section import Section
 
 Device = Literal["auto", "cpu", "cuda"]
 Way = Literal["auto", "loop", "vmap"]
+StatePlace = Literal["auto", "memory", "file"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 
 
@@ -80,4 +81,5 @@ class Execution(Section):
     chunk: int | None = Field(None, ge=1, description="clients stacked at once (vmap); none: timed")
     workers: int | None = Field(None, ge=1, description="processes that share a cohort (loop, CPU); none: one")
     threads: int | None = Field(None, ge=1, description="CPU threads; none: all that this process may use")
+    state: StatePlace = Field("auto", description="where clients' rows are; auto: memory, unless they may outgrow it")
     checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints")

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 from pfl_ops import metrics
 from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import checkpoint, choose, cohort, finish
+from pfl_ops.federation import choose, cohort, finish
 from pfl_ops.federation.build import make_task, make_trainer
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.checkpoint import Checkpoint, Checkpoints, Record, Results
 from pfl_ops.federation.contract import ClientRows, Method, Models, Rows, State, Update
 from pfl_ops.federation.evaluate import Scorer, Scores
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.finish import Ending
 from pfl_ops.federation.round import Round
+from pfl_ops.federation.rows import RowStore
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
 from pfl_ops.federation.stages import StageScores, keys, made, repeatable
 from pfl_ops.federation.workers import PooledTrainer
@@ -72,14 +73,19 @@ class Simulation:
         self._global: Tensor | None = None
 
         found = None
-        if folder is not None and resume:
-            found, self.complaints = checkpoint.latest(folder, identity)
+        self._checkpoints: Checkpoints | None = None
+        if folder is not None:
+            self._checkpoints = Checkpoints(folder, identity, resume=resume)
+            found, self.complaints = self._checkpoints.latest, list(self._checkpoints.complaints)
+        if found is not None and found.results is not None and final and not found.results.full:
+            found = None  # only its scores were kept, and more is asked for
         self._device = choose.device(self.execution, training.precision)
         dtype = torch.float64 if training.precision == "float64" else torch.float32
         self.feed = Feed(clients.train, clients.mean, clients.std, self._device, dtype)
         self.task = make_task(
-            network.to(self._device, dtype), method, clients, self.feed, training, participation, seed
-        )
+            network.to(self._device, dtype), method, clients, self.feed, training, participation, seed,
+            RowStore(self.execution.state, folder),
+        )  # fmt: skip
         self._probabilities = cohort.probabilities(participation, self.task.n_clients, seed)
         self.resolved = self._resolve(found, stackable)
         torch.set_num_threads(self.resolved.threads)
@@ -93,9 +99,11 @@ class Simulation:
             method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size()
         )
         self.state: State = method.init(self.task)
+        self._holds_models = found is None or found.holds_state
         if found is not None:
-            self.state = found.restore(self.state)
             self.records = found.records
+            if found.holds_state:
+                self.state = found.restore(self.state)
         self.resumed_from = found.round if found is not None else None
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -104,8 +112,8 @@ class Simulation:
         """Records of all rounds, first those that a checkpoint already holds; one is yielded after it was kept."""
         yield from list(self.records)
         if not self.records:
-            if self.folder is not None:
-                checkpoint.clear(self.folder)
+            if self._checkpoints is not None:
+                self._checkpoints.clear()
             start = self._record(0, self._scores.start(self.state), {})
             self._keep(start)
             yield start
@@ -159,13 +167,10 @@ class Simulation:
 
     def _keep(self, record: Record) -> None:
         self.records.append(record)
-        if self.folder is None:
+        if self._checkpoints is None:
             return
         if record.round % self.execution.checkpoint_every == 0 or record.round == self.training.rounds:
-            checkpoint.save(self.folder, record.round, self.state, self.records, self._meta())
-
-    def _meta(self) -> dict[str, Any]:
-        return {"identity": self.identity, "resolved": asdict(self.resolved)}
+            self._checkpoints.save(record.round, self.state, self.records, {"resolved": asdict(self.resolved)})
 
     def _cost(self, r: Round, seconds: float) -> dict[str, float]:
         size = self.task.initial.element_size() * len(r.cohort)
@@ -196,11 +201,12 @@ class Simulation:
 
     def _finish(self) -> None:
         """Final and best scores; read from the folder where a finished run is asked for again."""
-        if self.folder is not None:
-            kept = checkpoint.finished(self.folder, self.identity)
-            if kept is not None and kept.full >= self.with_final:
-                self.final, self.client_table, self._global = kept.final, kept.clients, kept.tensors.get("global")
-                return
+        there = self._checkpoints.latest if self._checkpoints is not None else None
+        if there is not None and there.results is not None and there.results.full >= self.with_final:
+            self.final, self.client_table, self._global = there.results.final, there.results.clients, there.model()
+            assert self._checkpoints is not None
+            self._checkpoints.tidy()
+            return
         if self._ending is None and self.with_final:
             self._again()
         if self._ending is not None:
@@ -209,17 +215,21 @@ class Simulation:
             self.final = keys(scores, self.evaluation.split, self.evaluation.eps, "final/")
             self.client_table = finish.table(scores, self.scorer, self.task.sizes.tolist())
         self.final |= finish.best(self.records, self.evaluation.split)
-        if self.folder is not None:
-            tensors = {} if self._global is None else {"global": self._global}
-            checkpoint.finish(self.folder, self._meta(), tensors, self.with_final, self.final, self.client_table)
+        if self._checkpoints is not None:
+            self._checkpoints.finish(
+                self.training.rounds, self.state if self.with_final else None, self.records,
+                {"resolved": asdict(self.resolved)}, Results(self.with_final, self.final, self.client_table),
+                self._global,
+            )  # fmt: skip
 
     def _again(self) -> None:
         """Killed between the last checkpoint and the final scores: the last round is run again for them.
 
         The checkpoint before the last is the state to start from; without it the run starts over.
         """
-        assert self.folder is not None
-        before = checkpoint.before(self.folder, self.identity, self.training.rounds)
+        assert self._checkpoints is not None
+        before = self._checkpoints.before(self.training.rounds)
+        self.state = {}  # its rows go before there are others
         self.state = self.method.init(self.task)
         first = 0
         if before is not None:
@@ -227,19 +237,30 @@ class Simulation:
         for t in range(first, self.training.rounds):
             self._round(t)
 
+    @property
+    def state_place(self) -> str:
+        """Where clients' rows are: file, where some did not fit into memory."""
+        return "file" if any(isinstance(v, ClientRows) and v.in_file for v in self.state.values()) else "memory"
+
     def global_model(self) -> dict[str, Tensor] | None:
         """G of the last round by parameter name; None where a method has no global model, or the run is not over."""
         return None if self._global is None else self.task.layout.export(self._global)
 
     def personal_models(self, clients: Tensor | None = None) -> Models | None:
-        """L1 as the clients hold it now: rows [C, P] (or one [P] for all) with what `predict` needs."""
+        """L1 as the clients hold it now: rows [C, P] (or one [P] for all) with what `predict` needs.
+
+        Raises:
+            PflOpsError: the run is over and was not to be scored in full: it has kept its scores and no models.
+        """
+        if not self._holds_models:
+            raise PflOpsError("this run kept its scores and no models; start it again with a final evaluation")
         who = torch.arange(self.task.n_clients) if clients is None else clients
         finished = self.records[-1].round if self.records else 0
         return self.method.personal(self.state, self.round_at(max(finished - 1, 0), who, "evaluate"))
 
     # -- where and how ------------------------------------------------------------------------------------------------
 
-    def _resolve(self, found: checkpoint.Checkpoint | None, stackable: bool) -> choose.Resolved:
+    def _resolve(self, found: Checkpoint | None, stackable: bool) -> choose.Resolved:
         """As the checkpoint has it, as asked for, or by timing a few steps of each way."""
         if found is not None:
             resolved, lines = choose.kept(found.meta, self.execution, self._device)

@@ -3,6 +3,7 @@
 A nursery: it imports everything once and then forks the processes that run and die, so that many deaths cost little.
 
     python kill_script.py writes FOLDER    a simulation, killed before each of its writes in turn
+    python kill_script.py saves FOLDER     one that only saves, killed at random moments
     python kill_script.py tracked FOLDER   tracked runs: two processes on one run, and one killed at random moments
 """
 
@@ -25,8 +26,8 @@ from little import LOOP, simulation, timeless, traces
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
-from pfl_ops.federation import checkpoint
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.checkpoint import Checkpoints, Record
+from pfl_ops.federation.contract import ClientRows, State
 
 
 def fork(work: Callable[[], None]) -> int:
@@ -72,12 +73,12 @@ def kill_at(operation: int) -> None:
 
     for name in ("mkdir", "rename", "fsync", "rmdir", "unlink"):
         setattr(os, name, dying(getattr(os, name)))
-    checkpoint.save_file = dying(checkpoint.save_file)
-    Path.write_text = dying(Path.write_text)  # type: ignore[method-assign]
+    for name in ("write_bytes", "write_text"):
+        setattr(Path, name, dying(getattr(Path, name)))
 
 
 def little_run(folder: Path, out: Path | None, operation: int = -1) -> None:
-    sim = simulation(FLIU(), rounds=2, share=0.5, folder=folder, execution=LOOP)
+    sim = simulation(FLIU(), rounds=4, share=0.5, folder=folder, execution=LOOP)
     if operation >= 0:
         kill_at(operation)
     list(sim.run())
@@ -89,15 +90,81 @@ def little_run(folder: Path, out: Path | None, operation: int = -1) -> None:
 def at_each_write(folder: Path) -> dict[str, Any]:
     """A run for each write: killed there, then resumed; the folder of each must end like that of one never killed."""
     little_run(folder / "whole", folder / "whole.json")
-    kills, wrong = 0, []
+    kills, wrong, kinds = 0, [], set()
     while True:
         place, out = folder / f"cut-{kills}", folder / f"cut-{kills}.json"
         if ended(fork(functools.partial(little_run, place, None, kills))) == 0:
-            return {"kills": kills, "wrong": wrong}  # it has fewer writes than that
+            return {"kills": kills, "wrong": wrong, "kinds": sorted(kinds)}  # it has fewer writes than that
+        kinds |= {"".join(sorted(p.name[0] for p in place.glob("[bdf]*")))}
         little_run(place, out)
         if out.read_text() != (folder / "whole.json").read_text():
             wrong.append(kills)
         kills += 1
+
+
+# -- killed while it saves, at random moments --------------------------------------------------------------------------
+
+SAVED_CLIENTS, SAVED_WIDTH = 200, 4000
+
+
+def state_after(t: int) -> State:
+    """What a run that trains nothing has after round t; ten clients a round."""
+    s: State = {"central": torch.full((10,), float(t)), "rows": ClientRows(torch.zeros(SAVED_WIDTH), SAVED_CLIENTS)}
+    for i in range(1, t + 1):
+        play(s, i)
+    return s
+
+
+def play(s: State, t: int) -> None:
+    who = torch.arange(10) * 17 * t % SAVED_CLIENTS
+    who = who.unique()
+    s["rows"].write(who, torch.full((len(who), SAVED_WIDTH), float(t)))
+    s["central"] = torch.full((10,), float(t))
+
+
+def saving_run(folder: Path, said: int) -> None:
+    """Save for ever; say the number of each round that is kept."""
+    kept = Checkpoints(folder, "mine")
+    t = -1 if kept.latest is None else kept.latest.round
+    s = state_after(0) if kept.latest is None else kept.latest.restore(state_after(0))
+    records = [] if kept.latest is None else kept.latest.records
+    while True:
+        t += 1
+        if t:
+            play(s, t)
+        records.append(Record(t, {"x": t / 3}, t))
+        kept.save(t, s, records, {})
+        os.write(said, f"{t}\n".encode())
+
+
+def at_random_saves(folder: Path) -> dict[str, Any]:
+    """A process that saves is killed again and again; what it had said to be kept is always there, bit for bit."""
+    draws = random.Random(3)
+    reached, wrong, kinds = [-1], [], set()
+    for _ in range(15):
+        listen, said = os.pipe()
+        pid = fork(functools.partial(saving_run, folder, said))
+        os.close(said)
+        with os.fdopen(listen) as lines:
+            told = [int(lines.readline()) for _ in range(draws.randint(0, 5))]
+            time.sleep(draws.uniform(0, 0.02))
+            os.kill(pid, signal.SIGKILL)
+            assert ended(pid) == -signal.SIGKILL
+            told += [int(line) for line in lines]
+        kept = Checkpoints(folder, "mine")
+        found = -1 if kept.latest is None else kept.latest.round
+        kinds |= {"".join(sorted({p.name[0] for p in folder.glob("*")}))}
+        good = found >= max([*told, reached[-1]]) and not kept.complaints
+        if kept.latest is not None:
+            s, expected = kept.latest.restore(state_after(0)), state_after(found)
+            everyone = torch.arange(SAVED_CLIENTS)
+            good &= torch.equal(s["rows"][everyone], expected["rows"][everyone])
+            good &= torch.equal(s["central"], expected["central"])
+            good &= [r.round for r in kept.latest.records] == list(range(found + 1))
+        if not good:
+            wrong.append({"found": found, "told": told, "complaints": kept.complaints})
+        reached.append(found)
+    return {"reached": reached, "wrong": wrong, "kinds": sorted(kinds)}
 
 
 # -- killed at random moments ------------------------------------------------------------------------------------------
@@ -166,7 +233,9 @@ def at_random_moments(folder: Path, home: Path) -> dict[str, Any]:
 
 def _reached(home: Path) -> int:
     """The last round that is kept."""
-    return max((int(p.name[6:]) for p in (home / "checkpoints").glob("*/round-*")), default=-1)
+    finished = list((home / "checkpoints").glob("*/finished"))
+    rounds = (int(p.name.partition("-")[2]) for p in (home / "checkpoints").glob("*/[bd]*-*"))
+    return 6 if finished else max(rounds, default=-1)
 
 
 # -- two at once -------------------------------------------------------------------------------------------------------
@@ -203,5 +272,5 @@ def two_at_once(folder: Path, home: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    work = {"writes": at_each_write, "tracked": tracked}[sys.argv[1]]
+    work = {"writes": at_each_write, "saves": at_random_saves, "tracked": tracked}[sys.argv[1]]
     print(json.dumps(work(Path(sys.argv[2]))))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl_ops.data.clients import Clients, Pool
+from pfl_ops.federation import snapshot
 from pfl_ops.federation.contract import Models, Rows, Stages, State, Task, Update
 from pfl_ops.federation.round import Round
 from pfl_ops.federation.settings import Evaluation, Execution, Training, UniformParticipation
@@ -133,9 +134,7 @@ def timeless(metrics: dict[str, float]) -> dict[str, float]:
 
 def traces(sim: Simulation) -> dict[str, Any]:
     """All that a finished run leaves, but for clocks: records, final scores, table, state, models."""
-    state: dict[str, Any] = {}
-    for name, value in sim.state.items():
-        state |= {name: value} if isinstance(value, Tensor) else {f"{name}/{k}": v for k, v in value.snapshot().items()}
+    state = {name: tensor for part in snapshot.parts(sim.state, whole=True) for name, tensor in part.items()}
     personal = sim.personal_models()
     return {
         "records": [(r.round, timeless(r.metrics)) for r in sim.records],

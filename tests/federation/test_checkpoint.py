@@ -1,429 +1,420 @@
-"""What is on disk: whole or passed over, and a run that goes on from it is the run that was never stopped."""
+"""A base and what changed since: written a little at a time, read back bit for bit, whole or passed over."""
 
 import errno
-import json
-import re
+import resource
 import shutil
-from collections.abc import Callable
+import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from little import LOOP, Puppet, network, same, simulation, traces
-from safetensors.torch import load_file
-from torch import nn
+from test_durable import DAMAGE, flip
 
-from pfl_ops.algorithms import ALGORITHMS
-from pfl_ops.algorithms.fedavg import FedAvg
-from pfl_ops.algorithms.fliu import FLIU
-from pfl_ops.algorithms.local import Local
-from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation import checkpoint
-from pfl_ops.federation.checkpoint import CheckpointError, Record
-from pfl_ops.federation.contract import ClientRows
-from pfl_ops.federation.settings import Execution
-from pfl_ops.federation.simulate import Simulation
+from pfl_ops.federation import checkpoint, durable, snapshot
+from pfl_ops.federation.checkpoint import CheckpointError, Checkpoints, Record, Results
+from pfl_ops.federation.contract import ClientRows, State
+from pfl_ops.federation.rows import RowStore
 
-META = {"identity": "mine", "resolved": {}}
+META = {"resolved": {"way": "loop"}}
+N, WIDTH = 1000, 50
 
 
-def state(number: float = 0.0) -> dict[str, Any]:
-    rows = ClientRows(torch.tensor([1.0, 2.0]), 5)
-    rows.write(torch.tensor([1, 3]), torch.tensor([[number, 1.0], [2.0, number]]))
-    return {"central": torch.arange(3) + number, "count": torch.tensor(7), "rows": rows}
+def fresh(n: int = N) -> State:
+    return {"central": torch.zeros(4), "rows": ClientRows(torch.zeros(WIDTH), n), "count": torch.tensor(0)}
 
 
-def saved(folder: Path, rounds: int = 3) -> list[Record]:
-    records = [Record(t, {"test/L1/local/mean": t / 3}, 1000 + t) for t in range(rounds + 1)]
+def played(s: State, t: int, who: tuple[int, ...] = ()) -> None:
+    """Round t: two clients' rows, and the rest; what it gives is known beforehand."""
+    some = torch.tensor(who or (t % 97, t % 97 + 300))
+    s["rows"].write(some, torch.randn(len(some), WIDTH, generator=torch.Generator().manual_seed(t)))
+    s["central"], s["count"] = torch.full((4,), t / 7), torch.tensor(t)
+
+
+def record(t: int) -> Record:
+    return Record(t, {"test/L1/local/mean": t / 3}, 1000 + t)
+
+
+def after(rounds: int, n: int = N) -> tuple[State, list[Record]]:
+    s = fresh(n)
     for t in range(1, rounds + 1):
-        checkpoint.save(folder, t, state(t), records[: t + 1], META)
-    return records
+        played(s, t)
+    return s, [record(t) for t in range(rounds + 1)]
 
 
-def upto(sim: Simulation, round_: int) -> None:
-    """Run until a round is done, and stop there."""
-    for record in sim.run():
-        if record.round == round_:
-            return
+def saved(folder: Path, rounds: int, n: int = N) -> Checkpoints:
+    """Rounds 0, 1, ... of a run, each kept."""
+    kept, s = Checkpoints(folder, "mine", resume=False), fresh(n)
+    for t in range(rounds + 1):
+        if t:
+            played(s, t)
+        kept.save(t, s, [record(i) for i in range(t + 1)], META)
+    return kept
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+def names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
 
 
-def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
-    records = saved(tmp_path)
-    found, complaints = checkpoint.latest(tmp_path, "mine")
-    assert found is not None and not complaints
-    assert found.round == 3 and found.records == records and found.meta["identity"] == "mine"
-    restored = found.restore(state(99))
-    expected = state(3)
-    assert torch.equal(restored["central"], expected["central"]) and restored["count"] == 7
-    everyone = torch.arange(5)
+def expect(found: checkpoint.Checkpoint | None, rounds: int, n: int = N) -> None:
+    """This is the state after that round, bit for bit, and its records."""
+    assert found is not None
+    expected, records = after(rounds, n)
+    assert found.round == rounds and found.records == records and found.meta == META
+    restored = found.restore(fresh(n))
+    everyone = torch.arange(n)
     assert torch.equal(restored["rows"][everyone], expected["rows"][everyone])
     assert torch.equal(restored["rows"].written, expected["rows"].written)
+    assert torch.equal(restored["central"], expected["central"]) and restored["count"] == expected["count"]
 
 
-def test_the_last_two_are_kept(tmp_path: Path) -> None:
-    saved(tmp_path, 5)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-00004", "round-00005"]
-    before = checkpoint.before(tmp_path, "mine", 5)
-    assert before is not None and before.round == 4
-    assert checkpoint.before(tmp_path, "mine", 4) is None and checkpoint.before(tmp_path, "other", 5) is None
+# -- a base and what stands on it --------------------------------------------------------------------------------------
 
 
-def test_rounds_are_numbers(tmp_path: Path) -> None:
-    """Six digits come after five; what only looks like a checkpoint is none."""
-    for t in (99_999, 100_000):
-        checkpoint.save(tmp_path, t, state(), [], META)
-    (tmp_path / "round-00012.bak").mkdir()
-    (tmp_path / "round-x").mkdir()
-    found, complaints = checkpoint.latest(tmp_path, "mine")
-    assert found is not None and found.round == 100_000 and not complaints
+@pytest.mark.parametrize("rounds", range(12))
+def test_every_round_is_read_back(rounds: int, tmp_path: Path) -> None:
+    """Bases and deltas alike; then it goes on from there as if it had not been read."""
+    saved(tmp_path, rounds)
+    again = Checkpoints(tmp_path, "mine")
+    assert not again.complaints
+    expect(again.latest, rounds)
+    assert again.latest is not None
+    s = again.latest.restore(fresh())
+    for t in (rounds + 1, rounds + 2):
+        played(s, t)
+        again.save(t, s, after(t)[1], META)
+        expect(Checkpoints(tmp_path, "mine").latest, t)
 
 
-def test_one_tensor_under_two_names_and_views_of_one_memory(tmp_path: Path) -> None:
-    whole = torch.arange(6.0)
-    given = {"a": whole, "b": whole, "c": whole[1:4], "d": whole.view(2, 3).T}
-    checkpoint.save(tmp_path, 1, given, [], META)
-    found, _ = checkpoint.latest(tmp_path, "mine")
+def test_a_base_comes_where_deltas_would_outgrow_it(tmp_path: Path) -> None:
+    """Two rows of 200 bytes a round: after a base of 2, 6, 14 clients as many rounds as double it, and a little."""
+    kept, s, kinds = Checkpoints(tmp_path, "mine"), fresh(), []
+    for t in range(60):
+        if t:
+            played(s, t)
+        kept.save(t, s, [record(i) for i in range(t + 1)], META)
+        last = kept._stands_on[-1]
+        kinds.append(last.place.name[0])
+        base, *deltas = kept._stands_on
+        assert sum(d.bytes for d in deltas[:-1]) <= base.bytes
+        assert last.bytes == sum(f.stat().st_size for f in last.place.iterdir())
+    bases = [t for t, kind in enumerate(kinds) if kind == "b"]
+    assert 4 <= len(bases) <= 12 and bases[-1] - bases[-2] > bases[2] - bases[1]
+
+
+def test_what_lies_there_stays_below_three_states(tmp_path: Path) -> None:
+    """Everybody in every round: the worst case, at most a base, a delta as large, and the next base."""
+    kept, s = Checkpoints(tmp_path, "mine"), fresh(20)
+    for t in range(8):
+        played(s, t, tuple(range(20)))
+        kept.save(t, s, [record(i) for i in range(t + 1)], META)
+        there = sum(f.stat().st_size for f in tmp_path.rglob("*") if f.is_file())
+        assert there < 3.2 * 20 * WIDTH * 4 + 3 * 1500  # meta.json, three times
+
+
+def written_bytes(folder: Path, n: int, rounds: int = 60) -> int:
+    """Of all rounds; the same clients whatever n."""
+    kept, s, total = Checkpoints(folder, "mine"), fresh(n), 0
+    for t in range(rounds):
+        if t:
+            played(s, t)
+        kept.save(t, s, [record(i) for i in range(t + 1)], META)
+        total += kept._stands_on[-1].bytes
+    return total
+
+
+def test_bytes_written_do_not_depend_on_n(tmp_path: Path) -> None:
+    assert written_bytes(tmp_path / "a", 400) == written_bytes(tmp_path / "b", 400_000)
+
+
+def test_bytes_written_grow_with_the_rounds_and_not_with_their_square(tmp_path: Path) -> None:
+    """Bases included, and records: a base holds all of them."""
+    once, twice = (written_bytes(tmp_path / str(rounds), N, rounds) for rounds in (90, 180))
+    assert twice < 2.6 * once
+
+
+def test_there_is_always_an_earlier_round(tmp_path: Path) -> None:
+    """Whether the last is a base or a delta."""
+    seen = set()
+    for rounds in range(1, 9):
+        kept = saved(tmp_path / str(rounds), rounds)
+        seen.add(kept._stands_on[-1].place.name[0])
+        expect(kept.before(rounds), rounds - 1)
+        assert kept.before(0) is None
+    assert seen == {"b", "d"}
+
+
+def test_a_file_takes_what_memory_gave_and_the_other_way(tmp_path: Path) -> None:
+    saved(tmp_path, 7)
+    found = Checkpoints(tmp_path, "mine").latest
     assert found is not None
-    for name, value in found.restore(given).items():
-        assert torch.equal(value, given[name]), name
+    stores = [RowStore(where, tmp_path) for where in ("memory", "file")]
+    one, other = (found.restore({**fresh(), "rows": store(torch.zeros(WIDTH), N)}) for store in stores)
+    assert other["rows"].in_file and not one["rows"].in_file
+    assert torch.equal(one["rows"][torch.arange(N)], other["rows"][torch.arange(N)])
+
+
+def test_much_state_is_read_and_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never all rows at once: no part is larger than five rows and their numbers."""
+    limit, sizes = 5 * (WIDTH * 4 + 8), []
+    monkeypatch.setattr(snapshot, "PART", limit)
+    save, load = durable.save, durable.load
+
+    def noted(part: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        sizes.append(sum(t.numel() * t.element_size() for t in part.values()))
+        return part
+
+    monkeypatch.setattr(durable, "save", lambda part: save(noted(part)))
+    monkeypatch.setattr(durable, "load", lambda data: noted(load(data)))
+    saved(tmp_path, 30)
+    writes = len(sizes)
+    expect(Checkpoints(tmp_path, "mine").latest, 30)
+    assert writes > 40 and len(sizes) > writes + 10 and max(sizes) <= limit
+
+
+def test_numbers_of_rounds_are_numbers(tmp_path: Path) -> None:
+    """Six digits come after five; what only looks like a checkpoint is none."""
+    kept = Checkpoints(tmp_path, "mine")
+    for t in (99_998, 99_999, 100_000):
+        kept.save(t, fresh(), [], META)
+    (tmp_path / "base-100012.bak").mkdir()
+    (tmp_path / "delta-x").mkdir()
+    found = Checkpoints(tmp_path, "mine")
+    assert found.latest is not None and found.latest.round == 100_000 and not found.complaints
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert checkpoint.latest(tmp_path, "mine") == (None, [])
-    assert checkpoint.latest(tmp_path / "no such folder", "mine") == (None, [])
-    assert checkpoint.finished(tmp_path, "mine") is None and checkpoint.before(tmp_path, "mine", 9) is None
-    checkpoint.clear(tmp_path / "no such folder")
+    for folder in (tmp_path, tmp_path / "no such folder"):
+        kept = Checkpoints(folder, "mine")
+        assert kept.latest is None and kept.complaints == [] and kept.before(9) is None
+        kept.clear()
+    assert names(tmp_path) == []
 
 
-def flip(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[len(data) * 3 // 4] ^= 0x10
-    file.write_bytes(data)
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+ROUNDS = 12
 
 
-DAMAGE: dict[str, Callable[[Path], None]] = {
-    "truncated state": lambda p: (p / "state.safetensors").write_bytes((p / "state.safetensors").read_bytes()[:-9]),
-    "empty state": lambda p: (p / "state.safetensors").write_bytes(b""),
-    "flipped bit in the state": lambda p: flip(p / "state.safetensors"),
-    "flipped bit in the records": lambda p: flip(p / "records.json"),
-    "no state": lambda p: (p / "state.safetensors").unlink(),
-    "no records": lambda p: (p / "records.json").unlink(),
-    "no meta": lambda p: (p / "meta.json").unlink(),
-    "bad JSON": lambda p: (p / "meta.json").write_text('{"identity": "mine", '),
-    "not UTF-8": lambda p: (p / "meta.json").write_bytes(b"\xff\xfe\x00"),
-    "meta of another form": lambda p: (p / "meta.json").write_text('["mine"]'),
-    "meta without digests": lambda p: (p / "meta.json").write_text('{"identity": "mine"}'),
-    "a meta that names no file": lambda p: (p / "meta.json").write_text('{"identity": "mine", "digests": {}}'),
-    "an empty folder": lambda p: [f.unlink() for f in p.iterdir()],  # type: ignore[dict-item,return-value]
-}
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A run's folder, and the round of its base: it ends with a base and at least three deltas."""
+    folder = tmp_path_factory.mktemp("chain")
+    base, *deltas = saved(folder, ROUNDS)._stands_on
+    assert len(deltas) >= 3 and deltas[-1].about["round"] == ROUNDS
+    return folder, int(base.about["round"])
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_checkpoint_is_passed_over(kind: str, tmp_path: Path) -> None:
-    saved(tmp_path)
-    DAMAGE[kind](tmp_path / "round-00003")
-    found, complaints = checkpoint.latest(tmp_path, "mine")
-    assert found is not None and found.round == 2 and len(found.records) == 3
-    assert len(complaints) == 1 and "\n" not in complaints[0]
-    assert re.fullmatch(r"checkpoint round-00003 is damaged \(.+\): going on from round 2", complaints[0])
-    DAMAGE[kind](tmp_path / "round-00002")
-    found, complaints = checkpoint.latest(tmp_path, "mine")
-    assert found is None and len(complaints) == 2
-    assert all(line.endswith("none is left before it, starting again") for line in complaints)
+@pytest.fixture
+def copy(chain: tuple[Path, int], tmp_path: Path) -> Path:
+    shutil.copytree(chain[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("kind", [*DAMAGE, "the whole folder"])
+@pytest.mark.parametrize("where", ["base", "middle", "last"])
+def test_damage_falls_back_to_the_longest_part_that_is_whole(
+    kind: str, where: str, chain: tuple[Path, int], copy: Path
+) -> None:
+    base = chain[1]
+    hit = {"base": base, "middle": base + 2, "last": ROUNDS}[where]
+    place = copy / f"{'base' if where == 'base' else 'delta'}-{hit:05d}"
+    DAMAGE.get(kind, shutil.rmtree)(place)
+    found = Checkpoints(copy, "mine")
+    gone = kind == "the whole folder"
+    assert all("\n" not in line for line in found.complaints)
+    if where == "base":
+        assert found.latest is None
+        ending = "none is left before it, starting again"
+    else:
+        expect(found.latest, hit - 1)
+        ending = f"going on from round {hit - 1}"
+    if gone and where != "middle":
+        assert found.complaints == []  # nothing tells that there was one
+    else:
+        named = f"delta-{hit + 1:05d}" if gone else place.name
+        (line,) = found.complaints
+        assert line.startswith(f"checkpoint {named} is damaged (") and line.endswith(f"): {ending}")
+    # and it goes on from there, without what it can't use
+    s, round_ = fresh(), 0
+    if found.latest is not None:
+        s, round_ = found.latest.restore(s), found.latest.round
+    for t in range(round_ + 1, ROUNDS + 3):
+        played(s, t)
+        found.save(t, s, after(t)[1], META)
+    again = Checkpoints(copy, "mine")
+    assert again.complaints == []
+    if found.latest is not None:
+        expect(again.latest, ROUNDS + 2)
+
+
+def test_damage_to_a_new_base_falls_back_to_the_old_one(tmp_path: Path) -> None:
+    """Before the next checkpoint is written; its deltas included."""
+    rounds = next(t for t in range(5, 40) if len(saved(tmp_path / str(t), t)._stands_on) == 1)
+    folder = tmp_path / str(rounds)
+    flip(folder / f"base-{rounds:05d}" / "state-000.safetensors")
+    found = Checkpoints(folder, "mine")
+    expect(found.latest, rounds - 1)
+    (line,) = found.complaints
+    assert f"base-{rounds:05d} is damaged" in line and line.endswith(f"going on from round {rounds - 1}")
+
+
+def test_another_history_is_not_taken_for_its_own(copy: Path) -> None:
+    """A delta of the same run and the right round that stands on something else, as a killed `clear` may leave it."""
+    last = durable.read(copy / f"delta-{ROUNDS:05d}")
+    durable.write(last.place, {**last.about, "after": "0" * 64}, list(last.tensors()))
+    found = Checkpoints(copy, "mine")
+    expect(found.latest, ROUNDS - 1)
+    assert "(the one that it stands on is missing)" in found.complaints[0]
+
+
+def test_half_written_ones_are_never_read_and_go_with_the_next(copy: Path) -> None:
+    half = copy / ".writing-0123abcd"
+    shutil.copytree(copy / f"delta-{ROUNDS:05d}", half)
+    (half / "meta.json").unlink()
+    found = Checkpoints(copy, "mine")
+    expect(found.latest, ROUNDS)
+    assert not found.complaints and found.latest is not None
+    found.save(ROUNDS + 1, found.latest.restore(fresh()), after(ROUNDS + 1)[1], META)
+    assert not half.exists()
+
+
+def test_anothers_folder_is_refused(copy: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds checkpoints of another experiment \(mine\)") as caught:
+        Checkpoints(copy, "yours")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_older_pfl_ops_folder_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "round-00003").mkdir()
+    (tmp_path / "round-00003" / "meta.json").write_text('{"identity": "mine", "digests": {}}')
+    with pytest.raises(CheckpointError, match="was written by an older pfl-ops; --no-resume starts again"):
+        Checkpoints(tmp_path, "mine")
+    started = Checkpoints(tmp_path, "mine", resume=False)
+    started.clear()
+    assert names(tmp_path) == []
+
+
+def test_a_newer_pfl_ops_folder_is_refused_in_one_line(tmp_path: Path) -> None:
+    durable.write(tmp_path / "base-00001", {"identity": "mine", "rounds": 1}, [])
+    with pytest.raises(CheckpointError, match="was written by another version of pfl-ops; --no-resume starts again"):
+        Checkpoints(tmp_path, "mine")
+
+
+def test_a_state_of_another_form_is_refused(copy: Path) -> None:
+    found = Checkpoints(copy, "mine").latest
+    assert found is not None
+    with pytest.raises(
+        CheckpointError, match=rf"round {ROUNDS} does not fit this method's state 'central' \(.+\); --no"
+    ):
+        found.restore({"central": torch.zeros(5)})
+
+
+def test_a_file_that_goes_between_looking_and_reading(copy: Path) -> None:
+    found = Checkpoints(copy, "mine").latest
+    (copy / f"delta-{ROUNDS:05d}" / "state-000.safetensors").unlink()
+    assert found is not None
+    with pytest.raises(CheckpointError, match=rf"round {ROUNDS} can't be read: state-000\.safetensors is missing"):
+        found.restore(fresh())
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+RESULTS = Results(True, {"final/x": 1.0}, {"client": [0]})
+
+
+def over(folder: Path) -> Checkpoints:
+    kept = saved(folder, 5)
+    s, records = after(5)
+    kept.finish(5, s, records, META, RESULTS, torch.ones(2))
+    return kept
+
+
+def test_a_run_that_is_over_is_one_folder(tmp_path: Path) -> None:
+    first = over(tmp_path)
+    assert names(tmp_path) == ["finished"]
+    for kept in (first, Checkpoints(tmp_path, "mine")):
+        expect(kept.latest, 5)
+        assert kept.latest is not None and kept.latest.results == RESULTS and not kept.complaints
+        model = kept.latest.model()
+        assert model is not None and model.tolist() == [1, 1]
+    with pytest.raises(CheckpointError, match="another experiment"):
+        Checkpoints(tmp_path, "other")
+
+
+def test_scores_alone(tmp_path: Path) -> None:
+    kept = saved(tmp_path, 5)
+    kept.finish(5, None, after(5)[1], META, RESULTS, None)
+    found = Checkpoints(tmp_path, "mine").latest
+    assert found is not None and not found.holds_state and found.model() is None and found.records == after(5)[1]
+    assert sum(f.stat().st_size for f in tmp_path.rglob("*") if f.is_file()) < 2000
+
+
+def test_killed_before_the_rounds_went(tmp_path: Path) -> None:
+    """The results count, and the rounds go later."""
+    saved(tmp_path / "rounds", 5)
+    over(tmp_path)
+    for place in (tmp_path / "rounds").iterdir():
+        place.rename(tmp_path / place.name)
+    (tmp_path / "rounds").rmdir()
+    kept = Checkpoints(tmp_path, "mine")
+    assert kept.latest is not None and kept.latest.results == RESULTS
+    kept.tidy()
+    assert names(tmp_path) == ["finished"]
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damaged_results_are_no_results(kind: str, tmp_path: Path) -> None:
-    checkpoint.finish(tmp_path, META, {"global": torch.ones(2)}, True, {"final/x": 1.0}, {"client": [0]})
-    there = checkpoint.finished(tmp_path, "mine")
-    assert there is not None and there.full and there.final == {"final/x": 1.0} and there.clients == {"client": [0]}
-    assert checkpoint.finished(tmp_path, "other") is None
-    (tmp_path / "finished" / "results.json").rename(tmp_path / "finished" / "records.json")
-    meta = json.loads((tmp_path / "finished" / "meta.json").read_text())
-    meta["digests"]["records.json"] = meta["digests"].pop("results.json")
-    (tmp_path / "finished" / "meta.json").write_text(json.dumps(meta))
-    assert checkpoint.finished(tmp_path, "mine") is None
+    over(tmp_path)
     DAMAGE[kind](tmp_path / "finished")
-    assert checkpoint.finished(tmp_path, "mine") is None
+    found = Checkpoints(tmp_path, "mine")
+    assert found.latest is None
+    (line,) = found.complaints
+    assert line.startswith(f"the results in {tmp_path} are damaged (") and line.endswith("starting again")
 
 
-def test_half_written_ones_are_never_read_and_go_with_the_next(tmp_path: Path) -> None:
-    saved(tmp_path)
-    half = tmp_path / ".writing-0123abcd"
-    shutil.copytree(tmp_path / "round-00003", half)
-    (half / "meta.json").unlink()
-    found, complaints = checkpoint.latest(tmp_path, "mine")
-    assert found is not None and found.round == 3 and not complaints
-    checkpoint.save(tmp_path, 4, state(), [], META)
-    assert not half.exists()
-
-
-def test_anothers_folder_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path)
-    with pytest.raises(CheckpointError, match=r"holds checkpoints of another experiment \(mine\)") as caught:
-        checkpoint.latest(tmp_path, "yours")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_state_of_another_form_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path)
-    found, _ = checkpoint.latest(tmp_path, "mine")
-    assert found is not None
-    others = [
-        {"late": torch.zeros(1)},
-        {"central": torch.zeros(4)},
-        {"central": torch.zeros(3).double()},
-        {"central": ClientRows(torch.zeros(3), 2)},
-        {"rows": torch.zeros(2)},
-        {"rows": ClientRows(torch.zeros(3), 5)},
-        {"rows": ClientRows(torch.zeros(2), 2)},
-    ]
-    for other in others:
-        with pytest.raises(CheckpointError, match=f"round 3 does not fit this method's state '{next(iter(other))}'"):
-            found.restore(other)
-
+# -- a full disk -------------------------------------------------------------------------------------------------------
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("at", ["save_file", "_sync", "Path.mkdir", "Path.write_text", "Path.rename"])
+@pytest.mark.parametrize("at", ["Path.write_bytes", "_sync", "Path.mkdir", "Path.write_text", "Path.rename"])
+@pytest.mark.parametrize("rounds", [5, 6, 7, 8])
 def test_a_full_disk_is_one_clear_error_and_loses_no_round(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved(tmp_path)
-    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    """Base or delta, the same process writes it later; what it failed to keep is not forgotten."""
+    kept, s = Checkpoints(tmp_path, "mine"), fresh()
+    for t in range(1, rounds + 1):
+        played(s, t)
+        kept.save(t, s, after(t)[1], META)
 
     def full(*_: object, **__: object) -> None:
         raise FULL
 
+    played(s, rounds + 1)
     with monkeypatch.context() as patch:
-        patch.setattr(f"pfl_ops.federation.checkpoint.{at}", full)
-        with pytest.raises(CheckpointError, match=r"can't write round-00004 in .*: No space left on device;") as caught:
-            checkpoint.save(tmp_path, 4, state(), [], META)
+        patch.setattr(f"pfl_ops.federation.durable.{at}", full)
+        with pytest.raises(CheckpointError, match=rf"can't write \w+-0000{rounds + 1} in .*: No space left") as caught:
+            kept.save(rounds + 1, s, after(rounds + 1)[1], META)
     assert "\n" not in str(caught.value)
-    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
-    checkpoint.save(tmp_path, 4, state(), [], META)
+    assert not list(tmp_path.glob(".writing-*"))
+    found = Checkpoints(tmp_path, "mine").latest
+    assert found is not None
+    assert found.round == rounds and torch.equal(found.restore(fresh())["central"], torch.full((4,), rounds / 7))
+    kept.save(rounds + 1, s, after(rounds + 1)[1], META)
+    again = Checkpoints(tmp_path, "mine").latest
+    assert again is not None
+    everyone = torch.arange(N)
+    assert torch.equal(again.restore(fresh())["rows"][everyone], s["rows"][everyone])
 
 
-def test_safetensors_own_error_is_told_the_same_way(tmp_path: Path) -> None:
-    """It does not raise OSError where the disk is full: a real limit on the size of files shows it."""
-    import resource
-    import signal
-
+def test_a_real_limit_is_told_the_same_way(tmp_path: Path) -> None:
     old, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, old[1]))
     try:
-        with pytest.raises(CheckpointError, match=r"can't write round-00001 .*File too large"):
-            checkpoint.save(tmp_path, 1, {"w": torch.zeros(5000)}, [], META)
+        with pytest.raises(CheckpointError, match=r"can't write base-00001 .*File too large"):
+            Checkpoints(tmp_path, "mine").save(1, {"w": torch.zeros(5000)}, [], META)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, handler)
-    assert list(tmp_path.iterdir()) == []
-
-
-# -- runs that stop and go on ------------------------------------------------------------------------------------------
-
-METHODS = {"fedrep": {"algorithm.head_epochs": 2}, "scaffold": {"training.momentum": 0.0}}
-
-
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.builtin))
-def test_stopped_and_resumed_is_not_stopped(name: str, tmp_path: Path) -> None:
-    """Every method on real digits and convolutions, three of five clients a round: bit for bit, but for the clock."""
-    experiment = Experiment.of(
-        name, dataset="digits", model="cnn_tiny", clients=5, rounds=4, participation=0.6, batch_size=20,
-        **{"data.train_size": 200, "evaluation.subset": 40, "evaluation.global_every": 2,
-           "algorithm.name": name, "training.lr_decay": 0.9, **METHODS.get(name, {})},
-    )  # fmt: skip
-    whole = experiment.build(execution=LOOP)
-    list(whole.run())
-    for stop in (0, 1, 3):
-        upto(experiment.build(execution=LOOP, folder=tmp_path), stop)
-    last = experiment.build(execution=LOOP, folder=tmp_path)
-    assert last.resumed_from == 3 and not last.complaints
-    replayed = list(last.run())
-    assert [r.round for r in replayed] == list(range(5))
-    same(traces(last), traces(whole))
-
-
-@pytest.mark.parametrize("every", [2, 3, 9])
-def test_rounds_since_the_last_checkpoint_are_run_again(every: int, tmp_path: Path) -> None:
-    execution = LOOP.model_copy(update={"checkpoint_every": every})
-    whole = simulation(FLIU(), rounds=7, share=0.5)
-    list(whole.run())
-    upto(simulation(FLIU(), rounds=7, share=0.5, folder=tmp_path, execution=execution), 5)
-    last = simulation(FLIU(), rounds=7, share=0.5, folder=tmp_path, execution=execution)
-    assert last.resumed_from == 5 // every * every
-    list(last.run())
-    same(traces(last), traces(whole))
-
-
-def test_dropout_and_stacks_resume_too(tmp_path: Path) -> None:
-    def drops() -> nn.Module:
-        return network(lambda: nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Dropout(0.5)), 16)
-
-    stacked = {"execution": Execution(device="cpu", way="vmap", chunk=3, threads=1)}
-    for name, settings in {"drops": {"stackable": False}, "stacked": stacked}.items():
-
-        def make(folder: Path | None, settings: Any = settings, drops: Any = drops) -> Simulation:
-            net = network() if "execution" in settings else drops()
-            return simulation(FLIU(), net=net, rounds=4, share=0.5, folder=folder, **settings)
-
-        whole = make(None)
-        list(whole.run())
-        for stop in (1, 2):
-            torch.manual_seed(stop)
-            upto(make(tmp_path / name), stop)
-        last = make(tmp_path / name)
-        list(last.run())
-        same(traces(last), traces(whole))
-
-
-def test_records_keep_their_time(tmp_path: Path) -> None:
-    first = simulation(FedAvg(), rounds=3, folder=tmp_path)
-    upto(first, 2)
-    second = simulation(FedAvg(), rounds=3, folder=tmp_path)
-    again = list(second.run())
-    assert again[:3] == first.records and again[3].time >= again[2].time
-    assert "cost/train_seconds" in again[1].metrics
-
-
-def test_a_finished_run_is_read_and_not_run_again(tmp_path: Path) -> None:
-    first = simulation(FLIU(), rounds=2, folder=tmp_path)
-    list(first.run())
-
-    class Poisoned(FLIU):
-        def round(self, *_: Any) -> Any:
-            raise AssertionError("it ran again")
-
-    second = simulation(Poisoned(), rounds=2, folder=tmp_path)
-    assert list(second.run()) == first.records
-    same(traces(first), traces(second))
-    assert second.final == first.final  # the clock's values too
-
-
-@pytest.mark.parametrize("every", [1, 5])
-@pytest.mark.parametrize("method", [FLIU(), Local()], ids=lambda m: m.name)
-def test_killed_before_the_final_scores(method: Any, every: int, tmp_path: Path) -> None:
-    """All rounds are kept, the final scores are not: they come out the same, from what is there before."""
-    execution = LOOP.model_copy(update={"checkpoint_every": every})
-    whole = simulation(method, rounds=3, share=0.5, folder=tmp_path / "whole")
-    list(whole.run())
-    upto(simulation(method, rounds=3, share=0.5, folder=tmp_path / "cut", execution=execution), 3)
-    assert not (tmp_path / "cut" / "finished").exists()
-    again = simulation(method, rounds=3, share=0.5, folder=tmp_path / "cut", execution=execution)
-    kept = list(again.records)
-    assert list(again.run()) == kept and again.resumed_from == 3
-    same(traces(again), traces(whole))
-
-
-def test_a_trials_run_can_be_finished_in_full_later(tmp_path: Path) -> None:
-    """Without a full evaluation first, with it afterwards: as if it had been asked for at once."""
-    trial = simulation(FLIU(), rounds=3, share=0.5, folder=tmp_path, final=False)
-    list(trial.run())
-    assert not any(key.startswith("final/") for key in trial.final) and "best/round" in trial.final
-    later, whole = (simulation(FLIU(), rounds=3, share=0.5, folder=f) for f in (tmp_path, None))
-    list(later.run()), list(whole.run())
-    same(traces(later), traces(whole))
-
-
-def test_starting_again_throws_away_what_was_kept(tmp_path: Path) -> None:
-    """A checkpoint of round 1 must not lie below old ones of rounds 4 and 5, nor old results count as its own."""
-    list(simulation(Puppet(), rounds=5, folder=tmp_path).run())
-    upto(simulation(FLIU(), rounds=5, folder=tmp_path, resume=False), 1)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-00000", "round-00001"]
-    assert simulation(FLIU(), rounds=5, folder=tmp_path).resumed_from == 1
-
-
-def test_all_checkpoints_damaged(tmp_path: Path) -> None:
-    """The run starts again, says so, and its new checkpoints hold."""
-    upto(simulation(FLIU(), rounds=5, folder=tmp_path), 4)
-    for place in tmp_path.glob("round-*"):
-        flip(place / "state.safetensors")
-    again = simulation(FLIU(), rounds=5, folder=tmp_path)
-    assert len(again.complaints) == 2 and again.resumed_from is None
-    upto(again, 1)
-    third = simulation(FLIU(), rounds=5, folder=tmp_path)
-    assert third.resumed_from == 1 and not third.complaints
-    list(third.run())
-    whole = simulation(FLIU(), rounds=5)
-    list(whole.run())
-    same(traces(third), traces(whole))
-
-
-def test_one_damaged_in_the_middle_of_a_run(tmp_path: Path) -> None:
-    upto(simulation(FLIU(), rounds=5, folder=tmp_path), 4)
-    flip(tmp_path / "round-00004" / "records.json")
-    again = simulation(FLIU(), rounds=5, folder=tmp_path)
-    assert again.resumed_from == 3 and len(again.complaints) == 1
-    list(again.run())
-    whole = simulation(FLIU(), rounds=5)
-    list(whole.run())
-    same(traces(again), traces(whole))
-
-
-def test_the_disk_fills_up_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = checkpoint.save_file
-
-    def fills(tensors: Any, file: Path, n: list[int] = [0]) -> None:  # noqa: B006
-        n[0] += 1
-        if n[0] == 4:
-            raise FULL
-        write(tensors, file)
-
-    monkeypatch.setattr(checkpoint, "save_file", fills)
-    seen = []
-    with pytest.raises(CheckpointError, match="No space left"):
-        for record in simulation(FLIU(), rounds=5, folder=tmp_path).run():
-            seen.append(record.round)
-    assert seen == [0, 1, 2], "a record is yielded once it is kept"
-    last = simulation(FLIU(), rounds=5, folder=tmp_path)
-    assert last.resumed_from == 2
-    list(last.run())
-    whole = simulation(FLIU(), rounds=5)
-    list(whole.run())
-    same(traces(last), traces(whole))
-
-
-def test_a_run_keeps_the_execution_that_it_was_begun_with(tmp_path: Path) -> None:
-    upto(simulation(FLIU(), rounds=3, folder=tmp_path), 1)
-    asked = Execution(device="cpu", way="vmap", chunk=2, threads=1)
-    again = simulation(FLIU(), rounds=3, folder=tmp_path, execution=asked)
-    assert again.resolved.way == "loop"
-    assert again.complaints == ["keeps way loop, as it was begun, not vmap; --no-resume starts again"]
-    assert simulation(FLIU(), rounds=3, folder=tmp_path, execution=Execution()).resolved == again.resolved
-    meta = json.loads((tmp_path / "round-00001" / "meta.json").read_text())
-    assert meta["resolved"] == {
-        "device": "cpu", "way": "loop", "chunk": 1, "threads": 1, "precision": "float64",
-        "torch": torch.__version__, "workers": 1,
-    }  # fmt: skip
-    assert set(load_file(tmp_path / "round-00001" / "state.safetensors")) >= {"central", "theta/values"}
-
-
-def test_another_device_or_version_is_told(tmp_path: Path) -> None:
-    upto(simulation(FLIU(), rounds=3, folder=tmp_path), 1)
-    file = tmp_path / "round-00001" / "meta.json"
-    meta = json.loads(file.read_text())
-    meta["resolved"]["torch"] = "1.0"
-    file.write_text(json.dumps(meta))
-    assert "was begun with PyTorch 1.0" in simulation(FLIU(), rounds=3, folder=tmp_path).complaints[0]
-    meta["resolved"]["device"] = "cuda"
-    file.write_text(json.dumps(meta))
-    with pytest.raises(
-        PflOpsError, match="begun on cuda, here it would go on on cpu; use --device cuda, or --no-resume"
-    ):
-        simulation(FLIU(), rounds=3, folder=tmp_path)
-    del meta["resolved"]["way"]
-    file.write_text(json.dumps(meta))
-    with pytest.raises(PflOpsError, match="another version of pfl-ops"):
-        simulation(FLIU(), rounds=3, folder=tmp_path)
-
-
-def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    list(simulation(FLIU(), rounds=2).run())
     assert list(tmp_path.iterdir()) == []

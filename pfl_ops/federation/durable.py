@@ -1,0 +1,152 @@
+"""Folders on disk that are whole or not there: some JSON, and named tensors in files of moderate size.
+
+    <place>/meta.json              {"about": what the writer says, "parts": {file: digest}, "digest": of these two}
+            state-000.safetensors  tensors
+            state-001.safetensors  more of them, where they are many
+
+A folder is written under a hidden name, synced, and renamed: what bears its name was whole once. Digests show damage.
+Tensors pass through memory one file at a time, whatever their number.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+DRAFT = ".writing-"
+
+
+class Damaged(Exception):
+    """A folder is not as it was written; says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder whose meta.json was found whole.
+
+    Attributes:
+        place: the folder. about: what its writer said.
+        parts: file -> digest, in the order in which they were written.
+        digest: of all of this: two folders with the same digest hold the same.
+        bytes: its size.
+    """
+
+    place: Path
+    about: dict[str, Any]
+    parts: dict[str, str]
+    digest: str
+    bytes: int
+
+    def check(self) -> None:
+        """Compare all files with their digests.
+
+        Raises:
+            Damaged: one is missing, or another than was written.
+        """
+        for name, digest in self.parts.items():
+            try:
+                with (self.place / name).open("rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise Damaged(_why(error, name)) from error
+            if found != digest:
+                raise Damaged(f"{name} does not match its digest")
+
+    def tensors(self) -> Iterator[dict[str, Tensor]]:
+        """The tensors, file by file.
+
+        Raises:
+            Damaged: a file can't be read.
+        """
+        for name in self.parts:
+            try:
+                yield load((self.place / name).read_bytes())
+            except (OSError, SafetensorError) as error:
+                raise Damaged(_why(error, name)) from error
+
+
+def write(place: Path, about: Mapping[str, Any], parts: Iterable[dict[str, Tensor]]) -> Folder:
+    """Write a folder; one that is there already is replaced.
+
+    Args:
+        about: what JSON can hold, with text for keys.
+        parts: the tensors of each file; made one after the other, so that they need never be in memory together.
+    Raises:
+        OSError: the disk is full, or the folder can't be written; what was there before stays.
+    """
+    folder = place.parent
+    draft = folder / f"{DRAFT}{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{DRAFT}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        draft.mkdir()
+        digests: dict[str, str] = {}
+        size = 0
+        for number, tensors in enumerate(parts):
+            data = save(tensors)
+            name = f"state-{number:03d}.safetensors"
+            (draft / name).write_bytes(data)
+            digests[name] = hashlib.sha256(data).hexdigest()
+            size += len(data)
+        kept = {"about": dict(about), "parts": digests}
+        digest = _digest(kept)
+        text = json.dumps({**kept, "digest": digest})
+        (draft / "meta.json").write_text(text, encoding="utf-8")
+        for path in [*draft.iterdir(), draft]:
+            _sync(path)
+        if place.exists():
+            shutil.rmtree(place)
+        draft.rename(place)
+        _sync(folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return Folder(place, kept["about"], digests, digest, size + len(text))
+
+
+def read(place: Path) -> Folder:
+    """What a folder says of itself; its files are not looked at.
+
+    Raises:
+        Damaged: meta.json is missing or damaged.
+    """
+    try:
+        text = (place / "meta.json").read_text(encoding="utf-8")
+        kept = json.loads(text)
+        digest = kept.pop("digest")
+        if _digest(kept) != digest:
+            raise Damaged("meta.json does not match its digest")
+        about, parts = dict(kept["about"]), dict(kept["parts"])
+        size = len(text) + sum((place / name).stat().st_size for name in parts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(_why(error, "meta.json")) from error
+    return Folder(place, about, parts, digest, size)
+
+
+def _digest(kept: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def _why(error: Exception, name: str) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{Path(error.filename or name).name} is missing"
+    why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return f"{name}: {why}".splitlines()[0]
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

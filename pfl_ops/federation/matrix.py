@@ -1,0 +1,112 @@
+"""N rows of one shape, in memory or in a file that has no name."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import torch
+from torch import Tensor
+
+from pfl_ops.errors import PflOpsError
+
+
+class Matrix(Protocol):
+    """Where the rows of all clients are. A row that was never written holds nothing that could be read."""
+
+    def read(self, clients: Tensor) -> Tensor:
+        """A copy of these rows (int64 [C]), [C, ...]."""
+        ...
+
+    def read_into(self, client: int, row: Tensor) -> None:
+        """Copy a row into `row`, which is contiguous."""
+        ...
+
+    def write(self, client: int, row: Tensor) -> None:
+        """Replace a row."""
+        ...
+
+
+class InMemory:
+    """One matrix, whose pages the system hands out when they are first written.
+
+    Args:
+        n: rows. shape, dtype: of a row.
+    Raises:
+        PflOpsError: more than the system would ever give.
+    """
+
+    def __init__(self, n: int, shape: Sequence[int], dtype: torch.dtype) -> None:
+        try:
+            self._values = torch.empty((n, *shape), dtype=dtype, device="cpu")
+        except RuntimeError as error:
+            size = n * torch.Size(shape).numel() * dtype.itemsize / 2**30
+            raise PflOpsError(
+                f"the state of {n} clients, {size:.1f} GiB, is more than this machine's memory; use --state file"
+            ) from error
+
+    def read(self, clients: Tensor) -> Tensor:
+        return self._values[clients]
+
+    def read_into(self, client: int, row: Tensor) -> None:
+        row.copy_(self._values[client])
+
+    def write(self, client: int, row: Tensor) -> None:
+        self._values[client] = row
+
+
+class InFile:
+    """A file without a name, which goes with the process however that ends; it takes the room of the rows written.
+
+    Rows are read and written by position and not mapped: a mapped page that was touched counts as this process's
+    memory until the kernel takes it back, and where the disk is full a write to one is the signal SIGBUS, not an error.
+
+    Args:
+        folder: on which disk; it is made with the first row that is written.
+        shape, dtype: of a row.
+    """
+
+    def __init__(self, folder: Path, shape: Sequence[int], dtype: torch.dtype) -> None:
+        self.folder, self.shape, self.dtype = folder, tuple(shape), dtype
+        self._bytes = torch.Size(shape).numel() * dtype.itemsize
+        self._file: BinaryIO | None = None
+
+    def read(self, clients: Tensor) -> Tensor:
+        rows = torch.empty((len(clients), *self.shape), dtype=self.dtype)
+        for client, row in zip(clients.tolist(), rows, strict=True):
+            self.read_into(client, row)
+        return rows
+
+    def read_into(self, client: int, row: Tensor) -> None:
+        left = _bytes(row)
+        assert self._file is not None, "never written"
+        self._file.seek(client * self._bytes)
+        while left:
+            count = self._file.readinto(left)  # type: ignore[attr-defined]
+            assert count, "never written"
+            left = left[count:]
+
+    def write(self, client: int, row: Tensor) -> None:
+        """Replace a row.
+
+        Raises:
+            PflOpsError: the disk is full.
+        """
+        left = _bytes(row.contiguous())
+        try:
+            if self._file is None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115
+            assert self._file is not None
+            self._file.seek(client * self._bytes)
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise PflOpsError(
+                f"can't keep the clients' state in {self.folder}: {error.strerror or error}; make room (or use --state "
+                "memory), and the same command goes on from the last checkpoint"
+            ) from error
+
+
+def _bytes(row: Tensor) -> memoryview:
+    return memoryview(row.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
