@@ -5,6 +5,7 @@ A trial's process imports this too, and tracks nothing: what only tracking needs
 
 import errno
 import gc
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -45,6 +46,7 @@ class Result:
         experiment: what was run. rounds: one row a round, a column a tracked key.
         final: `final/…` and `best/…` keys. clients: one row a client and stage, of the full last evaluation.
         folder: its checkpoints. complaints: damaged checkpoints that were passed over, and what a resumed run keeps.
+        hints: a line where another precision would have been much faster.
     """
 
     run_id: str | None
@@ -54,6 +56,7 @@ class Result:
     clients: "pd.DataFrame"
     folder: Path
     complaints: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
     data_dir: str | None = field(default=None, repr=False)
 
     def global_model(self) -> "dict[str, Tensor] | None":
@@ -98,17 +101,36 @@ def simulate(
     """
     if sealed and experiment.evaluation.split != "validation":
         raise PflOpsError("a tuning trial is scored on evaluation.split=validation; test data stay closed")
-    part = "" if stages is None else "-" + "-".join(sorted(stages))
-    folder = Home.open(home).checkpoints / (experiment.digest(data_dir) + part)
+    folder = _folder(experiment, home, data_dir, stages)
     simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, stages=stages, final=False)
-    yield from simulation.run()
+    with closing(simulation):
+        yield from simulation.run()
+
+
+def forget(
+    experiment: Experiment,
+    *,
+    home: Path | str | None = None,
+    data_dir: str | None = None,
+    stages: Collection[str] | None = None,
+) -> None:
+    """Remove what `simulate` has kept of a run that nobody will go on with; should somebody, it starts again."""
+    shutil.rmtree(_folder(experiment, home, data_dir, stages), ignore_errors=True)
+
+
+def _folder(
+    experiment: Experiment, home: Path | str | None, data_dir: str | None, stages: Collection[str] | None
+) -> Path:
+    part = "" if stages is None else "-" + "-".join(sorted(stages))
+    return Home.open(home).checkpoints / (experiment.digest(data_dir) + part)
 
 
 def estimate(experiment: Experiment, *, data_dir: str | None = None, execution: Execution | None = None) -> "Estimate":
     """What a run will take, from one measured round of a few clients; writes nothing."""
     from pfl_ops.federation.estimate import estimate as measured
 
-    return measured(experiment.build(data_dir=data_dir, execution=execution))
+    with closing(experiment.build(data_dir=data_dir, execution=execution)) as simulation:
+        return measured(simulation)
 
 
 def run(
@@ -159,7 +181,7 @@ def run(
                 tags={**_tags(experiment, simulation, digest, data_dir), **(tags or {})},
             )
             done = resume and _is_done(store, digest, parent)
-            with _told(tracked):
+            with _told(tracked), closing(simulation):
                 for record in simulation.run():
                     tracked.log([record])
                     if on_record is not None:
@@ -175,9 +197,9 @@ def run(
                 clients=pd.DataFrame(simulation.client_table),
                 folder=folder,
                 complaints=simulation.complaints,
+                hints=simulation.hints,
                 data_dir=data_dir,
             )
-            simulation.close()
             del simulation
             gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
     return result
@@ -247,6 +269,7 @@ def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_di
         "pfl_ops.way": resolved.way,
         "pfl_ops.chunk": str(resolved.chunk),
         "pfl_ops.threads": str(resolved.threads),
+        "pfl_ops.workers": str(resolved.workers),
         "pfl_ops.precision": resolved.precision,
         "pfl_ops.state": simulation.state_place,
     }

@@ -240,6 +240,7 @@ class Fake:
     asked: list[Experiment] = field(default_factory=list)
     given: list[dict[str, Any]] = field(default_factory=list)
     interrupt: bool = False
+    hints: tuple[str, ...] = ()
 
     def run(self, experiment: Experiment, **given: Any) -> Any:
         self.asked.append(experiment)
@@ -254,7 +255,7 @@ class Fake:
         return SimpleNamespace(final=final, run_id=f"id-{experiment.seed}", experiment=experiment, complaints=[])
 
     def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
-        return Estimate(180, 8, 20, experiment.training.rounds, 500, 3)
+        return Estimate(180, 8, 20, experiment.training.rounds, 500, 3, self.hints)
 
 
 @pytest.fixture
@@ -298,6 +299,14 @@ def test_dry_run_only_estimates(fake: Fake) -> None:
     assert result.stdout.startswith("about 3 min 0 s (20 rounds") and result.stdout.endswith(
         "memory 500 MiB, disk 3 MiB\n"
     )
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], []])
+def test_the_estimate_is_followed_by_its_hints(words: list[str], fake: Fake) -> None:
+    fake.hints = ("precision bfloat16 would be faster",)
+    result = cli("run", "fedavg", "--rounds", "2", *words)
+    told = (result.stdout if words else result.stderr).splitlines()
+    assert told[0].startswith("about 3 min 0 s") and told[1] == fake.hints[0]
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(fake: Fake) -> None:

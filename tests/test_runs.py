@@ -146,6 +146,7 @@ def test_what_mlflow_has(result: runs.Result, store: Store, tmp_path: Path) -> N
         "pfl_ops.way": "loop",
         "pfl_ops.chunk": "1",
         "pfl_ops.threads": "1",
+        "pfl_ops.workers": "1",
         "pfl_ops.precision": "float32",
     }
     expected = {"algorithm": "fliu", "dataset": "digits", "model": "linear", **engine}
@@ -314,6 +315,10 @@ def test_a_trials_records(home: Path, store: Store) -> None:
     assert [p.name for p in kept.iterdir()] == ["finished"]
     assert sum(f.stat().st_size for f in kept.rglob("*") if f.is_file()) < 20_000, "scores, and no models"
     assert list(runs.simulate(e, home=home, execution=LOOP, sealed=True, stages={"G", "L1"})) == found
+    runs.forget(e, home=home, stages={"G"})
+    assert kept.exists(), "of other stages"
+    runs.forget(e, home=home, stages={"G", "L1"})
+    assert not kept.exists()
     with pytest.raises(PflOpsError, match="test data stay closed"):
         next(runs.simulate(experiment(), home=home, execution=LOOP, sealed=True))
 

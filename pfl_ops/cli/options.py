@@ -73,7 +73,7 @@ EXECUTION = (
     Flag("device", "device", "NAME", "auto", "Where it computes.", lambda: ("auto", "cpu", "cuda")),
     Flag("way", "way", "NAME", "auto", "One client at a time, or stacked.", lambda: ("auto", "loop", "vmap")),
     Flag("chunk", "chunk", "INT", "timed", "Clients stacked at once (vmap)."),
-    Flag("workers", "workers", "INT", "1", "Processes that share a cohort (loop, CPU)."),
+    Flag("workers", "workers", "INT", "timed", "Processes of one thread that share a cohort (CPU)."),
     Flag("threads", "threads", "INT", "all allowed", "CPU threads."),
     Flag("state", "state", "NAME", "auto", "Where clients' state is.", lambda: ("auto", "memory", "file")),
     Flag("checkpoint-every", "checkpoint_every", "INT", "1", "Rounds between checkpoints."),

@@ -62,10 +62,10 @@ def run(
     from pfl_ops.cli.output import err, out, say
 
     estimate = runs.estimate(experiment, data_dir=data_dir, execution=execution)
+    for told in (str(estimate), *estimate.hints):
+        say(out() if dry_run else err(), told)
     if dry_run:
-        say(out(), str(estimate))
         return
-    say(err(), str(estimate))
 
     split = "val" if experiment.evaluation.split == "validation" else "test"
     results: list[runs.Result] = []

@@ -117,10 +117,10 @@ def tune(
         at_once = min(wanted, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
         whole = duration(estimate.seconds * wanted / at_once)
         text = f"{wanted} trials, {at_once} at once, about {whole} if none is stopped early; each {estimate}"
+    for told in (text, *estimate.hints):
+        say(out() if dry_run else err(), told)
     if dry_run:
-        say(out(), text)
         return
-    say(err(), text)
     try:
         with tuning.Show() as show:
             study = tuning.tune(

@@ -1,5 +1,6 @@
-"""From an experiment's sections to what the engine runs on: the task that a method sees, and the trainer."""
+"""From an experiment's sections to what the engine runs on: the task that a method sees, the trainer, its timing."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -8,13 +9,18 @@ from torch import Tensor, nn
 
 from pfl_ops.data.clients import Clients
 from pfl_ops.federation import cohort
+from pfl_ops.federation.allocator import keep_freed_memory
 from pfl_ops.federation.batch import Length
+from pfl_ops.federation.choose import switch
 from pfl_ops.federation.contract import ClientRows, Method, Net, Task
+from pfl_ops.federation.decide import Work
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.layout import initial_extra
 from pfl_ops.federation.leaves import cross_entropy
 from pfl_ops.federation.optim import Rule
+from pfl_ops.federation.round import Round
 from pfl_ops.federation.settings import Participation, Training
+from pfl_ops.federation.timing import Candidate, Go
 from pfl_ops.federation.train import Trainer
 
 
@@ -57,6 +63,33 @@ def make_trainer(task: Task, feed: Feed, training: Training, stack: int | None, 
         stack: clients stacked at once; None: one at a time.
         draws: the network may draw numbers itself (dropout).
     """
+    keep_freed_memory()
     rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
     length = Length(training.local_epochs, training.local_steps, training.batch_size)
     return Trainer(task, feed, rule, length, stack, bfloat16=training.precision == "bfloat16", draws=draws)
+
+
+def work_of(task: Task, feed: Feed, training: Training) -> Work:
+    """What a run of this training section has to train, as if all clients were of average size."""
+    own = float(feed.sizes.mean())
+    batch = max(min(training.batch_size or own, own), 1.0)
+    a_pass = max(math.ceil(own / batch), 1)
+    steps = training.local_steps or a_pass * (training.local_epochs or 1)
+    return Work(task.cohort_size, training.rounds, task.cohort_size * own * steps / a_pass, batch, steps)
+
+
+def timed_steps(task: Task, feed: Feed, training: Training, candidate: Candidate) -> Go:
+    """Real steps of a candidate on clients of average size; the run itself sees nothing of them."""
+    trainer = make_trainer(
+        task, feed, training.model_copy(update={"precision": candidate.precision}), candidate.stack, draws=False
+    )
+    some = abs(feed.sizes - feed.sizes.mean()).argsort(kind="stable")[: candidate.stack or 1]
+    r = Round(trainer, 0, torch.from_numpy(some.copy()), weighting="uniform", purpose="timing")
+
+    def go(steps: int) -> int:
+        switch(candidate.precision)
+        trainer.meter.clear()
+        r.train(task.initial, steps=steps)
+        return sum(trainer.meter.by_stream.values())
+
+    return go

@@ -1,36 +1,36 @@
-"""Where and how to compute: the device, and one client at a time or stacked, chosen by timing real steps."""
+"""Where and how to compute: the device, one client at a time or stacked, in one process or several."""
 
-import contextlib
-import hashlib
-import json
 import os
-import platform
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 
-from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation import cores, memory, processes
+from pfl_ops.federation.decide import Scope, Work, decide, hint
 from pfl_ops.federation.settings import Execution, Precision
+from pfl_ops.federation.timing import Prepare, Timing, measure, recalled
 
-CHUNKS = (2, 5, 10, 20, 50, 100)
-HOPELESS = 0.5  # a way below this part of the best so far is given up
-PATIENCE = 1.5  # seconds after which no larger stack is tried
-
-Choice: TypeAlias = tuple[Literal["loop", "vmap"], int]
-"""The way, and how many clients are stacked (1 in the loop way)."""
-
-Rate: TypeAlias = Callable[[int | None, float], float]
-"""rate(stack, enough): samples/s of the loop way (None), or of so many stacked clients. Below `enough` a rough number
-will do."""
+WORKER = 300 << 20  # bytes that a worker process takes before its first job, PyTorch itself above all
+OTHERS: Mapping[tuple[str, Precision], tuple[Precision, ...]] = {
+    ("cpu", "float32"): ("bfloat16",),
+    ("cpu", "bfloat16"): ("float32",),
+    ("cuda", "float32"): ("tf32", "bfloat16"),
+    ("cuda", "tf32"): ("bfloat16",),
+    ("cuda", "bfloat16"): ("tf32",),
+}
+"""Precisions that are timed beside the run's own; who asks for float64 wants no other."""
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """An execution with nothing left to choose; results are bit for bit the same only within one of these."""
+    """An execution with nothing left to choose; results are bit for bit the same only within one of these.
+
+    Threads are this process's own: on more of them a kernel adds in another order. Workers have one thread each, so
+    any number of them gives the rows that one process of one thread gives.
+    """
 
     device: str
     way: Literal["loop", "vmap"]
@@ -59,9 +59,14 @@ def device(execution: Execution, precision: Precision) -> torch.device:
     if precision == "tf32" and chosen == "cpu":
         raise PflOpsError("precision 'tf32' needs a CUDA device; on a CPU use float32 or bfloat16")
     if chosen == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        switch(precision)
     return torch.device(chosen)
+
+
+def switch(precision: Precision) -> None:
+    """Set PyTorch's switches for CUDA: cuDNN would use TF32 unasked."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def threads(execution: Execution) -> int:
@@ -71,52 +76,76 @@ def threads(execution: Execution) -> int:
     allowed = os.environ.get("OMP_NUM_THREADS", "")
     if allowed.isdigit() and int(allowed) > 0:
         return int(allowed)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def shared_memory() -> bool:
-    """Whether this system has files without a name, and /proc for other processes to reach them."""
-    return hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
+    return cores.usable()
 
 
 def resolve(
-    execution: Execution, on: torch.device, precision: Precision, *, stackable: bool, cohort: int,
-    shapes: Mapping[str, object], rate: Rate,
-) -> Resolved:  # fmt: skip
-    """Nothing left to choose: as asked for, or by timing a few steps of each way.
+    execution: Execution, on: torch.device, precision: Precision, *, stackable: bool, work: Work,
+    shapes: Mapping[str, object], prepare: Prepare,
+) -> tuple[Resolved, list[str]]:  # fmt: skip
+    """Nothing left to choose: as asked for, or by timing a few steps of each candidate.
 
     Args:
-        on: the device. stackable: whether clients' models can be stacked. cohort: clients a round.
-        shapes: what the speed depends on: layers, batch, optimiser. rate: measures a way.
+        on: the device. stackable: whether clients' models can be stacked. work: what there is to train.
+        shapes: what the speed depends on: layers, optimiser. prepare: makes a candidate ready to be timed.
+    Returns:
+        The execution; and a line where the timing says that another precision would be much faster.
     Raises:
-        PflOpsError: a network that can't be stacked, and vmap asked for; workers where they can't help.
+        PflOpsError: a network that can't be stacked, and vmap asked for; workers where there can be none.
     """
-    way, chunk, workers = execution.way, execution.chunk, execution.workers or 1
-    if workers > 1:
-        if on.type != "cpu" or way == "vmap" or chunk is not None:
-            raise PflOpsError(
-                "workers share a cohort one client at a time, on a CPU: leave out --way vmap, --chunk, cuda"
-            )
-        if not shared_memory():
-            raise PflOpsError("workers need anonymous shared memory (Linux); use --workers 1")
-        return Resolved(on.type, "loop", 1, threads(execution), precision, torch.__version__, min(workers, cohort))
-    if not stackable and way == "vmap":
+    scope = scope_of(execution, on, stackable, work.cohort)
+    choice, hints = scope.settled, []
+    if choice is None:
+        others = OTHERS.get((on.type, precision), ())
+        key = {
+            **shapes, "batch": work.batch, "precision": precision, "torch": torch.__version__,
+            "device": torch.cuda.get_device_name(on) if on.type == "cuda" else "cpu",
+            "lanes": [[lane.threads, lane.stacks] for lane in scope.lanes],
+        }  # fmt: skip
+
+        def timed() -> Timing:
+            before = torch.get_num_threads()
+            try:
+                return measure(prepare, on, scope.lanes, precision, others, batch=work.batch, walk=work.walk)
+            finally:
+                torch.set_num_threads(before)
+                switch(precision)
+
+        timing = recalled(key, timed)
+        choice, line = decide(timing, work, precision, scope), hint(timing, precision)
+        hints = [line] if line else []
+    way: Literal["loop", "vmap"] = "loop" if choice.stack is None else "vmap"
+    found = Resolved(
+        on.type, way, choice.stack or 1, choice.threads, precision, torch.__version__, workers=choice.workers
+    )
+    return found, hints
+
+
+def scope_of(execution: Execution, on: torch.device, stackable: bool, cohort: int) -> Scope:
+    """What is left to choose for cohorts of this size on this device.
+
+    Raises:
+        PflOpsError: what is asked for is not possible.
+    """
+    way, chunk, asked = execution.way, execution.chunk, execution.workers
+    if way == "vmap" and not stackable:
         raise PflOpsError("this network can't be stacked (dropout or recurrent layers); use --way loop")
+    if (asked or 1) > 1 and on.type != "cpu":
+        raise PflOpsError("workers share a cohort on a CPU; leave out --workers, or use --device cpu")
+    if (asked or 1) > 1 and not processes.possible():
+        raise PflOpsError("workers need anonymous shared memory (Linux); use --workers 1")
     if way == "auto" and (not stackable or cohort == 1):
         way = "loop"
     elif way == "auto" and chunk is not None:
         way = "vmap"
-    if way == "vmap" and cohort == 1:
-        chunk = 1
     count = threads(execution)
-    if way == "auto" or (way == "vmap" and chunk is None):
-        key = {
-            **shapes, "precision": precision, "threads": count, "device": on.type, "torch": torch.__version__,
-            "cohort": min(cohort, CHUNKS[-1]), "asked": way,
-        }  # fmt: skip
-        way, chunk = cached(key, lambda: fastest(rate, cohort, loop=way == "auto"))
-    chunk = 1 if way == "loop" or chunk is None else min(chunk, cohort)
-    return Resolved(on.type, way, chunk, count, precision, torch.__version__)
+    chunks = -(-cohort // chunk) if way == "vmap" and chunk is not None else cohort
+    if asked is not None:
+        return Scope(way, chunk, cohort, count, least=min(asked, chunks), most=min(asked, chunks))
+    there = processes.possible() and on.type == "cpu"
+    room = memory.available() // (2 * WORKER)
+    most = max(1, min(count, chunks, room)) if there else 1
+    return Scope(way, chunk, cohort, count, fewer=on.type == "cpu" and execution.threads is None, most=most)
 
 
 def kept(meta: Mapping[str, Any], execution: Execution, on: torch.device) -> tuple[Resolved, list[str]]:
@@ -151,88 +180,3 @@ def kept(meta: Mapping[str, Any], execution: Execution, on: torch.device) -> tup
     if found.torch != torch.__version__:
         lines.append(f"was begun with PyTorch {found.torch}, goes on with {torch.__version__}: last digits may differ")
     return found, lines
-
-
-def cached(key: Mapping[str, object], measure: Callable[[], Choice]) -> Choice:
-    """The way and chunk for `key` (model, shapes) on this machine, from the user's cache folder or measured now.
-
-    What is measured while others keep the machine busy is not kept: it would be wrong for a long time.
-    """
-    machine = {"machine": platform.processor() or platform.machine(), "host": platform.node()}
-    text = json.dumps({**key, **machine}, sort_keys=True)
-    file = cache_folder() / "execution" / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
-    try:
-        there = json.loads(file.read_text(encoding="utf-8"))
-        if there["way"] in ("loop", "vmap") and int(there["chunk"]) >= 1:
-            return there["way"], int(there["chunk"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    way, chunk = measure()
-    if busy():
-        return way, chunk
-    with contextlib.suppress(OSError):  # a cache that can't be written only costs the measurement
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"way": way, "chunk": chunk, "key": dict(key)}), encoding="utf-8")
-        draft.replace(file)
-    return way, chunk
-
-
-def busy() -> bool:
-    """Whether more processes want to run than this machine has cores, by half."""
-    return hasattr(os, "getloadavg") and os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
-
-
-def fastest(rate: Rate, cohort: int, *, loop: bool = True) -> Choice:
-    """The way with the most samples a second.
-
-    Args:
-        rate: measures a way.
-        cohort: clients a round; more are never stacked.
-        loop: whether the loop way is a candidate.
-    Growing stacks are tried until two of them have lost speed, one is far behind, or patience ends.
-    """
-    start = time.perf_counter()
-    alone = rate(None, 0.0) if loop else 0.0
-    best: tuple[float, int] = (0.0, 1)
-    losses = 0
-    for chunk in [*(c for c in CHUNKS if c < cohort), *([cohort] if 1 < cohort <= CHUNKS[-1] else [])]:
-        enough = HOPELESS * max(alone, best[0])
-        now = rate(chunk, enough)
-        losses += now < 0.85 * best[0]
-        if now > best[0]:
-            best = (now, chunk)
-        if now < enough or losses == 2 or time.perf_counter() - start > PATIENCE:
-            break
-    return ("vmap", best[1]) if best[0] > alone or not loop else ("loop", 1)
-
-
-def stopwatch(run: Callable[[int], int], on: torch.device, enough: float = 0.0, seconds: float = 0.08) -> float:
-    """Samples per second of `run(steps)`, which returns how many samples it saw.
-
-    One step warms up; where that and a second one stay far below `enough`, theirs is the answer. Else three steps (one
-    where they are slow), again and again for about `seconds`, the fastest of which counts. Not enough memory: 0.
-    """
-
-    def once(steps: int) -> tuple[float, float]:
-        start = time.perf_counter()
-        seen = run(steps)
-        if on.type == "cuda":
-            torch.cuda.synchronize()
-        took = max(time.perf_counter() - start, 1e-9)
-        return seen / took, took
-
-    try:
-        rough, first = once(1)
-        if rough < enough:  # the first step also pays for what is made once
-            rough = max(rough, once(1)[0])
-        if rough < 0.7 * enough:
-            return rough
-        best, spent = 0.0, 0.0
-        while spent < seconds:
-            rate, took = once(3 if first < seconds else 1)
-            best, spent = max(best, rate), spent + took
-        return best
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        return 0.0

@@ -95,7 +95,7 @@ def decide(timing: Timing, work: Work, precision: Precision, scope: Scope) -> Ch
         promised = work.rounds * (work.samples / max(promises[shared], 1e-9) + A_JOB)
         if seconds >= GAIN * promised:
             return _shared(shared, work, scope)
-    return Choice(best.stack, best.threads)
+    return Choice(best.stack, best.threads if scope.fewer else scope.threads)
 
 
 def together(rate: float, stack: int | None, work: Work, scope: Scope, scaling: float) -> float:

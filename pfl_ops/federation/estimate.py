@@ -3,21 +3,22 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
-from pfl_ops.federation import snapshot
-from pfl_ops.federation.contract import ClientRows, Models, Stages
+from pfl_ops.federation import choose, snapshot
+from pfl_ops.federation.contract import ClientRows, Models, Stages, Update
 from pfl_ops.federation.evaluate import Scores
 from pfl_ops.federation.round import Round
-from pfl_ops.federation.simulate import Simulation
+from pfl_ops.federation.simulate import Simulation, commit
 from pfl_ops.federation.stages import made
 
 T = TypeVar("T")
 
 LIBRARIES_MIB = 750  # the interpreter with PyTorch and MLflow, before any model
+WORKER_MIB = choose.WORKER / 2**20
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Estimate:
 
     Attributes:
         seconds: of the whole run. train_seconds: of training in one round. eval_seconds: of all evaluation.
-        rounds: T. memory_mib, disk_mib: MiB at the peak.
+        rounds: T. memory_mib, disk_mib: MiB at the peak, of all processes together.
+        hints: what else the user may want to know before it starts.
     """
 
     seconds: float
@@ -35,6 +37,7 @@ class Estimate:
     rounds: int
     memory_mib: float
     disk_mib: float
+    hints: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         each = "round of" if self.rounds == 1 else "rounds of"
@@ -67,14 +70,16 @@ def estimate(simulation: Simulation) -> Estimate:
     """
     sizes, task, rounds = simulation.feed.sizes, simulation.task, simulation.training.rounds
     cohort, s = task.cohort_size, simulation.state
-    few = min(simulation.resolved.chunk, cohort)
+    workers = simulation.resolved.workers
+    few = min(simulation.scorer.stack, cohort)
+    simulation.start()
     average = torch.from_numpy(abs(sizes - sizes.mean()).argsort(kind="stable")[:few].copy())
     r = simulation.round_at(0, average, "estimate")
-    seconds, (_, stages) = _timed(lambda: simulation.method.round(s, r))
+    seconds, (update, stages) = _timed(lambda: simulation.method.round(s, r))
     a_client = seconds * sizes.mean() / max(float(sizes[r.cohort.numpy()].sum()), 1.0)
     train = a_client * cohort
 
-    evaluation = _evaluation(simulation, r, stages, a_client)
+    evaluation = _evaluation(simulation, r, update, stages, a_client)
     p = task.initial.numel() * task.initial.element_size() / 2**20
     drawn = min(len(sizes), cohort * rounds)
     rows = {name: v.row_bytes / 2**20 * drawn for name, v in s.items() if isinstance(v, ClientRows)}
@@ -89,11 +94,15 @@ def estimate(simulation: Simulation) -> Estimate:
         l1 = simulation.method.personal(s, r)
         tracked = p * (2 + (len(sizes) if l1 is not None and l1.clients is not None else 0))
     disk = max(3 * state, state + tracked) + in_file  # a base, deltas as large, and the next base; then the models
-    return Estimate(rounds * train + evaluation, train, evaluation, rounds, memory, disk)
+    if workers > 1:
+        memory += workers * WORKER_MIB + data  # theirs is a copy, which they share
+    return Estimate(
+        rounds * train + evaluation, train, evaluation, rounds, memory, disk, hints=tuple(simulation.hints)
+    )
 
 
-def _evaluation(simulation: Simulation, r: Round, stages: Stages, a_client: float) -> float:
-    """Seconds of all evaluation: what a stage's models cost to get, and each answer of theirs."""
+def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages, a_client: float) -> float:
+    """Seconds of all evaluation: what a stage's models cost to get, and each answer of theirs; none answers twice."""
     e, rounds, scorer, cohort = simulation.evaluation, simulation.training.rounds, simulation.scorer, len(r.cohort)
     scored = len(scorer.clients)
     found: dict[str, Models | None] = {}
@@ -113,9 +122,9 @@ def _evaluation(simulation: Simulation, r: Round, stages: Stages, a_client: floa
         return 0.0
     some = next((m for m in models.values() if m.clients is not None), next(iter(models.values())))
 
-    # a copy each time: a shared model that was just asked would not be asked again
     def ask() -> Scores:
-        return scorer.score([replace(some, params=some.params.clone())], pooled=True)
+        scorer.forget()
+        return scorer.score([some], pooled=True)
 
     an_answer = _timed(ask)[0] / scorer.answers([some])
 
@@ -130,12 +139,25 @@ def _evaluation(simulation: Simulation, r: Round, stages: Stages, a_client: floa
         if m.clients is None:
             total += an_answer * (evaluated * min(own + subset, everything) + simulation.with_final * everything)
             continue
-        total += evaluated * share * (an_answer * own + getting[stage] * scored)
-        total += pooled * share * an_answer * scored * subset
+        total += evaluated * share * getting[stage] * scored
         if simulation.with_final:
-            total += an_answer * (own + scored * everything) + getting[stage] * scored
+            total += getting[stage] * scored
             total += (1 - share) * scored * a_client if isinstance(stages.get(stage), Models) else 0.0
+        if stage == "L2" and _same_as_l1(simulation, r, update, m):
+            continue
+        total += share * an_answer * (evaluated * own + pooled * scored * subset)
+        if simulation.with_final:
+            still = 1 - share if subset == everything else 1.0  # who was not asked the same a moment before
+            total += still * an_answer * (own + scored * everything)
     return total
+
+
+def _same_as_l1(simulation: Simulation, r: Round, update: Update, l2: Models) -> bool:
+    """Whether a client's models of both stages are one, once the round is over."""
+    after = simulation.method.init(simulation.task)
+    commit(after, update)
+    l1 = simulation.method.personal(after, r)
+    return l1 is not None and l1.params.shape == l2.params.shape and torch.equal(l1.params, l2.params)
 
 
 def _timed(run: Callable[[], T]) -> tuple[float, T]:

@@ -79,7 +79,7 @@ class Execution(Section):
     device: Device = Field("auto", description="auto: CUDA if there is one")
     way: Way = Field("auto", description="one client at a time, or stacked; auto: the fastest when timed")
     chunk: int | None = Field(None, ge=1, description="clients stacked at once (vmap); none: timed")
-    workers: int | None = Field(None, ge=1, description="processes that share a cohort (loop, CPU); none: one")
+    workers: int | None = Field(None, ge=1, description="processes that share a cohort (CPU); none: timed")
     threads: int | None = Field(None, ge=1, description="CPU threads; none: all that this process may use")
     state: StatePlace = Field("auto", description="where clients' rows are; auto: memory, unless they may outgrow it")
     checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints")

@@ -18,7 +18,7 @@ from pfl_ops import metrics
 from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import choose, cohort, finish
-from pfl_ops.federation.build import make_task, make_trainer
+from pfl_ops.federation.build import make_task, make_trainer, timed_steps, work_of
 from pfl_ops.federation.checkpoint import Checkpoint, Checkpoints, Record, Results
 from pfl_ops.federation.contract import ClientRows, Method, Models, Rows, State, Update
 from pfl_ops.federation.evaluate import Scorer, Scores
@@ -28,7 +28,7 @@ from pfl_ops.federation.round import Round
 from pfl_ops.federation.rows import RowStore
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
 from pfl_ops.federation.stages import StageScores, keys, made, repeatable
-from pfl_ops.federation.workers import PooledTrainer
+from pfl_ops.federation.workers import PooledScorer, PooledTrainer
 
 
 class Simulation:
@@ -50,6 +50,7 @@ class Simulation:
         records: one for the start and one a round, those of the checkpoint included.
         final: `final/…` and `best/…` keys, once the run is over. client_table: column -> values of that evaluation.
         complaints: lines about damaged checkpoints that were passed over, and about what a resumed run keeps.
+        hints: a line where another precision would be much faster here.
         resolved: the execution with nothing left open. state: what the method keeps.
         resumed_from: the round of the checkpoint that it goes on from; None: it starts.
     """
@@ -87,13 +88,16 @@ class Simulation:
             RowStore(self.execution.state, folder),
         )  # fmt: skip
         self._probabilities = cohort.probabilities(participation, self.task.n_clients, seed)
+        self.hints: list[str] = []
         self.resolved = self._resolve(found, stackable)
         torch.set_num_threads(self.resolved.threads)
         self.trainer = make_trainer(self.task, self.feed, training, self.resolved.stack, draws=not stackable)
+        held = Feed(clients.held, clients.mean, clients.std, self._device, dtype)
         if self.resolved.workers > 1:
             self.trainer = PooledTrainer(self.trainer, self.resolved.workers)
-        held = Feed(clients.held, clients.mean, clients.std, self._device, dtype)
-        self.scorer = Scorer(self.trainer, clients.held, held, evaluation, seed)
+            self.scorer: Scorer = PooledScorer(self.trainer, clients.held, held, evaluation, seed)
+        else:
+            self.scorer = Scorer(self.trainer, clients.held, held, evaluation, seed)
         row = self.task.initial
         self._scores = StageScores(
             method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size()
@@ -122,6 +126,11 @@ class Simulation:
             self._keep(record)
             yield record
         self._finish()
+
+    def start(self) -> None:
+        """Start the worker processes, if there are to be any; else the first round does."""
+        if isinstance(self.trainer, PooledTrainer):
+            self.trainer.start()
 
     def close(self) -> None:
         """End the worker processes, if there are any."""
@@ -261,34 +270,18 @@ class Simulation:
     # -- where and how ------------------------------------------------------------------------------------------------
 
     def _resolve(self, found: Checkpoint | None, stackable: bool) -> choose.Resolved:
-        """As the checkpoint has it, as asked for, or by timing a few steps of each way."""
+        """As the checkpoint has it, as asked for, or by timing a few steps of each candidate."""
         if found is not None:
             resolved, lines = choose.kept(found.meta, self.execution, self._device)
             self.complaints += lines
             return resolved
-        torch.set_num_threads(choose.threads(self.execution))
-        shapes = {
-            "layout": [b.stored for b in self.task.layout.blocks],
-            "batch": self.training.batch_size,
-            "optimiser": self.training.optimiser,
-        }
-        return choose.resolve(
+        resolved, self.hints = choose.resolve(
             self.execution, self._device, self.training.precision, stackable=stackable,
-            cohort=self.task.cohort_size, shapes=shapes, rate=self._rate,
+            work=work_of(self.task, self.feed, self.training),
+            shapes={"layout": [b.stored for b in self.task.layout.blocks], "optimiser": self.training.optimiser},
+            prepare=lambda candidate: timed_steps(self.task, self.feed, self.training, candidate),
         )  # fmt: skip
-
-    def _rate(self, stack: int | None, enough: float) -> float:
-        """Samples per second of a few real steps."""
-        trainer = make_trainer(self.task, self.feed, self.training, stack, draws=False)
-        some = torch.arange(min(stack or 2, self.task.n_clients))
-        r = Round(trainer, 0, some, weighting="uniform", purpose="timing")
-
-        def run(steps: int) -> int:
-            trainer.meter.clear()
-            r.train(self.task.initial, steps=steps)
-            return sum(trainer.meter.by_stream.values())
-
-        return choose.stopwatch(run, self._device, enough)
+        return resolved
 
 
 def commit(s: State, update: Update) -> None:

@@ -1,212 +1,47 @@
-"""Which way is taken: by asking, by a fake stopwatch whose readings are known, by the cache; and precision switches."""
+"""What is taken: as asked for, or as timed on a machine whose rates are known; and precision switches."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fake_machine import Machine
 from little import network, simulation
 
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import choose
+from pfl_ops.federation import choose, timing
 from pfl_ops.federation.choose import Resolved
-from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.decide import Work
+from pfl_ops.federation.settings import Execution, Precision
 
 CPU = torch.device("cpu")
-
-
-class Rates:
-    """A stopwatch with known readings, that notes what it was asked for."""
-
-    def __init__(self, loop: float, stacks: dict[int, float]) -> None:
-        self.loop, self.stacks = loop, stacks
-        self.asked: list[int | None] = []
-
-    def __call__(self, stack: int | None, enough: float) -> float:
-        self.asked.append(stack)
-        return self.loop if stack is None else self.stacks[stack]
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(choose, "busy", lambda: False)
+    monkeypatch.setattr(timing, "_here", {})
+    monkeypatch.setattr(timing.cores, "busy", lambda: False)
+    monkeypatch.setattr(timing, "UNDISTURBED", 0.0)
     return tmp_path / "cache" / "execution"
-
-
-# -- the fastest -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("loop", "stacks", "cohort", "expected", "asked"),
-    [
-        (
-            62,
-            {2: 80, 5: 150, 10: 173, 20: 170},
-            20,
-            ("vmap", 10),
-            [None, 2, 5, 10, 20],
-        ),  # growth ends: the best of them
-        (
-            62,
-            {2: 80, 5: 150, 10: 170, 20: 173, 50: 80},
-            100,
-            ("vmap", 20),
-            [None, 2, 5, 10, 20, 50],
-        ),  # far behind: stop
-        (62, {2: 150, 5: 120, 10: 170, 20: 140}, 100, ("vmap", 10), [None, 2, 5, 10, 20]),  # one loss may be noise
-        (100, {2: 20}, 50, ("loop", 1), [None, 2]),  # hopeless: given up at once
-        (100, {2: 60, 5: 90, 10: 99, 20: 98}, 20, ("loop", 1), [None, 2, 5, 10, 20]),  # near, and never faster
-        (100, {2: 60, 3: 101}, 3, ("vmap", 3), [None, 2, 3]),  # never more than the cohort
-        (100, {2: 101}, 2, ("vmap", 2), [None, 2]),
-        (100, {2: 110, 5: 120, 10: 130, 20: 140, 50: 150, 100: 160}, 500, ("vmap", 100), [None, 2, 5, 10, 20, 50, 100]),
-        (100, {}, 1, ("loop", 1), [None]),
-    ],
-)
-def test_the_fastest(
-    loop: float, stacks: dict[int, float], cohort: int, expected: Any, asked: list[int | None]
-) -> None:
-    rates = Rates(loop, stacks)
-    assert choose.fastest(rates, cohort) == expected
-    assert rates.asked == asked
-
-
-def test_the_best_stack_where_the_loop_is_no_candidate() -> None:
-    rates = Rates(1000, {2: 3, 5: 4, 10: 2})
-    assert choose.fastest(rates, 10, loop=False) == ("vmap", 5)
-    assert rates.asked == [2, 5, 10]
-    assert choose.fastest(Rates(1000, {2: 0, 5: 0}), 5, loop=False) == ("vmap", 1)  # none fits into memory
-
-
-def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two seconds a reading: after the first stack no other is tried."""
-    clock, rates = Clock(monkeypatch), Rates(100, {2: 150, 5: 500})
-
-    def slow(stack: int | None, enough: float) -> float:
-        clock.now += 2
-        return rates(stack, enough)
-
-    assert choose.fastest(slow, 20) == ("vmap", 2)
-    assert rates.asked == [None, 2]
-
-
-class Clock:
-    """Time that passes only where it is told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        monkeypatch.setattr("pfl_ops.federation.choose.time.perf_counter", lambda: self.now)
-
-
-@pytest.mark.parametrize(
-    ("a_step", "enough", "calls", "rate"),
-    [
-        (0.01, 0.0, [1, 3, 3, 3], 1000),  # 0.03 s a go, until 0.08 s are over
-        (0.5, 0.0, [1, 1], 20),  # slow: one step more
-        (0.5, 200.0, [1, 1], 20),  # hopeless: two steps and no more
-        (0.01, 900.0, [1, 3, 3, 3], 1000),
-    ],
-)
-def test_the_stopwatch(
-    a_step: float, enough: float, calls: list[int], rate: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, seen = Clock(monkeypatch), []
-
-    def run(steps: int) -> int:
-        seen.append(steps)
-        clock.now += steps * a_step
-        return 10 * steps
-
-    assert choose.stopwatch(run, CPU, enough) == pytest.approx(rate)
-    assert seen == calls
-
-
-def test_a_slow_first_step_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, steps_taken = Clock(monkeypatch), []
-
-    def run(steps: int) -> int:
-        clock.now += 5.0 if not steps_taken else 0.01 * steps
-        steps_taken.append(steps)
-        return 10 * steps
-
-    assert choose.stopwatch(run, CPU, enough=900) == pytest.approx(1000)
-
-
-def test_not_enough_memory_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(steps: int) -> int:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    assert choose.stopwatch(run, CPU) == 0.0
-
-
-# -- the cache ---------------------------------------------------------------------------------------------------------
-
-
-def test_measured_once_for_the_same_key(cache: Path) -> None:
-    calls = []
-
-    def measure() -> choose.Choice:
-        calls.append(1)
-        return "vmap", 20
-
-    assert choose.cached({"batch": 50}, measure) == ("vmap", 20) == choose.cached({"batch": 50}, measure)
-    assert len(calls) == 1 and len(list(cache.iterdir())) == 1
-    assert json.loads(next(cache.iterdir()).read_text())["key"] == {"batch": 50}
-    choose.cached({"batch": 10}, measure)
-    assert len(calls) == 2
-
-
-def test_nothing_is_kept_that_a_busy_machine_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "busy", lambda: True)
-    assert choose.cached({"a": 1}, lambda: ("vmap", 5)) == ("vmap", 5)
-    assert not cache.exists()
-    monkeypatch.setattr(choose, "busy", lambda: False)
-    assert choose.cached({"a": 1}, lambda: ("loop", 1)) == ("loop", 1)
-    monkeypatch.setattr(choose, "busy", lambda: True)
-    assert choose.cached({"a": 1}, lambda: ("vmap", 5)) == ("loop", 1), "what was kept before counts"
-
-
-@pytest.mark.parametrize(("load", "cores", "expected"), [(2.9, 2, False), (3.1, 2, True), (9.0, 16, False)])
-def test_busy(load: float, cores: int, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    assert choose.busy() == expected
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b'{"way": "loop"}', b'{"way": "both", "chunk": 1}',
-                b'{"way": "vmap", "chunk": 0}', b'{"way": "vmap", "chunk": null}',
-                b'{"way": "vmap", "chunk": "many"}', b"\xff\xfe"]
-)  # fmt: skip
-def test_a_damaged_entry_is_measured_again_and_mended(content: bytes, cache: Path) -> None:
-    choose.cached({"a": 1}, lambda: ("loop", 1))
-    file = next(cache.iterdir())
-    file.write_bytes(content)
-    assert choose.cached({"a": 1}, lambda: ("vmap", 5)) == ("vmap", 5)
-    assert choose.cached({"a": 1}, lambda: pytest.fail("measured again")) == ("vmap", 5)  # type: ignore[arg-type,return-value]
-
-
-def test_a_cache_that_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "file"))
-    assert choose.cached({"a": 1}, lambda: ("vmap", 5)) == ("vmap", 5)
 
 
 # -- resolving ---------------------------------------------------------------------------------------------------------
 
+FAST = {None: 1e4, 2: 2e4, 5: 5e4, 10: 6e4}
+TWO = {(size, threads): rate * (1 + 0.2 * (threads - 1)) for size, rate in FAST.items() for threads in (1, 2)}
 
-def resolved(rates: Rates, *, stackable: bool = True, cohort: int = 10, **asked: Any) -> Resolved:
+
+def resolved(
+    machine: Machine, *, stackable: bool = True, cohort: int = 10, rounds: int = 1, precision: Precision = "float32",
+    **asked: Any,
+) -> tuple[Resolved, list[str]]:  # fmt: skip
     return choose.resolve(
-        Execution(device="cpu", threads=1, **asked), CPU, "float32", stackable=stackable, cohort=cohort, shapes={},
-        rate=rates,
+        Execution(device="cpu", **{"threads": 1, **asked}), CPU, precision, stackable=stackable,
+        work=Work(cohort, rounds, samples=600.0 * cohort, batch=50, walk=12), shapes={}, prepare=machine.prepare,
     )  # fmt: skip
-
-
-FAST = {2: 200.0, 5: 500.0, 10: 900.0}
 
 
 @pytest.mark.parametrize(
@@ -224,52 +59,183 @@ FAST = {2: 200.0, 5: 500.0, 10: 900.0}
         ({"way": "vmap"}, {"cohort": 1}, "vmap", 1, False),
     ],
 )
-def test_as_asked_or_as_timed(asked: Any, rest: Any, way: str, chunk: int, timed: bool) -> None:
-    rates = Rates(100, FAST)
-    found = resolved(rates, **asked, **rest)
-    assert (found.way, found.chunk, found.device, found.threads) == (way, chunk, "cpu", 1)
-    assert bool(rates.asked) == timed
+def test_as_asked_or_as_timed(
+    asked: Any, rest: Any, way: str, chunk: int, timed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(FAST).use(monkeypatch)
+    found, hints = resolved(machine, **asked, **rest)
+    assert (found.way, found.chunk, found.device, found.threads, found.workers) == (way, chunk, "cpu", 1, 1)
+    assert bool(machine.asked) == timed and not hints
     assert found.stack == (None if way == "loop" else chunk)
     assert found.torch == torch.__version__ and found.precision == "float32"
 
 
-def test_asking_for_vmap_alone_does_not_time_the_loop_nor_share_its_entry() -> None:
-    rates = Rates(5000, FAST)
-    assert resolved(rates, way="vmap").way == "vmap"
-    assert None not in rates.asked
-    assert resolved(rates).way == "loop"
+@pytest.mark.parametrize(
+    ("asked", "rounds", "expected", "timed"),
+    [
+        ({}, 100, ("vmap", 10, 1), True),  # eight seconds of training
+        ({}, 100_000, ("vmap", 5, 2), True),
+        ({"way": "loop"}, 100_000, ("loop", 1, 2), True),
+        ({"way": "loop"}, 50, ("loop", 1, 1), True),
+        ({"workers": 1}, 100_000, ("vmap", 10, 1), True),
+        ({"workers": 2}, 1, ("vmap", 5, 2), True),
+        ({"workers": 2, "way": "loop"}, 1, ("loop", 1, 2), False),
+        ({"workers": 4, "chunk": 4}, 1, ("vmap", 4, 3), False),  # there are three chunks
+        ({"workers": 40, "way": "loop"}, 1, ("loop", 1, 10), False),
+        ({"workers": 1, "way": "loop"}, 1, ("loop", 1, 1), False),
+        ({"threads": 1, "workers": 2, "way": "loop"}, 1, ("loop", 1, 2), False),
+    ],
+)
+def test_workers_as_asked_or_as_timed(
+    asked: dict[str, Any], rounds: int, expected: Any, timed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads: 1.2 times one. Two processes: twice, where the run is long enough for them."""
+    machine = Machine(TWO).use(monkeypatch)
+    found, _ = resolved(machine, rounds=rounds, **{"threads": 2, **asked})
+    assert (found.way, found.chunk, found.workers) == expected
+    assert found.threads == asked.get("threads", 2), "of this process, workers or not"
+    assert bool(machine.asked) == timed
+
+
+@pytest.mark.parametrize(("available", "workers"), [(10 << 30, 2), (1 << 30, 1)])
+def test_workers_need_memory(available: int, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(TWO).use(monkeypatch)
+    monkeypatch.setattr(choose.memory, "available", lambda: available)
+    assert resolved(machine, rounds=100_000, threads=2)[0].workers == workers
+
+
+def test_the_length_of_a_run_is_no_part_of_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(TWO).use(monkeypatch)
+    assert resolved(machine, rounds=1, threads=2)[0].workers == 1
+    machine.asked.clear()
+    assert resolved(machine, rounds=100_000, threads=2)[0].workers == 2
+    assert not machine.asked
+
+
+def test_where_threads_are_open_one_may_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes keep the cores busy: a step of two threads waits for the slower one."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    crowded = {key: rate / (50 if key[1] == 2 else 1) for key, rate in TWO.items()}
+    machine = Machine(crowded).use(monkeypatch)
+    assert resolved(machine, threads=None)[0].threads == 1
+    assert resolved(machine, threads=2)[0].threads == 2
+
+
+def test_asking_for_vmap_alone_does_not_time_the_loop_nor_share_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine({**FAST, None: 5e6}).use(monkeypatch)
+    assert resolved(machine, way="vmap")[0].way == "vmap"
+    assert (None, 1) not in machine.asked
+    assert resolved(machine)[0].way == "loop"
+
+
+@pytest.mark.parametrize(
+    ("precision", "bfloat16", "line"),
+    [
+        ("float32", 2.0, "precision bfloat16 would train about 2.0 times as fast here"),
+        ("float32", 1.2, None),
+        ("bfloat16", 0.25, "precision float32 would train about 4.0 times as fast here"),
+        ("float64", 2.0, None),
+    ],
+)
+def test_a_line_where_another_precision_is_much_faster(
+    precision: Precision, bfloat16: float, line: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the timing is that of an earlier run."""
+    machine = Machine(FAST, bfloat16=bfloat16).use(monkeypatch)
+    for _ in range(2):
+        found, hints = resolved(machine, precision=precision)
+        assert found.precision == precision, "it is the user's choice"
+        assert [hint[: len(line or "")] for hint in hints] == ([line] if line else [])
+        monkeypatch.setattr(timing, "_here", {})
+    assert len(machine.asked) == len(set(machine.readings))
 
 
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose.threads(Execution(threads=3)) == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert choose.threads(Execution()) == 5
+    monkeypatch.setattr(choose.cores, "usable", lambda: 7)
     for other in ("", "0", "many", "-1"):
         monkeypatch.setenv("OMP_NUM_THREADS", other)
-        assert choose.threads(Execution()) == len(os.sched_getaffinity(0))
+        assert choose.threads(Execution()) == 7
 
 
-def test_a_simulation_chooses_by_real_steps_and_keeps_to_it(cache: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "rest", "line"),
+    [
+        ({"way": "vmap"}, {"stackable": False}, "can't be stacked .dropout or recurrent layers.; use --way loop"),
+        ({"workers": 2}, {"on": torch.device("cuda")}, "workers share a cohort on a CPU; leave out --workers"),
+        ({"workers": 2}, {"system": False}, "need anonymous shared memory .Linux.; use --workers 1"),
+    ],
+)
+def test_what_is_refused(
+    asked: dict[str, Any], rest: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose.processes, "possible", lambda: rest.get("system", True))
+    with pytest.raises(PflOpsError, match=line):
+        choose.scope_of(Execution.model_validate(asked), rest.get("on", CPU), rest.get("stackable", True), 10)
+
+
+def test_other_systems_have_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose.processes, "possible", lambda: False)
+    assert choose.scope_of(Execution(threads=8), CPU, True, 10).most == 1
+    assert choose.scope_of(Execution(threads=8), torch.device("cuda"), True, 10).most == 1
+
+
+# -- in a simulation ---------------------------------------------------------------------------------------------------
+
+
+def test_a_simulation_chooses_by_real_steps_and_keeps_to_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves its mark in the cache, and a second one reads it."""
     auto = Execution(device="cpu", threads=1)
     first = simulation(FedAvg(), execution=auto)
     assert first.resolved.way in ("loop", "vmap") and len(list(cache.iterdir())) == 1
-    file = next(cache.iterdir())
-    file.write_text(json.dumps({"way": "vmap", "chunk": 2}))
+    [file] = cache.iterdir()
+    kept = json.loads(file.read_text())
+    assert {entry["stack"] for entry in kept["rates"]} >= {None, 2} and all(e["rate"] > 0 for e in kept["rates"])
+    kept["rates"] = [{"stack": 2, "threads": 1, "precision": "float64", "rate": 1.0}]
+    file.write_text(json.dumps(kept))
     second = simulation(FedAvg(), execution=auto)
     assert (second.resolved.way, second.resolved.chunk) == ("vmap", 2)
     other = simulation(FedAvg(), execution=auto, net=network(), training={"batch_size": 2})
     assert len(list(cache.iterdir())) == 2, f"another batch size is another key ({other.resolved})"
 
 
-def test_timing_leaves_no_trace(cache: Path) -> None:
+def test_timing_leaves_no_trace() -> None:
     """The state, the meter and the draws of a run that had to choose are those of one that had not."""
+    threads = torch.get_num_threads()
     auto = simulation(FedAvg(), rounds=1, execution=Execution(device="cpu", threads=1))
     told = simulation(FedAvg(), rounds=1, execution=Execution(
-        device="cpu", threads=1, way=auto.resolved.way, chunk=auto.resolved.chunk))  # fmt: skip
+        device="cpu", threads=1, way=auto.resolved.way, chunk=auto.resolved.stack))  # fmt: skip
     losses = [list(sim.run())[1].metrics["train/loss"] for sim in (auto, told)]
     assert losses[0] == losses[1]
     assert torch.equal(auto.state["central"], told.state["central"])
+    torch.set_num_threads(threads)
+
+
+def test_hints_reach_the_simulation_and_its_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pfl_ops.federation.estimate import estimate
+
+    monkeypatch.setattr(choose, "hint", lambda timing, precision: f"not {precision}")
+    timed = simulation(FedAvg(), execution=Execution(device="cpu", threads=1))
+    assert timed.hints == ["not float64"] and estimate(timed).hints == ("not float64",)
+    assert simulation(FedAvg()).hints == [], "nothing was timed"
+
+
+@pytest.mark.parametrize(
+    ("execution", "lines"),
+    [
+        ({}, []),
+        ({"workers": 3, "threads": 2, "way": "vmap", "chunk": 4}, []),
+        ({"workers": 1}, ["keeps workers 3, as it was begun, not 1; --no-resume starts again"]),
+        ({"way": "loop", "chunk": 5}, ["keeps way vmap, as it was begun, not loop; --no-resume starts again",
+                                       "keeps chunk 4, as it was begun, not 5; --no-resume starts again"]),
+    ],
+)  # fmt: skip
+def test_a_resumed_run_keeps_its_execution(execution: dict[str, Any], lines: list[str]) -> None:
+    begun = Resolved("cpu", "vmap", 4, 2, "float32", torch.__version__, workers=3)
+    meta = {"resolved": json.loads(json.dumps(begun.__dict__))}
+    assert choose.kept(meta, Execution.model_validate(execution), CPU) == (begun, lines)
 
 
 # -- devices and precision ---------------------------------------------------------------------------------------------

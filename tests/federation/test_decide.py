@@ -46,6 +46,7 @@ CROWDED: Rates = {(None, 2): 783, (None, 1): 76e3, (10, 1): 331e3, (20, 2): 13e3
         (LINEAR, 2.0, 100, {"fewer": True}, Choice(20, 2, 1)),
         ({(None, 2): 1.1e5, (None, 1): 1.2e5}, 2.0, 100, {"fewer": True}, Choice(None, 2, 1)),  # a tie, nearly
         ({(None, 1): 5.0}, 1.0, 1, {"fewer": True}, Choice(None, 1, 1)),  # there was no time for more
+        ({(None, 1): 5.0}, 1.0, 1, {}, Choice(None, 2, 1)),
         ({(None, 1): 5.0}, 1.0, 1, {"threads": 1, "most": 1}, Choice(None, 1, 1)),
     ],
 )

@@ -13,7 +13,9 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation import snapshot
+from pfl_ops.federation.contract import Models
 from pfl_ops.federation.estimate import Estimate, duration, estimate, size
+from pfl_ops.federation.evaluate import Scorer
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.simulate import Simulation
@@ -32,7 +34,14 @@ class Clock:
             self.now += samples.numel() * (1e-3 if torch.is_grad_enabled() else 1e-3 / 3)
             return batch(feed, samples)
 
+        scores = Scorer._scores
+
+        def asked(scorer: Scorer, models: Models, x: torch.Tensor) -> torch.Tensor:
+            self.now += (len(models.params) - len(x)) * x.shape[1] * 1e-3 / 3  # models that share their samples
+            return scores(scorer, models, x)
+
         monkeypatch.setattr(Feed, "batch", counted)
+        monkeypatch.setattr(Scorer, "_scores", asked)
         monkeypatch.setattr("time.perf_counter", lambda: self.now)
 
 

@@ -1,37 +1,43 @@
 """Worker processes: who computes a client makes no difference, and a worker's misfortune is told in one line."""
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from pfl_ops.algorithms.local import Local
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
-from pfl_ops.federation.contract import ClientRows
-from pfl_ops.federation.settings import Execution
+from pfl_ops.federation import evaluate
+from pfl_ops.federation.batch import Batch, Keys, Length
+from pfl_ops.federation.contract import ClientRows, Models, Net, Share
+from pfl_ops.federation.leaves import cross_entropy
+from pfl_ops.federation.optim import Rule
+from pfl_ops.federation.settings import Execution, Training
 from pfl_ops.federation.simulate import Simulation
-from pfl_ops.federation.workers import PooledTrainer
+from pfl_ops.federation.train import Trainer
+from pfl_ops.federation.workers import PooledTrainer, shared_out
+from pfl_ops.testing import Play, ragged_task
 
 ONE = Execution(way="loop", threads=1)
-TWO = Execution(workers=2, threads=1)
+TWO = Execution(way="loop", workers=2, threads=1)
 
 
-def finished(execution: Execution, algorithm: str = "apfl", **flags: object) -> Simulation:
+def finished(execution: Execution, algorithm: str = "apfl", folder: Path | None = None, **flags: object) -> Simulation:
     experiment = Experiment.of(algorithm, dataset="digits", clients=5, train_size=200, **{"rounds": 2, **flags})
-    simulation = experiment.build(execution=execution)
+    simulation = experiment.build(execution=execution, folder=folder)
     list(simulation.run())
-    if isinstance(simulation.trainer, PooledTrainer):
-        simulation.trainer.close()
+    simulation.close()
     return simulation
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["apfl", "ditto", "fedrep"])  # a step of its own; a pull; frozen parts
-def test_two_workers_compute_what_one_process_does(algorithm: str) -> None:
-    alone, shared = finished(ONE, algorithm), finished(TWO, algorithm)
-    assert shared.resolved.workers == 2 and isinstance(shared.trainer, PooledTrainer)
+def same(alone: Simulation, shared: Simulation) -> None:
+    """Bit for bit the same state, and the same records but for clocks."""
     for name, value in alone.state.items():
         other = shared.state[name]
         a, b = (v[torch.arange(len(v))] if isinstance(v, ClientRows) else v for v in (value, other))
@@ -40,6 +46,142 @@ def test_two_workers_compute_what_one_process_does(algorithm: str) -> None:
         told = {key: value for key, value in one.metrics.items() if not key.startswith("cost/")}
         assert {key: two.metrics[key] for key in told} == pytest.approx(told, abs=1e-12)
 
+
+# -- who trains whom ---------------------------------------------------------------------------------------------------
+
+
+def chunks(steps: list[int], size: int) -> list[list[int]]:
+    """As a trainer forms them of clients with these numbers of steps."""
+    order = sorted(range(len(steps)), key=lambda i: -steps[i])
+    return [order[at : at + size] for at in range(0, len(order), size)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("size", [1, 2, 3, 20])
+@pytest.mark.parametrize("steps", [[5, 3, 9, 3, 3, 0, 9], [4] * 12, [1], []], ids=["ragged", "even", "one", "none"])
+def test_processes_form_the_chunks_that_one_would_form(steps: list[int], size: int, workers: int) -> None:
+    parts = shared_out(steps, size, workers)
+    formed = [[part[i] for i in chunk] for part in parts for chunk in chunks([steps[i] for i in part], size)]
+    assert sorted(formed) == sorted(chunks(steps, size)) and len(parts) == workers
+
+
+def test_work_is_shared_evenly() -> None:
+    assert shared_out([5, 1, 4, 2, 3], 1, 2) == [[0, 3, 1], [2, 4]]
+    assert shared_out([4] * 8, 2, 2) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    "length",
+    [Length(), Length(epochs=3), Length(steps=5), Length(batch=2), Length(share=Share(0.3, 0.9)),
+     Length(steps=0, share=Share(0, 0.5, redraw=True))],
+)  # fmt: skip
+def test_steps_are_counted_as_they_are_drawn(length: Length) -> None:
+    federation = ragged_task((5, 2, 8, 0, 7, 1))
+    trainer = Play(federation, Local(), Training(local_epochs=2, batch_size=3, precision="float64")).trainer
+    keys = Keys(0, "train", 4)
+    drawn = [plan.steps for plan in trainer.plans(range(6), length, keys)]
+    assert PooledTrainer(trainer, 2)._steps(range(6), length, keys) == drawn
+
+
+# -- what comes out ----------------------------------------------------------------------------------------------------
+
+RULES = [Rule("sgd", 0.1, momentum=0.9, weight_decay=0.01), Rule("adam", 0.01, weight_decay=0.01)]
+WHO = [0, 1, 3, 5, 6]
+
+
+@pytest.fixture(scope="module", params=[None, 2], ids=["loop", "stacks of 2"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Simulation, Simulation]]:
+    """One process of one thread, and two that do the same."""
+    experiment = Experiment.of("local", dataset="digits", clients=7, train_size=300, model="cnn_tiny", batch_size=7)
+    way = {"way": "vmap", "chunk": request.param} if request.param else {"way": "loop"}
+    made = [experiment.build(execution=Execution(threads=1, workers=n, **way)) for n in (1, 2)]
+    yield made[0], made[1]
+    made[1].close()
+
+
+def step(m: dict[str, torch.Tensor], b: Batch) -> dict[str, torch.Tensor]:
+    return {"w": b.descend("w", m["w"], m["scale"][:, None] * b.grad(m["w"]))}
+
+
+def squared(net: Net, w: torch.Tensor, x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return scale * net(w, x).square().sum(dim=1)
+
+
+def every_verb(trainer: Trainer, rule: Rule) -> list[torch.Tensor]:
+    """Rows from one start or one each; with terms, frozen columns, a loss and a step of one's own."""
+    how, central = (Length(), Keys(0, "train", 0), rule), trainer.task.initial
+    each = central + 0.1 * torch.randn(len(WHO), len(central), generator=torch.Generator().manual_seed(0))
+    scale = torch.linspace(0.5, 1.5, len(WHO))
+    trainer.meter.clear()
+    return [
+        trainer.train(WHO, central, *how),
+        trainer.train(WHO, each, *how, shift=0.01 * each, pull=(scale, central)),
+        trainer.train(WHO, each, *how, pull=(0.3, each.flip(0)), only=trainer.task.layout.head),
+        trainer.train(WHO, central, *how, loss=squared, ctx={"scale": scale}),
+        trainer.walk(WHO, {"w": each, "scale": scale}, step, *how)["w"],
+        *trainer.sweep(WHO, each, squared, how[1], share=Share(0.2, 0.7), ctx={"scale": scale}, batch=16),
+        *trainer.sweep(WHO[:1], central, cross_entropy, how[1]),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
+def test_every_verb_gives_the_rows_of_one_process(rule: Rule, pair: tuple[Simulation, Simulation]) -> None:
+    alone, shared = (simulation.trainer for simulation in pair)
+    assert isinstance(shared, PooledTrainer) and not isinstance(alone, PooledTrainer)
+    assert len({plan.steps for plan in alone.plans(WHO, Length(), Keys(0, "train", 0))}) > 2, "ragged clients"
+    for one, two in zip(every_verb(alone, rule), every_verb(shared, rule), strict=True):
+        assert torch.equal(one, two)
+    assert alone.meter.by_stream == shared.meter.by_stream
+    assert alone.meter.mean == pytest.approx(shared.meter.mean, abs=1e-12)
+
+
+@pytest.mark.slow
+def test_models_answer_as_they_answer_one_process(
+    pair: tuple[Simulation, Simulation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared out by models, and by samples where there are too few of them; in batches of ten."""
+    monkeypatch.setattr(evaluate, "BATCH", 10)
+    central = pair[0].task.initial
+    each = central + 0.1 * torch.randn(7, len(central), generator=torch.Generator().manual_seed(0))
+    for models in (Models(each, torch.arange(7)), Models(each[2:3], torch.tensor([4])), Models(central)):
+        one, two = (simulation.scorer.score([models], pooled=True, full=True) for simulation in pair)
+        np.testing.assert_array_equal(one.local, two.local)
+        np.testing.assert_array_equal(one.pooled, two.pooled)
+        assert np.isfinite(one.pooled).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "how"),  # a step of its own; a pull; frozen parts
+    [("apfl", {"way": "vmap", "chunk": 2}), ("ditto", {"way": "loop"}), ("fedrep", {"way": "vmap", "chunk": 2})],
+)
+def test_two_workers_compute_what_one_process_does(algorithm: str, how: dict[str, object]) -> None:
+    alone = finished(Execution.model_validate({"threads": 1, "workers": 1, **how}), algorithm)
+    shared = finished(Execution.model_validate({"threads": 1, "workers": 2, **how}), algorithm)
+    assert shared.resolved.workers == 2 and isinstance(shared.trainer, PooledTrainer)
+    assert shared.resolved.stack == alone.resolved.stack == how.get("chunk")
+    same(alone, shared)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_keeps_its_workers(tmp_path: Path) -> None:
+    experiment = Experiment.of("apfl", dataset="digits", clients=5, train_size=200, rounds=2)
+    begun = experiment.build(execution=TWO, folder=tmp_path)
+    rounds, resolved = begun.run(), begun.resolved
+    assert [next(rounds).round, next(rounds).round] == [0, 1]
+    assert isinstance(begun.trainer, PooledTrainer)
+    processes = list(begun.trainer.processes.running)
+    assert len(processes) == 2 and all(process.poll() is None for process in processes)
+    del begun, rounds
+    gc.collect()
+    assert all(process.poll() is not None for process in processes), "none outlives its trainer"
+    resumed = finished(Execution(), folder=tmp_path)
+    assert resumed.resumed_from == 1 and resumed.resolved == resolved and resolved.workers == 2
+    same(finished(ONE), resumed)
+
+
+# -- misfortunes -------------------------------------------------------------------------------------------------------
 
 BROKEN = """
 from pfl_ops.algorithms.base import Algorithm, register
@@ -73,16 +215,9 @@ def test_a_worker_that_dies_ends_the_run_with_one_line() -> None:
     next(rounds)
     next(rounds)
     assert isinstance(simulation.trainer, PooledTrainer)
-    processes = list(simulation.trainer._processes)
+    processes = list(simulation.trainer.processes.running)
     os.kill(processes[0].pid, signal.SIGKILL)
     processes[0].wait()
     with pytest.raises(PflOpsError, match="a worker process died"):
         list(rounds)
     assert all(process.poll() is not None for process in processes)
-
-
-@pytest.mark.parametrize("asked", [{"way": "vmap"}, {"chunk": 4}])
-def test_workers_where_they_cannot_help_are_refused(asked: dict[str, object]) -> None:
-    execution = Execution.model_validate({"workers": 2, **asked})
-    with pytest.raises(PflOpsError, match="one client at a time"):
-        Experiment.of("fedavg", dataset="digits", clients=5, rounds=1).build(execution=execution)
