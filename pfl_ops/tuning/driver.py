@@ -77,10 +77,15 @@ class Driver(tune.Callback, Stopper):
         wanted: trials of the whole study.
         open_run: makes a trial's child run.
         on_event: told of everything; may be None.
+        on_pruned: told the point of each trial that was stopped early, which nobody goes on with; may be None.
     """
 
-    def __init__(self, search: StudySearch, wanted: int, open_run: OpenRun, on_event: OnEvent | None) -> None:
+    def __init__(
+        self, search: StudySearch, wanted: int, open_run: OpenRun, on_event: OnEvent | None,
+        on_pruned: Callable[[Point], None] | None = None,
+    ) -> None:  # fmt: skip
         self.search, self.wanted, self.open_run, self.on_event = search, wanted, open_run, on_event
+        self.on_pruned = on_pruned
         self.runs: dict[str, TrialRun] = {}
         self.over = 0  # trials that ended in this session
         self.hopeless: ObjectiveMissing | None = None
@@ -140,6 +145,8 @@ class Driver(tune.Callback, Stopper):
         if traceback:
             run.text(traceback, "error.txt")
         run.finish("FAILED" if error else "FINISHED", patience=0)
+        if state == "pruned" and self.on_pruned is not None:
+            self.on_pruned(dict(frozen.params))
         self._tell("end", trial, trial.last_result, state=state, error=error)
 
     def _tell(self, kind: Any, trial: RayTrial, result: dict[str, Any] | None = None, **more: Any) -> None:

@@ -95,7 +95,7 @@ class Session:
             scheduler = None
             if settings.scheduler == "asha":
                 scheduler = asha(settings.objective, rounds, settings.full_every, ledger)
-            driver = Driver(search, settings.trials, self._open_run, self.on_event)
+            driver = Driver(search, settings.trials, self._open_run, self.on_event, self._forget)
             context = self._context(part, packing)
             trainable = tune.with_parameters(FederationTrial, context=context, records=self.records)
             tuner = tune.Tuner(
@@ -145,6 +145,13 @@ class Session:
             params=experiment.flat,
             tags={**provenance(experiment=digest, group=group), "pfl_ops.study": self.ledger.name},
         )
+
+    def _forget(self, point: Point) -> None:
+        """A trial that was stopped early is over: its models would only fill the disk."""
+        from pfl_ops import runs
+
+        stages = self.settings.objective.stages
+        runs.forget(self.experiment_at(point), home=self.store.home.root, data_dir=self.data_dir, stages=stages)
 
     # -- what each trial gets ---------------------------------------------------------------------------------------
 

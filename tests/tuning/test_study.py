@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from tuning_fake import records, toy
 
-from pfl_ops import spaces
+from pfl_ops import runs, spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import packing, tune
@@ -41,13 +41,16 @@ def run(home):
     return go
 
 
-def test_a_study_with_every_kind_of_end(run, home, capfd):
+def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
     """One trial at a time: 0.5 sets the rungs, 0.1 falls at the first, three fail in three ways, 0.8 wins."""
     points = [at(0.5), at(0.1), at(0.9, "raise"), at(0.95, "nan"), at(0.9, "die"), at(0.8)]
     space = space_of(*points)
     settings = {"trials": 6, "concurrency": 1, "final_repetitions": 2}
+    forgotten = []
+    monkeypatch.setattr(runs, "forget", lambda e, home, stages, **_: forgotten.append((e.algorithm.x, home, stages)))
     done = run(toy(repetitions=3, seed=5), space, **settings)
     study = done.study
+    assert forgotten == [(0.1, home, ("L1",))], "the pruned one alone"
 
     assert study.table["state"].tolist() == ["complete", "pruned", "failed", "failed", "failed", "complete"]
     assert study.table["rounds"].tolist()[:2] == [9, 1]
