@@ -328,26 +328,26 @@ def _by_stage(columns: Mapping[str, list[Any]]) -> dict[str, list[float]]:
 def _models(simulation: "Simulation", folder: Path) -> Iterator[Path]:
     """The last global model, and the clients' own where they are not all the same: client-007/head.weight, …
 
-    Clients' models are in one file, or in several of about `MODELS_IN_A_FILE` bytes: they need not fit into memory.
+    Clients that never took part are left out. The others are in one file, or in several of about `MODELS_IN_A_FILE`
+    bytes: they need not fit into memory.
     """
-    import torch
     from safetensors.torch import save_file
 
     model = simulation.global_model()
     if model is not None:
         save_file(model, folder / "global.safetensors")
         yield folder / "global.safetensors"
-    everyone = torch.arange(simulation.task.n_clients)
-    one = simulation.personal_models(everyone[:1])
+    clients = simulation.participants
+    one = simulation.personal_models(clients[:1])
     if one is None or one.clients is None:
         return
-    parts = everyone.split(max(1, MODELS_IN_A_FILE // (one.params.numel() * one.params.element_size())))
-    for number, clients in enumerate(parts):
-        personal = simulation.personal_models(clients)
+    parts = clients.split(max(1, MODELS_IN_A_FILE // (one.params.numel() * one.params.element_size())))
+    for number, some in enumerate(parts):
+        personal = simulation.personal_models(some)
         assert personal is not None
         named = {
             f"client-{k:03d}/{name}": value
-            for k, row in zip(clients.tolist(), personal.params, strict=True)
+            for k, row in zip(some.tolist(), personal.params, strict=True)
             for name, value in simulation.task.layout.export(row).items()
         }
         file = folder / ("personal.safetensors" if len(parts) == 1 else f"personal-{number:03d}.safetensors")

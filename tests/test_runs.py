@@ -130,6 +130,15 @@ def test_many_models_come_in_several_files(store: Store, tmp_path: Path, monkeyp
     assert several.keys() == one.keys() and all(torch.equal(value, one[name]) for name, value in several.items())
 
 
+def test_clients_that_never_took_part_leave_no_model(store: Store, tmp_path: Path) -> None:
+    found = go(store, experiment(seed=12, **{"participation.share": 0.25, "training.rounds": 2}))
+    simulation = found._simulation()
+    took_part = simulation.participants.tolist()
+    assert 1 <= len(took_part) <= 2
+    _, file = runs._models(simulation, tmp_path)
+    assert {name.partition("/")[0] for name in load_file(file)} == {f"client-{k:03d}" for k in took_part}
+
+
 def test_what_mlflow_has(result: runs.Result, store: Store, tmp_path: Path) -> None:
     info = tracked(store, experiment())
     assert (info.run_id, info.status) == (result.run_id, "FINISHED")

@@ -92,7 +92,7 @@ def estimate(simulation: Simulation) -> Estimate:
     tracked = 0.0
     if simulation.with_final:
         l1 = simulation.method.personal(s, r)
-        tracked = p * (2 + (len(sizes) if l1 is not None and l1.clients is not None else 0))
+        tracked = p * (2 + (drawn if l1 is not None and l1.clients is not None else 0))
     disk = max(3 * state, state + tracked) + in_file  # a base, deltas as large, and the next base; then the models
     if workers > 1:
         memory += workers * WORKER_MIB + data  # theirs is a copy, which they share

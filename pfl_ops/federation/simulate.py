@@ -247,6 +247,12 @@ class Simulation:
             self._round(t)
 
     @property
+    def participants(self) -> Tensor:
+        """Clients that ever took part, by what the state holds of them, int64; all where it holds nothing of any."""
+        rows = [value.written for value in self.state.values() if isinstance(value, ClientRows)]
+        return torch.stack(rows).any(dim=0).nonzero()[:, 0] if rows else torch.arange(self.task.n_clients)
+
+    @property
     def state_place(self) -> str:
         """Where clients' rows are: file, where some did not fit into memory."""
         return "file" if any(isinstance(v, ClientRows) and v.in_file for v in self.state.values()) else "memory"

@@ -125,10 +125,10 @@ def test_rows_in_a_file_are_on_the_disk_and_not_in_memory() -> None:
 
 
 def test_rows_of_clients_that_are_never_drawn_cost_nothing() -> None:
-    """Two rounds of four clients out of 40: eight rows at most."""
+    """Two rounds of four clients out of 40: eight rows at most, and eight models of clients."""
     big = clients([[0]] * 40, train=[[0, 1]] * 40)
-    few = estimate(simulation(FLIU(), data=big, share=0.1, final=False))
-    assert few.disk_mib == pytest.approx(3 * (8 + 1) * 9 * 8 / 2**20)
+    trial, final = (estimate(simulation(FLIU(), data=big, share=0.1, final=final)) for final in (False, True))
+    assert trial.disk_mib == final.disk_mib == pytest.approx(3 * (8 + 1) * 9 * 8 / 2**20)
 
 
 def test_models_that_are_tracked_count_where_they_are_more_than_the_state() -> None:
