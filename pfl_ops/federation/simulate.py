@@ -51,7 +51,7 @@ class Simulation:
         final: `final/…` and `best/…` keys, once the run is over. client_table: column -> values of that evaluation.
         complaints: lines about damaged checkpoints that were passed over, and about what a resumed run keeps.
         hints: a line where another precision would be much faster here.
-        resolved: the execution with nothing left open. state: what the method keeps.
+        resolved: the execution with nothing left open.
         resumed_from: the round of the checkpoint that it goes on from; None: it starts.
     """
 
@@ -102,12 +102,12 @@ class Simulation:
         self._scores = StageScores(
             method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size()
         )
-        self.state: State = method.init(self.task)
-        self._holds_models = found is None or found.holds_state
+        self._state: State = method.init(self.task)
+        self._unread = found
         if found is not None:
             self.records = found.records
-            if found.holds_state:
-                self.state = found.restore(self.state)
+            if found.results is None:
+                self._read()
         self.resumed_from = found.round if found is not None else None
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -141,6 +141,24 @@ class Simulation:
         """Round t for some clients; another purpose draws from generators of its own."""
         p, s = self.participation, self.training
         return Round(self.trainer, t, clients, weighting=p.weighting, lr_decay=s.lr_decay, purpose=purpose)
+
+    @property
+    def state(self) -> State:
+        """What the method keeps; that of a finished run is read once somebody asks for it.
+
+        Raises:
+            PflOpsError: the run was over before, and was not to be scored in full: it has kept its scores alone.
+        """
+        self._read()
+        return self._state
+
+    def _read(self) -> None:
+        found = self._unread
+        if found is not None and not found.holds_state:
+            raise PflOpsError("this run kept its scores and no models; start it again with a final evaluation")
+        if found is not None:
+            self._state = found.restore(self._state)
+        self._unread = None
 
     def _round(self, t: int) -> Record:
         last = t + 1 == self.training.rounds
@@ -238,11 +256,11 @@ class Simulation:
         """
         assert self._checkpoints is not None
         before = self._checkpoints.before(self.training.rounds)
-        self.state = {}  # its rows go before there are others
-        self.state = self.method.init(self.task)
+        self._state = {}  # its rows go before there are others
+        self._state = self.method.init(self.task)
         first = 0
         if before is not None:
-            self.state, first = before.restore(self.state), before.round
+            self._state, first = before.restore(self._state), before.round
         for t in range(first, self.training.rounds):
             self._round(t)
 
@@ -255,20 +273,14 @@ class Simulation:
     @property
     def state_place(self) -> str:
         """Where clients' rows are: file, where some did not fit into memory."""
-        return "file" if any(isinstance(v, ClientRows) and v.in_file for v in self.state.values()) else "memory"
+        return "file" if any(isinstance(v, ClientRows) and v.in_file for v in self._state.values()) else "memory"
 
     def global_model(self) -> dict[str, Tensor] | None:
         """G of the last round by parameter name; None where a method has no global model, or the run is not over."""
         return None if self._global is None else self.task.layout.export(self._global)
 
     def personal_models(self, clients: Tensor | None = None) -> Models | None:
-        """L1 as the clients hold it now: rows [C, P] (or one [P] for all) with what `predict` needs.
-
-        Raises:
-            PflOpsError: the run is over and was not to be scored in full: it has kept its scores and no models.
-        """
-        if not self._holds_models:
-            raise PflOpsError("this run kept its scores and no models; start it again with a final evaluation")
+        """L1 as the clients hold it now: rows [C, P] (or one [P] for all) with what `predict` needs; see `state`."""
         who = torch.arange(self.task.n_clients) if clients is None else clients
         finished = self.records[-1].round if self.records else 0
         return self.method.personal(self.state, self.round_at(max(finished - 1, 0), who, "evaluate"))

@@ -20,7 +20,8 @@ from pfl_ops.algorithms.local import Local
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation import durable
-from pfl_ops.federation.checkpoint import CheckpointError, Checkpoints
+from pfl_ops.federation.checkpoint import Checkpoint, CheckpointError, Checkpoints
+from pfl_ops.federation.contract import ClientRows
 from pfl_ops.federation.matrix import InFile
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.simulate import Simulation
@@ -38,7 +39,10 @@ METHODS = {"fedrep": {"algorithm.head_epochs": 2}, "scaffold": {"training.moment
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.builtin))
 def test_stopped_and_resumed_is_not_stopped(name: str, tmp_path: Path) -> None:
-    """Every method on real digits and convolutions, three of five clients a round: bit for bit, but for the clock."""
+    """Every method on real digits and convolutions, three of five clients a round: bit for bit, but for the clock.
+
+    The run that stops has its state in a file, the other in memory.
+    """
     experiment = Experiment.of(
         name, dataset="digits", model="cnn_tiny", clients=5, rounds=4, participation=0.6, batch_size=20,
         **{"data.train_size": 200, "evaluation.subset": 40, "evaluation.global_every": 2,
@@ -46,10 +50,12 @@ def test_stopped_and_resumed_is_not_stopped(name: str, tmp_path: Path) -> None:
     )  # fmt: skip
     whole = experiment.build(execution=LOOP)
     list(whole.run())
+    file = LOOP.model_copy(update={"state": "file"})
     for stop in (0, 1, 3):
-        upto(experiment.build(execution=LOOP, folder=tmp_path), stop)
-    last = experiment.build(execution=LOOP, folder=tmp_path)
+        upto(experiment.build(execution=file, folder=tmp_path), stop)
+    last = experiment.build(execution=file, folder=tmp_path)
     assert last.resumed_from == 3 and not last.complaints
+    assert whole.state_place == "memory" and all(v.in_file for v in last.state.values() if isinstance(v, ClientRows))
     replayed = list(last.run())
     assert [r.round for r in replayed] == list(range(5))
     same(traces(last), traces(whole))
@@ -148,6 +154,19 @@ def test_a_finished_trial_keeps_its_scores_alone(tmp_path: Path) -> None:
     assert again.resumed_from == 3 and list(again.run()) == trial.records and again.final == trial.final
     with pytest.raises(PflOpsError, match="this run kept its scores and no models"):
         again.personal_models()
+
+
+def test_a_finished_run_reads_its_state_when_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores and G are there at once; models of a thousand clients are not copied for them."""
+    first = simulation(FLIU(), rounds=2, folder=tmp_path)
+    list(first.run())
+    read, restore = [], Checkpoint.restore
+    monkeypatch.setattr(Checkpoint, "restore", lambda self, s: (read.append(self.round), restore(self, s))[1])
+    again = simulation(FLIU(), rounds=2, folder=tmp_path)
+    list(again.run())
+    assert again.final == first.final and again.global_model() is not None and read == []
+    same(traces(again), traces(first))
+    assert read == [2], "once"
 
 
 def test_a_finished_run_keeps_one_folder(tmp_path: Path) -> None:
