@@ -103,7 +103,7 @@ class Allowed:
         low, high: bounds; low_open, high_open: the bound itself is not allowed.
         choices: the values of a choice.
         nullable: none is allowed.
-        item: what each entry of a list may be.
+        item: what each entry of a list may be. either: what may stand there instead of one another.
     """
 
     type: str = "value"
@@ -114,6 +114,7 @@ class Allowed:
     choices: tuple[Any, ...] | None = None
     nullable: bool = False
     item: "Allowed | None" = None
+    either: "tuple[Allowed, ...]" = ()
 
     @classmethod
     def of(cls, info: FieldInfo) -> "Allowed":
@@ -122,7 +123,9 @@ class Allowed:
 
     def __str__(self) -> str:
         """As in "must be ...": "a number in (0, 1]", "an integer >= 1 or none"."""
-        if self.type == "choice":
+        if self.either:
+            text = ", ".join(map(str, self.either[:-1])) + f" or {self.either[-1]}"
+        elif self.type == "choice":
             text = one_of(self.choices or ())
         elif self.type == "list":
             text = f"a list, each {self.item}" if self.item else "a list"
@@ -157,6 +160,8 @@ def _allowed(annotation: Any, metadata: Iterable[Any]) -> dict[str, Any]:
         rest = [a for a in arguments if a is not NoneType]
         if len(rest) == 1:
             found = _allowed(rest[0], ())
+        else:
+            found["either"] = tuple(Allowed(**_allowed(a, ())) for a in rest)
         found["nullable"] = len(rest) < len(arguments)
     elif origin is Literal:
         found = {
@@ -296,7 +301,8 @@ def symbol(info: FieldInfo | None) -> str:
 
 def one_of(values: Iterable[Any]) -> str:
     """As in "must be one of sgd, adam"."""
-    return f"one of {', '.join(map(str, values))}"
+    words = [str(v) for v in values]
+    return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
 
 
 def show(value: Any) -> str:

@@ -73,7 +73,7 @@ def test_defaults_are_sized_for_a_laptop() -> None:
     assert (e.data.name, e.data.train_size, e.model.name) == ("digits", 12_000, "cnn_tiny")
     assert (e.partition.kind, e.partition.clients, e.get("partition.alpha")) == ("lsqs", 20, 1.0)
     assert (e.training.rounds, e.training.local_epochs, e.training.batch_size) == (20, 1, 50)
-    assert (e.evaluation.global_every, e.evaluation.subset, e.seed, e.repetitions) == (5, 1_000, 0, 1)
+    assert (e.evaluation.global_every, e.evaluation.subset, e.seed, e.repetitions) == (5, "auto", 0, 1)
 
 
 @pytest.mark.parametrize(("data", "model"), [("digits", "cnn_tiny"), ("mnist", "cnn"), ("cifar10", "cnn_cifar")])

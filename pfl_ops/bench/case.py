@@ -16,7 +16,7 @@ from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation import choose
-from pfl_ops.federation.layout import Net
+from pfl_ops.federation.net import Net
 from pfl_ops.federation.settings import Execution, Precision
 from pfl_ops.models import MODELS
 from pfl_ops.models.base import Network, build, example_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pfl_ops.federation.layout import Net
+from pfl_ops.federation.net import Net
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Chain:
     def of(cls, net: Net) -> "Chain | None":
         """The network as a chain; None where it holds any other layer."""
         layers: list[Layer] = []
-        steps = [*net.steps, ("head", net.network.head)]
+        steps = [*((step.name, step.layer) for step in net.steps), ("head", net.network.head)]
         for i, (name, layer) in enumerate(steps):
             after = steps[i + 1][1] if i + 1 < len(steps) else None
             if isinstance(layer, nn.Linear):

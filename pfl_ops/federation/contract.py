@@ -13,7 +13,8 @@ import numpy as np
 from torch import Tensor
 
 from pfl_ops import rng
-from pfl_ops.federation.layout import Layout, Net
+from pfl_ops.federation.layout import Layout
+from pfl_ops.federation.net import Net
 from pfl_ops.federation.rows import ClientRows
 
 if TYPE_CHECKING:

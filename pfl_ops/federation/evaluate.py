@@ -77,8 +77,11 @@ class Scorer:
         self.clients = torch.from_numpy(everyone)
         self.everything = torch.arange(len(pool), device=feed.device)
         self.subset = self.everything
-        if settings.subset is not None and settings.subset < len(self.everything):
-            self.subset = pool.subset(settings.subset, rng.generator(seed, "evaluation/subset")).to(feed.device)
+        wanted_samples = settings.subset
+        if wanted_samples == "auto":  # evaluation then stays a small part of training, however much data there is
+            wanted_samples = min(max(len(trainer.feed.y) // 60, 100), 1000)
+        if wanted_samples is not None and wanted_samples < len(self.everything):
+            self.subset = pool.subset(wanted_samples, rng.generator(seed, "evaluation/subset")).to(feed.device)
         self._owner = pool.owner().to(feed.device)
         self._sizes = feed.sizes
         self._seed = seed

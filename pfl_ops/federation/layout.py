@@ -1,4 +1,4 @@
-"""Names of parameters <-> columns of P, and the network as a function of a flat vector.
+"""Names of parameters <-> columns of P.
 
 The columns stand in the order body, head, extra blocks, so that every part is a slice. Convolution weights are stored
 as O, H, W, I: their order does not depend on how a run is executed, and the view O, I, H, W is what channels_last
@@ -6,13 +6,11 @@ kernels want.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError
@@ -111,138 +109,6 @@ class Layout:
         return {name: value.contiguous() for name, value in self.views(w).items()}
 
 
-class Net:
-    """A network as a pure function of a flat vector: `net(w [Q], x [B, ...]) -> scores [B, L]`.
-
-    `w` may hold further columns after the network's own (extra blocks). Layers that every network here is made of are
-    called directly; any other layer through `torch.func.functional_call`.
-
-    Args:
-        network: `.body` and `.head` (an `nn.Linear`), their parameters all that is trained (see `models.base.check`).
-        extra: blocks that a method adds, name -> shape.
-    """
-
-    def __init__(self, network: nn.Module, extra: Mapping[str, tuple[int, ...]] | None = None) -> None:
-        body, head = network.body, network.head
-        assert isinstance(body, nn.Module) and isinstance(head, nn.Linear)
-        self.network = network
-        self.steps = list(_steps(body, "body"))
-        self.n_features = head.in_features
-        self.n_classes = head.out_features
-        shapes = [
-            {f"{prefix}{name}": tuple(p.shape) for name, p in module.named_parameters()}
-            for prefix, module in (("body.", body), ("head.", head))
-        ]
-        self.layout = Layout(shapes[0], shapes[1], extra)
-
-    def __call__(self, w: Tensor, x: Tensor) -> Tensor:
-        """Scores [B, L]."""
-        views = self.layout.views(w[..., self.layout.net], self.layout.net)
-        return self.forward(views, x)
-
-    def features(self, w: Tensor, x: Tensor) -> Tensor:
-        """What the head sees, [B, D]; `w` needs the body's columns only."""
-        return self._body(self.layout.views(w[..., self.layout.body], self.layout.body), x)
-
-    def head(self, h: Tensor, f: Tensor) -> Tensor:
-        """Scores [B, L] of the head's columns `h` on features `f` [B, D]."""
-        views = self.layout.views(h, self.layout.head)
-        return F.linear(f, views["head.weight"], views.get("head.bias"))
-
-    def forward(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Scores [B, L] of named parameters."""
-        return F.linear(self._body(views, x), views["head.weight"], views.get("head.bias"))
-
-    def _body(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        for name, layer in self.steps:
-            x = _apply(name, layer, views, x)
-        return x
-
-    def stacked(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Scores [C, B, L] of C models at once: `views` name -> [C, *shape], `x` [C, B, ...] or [1, B, ...] for all."""
-        for name, layer in self.steps:
-            x = _apply_stacked(name, layer, views, x)
-        return _linear(x, views["head.weight"], views.get("head.bias"))
-
-    def scores(self, w: Tensor, x: Tensor) -> Tensor:
-        """Scores [C, B, L] of rows `w` [C, Q]; a chunk of one runs on ordinary kernels."""
-        if len(w) == 1:
-            return self(w[0], x[0])[None]
-        return self.stacked(self.layout.views(w[:, self.layout.net], self.layout.net), x)
-
-
-def _steps(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """The layers of nested `Sequential`s in order, by their full names."""
-    if isinstance(module, nn.Sequential):
-        for child, layer in module.named_children():
-            yield from _steps(layer, f"{name}.{child}")
-    else:
-        yield name, module
-
-
-def _own(name: str, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key[len(name) + 1 :]: value for key, value in views.items() if key.startswith(name + ".")}
-
-
-def _apply(name: str, layer: nn.Module, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    if isinstance(layer, nn.Linear):
-        return F.linear(x, views[name + ".weight"], views.get(name + ".bias"))
-    if _plain(layer):
-        return F.conv2d(x, views[name + ".weight"], views.get(name + ".bias"), *_geometry(layer))
-    own = _own(name, views)
-    return torch.func.functional_call(layer, own, (x,)) if own else layer(x)
-
-
-def _plain(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """An ordinary convolution: one group, zeros around."""
-    return isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
-
-
-def _geometry(layer: nn.Conv2d) -> tuple[Any, Any, Any]:
-    return layer.stride, layer.padding, layer.dilation
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [C or 1, B, I] times weight [C, O, I]: one batched product."""
-    if len(x) == 1 and len(weight) > 1:  # all models see the same input: one large product
-        scores = x[0] @ weight.reshape(-1, weight.shape[-1]).mT
-        scores = scores.unflatten(-1, weight.shape[:2]).transpose(0, 1)
-        return scores if bias is None else scores + bias[:, None]
-    # weight first: its gradient then comes out in the weight's own layout, which saves a copy a step
-    if bias is None:
-        return torch.bmm(weight, x.mT).mT
-    return torch.baddbmm(bias[:, :, None], weight, x.mT).mT
-
-
-def _apply_stacked(name: str, layer: nn.Module, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """One layer of C models. Between convolutions x is [C, B, ...] logically and [B, C, ...] in memory: no copies."""
-    if isinstance(layer, nn.Linear) and x.dim() == 3:
-        return _linear(x, views[name + ".weight"], views.get(name + ".bias"))
-    if _plain(layer):
-        weight, bias = views[name + ".weight"], views.get(name + ".bias")
-        groups = len(x)
-        y = F.conv2d(
-            x.transpose(0, 1).flatten(1, 2),
-            weight.flatten(0, 1),
-            None if bias is None else bias.flatten(),
-            *_geometry(layer),
-            groups,
-        )
-        return y.unflatten(1, weight.shape[:2]).transpose(0, 1)
-    if isinstance(layer, nn.MaxPool2d):
-        y = layer(x.transpose(0, 1).flatten(1, 2))
-        return y.unflatten(1, (len(x), -1)).transpose(0, 1)
-    if isinstance(layer, nn.Flatten):
-        return x.flatten(2)
-    if isinstance(layer, nn.ReLU | nn.Tanh | nn.Sigmoid | nn.GELU | nn.Identity):
-        return layer(x)
-    own = _own(name, views)
-    if not own:
-        return torch.vmap(layer)(x)
-    x = x.expand(len(next(iter(own.values()))), *x.shape[1:])
-    return torch.vmap(lambda p, v: torch.func.functional_call(layer, p, (v,)))(own, x)
-
-
 def initial_extra(extra: Mapping[str, tuple[int, ...]], seed: int) -> Tensor:
     """First values of a method's extra blocks: matrices as PyTorch draws an `nn.Linear`, vectors zero."""
     pieces = []
@@ -253,4 +119,4 @@ def initial_extra(extra: Mapping[str, tuple[int, ...]], seed: int) -> Tensor:
     return torch.cat(pieces)
 
 
-__all__ = ["Block", "Layout", "Net", "initial_extra"]
+__all__ = ["Block", "Layout", "initial_extra"]

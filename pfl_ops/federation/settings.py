@@ -65,7 +65,9 @@ class Evaluation(Section):
     validation_share: float = Field(0.2, gt=0, lt=1, description="share of each client's training data held out")
     every: int = Field(1, ge=1, description="rounds between evaluations of the local view and of G")
     global_every: int = Field(5, ge=1, description="rounds between evaluations of N models on pooled data")
-    subset: int | None = Field(1000, ge=1, description="pooled samples, stratified, behind the curves; none: all")
+    subset: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        "auto", description="pooled samples, stratified, behind the curves; auto: n/60 of n for training, 100 to 1000"
+    )
     clients: int | None = Field(None, ge=1, description="clients scored, drawn once; none: all up to 200, else 200")
     eps: float = Field(0.95, gt=0, lt=1, title="ε", description="rho counts the clients above it")
     synthetic: tuple[Annotated[int, Field(ge=0, le=100)], ...] = Field(

@@ -1,4 +1,4 @@
-"""Fully connected networks by hand: autograd finds the same gradients, and a step straight into the weights is a step."""
+"""Fully connected networks by hand: autograd finds the same gradients, and makes the same steps."""
 
 import copy
 
@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from pfl_ops.algorithms.local import Local
 from pfl_ops.federation.chain import Chain
-from pfl_ops.federation.layout import Net
 from pfl_ops.federation.leaves import cross_entropy
+from pfl_ops.federation.net import Net
 from pfl_ops.federation.settings import Training
 from pfl_ops.models.cnn_tiny import CNNTiny
 from pfl_ops.testing import Federation, Play, ragged_task

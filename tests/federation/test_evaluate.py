@@ -253,3 +253,10 @@ def test_a_model_that_a_client_holds_in_two_stages_is_asked_once(
         assert len(asked) > before
     close(found.local, [3 / 4, 2 / 3, NONE, 0.0])
     close(found.pooled, [3 / 8, 3 / 8, 2 / 8, 3 / 8])
+
+
+@pytest.mark.parametrize(("n_train", "expected"), [(600, 100), (12_000, 200), (70_000, 1000)])
+def test_the_subset_follows_the_size_of_the_training_data(n_train: int, expected: int) -> None:
+    held = [[i % N_CLASSES for i in range(1500)]]
+    s = scorer(data=clients(held, train=[[i % N_CLASSES for i in range(n_train)]]))
+    assert len(s.subset) == expected

@@ -15,7 +15,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.batch import Keys, Length
 from pfl_ops.federation.contract import Share
 from pfl_ops.federation.feed import Feed
-from pfl_ops.federation.layout import Net
+from pfl_ops.federation.net import Net
 from pfl_ops.federation.settings import Training
 from pfl_ops.models.cnn_tiny import CNNTiny
 from pfl_ops.testing import Federation, Play, ragged_task
