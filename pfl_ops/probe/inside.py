@@ -107,12 +107,10 @@ class Trial:
     def prepare(self, execution: "Execution", gpus: float) -> memory.Held:
         """Warm up, and see what memory that takes."""
         self._start_again(execution, gpus)
-        if gpus or not self.weighed:  # on a GPU within every share anew
-            for _ in self._train(self._one_round(), execution):
-                pass
-            self.weighed = True
-        self.rounds = self._train(self._short(execution), execution)
+        weigh = bool(gpus) or not self.weighed  # on a GPU within every share anew
+        self.rounds = self._train(self._short(execution, weigh), execution)
         self.another()
+        self.weighed = True
         return memory.device_held(self.device_before) if gpus else memory.Held(memory.process_peak())
 
     def go(self, seconds: float) -> float:
@@ -149,25 +147,27 @@ class Trial:
                 if record.round:
                     yield record.metrics["cost/samples_per_second"] * record.metrics["cost/train_seconds"]
 
-    def _one_round(self) -> "Experiment":
-        """All memory of a trial in little time: the whole cohort, scored as after the last round, one step a client."""
-        scored = self.experiment.evaluation.clients or SCORED
-        return self._by_steps(1, {"training.rounds": 1, "evaluation.clients": min(scored, SCORED)})
+    def _short(self, execution: "Execution", weigh: bool) -> "Experiment":
+        """The experiment without an end; one of long rounds with fewer local steps, and without evaluation.
 
-    def _short(self, execution: "Execution") -> "Experiment":
-        """The experiment without an end; one of long rounds with fewer local steps, and without evaluation."""
-        trained = {"training.rounds": ENDLESS, "evaluation.every": ENDLESS}
-        with closing(self._build(self._by_steps(1, trained), execution)) as simulation:
+        Args:
+            weigh: take all the memory of a trial on the way, in little time: the whole cohort, scored as after the last
+                round, with one local step a client.
+        """
+        scored = min(self.experiment.evaluation.clients or SCORED, SCORED)
+        trained = {"training.rounds": 2 if weigh else ENDLESS, "evaluation.every": ENDLESS}
+        quick = self._by_steps(1, {**trained, "evaluation.clients": scored})
+        with closing(self._build(quick, execution)) as simulation:
             rounds = simulation.run()
             cost = [next(rounds).metrics for _ in range(3)][-1]  # after the start, and a round that warms up
             samples = float(simulation.task.sizes.sum()) * simulation.task.cohort_size / simulation.task.n_clients
-        a_step = cost["cost/train_seconds"]
-        training = self.experiment.training
+        a_step, training = cost["cost/train_seconds"], self.experiment.training
         epochs = training.local_epochs or 1
         steps = training.local_steps or epochs * samples / max(cost["cost/samples_per_second"] * a_step, 1.0)
+        endless = {"training.rounds": ENDLESS}
         if steps * a_step <= A_ROUND:
-            return self.experiment.override({"training.rounds": ENDLESS})
-        return self._by_steps(max(1, int(A_ROUND / a_step)), trained)
+            return self.experiment.override(endless)
+        return self._by_steps(max(1, int(A_ROUND / a_step)), {**endless, "evaluation.every": ENDLESS})
 
     def _by_steps(self, steps: int, more: dict[str, Any]) -> "Experiment":
         """The experiment by local steps, where the method allows it."""

@@ -6,6 +6,7 @@ the process that started them, however that ends.
 """
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -134,6 +135,7 @@ class _Process:
     def __init__(self, job: Job) -> None:
         self.pipe, theirs = Pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # one GPU is enough to learn from
         handle = theirs.fileno()
         code = f"import sys; sys.path[:] = {sys.path!r}; from pfl_ops.probe.inside import serve; serve({handle})"
         with theirs:
@@ -143,6 +145,7 @@ class _Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": first},
             )
         self.tell(job)
 

@@ -107,7 +107,7 @@ class Packing:
     def __str__(self) -> str:
         n, each = self.layout.trials, f"{self.layout.gpus:g}"
         if self.kind == "cpu":
-            each = f"{self.layout.threads} thread{'s' * (self.layout.threads > 1)}"
+            each = f"{self.threads} thread{'s' * (self.threads > 1)}"
         where = " on a GPU" if self.kind == "gpu" else ""
         others = ", ".join(f"{k}: {f'{r:,.0f}' if r else 'out of memory'}" for k, r in self.rates.items() if k != n)
         return (
@@ -184,23 +184,26 @@ def measure(
     layouts = [lay for lay in layouts if lay.trials * A_PROCESS <= room] or layouts[:1]
     device = execution.device if kind == "gpu" else "cpu"
     tried: list[Tried] = []
+    settled: dict[int, Execution] = {}
     with Probe(experiment, layouts[-1].trials, data_dir=data_dir, stages=stages) as probe:
         for layout in layouts:
             if hopeless(tried):
                 break
-            asked = execution.model_copy(update={"device": device, "threads": layout.threads})
+            threads = execution.threads or layout.threads
+            asked = execution.model_copy(update={"device": device, "threads": threads})
             needs = layout.trials * tried[-1].peak if tried else 0
             try:
                 if kind == "cpu" and needs > room:
                     raise TooBig(f"{layout.trials} trials need {needs / 2**30:.1f} GiB")
-                settled = probe.resolve(asked, layout.gpus)
-                speed = probe.speed(layout.trials, settled, layout.gpus)
+                if threads not in settled:
+                    settled[threads] = probe.resolve(asked, layout.gpus)
+                speed = probe.speed(layout.trials, settled[threads], layout.gpus)
             except TooBig as error:
                 if not tried:
                     raise _not_even_one(kind, error) from None
                 tried.append(Tried(layout, 0.0, 0, asked))
             else:
-                tried.append(Tried(layout, speed.rate, _held(speed, kind), settled))
+                tried.append(Tried(layout, speed.rate, _held(speed, kind), settled[threads]))
                 room = room if speed.room is None else speed.room
     chosen = best(tried, room)
     assert chosen is not None  # the first one ran

@@ -215,7 +215,9 @@ class Session:
         return settle(self.settings.experiment, execution, self.data_dir)
 
     def _context(self, part: Share, packing: Packing | None) -> Context:
-        experiment = self.settings.experiment
+        experiment, execution = self.settings.experiment, self._execution(part, packing)
+        how = {name: getattr(execution, name) for name in ("device", "way", "chunk", "workers", "threads")}
+        self.parent.tags({f"pfl_ops.{name}": value for name, value in how.items()})
         dataset = load(experiment.data, data_dir=self.data_dir, sealed=True)  # unpacked once, by the driver
         return Context(
             experiment.resolved,
@@ -226,7 +228,7 @@ class Session:
             self.data_dir,
             self.address is not None,
             dataset.digest,
-            self._execution(part, packing),
+            execution,
             part,
             pack_plugins(),
         )

@@ -21,7 +21,7 @@ def test_trials_never_touch_test_data_and_the_choice_does(cache, one_ray, home, 
     assert len(kept) == 2
     for file in kept:
         file.unlink()
-    settings = {"trials": 3, "home": home, "hold": ["algorithm.gamma.kind"]}
+    settings = {"trials": 3, "home": home, "hold": ["algorithm.gamma.kind"], "gpus_per_trial": 0}
     study = tune(experiment, final_repetitions=0, **settings)
     assert set(study.table["state"]) <= {"complete", "pruned"}
     assert study.openings == 0
@@ -36,6 +36,7 @@ def test_trials_never_touch_test_data_and_the_choice_does(cache, one_ray, home, 
     with Store.open(home) as store:
         runs = {run.name: run for run in store.runs(study.name)}
         assert set(runs) == {"study", "trial-000", "trial-001", "trial-002", "final-seed0"}
+        assert runs["study"].tags["pfl_ops.way"] in ("loop", "vmap")  # settled by the driver, for all trials
         assert not any(key.startswith("test/") for key in runs["trial-000"].metrics)
         # only the objective's stage is scored in trials, all of them in the final run
         assert not any(key.startswith("val/L2/") for key in runs["trial-000"].metrics)

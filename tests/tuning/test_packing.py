@@ -140,12 +140,18 @@ def test_a_gpu_is_measured_up_to_where_its_memory_ends(fake, monkeypatch):
     rates = "(1: 15,000, 2: 28,000, 8: out of memory)"
     assert str(found) == f"4 trials at once on a GPU, 0.25 each: 41,000 samples/s together {rates}"
     assert probe.orders[-1] == ("speed", 8, 0.125)
+    assert [order for order in probe.orders if order[0] == "resolve"] == [("resolve", 1, 1)]  # the same for all
 
 
 def test_what_would_not_fit_on_the_cpu_is_not_tried(fake):
     found, probe = fake({1: (10, 6 * GIB), 2: (20, 6 * GIB), 4: (40, 6 * GIB)}, cpu_layouts(4, 12))
     assert found.layout == Layout(2, 2) and found.rates == {1: 10, 2: 20, 4: 0}
     assert ("speed", 4, 0) not in probe.orders
+
+
+def test_threads_that_the_user_wants_are_those_that_are_measured(fake):
+    found, probe = fake({1: (10, GIB), 2: (20, GIB)}, cpu_layouts(2, 12), threads=2)
+    assert probe.orders[0] == ("resolve", 2, 0) and (found.layout, found.threads) == (Layout(2, 1), 2)
 
 
 def test_processes_that_alone_would_fill_the_memory_are_not_started(fake, monkeypatch):
