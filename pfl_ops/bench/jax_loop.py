@@ -15,7 +15,6 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU's mem
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 from torch import nn
 
@@ -35,19 +34,18 @@ Parameters = list[tuple[Any, Any]]
 class JaxScan(Candidate):
     """Clients one after the other, or all of them at once, each walk a compiled scan in float32.
 
-    Samples lie normalised on the device; batches are those that the engine would draw. JAX uses the cores that it
-    finds, whatever the number of threads.
+    Samples lie normalised on the device; batches are those that the engine would draw.
 
     Args:
-        case: data and network. vmapped: all clients at once. threads: of PyTorch, for the peak beside it.
+        case: data and network. vmapped: all clients at once. threads: with which JAX was started.
     Raises:
         PflOpsError: a network that is not made of fully connected layers, or a device that this JAX does not have.
     """
 
     figures: tuple[Figure, ...] = ("train",)
 
-    def __init__(self, case: Case, vmapped: bool, threads: int | None = None) -> None:
-        super().__init__(Label("jax-vmap" if vmapped else "jax"), threads or torch.get_num_threads())
+    def __init__(self, case: Case, vmapped: bool, threads: int = 1) -> None:
+        super().__init__(Label("jax-vmap" if vmapped else "jax"), threads)
         self.case, self.vmapped, self.t = case, vmapped, 0
         x, y = normalised(case.data.train, case.data)
         there = _device(case.device.type)
@@ -94,7 +92,7 @@ def parameters_of(network: Network) -> Parameters:
     """
     layers = [*network.body.children(), network.head]
     if any(not isinstance(layer, nn.Linear | nn.ReLU | nn.Flatten) for layer in layers):
-        raise PflOpsError("JAX is compared on linear and mlp only: its convolutions are two orders slower on a CPU")
+        raise PflOpsError("on linear and mlp only, because JAX's convolutions are far slower on a CPU")
     dense = [layer for layer in layers if isinstance(layer, nn.Linear)]
     return [(jnp.asarray(d.weight.detach().numpy()), jnp.asarray(d.bias.detach().numpy())) for d in dense]
 

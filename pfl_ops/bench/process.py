@@ -20,6 +20,8 @@ from pfl_ops.bench.case import Case
 from pfl_ops.bench.settings import Figure
 from pfl_ops.bench.stopwatch import Stopwatch, Window
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation import choose
+from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import load_plugin, plugins
 
 
@@ -102,9 +104,11 @@ def make(case: Case, label: Label, threads: int | None) -> Candidate:
 
         return PlainLoop(case, threads)
     if label.way in ("jax", "jax-vmap"):
+        count = choose.threads(Execution(threads=threads))
+        os.environ["NPROC"] = str(count)  # XLA's threads, read when JAX starts
         from pfl_ops.bench.jax_loop import JaxScan  # the extra `peers`
 
-        return JaxScan(case, vmapped=label.way == "jax-vmap", threads=threads)
+        return JaxScan(case, vmapped=label.way == "jax-vmap", threads=count)
     from pfl_ops.bench.ours import Ours
 
     return Ours(case, label, threads)

@@ -22,7 +22,7 @@ def render(report: Report) -> RenderableType:
     """Machine, a table a case, and what the columns mean; 100 columns wide."""
     parts: list[RenderableType] = [Text(line) for line in _machine(report)]
     for case in report.cases:
-        parts += [Text(), _table(case), *(Text(line) for line in _remarks(case))]
+        parts += [Text(), _title(case), _table(case), *(Text(line) for line in _remarks(case))]
     parts += [Text(), *(Text(f"skipped {line}") for line in report.skipped), *(Text(line) for line in _legend(report))]
     return Group(*parts)
 
@@ -37,13 +37,14 @@ def _machine(report: Report) -> Iterator[str]:
         yield f"others were at work here when this began (load {m['load_before']:g}): trust the ratios more"
 
 
+def _title(case: CaseReport) -> Text:
+    what = f"{case.model} on {case.dataset}, B {case.batch}, {case.optimiser}"
+    return Text(f"{what}: {case.clients} clients x {case.steps} steps, {case.parameters:,} parameters", style="bold")
+
+
 def _table(case: CaseReport) -> Table:
     figures = [figure for figure in HEADS if any(figure in row.figures for row in case.rows)]
-    table = Table(
-        title=f"{case.model} on {case.dataset}, B {case.batch}, {case.optimiser}: {case.clients} clients x "
-        f"{case.steps} steps, {case.parameters:,} parameters",
-        title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1, 0, 0),
-    )  # fmt: skip
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("")
     table.add_column("")
     for figure in figures:
@@ -113,7 +114,7 @@ def _legend(report: Report) -> Iterator[str]:
     yield "peak: share of a large matrix product's best speed, in the same precision, with as many threads."
     yield "~ far behind in a short trial, measured once. * what auto takes (float32)."
     if "evaluate" in s.measure:
-        yield f"eval: {s.evaluate_models} models on {s.evaluate_images} pooled images, and each on its own client's."
+        yield f"eval: {s.evaluate_models:,} models on {s.evaluate_images:,} pooled images, and on its own client's."
     if "round" in s.measure:
         yield "round: training, average, and the local view of each stage."
     cpu = "peak of the process, libraries included, its workers added up."

@@ -82,7 +82,9 @@ def test_each_figure_has_its_own_verdict(enter):
 
 
 def test_only_what_is_asked_for_is_tried(enter):
-    found = enter({PLAIN: 10, LOOP: 50}, chunk=(), workers=(1,), measure=("evaluate",))
+    """JAX evaluates nothing, so it isn't even started."""
+    found = enter({PLAIN: 10, LOOP: 50, Label("jax"): 60}, chunk=(), workers=(1,), measure=("evaluate",))
+    assert [one.label for one in enter.made] == [PLAIN, LOOP] and not found.notes
     assert list(found.timed) == ["evaluate"] and all(one.tried == ["evaluate"] for one in enter.made)
 
 
