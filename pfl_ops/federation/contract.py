@@ -91,7 +91,7 @@ class Task:
         rounds: T. cohort_size: C. seed: the run's seed.
         example: one batch of inputs [1, ...], as the network sees them.
         loss: F's per-sample loss, cross-entropy unless a test says otherwise.
-        new_rows: how state of all clients is stored (memory, or a mapped file).
+        new_rows: makes the state of all clients, in memory or in a file.
     """
 
     net: Net
