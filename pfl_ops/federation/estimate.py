@@ -96,9 +96,7 @@ def estimate(simulation: Simulation) -> Estimate:
     disk = max(3 * state, state + tracked) + in_file  # a base, deltas as large, and the next base; then the models
     if workers > 1:
         memory += workers * WORKER_MIB + data  # theirs is a copy, which they share
-    return Estimate(
-        rounds * train + evaluation, train, evaluation, rounds, memory, disk, hints=tuple(simulation.hints)
-    )
+    return Estimate(rounds * train + evaluation, train, evaluation, rounds, memory, disk, hints=tuple(simulation.hints))
 
 
 def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages, a_client: float) -> float:
