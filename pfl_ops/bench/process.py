@@ -4,13 +4,10 @@ memory is kept) touches no other, and its peak memory is its own. They take thei
 import contextlib
 import os
 import pickle
-import re
-import resource
 import signal
 import subprocess
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +17,7 @@ from pfl_ops.bench.case import Case
 from pfl_ops.bench.settings import Figure
 from pfl_ops.bench.stopwatch import Stopwatch, Window
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import choose
+from pfl_ops.federation import choose, memory
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import load_plugin, plugins
 
@@ -151,17 +148,4 @@ def serve() -> None:
 def _memory(candidate: Candidate, device: torch.device) -> float | None:
     if device.type == "cuda":
         return None if candidate.label.way.startswith("jax") else torch.cuda.max_memory_allocated(device) / 2**20
-    lists = Path("/proc/self/task").glob("*/children")
-    return sum(peak_of(process) for process in ["self", *(n for each in lists for n in each.read_text().split())])
-
-
-def peak_of(process: str) -> float:
-    """MiB at the peak of a process, "self" or its number.
-
-    Not by `getrusage` on Linux: what it says of a new process begins with the memory of the one that started it.
-    """
-    status = Path(f"/proc/{process}/status")
-    if status.exists():
-        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
-        return int(found[1]) / 2**10 if found else 0.0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS: bytes
+    return memory.peak() / 2**20

@@ -3,8 +3,6 @@
 It knows nothing of tracking or tuning.
 """
 
-import resource
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from pfl_ops import metrics
 from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import choose, cohort, finish
+from pfl_ops.federation import choose, cohort, finish, memory
 from pfl_ops.federation.build import make_task, make_trainer, timed_steps, work_of
 from pfl_ops.federation.checkpoint import Checkpoint, Checkpoints, Record, Results
 from pfl_ops.federation.contract import ClientRows, Method, Models, Rows, State, Update
@@ -217,8 +215,7 @@ class Simulation:
         """Peak memory in MiB: of the device where there is one, else of this process."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device) / 2**20
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+        return memory.peak() / 2**20
 
     def _wait(self) -> None:
         if self._device.type == "cuda":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.memory import peak
 from pfl_ops.probe import memory
 from pfl_ops.probe.settle import settle
 from pfl_ops.registry import load_plugin
@@ -111,7 +112,7 @@ class Trial:
         self.rounds = self._train(self._short(execution, weigh), execution)
         self.another()
         self.weighed = True
-        return memory.device_held(self.device_before) if gpus else memory.Held(memory.process_peak())
+        return memory.device_held(self.device_before) if gpus else memory.Held(peak())
 
     def go(self, seconds: float) -> float:
         """Samples a second, over rounds that last so long together."""

@@ -1,10 +1,6 @@
 """Memory of a process: how it keeps within its share of a GPU, what it held at its peak, whether it did not suffice."""
 
 import gc
-import os
-import resource
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 MEMORY_SHARE = 0.9  # of a process's share of a GPU; the rest is for CUDA itself, once a process
@@ -83,22 +79,3 @@ def device_held(before: int | None) -> Held:
         return Held(own, CUDA_ITSELF, torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + CUDA_ITSELF)
     total = torch.cuda.get_device_properties(0).total_memory
     return Held(own, max(0, now - before - torch.cuda.memory_reserved()), total - before)
-
-
-def process_peak() -> int:
-    """Bytes of memory that this process and those it has started held at their peaks."""
-    import psutil
-
-    own = _peak_of(os.getpid())
-    if own is None:  # not Linux
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return own + sum(_peak_of(child.pid) or 0 for child in psutil.Process().children(recursive=True))
-
-
-def _peak_of(pid: int) -> int | None:
-    """From /proc: `ru_maxrss` of a new process begins with the memory of the one that started it."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
-    except (OSError, StopIteration, ValueError):
-        return None

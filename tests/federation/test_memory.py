@@ -1,5 +1,7 @@
 """What is free, read from files as Linux has them."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,23 @@ def test_other_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_this_machine() -> None:
     assert memory.available() > 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems count the parent's memory, too")
+def test_a_process_is_charged_for_itself_and_its_children_not_for_its_parent():
+    weight = bytearray(1 << 28)  # of the parent
+    weight[:: 1 << 12] = b"x" * (1 << 16)
+    child = "import time; b = bytearray(1 << 26); b[::4096] = b'x' * (1 << 14); print(flush=True); time.sleep(60)"
+    code = f"""
+import subprocess, sys
+sys.path[:] = {sys.path!r}
+from pfl_ops.federation.memory import peak
+alone = peak()
+with subprocess.Popen([sys.executable, "-c", {child!r}], stdout=subprocess.PIPE) as child:
+    child.stdout.readline()
+    print(alone, peak())
+    child.kill()
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    alone, both = map(int, out.split())
+    assert alone < len(weight) and both - alone > 1 << 26
