@@ -1,4 +1,4 @@
-"""Memory of a process: how it keeps within its share of a GPU, what it held at its peak, whether it did not suffice."""
+"""Memory of a GPU: how a process keeps within its share, what it held at its peak, whether it did not suffice."""
 
 import gc
 from typing import NamedTuple

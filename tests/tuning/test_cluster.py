@@ -58,7 +58,7 @@ def test_trials_run_on_all_nodes_each_with_its_own_data(cluster, tmp_path):
     parameters = spaces.parse("algorithm.x: {float: [0, 1]}\nalgorithm.pause: {float: [0.2, 0.2]}").as_yaml()
     points = [{"algorithm.x": x, "algorithm.pause": 0.2} for x in (0.3, 0.6, 0.9)]
     study = tune(
-        toy(dataset="mine.npz"),
+        toy(dataset="mine.npz", partition="iid", clients=3),
         space=spaces.from_dict({**parameters, "first": points}),
         trials=3,
         scheduler="none",
