@@ -29,7 +29,7 @@ class Resolved:
     """An execution with nothing left to choose; results are bit for bit the same only within one of these.
 
     Threads are this process's own: on more of them a kernel adds in another order. Workers have one thread each, so
-    any number of them gives the rows that one process of one thread gives.
+    any number of them gives what one process of one thread gives.
     """
 
     device: str
@@ -138,14 +138,14 @@ def scope_of(execution: Execution, on: torch.device, stackable: bool, cohort: in
         way = "loop"
     elif way == "auto" and chunk is not None:
         way = "vmap"
-    count = threads(execution)
+    count, fewer = threads(execution), on.type == "cpu" and execution.threads is None
     chunks = -(-cohort // chunk) if way == "vmap" and chunk is not None else cohort
     if asked is not None:
-        return Scope(way, chunk, cohort, count, least=min(asked, chunks), most=min(asked, chunks))
+        return Scope(way, chunk, cohort, count, fewer, least=min(asked, chunks), most=min(asked, chunks))
     there = processes.possible() and on.type == "cpu"
     room = memory.available() // (2 * WORKER)
     most = max(1, min(count, chunks, room)) if there else 1
-    return Scope(way, chunk, cohort, count, fewer=on.type == "cpu" and execution.threads is None, most=most)
+    return Scope(way, chunk, cohort, count, fewer, most=most)
 
 
 def kept(meta: Mapping[str, Any], execution: Execution, on: torch.device) -> tuple[Resolved, list[str]]:

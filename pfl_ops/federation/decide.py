@@ -42,7 +42,7 @@ class Scope:
 
     Attributes:
         way, chunk: as asked for. cohort: clients a round, of which no more are stacked.
-        threads: of this process. fewer: it may be one alone, as where others keep the cores busy.
+        threads: of this process. fewer: it may be one alone: others keep the cores busy, its own workers too.
         least, most: processes.
     """
 
@@ -67,7 +67,13 @@ class Scope:
     def settled(self) -> Choice | None:
         """The only choice, where there is one."""
         stacks = self.stacks(self.cohort)
-        return Choice(stacks[0], self.threads, self.most) if len(stacks) == 1 and self.least == self.most else None
+        if len(stacks) > 1 or self.least < self.most:
+            return None
+        return Choice(stacks[0], self.threads_beside(self.most), self.most)
+
+    def threads_beside(self, workers: int) -> int:
+        """Threads of this process where so many train: it has little to do itself, and should leave them their cores."""
+        return 1 if workers > 1 and self.fewer else self.threads
 
     @property
     def lanes(self) -> list[Lane]:
@@ -123,7 +129,7 @@ def shares(stack: int | None, cohort: int, scope: Scope) -> tuple[int, int]:
 
 def _shared(candidate: Candidate, work: Work, scope: Scope) -> Choice:
     size, processes = shares(candidate.stack, work.cohort, scope)
-    return Choice(None if candidate.stack is None else size, scope.threads, processes)
+    return Choice(None if candidate.stack is None else size, scope.threads_beside(processes), processes)
 
 
 def hint(timing: Timing, precision: Precision) -> str | None:

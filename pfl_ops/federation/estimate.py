@@ -95,7 +95,7 @@ def estimate(simulation: Simulation) -> Estimate:
         tracked = p * (2 + (drawn if l1 is not None and l1.clients is not None else 0))
     disk = max(3 * state, state + tracked) + in_file  # a base, deltas as large, and the next base; then the models
     if workers > 1:
-        memory += workers * WORKER_MIB + data  # theirs is a copy, which they share
+        memory += workers * WORKER_MIB + data + 2 * p * cohort  # they share a copy of the data, and rows on their way
     return Estimate(rounds * train + evaluation, train, evaluation, rounds, memory, disk, hints=tuple(simulation.hints))
 
 

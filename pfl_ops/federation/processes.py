@@ -21,6 +21,7 @@ from pfl_ops.federation.allocator import keep_freed_memory
 from pfl_ops.registry import load_plugin, plugins
 
 SHARED_FROM = 1 << 18  # bytes; smaller tensors travel in the message itself
+KEPT_UP_TO = 1 << 28  # bytes; larger memory is not kept for the next message
 
 
 def possible() -> bool:
@@ -28,49 +29,102 @@ def possible() -> bool:
     return hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 
 
-class Shared:
-    """A tensor in memory that other processes can map; the memory goes with the last mapping."""
+class Memory:
+    """Memory that other processes can map. It goes with the last mapping of it.
 
-    def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
-        self.shape, self.dtype = tuple(shape), dtype
-        count = max(torch.Size(shape).numel(), 1)
-        self._handle = os.memfd_create("pfl-ops")
-        os.ftruncate(self._handle, count * torch.empty((), dtype=dtype).element_size())
-        self.path = f"/proc/{os.getpid()}/fd/{self._handle}"
-        self.tensor = _attach(self.path, self.shape, dtype)
+    Args:
+        size: bytes. number: what those call it who map it once and for all; None: they map it for one message.
 
-    def close(self) -> None:
-        """No further process may map it; the tensor itself stays as long as somebody holds it."""
-        os.close(self._handle)
+    Attributes:
+        path: what other processes map. close: no further one may; a tensor in it stays as long as somebody holds that.
+    """
+
+    def __init__(self, size: int, number: int | None) -> None:
+        self.size, self.number = max(size, 1), number
+        handle = os.memfd_create("pfl-ops")
+        self.close = weakref.finalize(self, os.close, handle)
+        os.ftruncate(handle, self.size)
+        self.path = f"/proc/{os.getpid()}/fd/{handle}"
+        self._mapped = torch.from_file(self.path, shared=True, size=self.size, dtype=torch.uint8)
+
+    def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor at its start."""
+        return _view(self._mapped, shape, dtype)
 
 
-def _attach(path: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    count = torch.Size(shape).numel()
-    return torch.from_file(path, shared=True, size=max(count, 1), dtype=dtype)[:count].view(shape)
+class Memories:
+    """Shared memory to take and to give back: fetching it anew from the system is ten times as slow as filling it."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._free: list[Memory] = []
+
+    def take(self, shape: Sequence[int], dtype: torch.dtype) -> Memory:
+        """Memory for such a tensor; what it holds is left from before."""
+        size = _bytes(shape, dtype)
+        if size > KEPT_UP_TO:
+            return Memory(size, None)
+        large_enough = [m for m in self._free if size <= m.size <= 4 * size]
+        if large_enough:
+            found = min(large_enough, key=lambda m: m.size)
+            self._free.remove(found)
+            return found
+        self._made += 1
+        return Memory(size, self._made)
+
+    def give(self, memory: Memory) -> None:
+        """Nobody reads or writes it any more."""
+        if memory.number is None:
+            memory.close()
+        else:
+            self._free.append(memory)
 
 
-def _pickle(thing: Any, outs: Sequence[Shared] = ()) -> tuple[bytes, list[Shared]]:
-    """The message, and the shared memory that it names: every large tensor is put there once, `outs` are there already.
+def _view(memory: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return memory[: _bytes(shape, dtype)].view(dtype).view(tuple(shape))
+
+
+def _bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
+    return torch.Size(shape).numel() * dtype.itemsize
+
+
+_mapped: dict[int, Tensor] = {}
+"""The parent's memories by number, in a worker process."""
+
+
+def _attach(path: str, size: int, number: int | None, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    found = None if number is None else _mapped.get(number)
+    if found is None:
+        found = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+    if number is not None:
+        _mapped[number] = found
+    return _view(found, shape, dtype)
+
+
+def _pickle(thing: Any, take: Callable[..., Memory], outs: Mapping[int, Memory]) -> tuple[bytes, list[Memory]]:
+    """The message, and the memory that it names: every large tensor is put into some once.
 
     By cloudpickle, because a method's step may be a function inside a function.
+
+    Args:
+        take: gives memory. outs: tensors (by their id) that are in shared memory already.
     """
     import cloudpickle
 
-    there = {id(shared.tensor): shared for shared in outs}
-    placed: list[Shared] = []
+    placed: list[Memory] = []
 
     class Message(cloudpickle.Pickler):
         def reducer_override(self, thing: Any) -> Any:
             if type(thing) is not Tensor:
                 return super().reducer_override(thing)
-            shared = there.get(id(thing))
-            if shared is None and thing.numel() * thing.element_size() >= SHARED_FROM:
-                shared = Shared(thing.shape, thing.dtype)
-                shared.tensor.copy_(thing)
-                placed.append(shared)
-            if shared is None:
+            memory = outs.get(id(thing))
+            if memory is None and thing.numel() * thing.element_size() >= SHARED_FROM:
+                memory = take(thing.shape, thing.dtype)
+                memory.tensor(thing.shape, thing.dtype).copy_(thing)
+                placed.append(memory)
+            if memory is None:
                 return super().reducer_override(thing)
-            return _attach, (shared.path, shared.shape, shared.dtype)
+            return _attach, (memory.path, memory.size, memory.number, tuple(thing.shape), thing.dtype)
 
     file = io.BytesIO()
     Message(file).dump(thing)
@@ -88,6 +142,7 @@ class Processes:
     def __init__(self, count: int, held: Mapping[str, Any]) -> None:
         self.count, self.held = count, held
         self.running: list[subprocess.Popen[bytes]] = []
+        self._memories = Memories()
         weakref.finalize(self, _end, self.running)
 
     def start(self) -> None:
@@ -102,33 +157,47 @@ class Processes:
                     [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
                 )
             )
-        message, placed = _pickle(dict(self.held))
+        message, placed = _pickle(dict(self.held), lambda *like: Memory(_bytes(*like), None), {})
         self._tell(pickle.dumps(list(plugins().values())) + message, placed)
 
     def ask(
-        self, do: Callable[..., Any], parts: Sequence[Any], given: Mapping[str, Any], outs: Sequence[Shared] = ()
-    ) -> list[Any]:
-        """What each process answers: `do(held, part, **given)`, one part each.
+        self,
+        do: Callable[..., Any],
+        parts: Sequence[Any],
+        given: Mapping[str, Any],
+        outs: Mapping[str, tuple[Sequence[int], torch.dtype]],
+    ) -> tuple[list[Any], dict[str, Tensor]]:
+        """What each process answers: `do(held, part, outs=outs, **given)`, one part each.
 
         Args:
             do: a function of a module. parts: one a process.
-            outs: tensors in `given` that they write to.
+            outs: name -> shape and type of a tensor that they fill together.
+        Returns:
+            The answers, and the tensors.
         Raises:
             PflOpsError: one of them died. Whatever `do` raises there is raised here.
         """
         self.start()
-        message, placed = _pickle((do, list(parts), dict(given)), outs)
-        return self._tell(message, placed)
+        memories = {name: self._memories.take(*like) for name, like in outs.items()}
+        tensors = {name: memory.tensor(*outs[name]) for name, memory in memories.items()}
+        try:
+            known = {id(tensors[name]): memory for name, memory in memories.items()}
+            job = (do, list(parts), {**given, "outs": tensors})
+            answers = self._tell(*_pickle(job, self._memories.take, known))
+            return answers, {n: t.clone() if memories[n].number else t for n, t in tensors.items()}
+        finally:
+            for memory in memories.values():
+                self._memories.give(memory)
 
-    def _tell(self, message: bytes, placed: Sequence[Shared]) -> list[Any]:
+    def _tell(self, message: bytes, placed: Sequence[Memory]) -> list[Any]:
         """Send the same message to all, wait for all."""
         try:
             for number, process in enumerate(self.running):
                 _send(process.stdin, struct.pack("<Q", number) + message)
             return [self._answer(process) for process in self.running]
         finally:
-            for shared in placed:
-                shared.close()
+            for memory in placed:
+                self._memories.give(memory)
 
     def _answer(self, process: subprocess.Popen[bytes]) -> Any:
         received = _receive(process.stdout)

@@ -19,7 +19,7 @@ from pfl_ops.federation.contract import Loss, Models, Share
 from pfl_ops.federation.evaluate import Scorer, at_once
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.optim import Rule
-from pfl_ops.federation.processes import Processes, Shared
+from pfl_ops.federation.processes import Processes
 from pfl_ops.federation.settings import Evaluation
 from pfl_ops.federation.train import Trainer
 
@@ -70,20 +70,19 @@ class PooledTrainer(Trainer):
         pull: tuple[float | Tensor, Tensor] | None = None,
         only: slice | None = None,
     ) -> Tensor:
-        """As `Trainer.train`; the rows come back in shared memory."""
-        out = Shared((len(clients), start.shape[-1]), start.dtype)
+        """As `Trainer.train`."""
         fixed = {"loss": loss, "only": only}
         given = {"start": start, "ctx": ctx or {}, "shift": shift, "pull": pull, "fixed": fixed, "rule": rule}
-        self._share_out(_train, clients, length, keys, given, {"": out})
-        return out.tensor
+        like = {"rows": ((len(clients), start.shape[-1]), start.dtype)}
+        return self._share_out(_train, clients, length, keys, given, like)["rows"]
 
     def walk(
         self, clients: Sequence[int], carry: Mapping[str, Tensor], step: Step, length: Length, keys: Keys, rule: Rule
     ) -> dict[str, Tensor]:
-        """As `Trainer.walk`; the rows come back in shared memory."""
-        outs = {name: Shared(value.shape, value.dtype) for name, value in carry.items()}
-        self._share_out(_walk, clients, length, keys, {"carry": dict(carry), "step": step, "rule": rule}, outs)
-        return {name: out.tensor for name, out in outs.items()}
+        """As `Trainer.walk`."""
+        like = {name: (value.shape, value.dtype) for name, value in carry.items()}
+        given = {"carry": dict(carry), "step": step, "rule": rule}
+        return self._share_out(_walk, clients, length, keys, given, like)
 
     def sweep(
         self,
@@ -100,7 +99,7 @@ class PooledTrainer(Trainer):
         parts = shared_out([int(self.feed.sizes[k]) for k in clients], 1, self.processes.count)
         how = {"share": share, "batch": batch}
         given = {"clients": list(clients), "w": w, "function": function, "keys": keys, "ctx": ctx or {}, "how": how}
-        found = [answer for answer in self.processes.ask(_sweep, parts, given) if answer is not None]
+        found = [answer for answer in self.processes.ask(_sweep, parts, given, {})[0] if answer is not None]
         if len(found) < len(parts):
             return super().sweep(clients, w, function, keys, share=share, ctx=ctx, batch=batch)
         order = torch.tensor([i for part in parts for i in part]).argsort()
@@ -109,19 +108,16 @@ class PooledTrainer(Trainer):
 
     def _share_out(
         self, do: Any, clients: Sequence[int], length: Length, keys: Keys, given: Mapping[str, Any],
-        outs: Mapping[str, Shared],
-    ) -> None:  # fmt: skip
+        like: Mapping[str, tuple[Sequence[int], torch.dtype]],
+    ) -> dict[str, Tensor]:  # fmt: skip
         """Let each process do its part of a walk, and add up what they counted."""
         parts = shared_out(self._steps(clients, length, keys), self.chunk or 1, self.processes.count)
-        tensors = {name: out.tensor for name, out in outs.items()}
-        given = {**given, "clients": list(clients), "length": length, "keys": keys, "outs": tensors}
-        try:
-            counted: list[Counted] = self.processes.ask(do, parts, given, list(outs.values()))
-        finally:
-            for out in outs.values():
-                out.close()
+        given = {**given, "clients": list(clients), "length": length, "keys": keys}
+        counted: list[Counted]
+        counted, rows = self.processes.ask(do, parts, given, like)
         for stream, total, samples in counted:
             self.meter.add(stream, torch.tensor(total, dtype=torch.float64), samples)
+        return rows
 
     def _steps(self, clients: Sequence[int], length: Length, keys: Keys) -> list[int]:
         """Steps of each client's walk; its batches are drawn where it is trained."""
@@ -150,10 +146,10 @@ class PooledScorer(Scorer):
         return self.group * self.processes.count
 
     def _local(self, models: Models, clients: np.ndarray) -> np.ndarray:
-        out = Shared((len(clients),), torch.float64)
-        given = {"models": models, "clients": clients, "group": self.group, "out": out.tensor}
-        self._ask(_local, self._shares(len(clients), self.group), given, out)
-        return np.asarray(out.tensor.numpy())
+        given = {"models": models, "clients": clients, "group": self.group}
+        like = {"accuracy": ((len(clients),), torch.float64)}
+        _, found = self.processes.ask(_local, self._shares(len(clients), self.group), given, like)
+        return np.asarray(found["accuracy"].numpy())
 
     def _answers(self, models: Models, samples: Tensor) -> Tensor:
         """By models where there is one for each process, else by samples: in batches as one process would form them."""
@@ -162,22 +158,14 @@ class PooledScorer(Scorer):
             parts = [(some, (0, n)) for some in self._shares(rows, self.group)]
         else:
             parts = [((0, rows), some) for some in self._shares(n, at_once(min(rows, self.group)))]
-        out = Shared((rows, n), torch.bool)
-        given = {"models": models, "samples": samples, "group": self.group, "out": out.tensor}
-        self._ask(_answers, parts, given, out)
-        return out.tensor
+        given = {"models": models, "samples": samples, "group": self.group}
+        return self.processes.ask(_answers, parts, given, {"right": ((rows, n), torch.bool)})[1]["right"]
 
     def _shares(self, count: int, size: int) -> list[Span]:
         """So many things in groups of `size`, whole groups for each process: from where to where."""
         groups = -(-count // size)
         bounds = [min(size * round(groups * i / self.processes.count), count) for i in range(self.processes.count + 1)]
         return list(pairwise(bounds))
-
-    def _ask(self, do: Any, parts: Sequence[Any], given: Mapping[str, Any], out: Shared) -> None:
-        try:
-            self.processes.ask(do, parts, given, [out])
-        finally:
-            out.close()
 
 
 def shared_out(steps: Sequence[int], size: int, workers: int) -> list[list[int]]:
@@ -216,7 +204,7 @@ def _train(
         if pull is not None:
             mu, anchor = pull
             pull = (mu[rows] if isinstance(mu, Tensor) else mu, _rows(anchor, rows))
-        outs[""][rows] = trainer.train(
+        outs["rows"][rows] = trainer.train(
             own, _rows(start, rows), length, keys, rule, ctx={name: value[rows] for name, value in ctx.items()},
             shift=None if shift is None else _rows(shift, rows), pull=pull, **fixed,
         )  # fmt: skip
@@ -248,7 +236,7 @@ def _rows(value: Tensor, rows: Tensor) -> Tensor:
 
 def _sweep(
     held: Held, part: list[int], clients: list[int], w: Tensor, function: Loss, keys: Keys, ctx: dict[str, Tensor],
-    how: dict[str, Any],
+    how: dict[str, Any], outs: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor] | None:  # fmt: skip
     """None: nobody here has a sample, so that not even the shape of a sum is known."""
     trainer: Trainer = held["trainer"]
@@ -262,20 +250,23 @@ def _sweep(
 
 
 @torch.no_grad()
-def _local(held: Held, part: Span, models: Models, clients: np.ndarray, group: int, out: Tensor) -> None:
+def _local(held: Held, part: Span, models: Models, clients: np.ndarray, group: int, outs: dict[str, Tensor]) -> None:
     scorer: Scorer = held["scorer"]
     with scorer.trainer.answering():
         for first, last in _groups(part, group):
-            out[first:last] = torch.from_numpy(scorer._local(_of(models, first, last), clients[first:last]))
+            found = scorer._local(_of(models, first, last), clients[first:last])
+            outs["accuracy"][first:last] = torch.from_numpy(found)
 
 
 @torch.no_grad()
-def _answers(held: Held, part: tuple[Span, Span], models: Models, samples: Tensor, group: int, out: Tensor) -> None:
+def _answers(
+    held: Held, part: tuple[Span, Span], models: Models, samples: Tensor, group: int, outs: dict[str, Tensor]
+) -> None:
     scorer: Scorer = held["scorer"]
     rows, (start, stop) = part
     with scorer.trainer.answering():
         for first, last in _groups(rows, group):
-            out[first:last, start:stop] = scorer._answers(_of(models, first, last), samples[start:stop])
+            outs["right"][first:last, start:stop] = scorer._answers(_of(models, first, last), samples[start:stop])
 
 
 def _groups(span: Span, size: int) -> list[Span]:

@@ -38,6 +38,7 @@ CROWDED: Rates = {(None, 2): 783, (None, 1): 76e3, (10, 1): 331e3, (20, 2): 13e3
         (CNN, 2.0, 100, {"cohort": 3}, Choice(None, 2, 1)),  # one has two of three clients
         ({**CNN, (None, 2): 2100}, 2.0, 100, {}, Choice(None, 2, 1)),  # 1.11 times is too vague a promise
         (CNN, 2.0, 1, {"least": 2}, Choice(None, 2, 2)),  # asked for
+        (CNN, 2.0, 100, {"fewer": True}, Choice(None, 1, 2)),  # this process leaves them the cores
         (LINEAR, 2.0, 20_000, {}, Choice(20, 2, 1)),  # sharing out 23 ms of work costs 5
         ({**LINEAR, (10, 1): 480e3}, 2.0, 20_000, {}, Choice(10, 2, 2)),
         ({**LINEAR, (10, 1): 480e3}, 2.0, 100, {}, Choice(20, 2, 1)),
@@ -111,6 +112,7 @@ def test_what_several_processes_promise(
         ({"way": "loop", "most": 1}, Choice(None, 2), {2: (None,)}),
         ({"way": "loop", "most": 1, "fewer": True}, Choice(None, 2), {1: (None,), 2: (None,)}),
         ({"way": "loop", "least": 2}, Choice(None, 2, 2), {1: (None,)}),
+        ({"way": "loop", "least": 2, "fewer": True}, Choice(None, 1, 2), {1: (None,)}),
         ({"way": "vmap", "chunk": 30, "most": 1}, Choice(20, 2), {2: (20,)}),
         ({"way": "vmap", "chunk": 4, "least": 2}, Choice(4, 2, 2), {1: (4,)}),
         ({"way": "vmap", "cohort": 1, "most": 1}, Choice(1, 2), {2: (1,)}),

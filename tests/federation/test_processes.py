@@ -1,7 +1,9 @@
 """Messages between processes: what travels in them, what is shared, and what becomes of an error. Processes themselves
 are started in test_workers."""
 
+import gc
 import io
+import os
 import pickle
 from typing import Any
 
@@ -9,17 +11,19 @@ import pytest
 import torch
 
 from pfl_ops.federation import processes
-from pfl_ops.federation.processes import SHARED_FROM, Shared, _receive, _send, _sendable
+from pfl_ops.federation.processes import SHARED_FROM, Memories, Memory, _receive, _send, _sendable
 
 
-def arrived(thing: Any, *outs: Shared) -> tuple[Any, int]:
+def arrived(thing: Any, outs: dict[int, Memory] | None = None) -> tuple[Any, int]:
     """What another process would read, and how many tensors were put into shared memory for it."""
-    message, placed = processes._pickle(thing, outs)
-    try:
-        return pickle.loads(message), len(placed)
-    finally:
-        for shared in placed:
-            shared.close()
+    message, placed = processes._pickle(thing, Memories().take, outs or {})
+    return pickle.loads(message), len(placed)
+
+
+@pytest.fixture(autouse=True)
+def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has mapped nothing yet."""
+    monkeypatch.setattr(processes, "_mapped", {})
 
 
 @pytest.mark.parametrize(("bytes_", "placed"), [(SHARED_FROM - 4, 0), (SHARED_FROM, 1)])
@@ -31,18 +35,58 @@ def test_large_tensors_are_shared_once(bytes_: int, placed: int) -> None:
 
 
 def test_what_is_written_to_an_out_is_seen() -> None:
-    out = Shared((3, 2), torch.float64)
-    found, count = arrived({"out": out.tensor, "other": torch.zeros(3)}, out)
-    out.close()
+    memory = Memories().take((3, 2), torch.float64)
+    out = memory.tensor((3, 2), torch.float64)
+    found, count = arrived({"out": out, "other": torch.zeros(3)}, {id(out): memory})
     found["out"][1] = 7.0
-    assert count == 0 and out.tensor.tolist() == [[0, 0], [7, 7], [0, 0]]
+    assert count == 0 and out.tolist() == [[0, 0], [7, 7], [0, 0]]
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5)])
 def test_nothing_can_be_shared_too(shape: tuple[int, ...]) -> None:
-    out = Shared(shape, torch.float32)
-    assert out.tensor.shape == shape
-    out.close()
+    assert Memories().take(shape, torch.float32).tensor(shape, torch.float32).shape == shape
+
+
+def test_memory_is_used_again_and_mapped_once() -> None:
+    memories, rows = Memories(), torch.ones(SHARED_FROM)
+    seen = []
+    for number in (1, 2):
+        message, [memory] = processes._pickle(number * rows, memories.take, {})
+        found = pickle.loads(message)
+        assert torch.equal(found, number * rows)
+        seen.append((memory, found.untyped_storage().data_ptr()))
+        memories.give(memory)
+    assert seen[0] == seen[1]
+
+
+def test_two_messages_at_a_time_have_memory_of_their_own() -> None:
+    memories = Memories()
+    one, two = (memories.take((8,), torch.int64) for _ in range(2))
+    assert one is not two and one.number != two.number
+    memories.give(one)
+    assert memories.take((8,), torch.int32) is one, "half of it will do"
+    memories.give(one)
+    assert memories.take((1,), torch.int32) is not one, "a sixteenth would waste it"
+    assert memories.take((9,), torch.int64) is not one
+
+
+def test_the_largest_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "KEPT_UP_TO", 64)
+    memories = Memories()
+    memory = memories.take((9,), torch.int64)
+    path, tensor = memory.path, memory.tensor((9,), torch.int64)
+    memories.give(memory)
+    assert memories.take((9,), torch.int64) is not memory
+    assert not os.path.exists(path) and tensor.fill_(3).sum() == 27, "what was in it stays as long as it is held"
+
+
+def test_memory_goes_with_who_gives_it() -> None:
+    memory = Memories().take((9,), torch.int64)
+    path = memory.path
+    assert os.path.exists(path)
+    del memory
+    gc.collect()
+    assert not os.path.exists(path)
 
 
 def test_functions_inside_functions_travel() -> None:
