@@ -72,7 +72,7 @@ class Scope:
         return Choice(stacks[0], self.threads_beside(self.most), self.most)
 
     def threads_beside(self, workers: int) -> int:
-        """Threads of this process where so many train: it has little to do itself, and should leave them their cores."""
+        """Threads of this process where so many train: it has little to do, and should leave them their cores."""
         return 1 if workers > 1 and self.fewer else self.threads
 
     @property

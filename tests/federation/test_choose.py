@@ -120,7 +120,7 @@ def test_where_threads_are_open_one_may_be_taken(monkeypatch: pytest.MonkeyPatch
     assert resolved(machine, threads=None)[0].threads == 1
     assert resolved(machine, threads=2)[0].threads == 2
     for threads, expected in ((None, 1), (2, 2)):
-        assert resolved(machine, threads=threads, workers=2, way="loop")[0].threads == expected, "workers need the cores"
+        assert resolved(machine, threads=threads, workers=2, way="loop")[0].threads == expected, "workers need cores"
 
 
 def test_asking_for_vmap_alone_does_not_time_the_loop_nor_share_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
