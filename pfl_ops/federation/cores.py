@@ -38,7 +38,7 @@ def busy() -> bool:
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
 
 
-def scaling(count: int, seconds: float = 0.03, times: int = 3) -> float:
+def scaling(count: int, seconds: float = 0.02, times: int = 5) -> float:
     """How many times as much `count` cores multiply side by side as one alone: less than `count` where they share.
 
     The best of several readings of each, in turns. One-threaded products of matrices that fit into a core's cache, in
