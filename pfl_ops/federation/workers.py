@@ -1,7 +1,8 @@
 """A cohort trained, and its models scored, by several processes of one thread each.
 
-On a CPU two processes of one thread are faster than one process of two: small batches keep one core busy, seldom two.
-What a client computes depends on its own keys alone, so who computes it makes no difference.
+On a CPU processes of one thread are at least as fast as one process of as many threads, which all but stops where other
+work takes one of its cores away. What a client computes depends on its own keys alone, so who computes it makes no
+difference.
 """
 
 from collections.abc import Mapping, Sequence
