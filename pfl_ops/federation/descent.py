@@ -67,6 +67,8 @@ class Descent:
             for layer in chain.layers
         ]
         self.first = min((i for i, layer in enumerate(self.layers) if layer.moves != (None, None)), default=0)
+        seen = {i for layer in self.layers for i in layer.moves}
+        self.unseen = [i for i in range(len(leaves)) if i not in seen] if self.terms_apply else []
 
     def run(self, x: Tensor, y: Tensor, share: Tensor | None) -> Tensor:
         """Some steps, one after the other.
@@ -96,6 +98,8 @@ class Descent:
             torch.gather(logs, 1, r, out=p)
             d = logs.exp_().sub_(target)
             self._back(inputs, (d if s is None else d.mul_(s)).mT, ones, rate)
+            for i in self.unseen:  # blocks of a method's own: no loss, but decay, shift and pull
+                self.terms.descend(i, self.leaves[i], self.rule)
         return picked[..., 0, :].neg_()
 
     def _back(self, inputs: Sequence[Tensor], d: Tensor, ones: Tensor, rate: float) -> None:

@@ -146,3 +146,23 @@ def test_the_network_itself_agrees():
     F.cross_entropy(net.head(net.body(x)), y).backward()
     expected = {name: w.detach() - 0.1 * w.grad for name, w in net.named_parameters()}
     torch.testing.assert_close(row, p.task.layout.flatten(expected), rtol=0, atol=1e-12)
+
+
+class Extended(Local):
+    """With a block of its own, which no loss sees."""
+
+    def extra(self, task):
+        return {"more": (2, 3)}
+
+
+@pytest.mark.parametrize("stack", [None, 2, 4])
+def test_a_block_that_the_loss_does_not_see_still_decays_and_is_pulled(stack):
+    """Client 1 takes two steps: w ← (1 − η(λ + μ)) w − η (s − μ a) each, with η = 0.1, λ = 0.2, μ = 0.3."""
+    how = Training(rounds=1, local_epochs=2, batch_size=3, lr=0.1, weight_decay=0.2, precision="float64")
+    p = Play(Federation(CHAINS["two hidden"], RAGGED.pool, 3), Extended(), how, stack=stack)
+    columns = p.task.layout.extra["more"]
+    start, s, a = (torch.full_like(p.task.initial, value) for value in (1.0, 0.5, 2.0))
+    rows = p.at(CLIENTS).train(start, shift=s, pull=(0.3, a))
+    once = 0.95 * 1.0 - 0.1 * (0.5 - 0.3 * 2.0)
+    twice = 0.95 * once - 0.1 * (0.5 - 0.3 * 2.0)
+    torch.testing.assert_close(rows[1, columns], torch.full((6,), twice, dtype=torch.float64), rtol=0, atol=1e-12)
