@@ -4,6 +4,7 @@
 compressed. `<cache>/sources/` remembers which file (by path, size and time) or download gave which digest.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -70,6 +71,29 @@ class Unpacked:
 def cache_folder() -> Path:
     """`PFL_OPS_CACHE`, else `~/.cache/pfl-ops`."""
     return Path(os.environ.get("PFL_OPS_CACHE") or "~/.cache/pfl-ops").expanduser()
+
+
+def remembered(kind: str, key: str) -> Any:
+    """What `remember` kept under this key; None: nothing that can be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(_noted(kind, key).read_text(encoding="utf-8"))
+    return None
+
+
+def remember(kind: str, key: str, value: Any) -> None:
+    """Keep a measurement, as JSON, for the next process; a cache that can't be written only costs measuring again.
+
+    Args:
+        kind: the folder. key: all that the value depends on.
+    """
+    file = _noted(kind, key)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _write(file, value)
+
+
+def _noted(kind: str, key: str) -> Path:
+    return cache_folder() / kind / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
 
 def unpacked(source: str, read: Callable[[], dict[str, np.ndarray]]) -> Unpacked:

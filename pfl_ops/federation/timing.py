@@ -5,9 +5,7 @@ disturbs no candidate alone. The whole of it ends after `SECONDS`, whatever has 
 """
 
 import contextlib
-import hashlib
 import json
-import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 import torch
 
-from pfl_ops.data.store import cache_folder
+from pfl_ops.data.store import remember, remembered
 from pfl_ops.federation import cores
 from pfl_ops.federation.settings import Precision
 
@@ -206,15 +204,10 @@ def recalled(key: Mapping[str, object], now: Callable[[], Timing]) -> Timing:
     """
     machine = {"machine": platform.processor() or platform.machine(), "host": platform.node(), "cores": cores.usable()}
     text = json.dumps({**key, **machine}, sort_keys=True)
-    file = cache_folder() / "execution" / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not there, or damaged
-        return Timing.from_json(json.loads(file.read_text(encoding="utf-8")))
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # not there, or damaged
+        return Timing.from_json(remembered("execution", text))
     if text not in _here:
         _here[text] = now()
     if _here[text].quiet:
-        with contextlib.suppress(OSError):  # a cache that can't be written only costs the time
-            file.parent.mkdir(parents=True, exist_ok=True)
-            draft = file.with_suffix(f".{os.getpid()}")
-            draft.write_text(json.dumps({**_here[text].to_json(), "key": dict(key)}), encoding="utf-8")
-            draft.replace(file)
+        remember("execution", text, {**_here[text].to_json(), "key": dict(key)})
     return _here[text]

@@ -4,11 +4,8 @@ On a GPU each trial gets a share of it, else a share of the CPU's cores. More tr
 until they stand in each other's way; where that is, nobody can tell without trying.
 """
 
-import contextlib
-import hashlib
 import json
 import math
-import os
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 
-from pfl_ops.data.store import cache_folder
+from pfl_ops.data.store import remember, remembered
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation import cores, memory
 from pfl_ops.federation.settings import Execution
@@ -237,19 +234,13 @@ def cached(key: Mapping[str, object], now: Callable[[], Packing]) -> Packing:
     """
     computer = {"processor": platform.processor() or platform.machine(), "host": platform.node()}
     text = json.dumps({**key, **computer, "torch": torch.__version__}, sort_keys=True, default=str)
-    file = cache_folder() / "packing" / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
-    with contextlib.suppress(OSError, ValueError):  # not there, or damaged
-        found = Packing.recorded(json.loads(file.read_text(encoding="utf-8")))
-        if found and (found.kind == "gpu" or found.layout.trials * found.peak <= memory.available()):
-            return found
+    found = Packing.recorded(remembered("packing", text))
+    if found and (found.kind == "gpu" or found.layout.trials * found.peak <= memory.available()):
+        return found
     disturbed = cores.busy()
     packing = now()
     if not disturbed:
-        with contextlib.suppress(OSError):  # a cache that can't be written only costs the measurement
-            file.parent.mkdir(parents=True, exist_ok=True)
-            draft = file.with_suffix(f".{os.getpid()}")
-            draft.write_text(json.dumps(packing.as_dict()), encoding="utf-8")
-            draft.replace(file)
+        remember("packing", text, packing.as_dict())
     return packing
 
 
