@@ -1,0 +1,92 @@
+"""Small dense convex problems of the server: projections and minima on the simplex, always in float64.
+
+None of them sees a model: methods hand over the Gram matrix of their rows, m x m whatever P is.
+"""
+
+import numpy as np
+import torch
+from scipy.optimize import Bounds, LinearConstraint, minimize, nnls
+from torch import Tensor
+
+from pfl_ops.errors import PflOpsError
+
+
+def project_to_simplex(v: Tensor) -> Tensor:
+    """argmin_λ ‖λ − v‖ over λ >= 0, Σ λ = 1: λ = max(v − τ, 0), τ found by sorting.
+
+    Args:
+        v: [m], m >= 1.
+    Returns:
+        [m], in the type of `v`.
+    Source: Held, Wolfe, Crowder 1974; Duchi et al., ICML 2008.
+    """
+    high = v.double().sort(descending=True).values
+    above = (high.cumsum(0) - 1) / torch.arange(1, len(v) + 1, dtype=torch.float64, device=v.device)
+    kept = int((high > above).sum())
+    return (v.double() - above[kept - 1]).clamp(min=0).to(v)
+
+
+def gram(rows: Tensor) -> Tensor:
+    """Inner products of rows [m, P] with each other, float64 [m, m], on the CPU.
+
+    Products of float32 rows are taken in float32 and blocks of columns are added up in float64: one conversion of all
+    rows would double their memory.
+    """
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    for columns in rows.split(1 << 16, dim=1):
+        total += (columns @ columns.T).double().cpu()
+    return total
+
+
+def square_distances(a: Tensor, b: Tensor) -> Tensor:
+    """‖a_i − b_j‖², float64 [m, n] on the CPU, of rows [m, P] and [n, P].
+
+    Rows are centred first: near models differ in digits that ‖a‖² + ‖b‖² − 2⟨a, b⟩ of the rows as they are has lost.
+    """
+    centre = torch.cat([a, b]).mean(dim=0)
+    both = gram(torch.cat([a - centre, b - centre]))
+    square = both.diagonal()
+    m = len(a)
+    return (square[:m, None] + square[None, m:] - 2 * both[:m, m:]).clamp(min=0)
+
+
+def min_norm(products: Tensor, low: float | Tensor = 0.0, high: float | Tensor = 1.0) -> Tensor:
+    """argmin_λ ½ λᵀ G λ over Σ λ = 1 and low <= λ <= high: the shortest vector in (a part of) a convex hull.
+
+    On the whole simplex exactly, by non-negative least squares: with G = AᵀA, y minimises ‖A y‖² + (Σ y − 1)² over
+    y >= 0, and λ = y / Σ y. Within narrower bounds by sequential least squares, to some 1e-8 of G's largest entry.
+
+    Args:
+        products: G, symmetric and positive semidefinite, [m, m].
+        low, high: bounds of each λ, numbers or [m]; 0 <= low <= high.
+    Returns:
+        λ, float64 [m] on the CPU.
+    Raises:
+        PflOpsError: G is not finite, or no λ lies within the bounds.
+    Source: Lawson, Hanson, "Solving Least Squares Problems", 1974, chapter 23 (NNLS); Kraft 1988 (SLSQP).
+    """
+    g = products.detach().double().cpu().numpy()
+    if not np.isfinite(g).all():
+        raise PflOpsError("the products of the clients' gradients are not finite; use a smaller training.lr")
+    m = len(g)
+    lowest, highest = (np.broadcast_to(np.asarray(bound, dtype=np.float64), m) for bound in (low, high))
+    if lowest.sum() > 1 + 1e-12 or highest.sum() < 1 - 1e-12 or (lowest > highest).any():
+        raise PflOpsError(
+            f"no weights within these bounds sum to 1: they lie between {lowest.sum():g} and {highest.sum():g}"
+        )
+    g = (g + g.T) / (2 * max(float(np.abs(g).max()), np.finfo(float).tiny))
+    if (lowest <= 0).all() and (highest >= 1).all():
+        values, vectors = np.linalg.eigh(g)
+        root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
+        y, _ = nnls(np.vstack([root, np.ones(m)]), np.append(np.zeros(m), 1.0), maxiter=100 * m)
+        return torch.from_numpy(y / y.sum())
+    room = highest - lowest
+    start = lowest + room * ((1 - lowest.sum()) / max(room.sum(), np.finfo(float).tiny))
+    found = minimize(  # type: ignore[call-overload]  # its stubs take no lambda
+        lambda x: float(0.5 * x @ g @ x), start, jac=lambda x: g @ x, method="SLSQP", bounds=Bounds(lowest, highest),
+        constraints=LinearConstraint(np.ones((1, m)), 1, 1), options={"ftol": 1e-15, "maxiter": 1000},
+    )  # fmt: skip
+    return torch.from_numpy(np.clip(found.x, lowest, highest))
+
+
+__all__ = ["gram", "min_norm", "project_to_simplex", "square_distances"]
