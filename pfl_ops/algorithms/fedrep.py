@@ -3,9 +3,9 @@
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Round, Rows, Stages, State, Task, Update, register
+from pfl_ops.algorithms.parts import needs_body, whole
 from pfl_ops.errors import PflOpsError
 
 
@@ -38,13 +38,12 @@ class FedRep(Algorithm):
     body_epochs: int = Field(1, ge=1, title="E_b", description="epochs of the body (schedule epochs)")
 
     def init(self, task: Task) -> State:
-        if task.layout.body.stop == 0:
-            raise PflOpsError("fedrep shares the body of a network, and this one has no body; take model mlp or cnn")
+        needs_body(task, self.name)
         return {"body": task.initial[task.layout.body], "head": task.rows(task.initial[task.layout.head])}
 
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
         body, head = r.layout.body, r.layout.head
-        w = _join(s["body"], s["head"][r.cohort])
+        w = whole(s["body"], s["head"][r.cohort])
         if self.schedule == "epochs":
             w = r.train(w, only=head, epochs=self.head_epochs)
             w = r.train(w, only=body, epochs=self.body_epochs, stream="body")
@@ -64,9 +63,4 @@ class FedRep(Algorithm):
         )
 
     def personal(self, s: State, r: Round) -> Models:
-        return Models(_join(s["body"], s["head"][r.cohort]), r.cohort)
-
-
-def _join(body: Tensor, heads: Tensor) -> Tensor:
-    """One body before each of the heads [C, P_head]: whole models [C, P]."""
-    return torch.cat([body.expand(len(heads), -1), heads], dim=1)
+        return Models(whole(s["body"], s["head"][r.cohort]), r.cohort)
