@@ -20,7 +20,7 @@ from pfl_ops.federation.contract import Loss, Share
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.layout import Block
 from pfl_ops.federation.leaves import cross_entropy, gradients
-from pfl_ops.federation.optim import Rowwise, Rule
+from pfl_ops.federation.optim import Rowwise, Rule, after
 
 if TYPE_CHECKING:
     from pfl_ops.federation.train import Trainer
@@ -275,3 +275,17 @@ class Batch:
         new = w.clone()
         new[:, only] = part
         return new
+
+    def carry_on(self, m: Mapping[str, Tensor], g: Tensor) -> dict[str, Tensor]:
+        """One step of the experiment's optimiser whose moments outlive the walk, because they are carried along.
+
+        Args:
+            m: holds w, first, second [c, Q] and count [c]: the rows, the optimiser's moments and its steps so far, all
+                but w starting at 0.
+            g: gradients [c, Q].
+        Returns:
+            The same four after the step.
+        """
+        count = m["count"] + 1
+        w, first, second = after(self._rule, m["w"], g, m["first"], m["second"], count[:, None])
+        return {"w": w, "first": first, "second": second, "count": count}

@@ -1,5 +1,7 @@
 """Clients' samples on the device, and batches of them as the network wants to see them."""
 
+from copy import copy
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,6 +32,13 @@ class Feed:
     def _fit(self, values: Tensor) -> Tensor:
         """One number for all, or one a stored value: kernels are slow where they must repeat a few channels."""
         return values if values.numel() == 1 else values.expand(self.x.shape[1:]).contiguous()
+
+    def as_one(self) -> "Feed":
+        """The same samples, all of them with client 0."""
+        one = copy(self)
+        one.index = [torch.cat(self.index).sort().values]
+        one.sizes = self.sizes.sum(keepdims=True)
+        return one
 
     def inputs(self, samples: Tensor) -> Tensor:
         """Normalised inputs of sample numbers [...]: [..., C, H, W], channels last in memory, or [..., d]."""

@@ -1,12 +1,13 @@
 """The network as a function of a flat vector, for one model or for C of them at once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.layout import Layout
 
 POINTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
@@ -58,12 +59,48 @@ class Net:
         views = self.layout.views(h, self.layout.head)
         return F.linear(f, views["head.weight"], views.get("head.bias"))
 
+    def cut(self, depth: int) -> slice:
+        """Columns of the body's first `depth` layers with parameters (a block counts as one): the client's side.
+
+        Raises:
+            PflOpsError: the body has no layer with parameters behind these.
+        """
+        layers = [step for step in self.steps if step.own]
+        if not 1 <= depth < len(layers):
+            raise PflOpsError(
+                f"a network is cut behind one of its body's first {len(layers) - 1} layers with parameters, got {depth}"
+                if len(layers) > 1
+                else f"a body of {len(layers)} layers with parameters can't be cut in two; take model cnn or mlp"
+            )
+        first = next(b.start for b in self.layout.blocks if b.name.startswith(layers[depth].name + "."))
+        return slice(0, first)
+
+    def front(self, w: Tensor, x: Tensor, depth: int) -> Tensor:
+        """What leaves the client's side: activations [B, ...] of the body up to its layer `depth` with parameters."""
+        part = self.cut(depth)
+        return self._through(self.steps[: self._at(depth)], self.layout.views(w[..., part], part), x)
+
+    def back(self, w: Tensor, a: Tensor, depth: int) -> Tensor:
+        """Scores [B, L] of the server's side on activations [B, ...]; back(w, front(w, x)) is net(w, x)."""
+        part = slice(self.cut(depth).stop, self.layout.net.stop)
+        views = self.layout.views(w[..., part], part)
+        f = self._through(self.steps[self._at(depth) :], views, a)
+        return F.linear(f, views["head.weight"], views.get("head.bias"))
+
+    def _at(self, depth: int) -> int:
+        """The step that starts the server's side."""
+        return [i for i, step in enumerate(self.steps) if step.own][depth]
+
     def forward(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Scores [B, L] of named parameters."""
         return F.linear(self._body(views, x), views["head.weight"], views.get("head.bias"))
 
     def _body(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        for step in self.steps:
+        return self._through(self.steps, views, x)
+
+    @staticmethod
+    def _through(steps: Sequence[Step], views: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        for step in steps:
             x = _apply(step, views, x)
         return x
 

@@ -8,7 +8,7 @@ the pure one, for steps of a method's own: new rows out, nothing written. Both c
           w ← w − η (m / (1 − β₁ʲ)) / (√(v / (1 − β₂ʲ)) + ε),  β₁ = 0.9, β₂ = 0.999, ε = 1e−8
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -76,22 +76,34 @@ class Rowwise:
 
     rule: Rule
     count: int = 0
-    moments: dict[str, Tensor] = field(default_factory=dict)
+    moments: tuple[Tensor, Tensor] | None = None
 
     def step(self, w: Tensor, g: Tensor) -> Tensor:
         """New rows from rows `w` and gradients `g`, both [c, Q]; rows that ended (a suffix) drop out of the moments."""
-        rule = self.rule
-        self.moments = {name: m[: len(w)] for name, m in self.moments.items()}
         self.count += 1
-        d = g + rule.weight_decay * w if rule.weight_decay else g
-        if rule.kind == "sgd":
-            if rule.momentum:
-                d = d if self.count == 1 else rule.momentum * self.moments["m"] + d
-                self.moments["m"] = d
-            return w - rule.lr * d
-        zero = torch.zeros_like(d)
-        m = BETA_1 * self.moments.get("m", zero) + (1 - BETA_1) * d
-        v = BETA_2 * self.moments.get("v", zero) + (1 - BETA_2) * d * d
-        self.moments = {"m": m, "v": v}
-        m_hat, v_hat = m / (1 - BETA_1**self.count), v / (1 - BETA_2**self.count)
-        return w - rule.lr * m_hat / (v_hat.sqrt() + EPS)
+        zero = torch.zeros_like(g)
+        first, second = (m[: len(w)] for m in self.moments) if self.moments is not None else (zero, zero)
+        w, *moments = after(self.rule, w, g, first, second, self.count)
+        self.moments = (moments[0], moments[1])
+        return w
+
+
+def after(
+    rule: Rule, w: Tensor, g: Tensor, first: Tensor, second: Tensor, count: int | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step: new rows, and the moments after it.
+
+    Args:
+        w, g, first, second: [c, Q]; both moments 0 before the first step. SGD has no second moment, and without
+            momentum no first one.
+        count: of this step, from 1; one number, or one a row [c, 1].
+    """
+    d = g + rule.weight_decay * w if rule.weight_decay else g
+    if rule.kind == "sgd":
+        if rule.momentum:
+            first = d = rule.momentum * first + d
+        return w - rule.lr * d, first, second
+    first = BETA_1 * first + (1 - BETA_1) * d
+    second = BETA_2 * second + (1 - BETA_2) * d * d
+    m, v = first / (1 - BETA_1**count), second / (1 - BETA_2**count)
+    return w - rule.lr * m / (v.sqrt() + EPS), first, second

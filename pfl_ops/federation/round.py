@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from pfl_ops.federation.batch import Batch, Keys, Length, Step
 from pfl_ops.federation.contract import Layout, Loss, Net, Share, Task
 from pfl_ops.federation.optim import Rule
 from pfl_ops.federation.train import Trainer
+
+AT_ONCE = 500  # samples behind one piece of a full gradient: memory, not meaning
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class Round:
         only: slice | None = None,
         lr: float | None = None,
         optimiser: Literal["sgd", "adam"] | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
         epochs: int | None = None,
         steps: int | None = None,
         batch: int | None = None,
@@ -123,17 +127,17 @@ class Round:
             shift: added to the gradient, [C, Q] or [Q].
             pull: (μ, anchor): a number or [C], and rows [C, Q] or [Q].
             only: the columns that move; the rest is frozen, without decay or moments.
-            lr, optimiser: instead of the experiment's.
+            lr, optimiser, momentum, weight_decay: instead of the experiment's.
             epochs, steps, batch, share, stream: as in `walk`.
         Returns:
             Trained rows, [C, Q].
         """
         length = Length(epochs, steps, batch, share, stream)
         rule = self._rule()
-        if lr is not None:
-            rule = replace(rule, lr=lr)
         if optimiser is not None and optimiser != rule.kind:
             rule = replace(rule, kind=optimiser, momentum=0.0)
+        given: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        rule = replace(rule, **{name: value for name, value in given.items() if value is not None})
         return self._trainer.train(
             self._clients,
             start,
@@ -187,10 +191,9 @@ class Round:
 
     def grad(self, w: Tensor) -> Tensor:
         """Full-batch gradients ∇F_k(w_k) over each client's training samples, [C, P]."""
-        whole = int(self.n.max())
         start = w.expand(len(self._clients), -1) if w.dim() == 1 else w
-        out = self.walk({"w": start, "g": torch.zeros_like(start)}, _one_gradient, epochs=1, batch=whole, stream="grad")
-        return out["g"]
+        carry = {"w": start, "g": torch.zeros_like(start), "n": self.n}
+        return self.walk(carry, _add_gradient, epochs=1, batch=AT_ONCE, stream="grad")["g"]
 
     def class_means(self, w: Tensor) -> Tensor:
         """Mean feature of each class over each client's samples, [C, L, D]; zero where a client lacks the class."""
@@ -223,6 +226,15 @@ class Round:
         other = Round(
             self._trainer, self.t, clients, weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose
         )
+        other._calls = self._calls
+        return other
+
+    def pooled(self) -> "Round":
+        """The same round for one client, number 0, that holds everybody's training data."""
+        other = Round(
+            self._trainer.as_one, self.t, torch.zeros(1, dtype=torch.int64),
+            weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose,
+        )  # fmt: skip
         other._calls = self._calls
         return other
 
@@ -264,8 +276,8 @@ class Round:
         return Keys(self.task.seed, self._purpose, self.t, call)
 
 
-def _one_gradient(m: dict[str, Tensor], b: Batch) -> dict[str, Tensor]:
-    return {"g": b.grad(m["w"])}
+def _add_gradient(m: dict[str, Tensor], b: Batch) -> dict[str, Tensor]:
+    return {"g": m["g"] + (b.n / m["n"])[:, None] * b.grad(m["w"])}
 
 
 def _features_by_class(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:

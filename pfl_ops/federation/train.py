@@ -5,6 +5,8 @@ What a client sees depends on (seed, purpose, round, client, stream, call) alone
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,15 @@ class Trainer:
         self.bfloat16, self.draws = bfloat16, draws
         self.chain = None if bfloat16 else Chain.of(task.net)
         self.meter = Meter()
+
+    @cached_property
+    def as_one(self) -> "Trainer":
+        """The same training for one client, number 0, that holds everybody's data; it counts on this one's meter."""
+        sizes, counts = self.task.sizes, self.task.class_counts
+        task = replace(self.task, sizes=sizes.sum(0, keepdim=True), class_counts=counts.sum(0, keepdim=True))
+        one = Trainer(task, self.feed.as_one(), self.rule, self.length, None, self.bfloat16, self.draws)
+        one.meter = self.meter
+        return one
 
     # -- what every verb stands on ------------------------------------------------------------------------------------
 

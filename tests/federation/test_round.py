@@ -1,5 +1,6 @@
 """The verbs of a round, each against its meaning written out."""
 
+import itertools
 import pickle
 
 import pytest
@@ -7,10 +8,11 @@ import torch
 from torch.nn import functional as F
 
 from pfl_ops.algorithms.local import Local
-from pfl_ops.federation.batch import Keys
+from pfl_ops.federation import round as round_
+from pfl_ops.federation.batch import Keys, Length
 from pfl_ops.federation.contract import Share
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import Play, ragged_task
+from pfl_ops.testing import Federation, Play, ragged_task
 
 SIZES = (5, 2, 8, 3, 7)
 FEDERATION = ragged_task(SIZES)
@@ -121,9 +123,11 @@ def test_losses_on_a_share(models):
         torch.testing.assert_close(losses[k], F.cross_entropy(p.task.net(models[k], x), y))
 
 
+@pytest.mark.parametrize("at_once", [2, 500])
 @pytest.mark.parametrize("stack", [None, 2, 3])
-def test_full_gradients(models, stack):
-    """Of the mean loss over all of a client's samples, however ragged; without weight decay."""
+def test_full_gradients(models, stack, at_once, monkeypatch):
+    """Of the mean loss over all of a client's samples, however ragged; without weight decay; in pieces or whole."""
+    monkeypatch.setattr(round_, "AT_ONCE", at_once)
     r = play(stack, weight_decay=0.5).at(CLIENTS)
     for w in (models, models[0]):
         got = r.grad(w)
@@ -199,6 +203,60 @@ def test_the_same_round_for_others():
     assert other.cohort.tolist() == [2, 3] and other.weights.tolist() == pytest.approx([8 / 11, 3 / 11])
     assert (other.t, other.lr) == (1, r.lr)
     assert torch.equal(other.train(r.task.initial), p.at([2, 3]).train(r.task.initial))
+
+
+def test_everybodys_data_as_one_client():
+    """Its gradient is that of the mean over all samples, its walk the walk of a client that owns them all."""
+    r = play().at(CLIENTS).pooled()
+    assert r.cohort.tolist() == [0] and r.n.tolist() == [sum(SIZES)] and r.weights.tolist() == [1]
+    assert r.class_counts.tolist() == [FEDERATION.pool.y.bincount(minlength=3).tolist()]
+    leaf = play().task.initial.clone().requires_grad_()
+    F.cross_entropy(r.net(leaf, FEDERATION.pool.x), FEDERATION.pool.y).backward()
+    torch.testing.assert_close(r.grad(leaf)[0], leaf.grad)
+
+    alone = Federation(FEDERATION.network, FEDERATION.pool.pooled(), 3)
+    only = Play(alone, Local(), Training(rounds=3, batch_size=3, lr=0.1, precision="float64"))
+    mine = play()
+    assert torch.equal(mine.at(CLIENTS).pooled().train(mine.task.initial), only.at([0]).train(only.task.initial))
+    assert mine.trainer.meter.samples == sum(SIZES), "counted where the round's other verbs count"
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_a_rule_of_its_own(kind, models):
+    """An optimiser, rate, momentum and decay instead of the experiment's: as if the experiment had them."""
+    how = {"optimiser": kind, "lr": 0.03, "weight_decay": 0.0, **({"momentum": 0.5} if kind == "sgd" else {})}
+    other = play(optimiser="sgd", momentum=0.9, weight_decay=0.3, lr=0.2)
+    assert torch.equal(other.at(CLIENTS).train(models, **how), play(**how).at(CLIENTS).train(models))
+
+
+@pytest.mark.parametrize("how", [{"momentum": 0.9, "weight_decay": 0.1}, {"optimiser": "adam", "weight_decay": 0.1}])
+@pytest.mark.parametrize("stack", [None, 3])
+def test_moments_that_are_carried_on(how, stack):
+    """Two walks of one epoch that hand on w, moments and count are PyTorch's optimiser on the batches of both."""
+    p = play(stack=stack, **how)
+    zero = torch.zeros(3, len(p.task.initial), dtype=torch.float64)
+    m = {"w": p.task.initial.expand(3, -1), "first": zero, "second": zero, "count": zero[:, 0]}
+    r = p.at(CLIENTS)
+    for _ in range(2):
+        m = r.walk(m, lambda m, b: b.carry_on(m, b.grad(m["w"])))
+    keys = [Keys(p.task.seed, "train", 0, call) for call in range(2)]
+    for k, client in enumerate(CLIENTS):
+        w = p.task.initial.clone().requires_grad_()
+        decay = how["weight_decay"]
+        adam = how.get("optimiser") == "adam"
+        optimiser = (
+            torch.optim.Adam([w], 0.1, weight_decay=decay)
+            if adam
+            else torch.optim.SGD([w], 0.1, momentum=0.9, weight_decay=decay)
+        )
+        for key in keys:
+            (plan,) = p.trainer.plans([client], Length(), key)
+            for start, stop in itertools.pairwise(plan.bounds):
+                x, y = (values[plan.order[start:stop]] for values in data(client))
+                optimiser.zero_grad()
+                F.cross_entropy(p.task.net(w, x), y).backward()
+                optimiser.step()
+        torch.testing.assert_close(m["w"][k], w.detach(), rtol=0, atol=1e-12)
 
 
 def test_the_servers_draws():
