@@ -25,7 +25,12 @@ class APFL(Algorithm):
 
     Source: Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020, Algorithm 1 (arXiv 2003.13461).
     Deviations: none from Algorithm 1. Public codes differ from it and from each other: the gradient at v instead of v̄,
-    without the factor α, mixed scores, v overwritten by v̄ each round, a term 0.02 α in α's gradient.
+    without the factor α, mixed scores, v overwritten by v̄ each round, a term 0.02 α in α's gradient. `mixing: round`
+    is the reading of a widely used library (there with `every: step`), behind the numbers of the FLIU paper:
+
+        w ← w − η ∇F(w; ξ),  v ← v − η ∇F(v; ξ)
+        α ← clip(α − η (⟨α ∇F(v; ξ) + (1 − α) ∇F(w; ξ), v − w⟩ + 0.02 α), 0, 1)      v − w after the step
+        v ← α v + (1 − α) w                              once a round, at its end; L1 and L2 are v
     """
 
     alpha: float = Field(
@@ -34,6 +39,10 @@ class APFL(Algorithm):
     adaptive: bool = Field(True, description="clients learn their own α")
     every: Literal["round", "step"] = Field(
         "round", description="when α moves: at a round's first step, or at every step"
+    )
+
+    mixing: Literal["step", "round"] = Field(
+        "step", description="v̄ in every gradient (the paper), or v trained apart and mixed at a round's end (a library)"
     )
 
     def init(self, task: Task) -> State:
@@ -47,18 +56,35 @@ class APFL(Algorithm):
         w, v, alpha = m["w"], m["v"], m["alpha"]
         g = b.grad(torch.lerp(w, v, alpha[:, None]))
         new = {"w": b.descend("w", w, b.grad(w)), "v": b.descend("v", v, alpha[:, None] * g)}
-        if self.adaptive and (self.every == "step" or b.j == 0):
+        if self._moves(b):
             new["alpha"] = (alpha - b.lr * (g * (v - w)).sum(dim=1)).clamp(0, 1)
         return new
 
+    def step_apart(self, m: dict[str, Tensor], b: Batch) -> dict[str, Tensor]:
+        w, v, alpha = m["w"], m["v"], m["alpha"]
+        g_w, g_v = b.grad(w), b.grad(v)
+        new = {"w": b.descend("w", w, g_w), "v": b.descend("v", v, g_v)}
+        if self._moves(b):
+            slope = (torch.lerp(g_w, g_v, alpha[:, None]) * (new["v"] - new["w"])).sum(dim=1) + 0.02 * alpha
+            new["alpha"] = (alpha - b.lr * slope).clamp(0, 1)
+        return new
+
+    def _moves(self, b: Batch) -> bool:
+        return self.adaptive and (self.every == "step" or b.j == 0)
+
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
         start = s["central"].expand(len(r.cohort), -1)
-        m = r.walk({"w": start, "v": s["personal"][r.cohort], "alpha": s["alpha"][r.cohort]}, self.step)
-        central = r.mean(m["w"])
+        carry = {"w": start, "v": s["personal"][r.cohort], "alpha": s["alpha"][r.cohort]}
+        m = r.walk(carry, self.step if self.mixing == "step" else self.step_apart)
+        central, mixed = r.mean(m["w"]), torch.lerp(m["w"], m["v"], m["alpha"][:, None])
+        v = m["v"] if self.mixing == "step" else mixed
         return (
-            {"central": central, "personal": Rows(r.cohort, m["v"]), "alpha": Rows(r.cohort, m["alpha"])},
-            {"L2": Models(torch.lerp(m["w"], m["v"], m["alpha"][:, None]), r.cohort), "G": Models(central)},
+            {"central": central, "personal": Rows(r.cohort, v), "alpha": Rows(r.cohort, m["alpha"])},
+            {"L2": Models(mixed, r.cohort), "G": Models(central)},
         )
 
     def personal(self, s: State, r: Round) -> Models:
-        return Models(torch.lerp(s["central"], s["personal"][r.cohort], s["alpha"][r.cohort][:, None]), r.cohort)
+        v = s["personal"][r.cohort]
+        if self.mixing == "round":
+            return Models(v, r.cohort)
+        return Models(torch.lerp(s["central"], v, s["alpha"][r.cohort][:, None]), r.cohort)

@@ -1,5 +1,7 @@
 """FedFomo: clients weigh each other's models by what they do for them."""
 
+from typing import Literal
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,7 +33,8 @@ class FedFomo(Algorithm):
     ICLR 2021, Algorithm 1 (arXiv 2012.08565).
     Deviations: that a client is its own candidate could not be confirmed. Ours: ties of P are broken at random; a
     client without a second sample has none to judge on and keeps θ_k^old. The authors' code measures distances in L1
-    and keeps negative weights.
+    (`distance`), divides by |Σ w| and keeps negative weights (`normalise: absolute`); a public library keeps the
+    trained θ_k where none is positive (`fallback`).
     """
 
     candidates: int = Field(5, ge=1, title="M", description="models that a client judges a round, its own among them")
@@ -42,6 +45,14 @@ class FedFomo(Algorithm):
         0.3, ge=0, le=1, title="ε", description="probability of a random candidate in the first round"
     )
     explore_decay: float = Field(0.05, ge=0, title="δ", description="what that probability loses in each round")
+
+    distance: Literal["l2", "l1"] = Field("l2", description="norm that a loss's gain is divided by")
+    normalise: Literal["positive", "absolute"] = Field(
+        "positive", description="max(w, 0) / Σ max(w, 0), or w / |Σ w| with its negative parts"
+    )
+    fallback: Literal["old", "trained"] = Field(
+        "old", description="whom a client keeps where no candidate serves it: θ_k^old, or its own trained θ_k"
+    )
 
     def init(self, task: Task) -> State:
         return {"theta": task.rows(task.initial), "affinity": task.rows(task.initial.new_zeros(task.n_clients))}
@@ -55,13 +66,14 @@ class FedFomo(Algorithm):
         explore = max(0.0, self.explore - self.explore_decay * r.t)
         who = self._draw(known, explore, r.rng("candidates")).to(known.device)
         gain = r.losses(old, share=held)[:, None] - r.cross(theta, who, share=held)
-        w = torch.zeros_like(known).scatter_(1, who, _finite(gain / _distances(theta, who, old)))
+        w = torch.zeros_like(known).scatter_(1, who, _finite(gain / _distances(theta, who, old, self.distance)))
 
-        share = w.clamp(min=0)
-        total = share.sum(dim=1)
-        keep = total == 0
-        mixed = (share / total.where(~keep, 1)[:, None]) @ theta  # = θ^old + Σ w (θ_j − θ^old), for Σ w = 1
-        mixed[keep] = old[keep]
+        share = w.clamp(min=0) if self.normalise == "positive" else w
+        total = share.sum(dim=1, keepdim=True).abs()
+        share = share / total.where(total > 0, 1)
+        mixed = share @ theta + (1 - share.sum(dim=1, keepdim=True)) * old  # = θ^old + Σ w (θ_j − θ^old)
+        if self.fallback == "trained":
+            mixed = torch.where((w > 0).any(dim=1, keepdim=True), mixed, theta)
         affinity[:, r.cohort] += w
         r.sent(down=(who.shape[1] - 1) * r.layout.size)
         return (
@@ -84,9 +96,9 @@ class FedFomo(Algorithm):
         return torch.tensor(found)
 
 
-def _distances(theta: Tensor, who: Tensor, old: Tensor) -> Tensor:
-    """‖θ_j − θ_k^old‖₂ of each client's candidates, [C, M]."""
-    return torch.stack([(theta[j] - old).norm(dim=1) for j in who.T], dim=1)
+def _distances(theta: Tensor, who: Tensor, old: Tensor, norm: Literal["l2", "l1"] = "l2") -> Tensor:
+    """‖θ_j − θ_k^old‖ of each client's candidates, [C, M]."""
+    return torch.stack([(theta[j] - old).norm(p=int(norm[1]), dim=1) for j in who.T], dim=1)
 
 
 def _finite(w: Tensor) -> Tensor:

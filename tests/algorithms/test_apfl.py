@@ -68,6 +68,29 @@ def test_alone_at_alpha_1():
     torch.testing.assert_close(mixed[-1]["L1"], alone[-1]["L1"])
 
 
+def test_a_librarys_reading():
+    """v trains apart and is mixed at a round's end; b = (0, 6), one full-batch step a round, η = 0.1, start 2.
+
+    Round 1   g_w = g_v = 2, −4:  w = v = 1.8, 2.4,  v − w = 0, so α ← ½ − 0.1·0.02·½ = 0.499;  v = w;  Θ = 2.1
+    Round 2   client 0: g_w = 2.1, g_v = 1.8:  w = 1.89, v = 1.62
+              slope (0.499·1.8 + 0.501·2.1)·(1.62 − 1.89) + 0.02·0.499,  α ← 0.499 − 0.1·slope
+              client 1: g_w = −3.9, g_v = −3.6:  w = 2.49, v = 2.76
+              slope −(0.499·3.6 + 0.501·3.9)·(2.76 − 2.49) + 0.02·0.499
+              v ← α v + (1 − α) w
+    """
+    _, (first, last) = quadratic_play(APFL(mixing="round"), [0, 6], start=2, lr=0.1)
+    assert first["state/alpha"].tolist() == pytest.approx([0.499, 0.499])
+    assert first["L1"][:, 0].tolist() == first["L2"][:, 0].tolist() == pytest.approx([1.8, 2.4])
+    alpha = [
+        0.499 - 0.1 * ((0.499 * 1.8 + 0.501 * 2.1) * -0.27 + 0.02 * 0.499),
+        0.499 - 0.1 * (-(0.499 * 3.6 + 0.501 * 3.9) * 0.27 + 0.02 * 0.499),
+    ]
+    assert last["state/alpha"].tolist() == pytest.approx(alpha)
+    v = [alpha[0] * 1.62 + (1 - alpha[0]) * 1.89, alpha[1] * 2.76 + (1 - alpha[1]) * 2.49]
+    assert last["L1"][:, 0].tolist() == last["L2"][:, 0].tolist() == pytest.approx(v)
+    assert last["G"].item() == pytest.approx((1.89 + 2.49) / 2)
+
+
 class TestContract(AlgorithmContract):
     algorithm = APFL(alpha=0.4)
     pairs: ClassVar = {"every": (APFL(alpha=0.4), APFL(alpha=0.4, every="step"))}

@@ -49,6 +49,28 @@ def test_none_better_keeps_the_old_model():
     assert only["L1"][:, 0].tolist() == [2, 2]
 
 
+def test_negative_weights_of_the_authors_code():
+    """`test_two_rounds_by_hand`'s first round with w / |Σ w| and no clipping: 2 + Σ w_kj (θ_j − 2) / |Σ w|.
+
+    client 0: w = 1.5, −3, −4, |Σ| = 5.5:  2 + (−1.5 − 6 − 16)/5.5
+    client 1: w = −4.5, 3, 2, |Σ| = ½:     2 + (4.5 + 6 + 8)/½ = 39
+    client 2: w = −8.5, 7, 6, |Σ| = 4.5:   2 + (8.5 + 14 + 24)/4.5
+    """
+    method = FedFomo(candidates=3, normalise="absolute")
+    _, (only,) = quadratic_play(method, [0, 6, 10], [5, 9, 2], start=2, rounds=1)
+    assert only["L1"][:, 0].tolist() == pytest.approx([2 - 23.5 / 5.5, 39, 2 + 46.5 / 4.5])
+
+
+def test_where_none_is_better_a_library_keeps_the_trained_model():
+    _, (only,) = quadratic_play(FedFomo(fallback="trained"), [0, 4], start=2, lr=3, rounds=1, sizes=[2, 2])
+    assert only["L1"][:, 0].tolist() == pytest.approx([-4, 8])
+    mixed, plain = (
+        quadratic_play(FedFomo(candidates=3, fallback=f), [0, 6, 10], [5, 9, 2], start=2, rounds=1)[1][0]["L1"]
+        for f in ("trained", "old")
+    )
+    torch.testing.assert_close(mixed, plain)
+
+
 def test_only_models_of_this_round_are_mixed():
     """Client 2 has what client 1 wants, but is away: 1 keeps its own step, 2 + ½·4 = 4."""
     _, (only,) = quadratic_play(FedFomo(), [0, 6, 6], [2, 2, 2], start=2, rounds=1, cohorts=[[0, 1]])
@@ -80,6 +102,7 @@ def test_a_client_with_one_sample_has_none_to_judge_on():
 def test_distances_are_euclidean():
     theta, old = torch.tensor([[3.0, 4], [0, 0]]), torch.tensor([[0.0, 0], [6, 8]])
     assert _distances(theta, torch.tensor([[0, 1], [1, 0]]), old).tolist() == [[5, 0], [10, 5]]
+    assert _distances(theta, torch.tensor([[0, 1], [1, 0]]), old, "l1").tolist() == [[7, 0], [14, 7]]
 
 
 # -- candidates -------------------------------------------------------------------------------------------------------
@@ -138,5 +161,6 @@ def test_traffic():
 class TestContract(AlgorithmContract):
     algorithm = FedFomo(candidates=3, explore=0.5)
     pairs: ClassVar = {
+        "fallback": tuple(FedFomo(candidates=1, fallback=f) for f in ("old", "trained")),
         "explore_decay": tuple(FedFomo(candidates=2, explore=1, explore_decay=decay) for decay in (0, 1)),
     }
