@@ -44,12 +44,15 @@ class Algorithm(Section, ABC):
         requires: {path: value, or a tuple of values, or ... for anything but none} without which the method is not
             itself; an experiment that differs is refused.
         because: why, in a few words; shown in brackets behind that refusal.
+        own_stage: where a client's own model is scored, which is what tuning looks at: L1 of most methods, L2 where
+            clients fine-tune a copy that they do not keep, G where there are no clients.
     """
 
     name: ClassVar[str] = ""
     recommended: ClassVar[Mapping[str, Any]] = {}
     requires: ClassVar[Mapping[str, Any]] = {}
     because: ClassVar[str] = ""
+    own_stage: ClassVar[StageName] = "L1"
 
     @abstractmethod
     def init(self, task: Task) -> State:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pfl_ops import spaces
+from pfl_ops import metrics, spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.spaces import Space
@@ -17,7 +17,6 @@ from pfl_ops.tuning.objective import Objective, objective
 Scheduler: TypeAlias = Literal["asha", "none"]
 
 TRIALS = 12
-METRIC = "val/L1/acc"
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Settings:
         if experiment.data.pooled and experiment.partition.seed is None:
             fixed["partition.seed"] = experiment.seed  # else a trial would see what the finals are tested on
         base = experiment.override(fixed)
-        goal = objective(base, metric or METRIC, mode)
+        goal = objective(base, metric or metrics.key("validation", experiment.algorithm.own_stage, "acc"), mode)
         if scheduler == "asha" and not goal.single:
             raise PflOpsError(
                 "asha stops trials by one metric; several run to the end: --scheduler none, or leave it out"

@@ -93,8 +93,8 @@ def tune(
         experiment: what to tune; none: that of the study `name`, which is resumed.
         space: what to vary; a space, its file or folder; none: the one for the method (`spaces.read`).
         trials: in all, those of a resumed study included; none: 12, or as recorded.
-        metric: one tracked key to optimise, or several (no early stopping, a Pareto front); none: val/L1/acc, of the
-            last round.
+        metric: one tracked key to optimise, or several (no early stopping, a Pareto front); none: val/L1/acc of the
+            last round, or that of the stage in which the method has clients' own models (`Algorithm.own_stage`).
         mode: "max" or "min", for all metrics or for each; none: what is better for that key.
         scheduler: "asha" stops bad trials of a single objective early, at rounds that are multiples of
             evaluation.global_every (the default for one metric); "none" runs all to the end.
