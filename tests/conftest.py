@@ -7,10 +7,14 @@ import pytest
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """`@pytest.mark.needs_data("mnist")`: run only where a folder of PFL_OPS_DATA has mnist.npz."""
+    """`@pytest.mark.needs_data("mnist")`: run only where a folder of PFL_OPS_DATA has mnist.npz.
+
+    A name with a dot is a file's own.
+    """
     folders = [Path(f) for f in os.environ.get("PFL_OPS_DATA", "").split(os.pathsep) if f]
     for mark in item.iter_markers("needs_data"):
         for name in mark.args:
-            if not any((folder / f"{name}.npz").is_file() for folder in folders):
+            file = name if "." in name else f"{name}.npz"
+            if not any((folder / file).is_file() for folder in folders):
                 where = f"in {os.environ['PFL_OPS_DATA']}" if folders else "because PFL_OPS_DATA is not set"
-                pytest.skip(f"needs {name}.npz, which is not found {where}")
+                pytest.skip(f"needs {file}, which is not found {where}")

@@ -84,6 +84,8 @@ def test_every_field_moves_the_hash_but_repetitions(base: Experiment, tmp_path: 
     for setting in base.fields():
         if setting.path in ("repetitions", "data.name", "model.weights"):  # below
             continue
+        if setting.path in ("data.roles", "data.records"):  # of one data set; tests/data/test_shakespeare.py
+            continue
         other = another(setting.path, setting.value)
         assert other != setting.value, f"choose another value for {setting.path}"
         digest = base.override({setting.path: other}).hash

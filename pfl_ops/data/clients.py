@@ -19,7 +19,7 @@ class Pool:
     """Samples and their owners.
 
     Attributes:
-        x: as stored, uint8 [n, H, W, C] or float32 [n, d].
+        x: as stored, uint8 [n, H, W, C], float32 [n, d] or characters uint8 [n, d].
         y: class of each, int64 [n].
         index: each client's sample numbers, sorted int64 [n_k]; every sample has exactly one owner, a client may have
             none.
@@ -104,7 +104,8 @@ def build_clients(
     The partition, and every cut after it, is drawn from `scheme.seed`, or `seed` where that is None, under keys of
     their own.
 
-    validation: a share of each client's training data is held out; test data is never touched.
+    validation: a share of each client's training data is held out, the last of it where samples overlap and clients
+        are the data set's own; test data is never touched.
     test: clients train on all their training data; the test set is divided class by class as the training set was. A
         recorded partition brings its own test sets; a data set's own clients (natural) theirs.
     pooled: training and test set are merged before the partition, and each client's test data is `test_share` of its
@@ -149,7 +150,11 @@ def build_clients(
             tests = cut.like(samples.y, owned, source.y, rng.generator(key, "test set"))
 
     if split == "validation":
-        kept, held = _hold_out(samples.y, owned, validation_share, key, "validation")
+        if dataset.overlap and scheme.kind == "natural":
+            cuts = [cut.hold_out_last(published, rows, validation_share, dataset.overlap) for rows in owned]
+            kept, held = [a for a, _ in cuts], [b for _, b in cuts]
+        else:
+            kept, held = _hold_out(samples.y, owned, validation_share, key, "validation")
         pools = _pool(samples, kept), _pool(samples, held)
     else:
         pools = _pool(samples, owned), _pool(source, tests or [])

@@ -64,6 +64,28 @@ def hold_out(
     return np.sort(rows[~held]), np.sort(rows[held])
 
 
+def hold_out_last(place: np.ndarray, rows: np.ndarray, share: float, gap: int) -> tuple[np.ndarray, np.ndarray]:
+    """Divide one client's samples where neighbours share their content: the last ones in their order are held out.
+
+    Those within `gap` places before the first held-out one go to neither part; but a client keeps one at least.
+
+    Args:
+        place: where each sample of the data set stands, ascending, int [n].
+        rows: the client's samples, int [n_k].
+        share: of `rows` that is held out, in (0, 1).
+        gap: the greatest distance of two samples that share something.
+    Returns:
+        kept, held: sorted sample numbers.
+    """
+    rows = np.sort(rows)
+    size = min(max(round(share * len(rows)), 1), len(rows) - 1) if len(rows) else 0
+    if size == 0:
+        return rows, rows[:0]
+    kept, held = rows[:-size], rows[-size:]
+    apart = kept[place[kept] < place[held[0]] - gap]
+    return apart if len(apart) else kept[:1], held
+
+
 def like(
     labels: np.ndarray, clients: Sequence[np.ndarray], other: np.ndarray, rng: np.random.Generator
 ) -> list[np.ndarray]:

@@ -3,13 +3,13 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from pfl_ops import rng
-from pfl_ops.data import cut, store
+from pfl_ops.data import cut, shakespeare, store
 from pfl_ops.data.npz import DataError, checked, read_npz
 from pfl_ops.errors import unknown
 from pfl_ops.section import Section
@@ -38,7 +38,17 @@ DATASETS: dict[str, Info] = {
     "cifar100": Info(
         (32, 32, 3), 100, (129.3042, 124.07, 112.434), (68.1702, 65.3918, 70.4184), "cnn_cifar", "60,000 photographs"
     ),
+    "shakespeare": Info(
+        (80,),
+        80,
+        (0,),
+        (1,),
+        "char_lstm",
+        "LEAF's speaking roles, 80 characters in and the next out; one client a role",
+    ),
 }
+
+Count = Annotated[int, Field(ge=1)] | Literal["all"] | None
 
 
 class TestDataSealed(DataError):
@@ -58,6 +68,10 @@ class DataSection(Section):
     )
     pooled: bool = Field(False, description="merge training and test set, then cut test_share from each client")
     test_share: float = Field(0.25, gt=0, lt=1, description="share of each client's data for testing (with pooled)")
+    roles: Count = Field(None, description="shakespeare's: roles drawn among those with enough records; none: 100")
+    records: Count = Field(
+        None, description="shakespeare's: training records a role, and a quarter as many for testing; none: 2,000"
+    )
 
     @field_validator("name")
     @classmethod
@@ -66,6 +80,12 @@ class DataSection(Section):
             raise unknown("dataset", name, DATASETS, see="pfl-ops list datasets")
         return name
 
+    @model_validator(mode="after")
+    def _has_roles(self) -> Self:
+        if self.name != "shakespeare" and (self.roles is not None or self.records is not None):
+            raise ValueError(f"roles and records belong to dataset shakespeare; {self.label} has neither")
+        return self
+
     @property
     def label(self) -> str:
         """A short name: a file's without folder and ending."""
@@ -73,8 +93,8 @@ class DataSection(Section):
 
 
 class Arrays(NamedTuple):
-    """Samples. x: uint8 [n, H, W, C] or float32 [n, d]; y: class, int64 [n]; client: the data set's own, int64 [n] or
-    None."""
+    """Samples. x: images uint8 [n, H, W, C], features float32 [n, d] or characters uint8 [n, d]; y: class, int64 [n];
+    client: the data set's own, int64 [n] or None."""
 
     x: np.ndarray
     y: np.ndarray
@@ -94,6 +114,7 @@ class Dataset:
         train_size: training samples at most; None: all.
         pooled: training and test set are one, which `train` gives.
         is_sealed: whether `test` is refused.
+        overlap: samples of one client at most so far apart share some of their content (windows of a text); 0: none do.
     """
 
     name: str
@@ -106,6 +127,7 @@ class Dataset:
     train_size: int | None = None
     pooled: bool = False
     is_sealed: bool = False
+    overlap: int = 0
 
     @property
     def train(self) -> Arrays:
@@ -182,8 +204,8 @@ def load(section: DataSection | str, *, data_dir: str | None = None, sealed: boo
 
     Args:
         section: the `data` part of an experiment; a name or path stands for it with its defaults.
-        data_dir: folders to look in for `<name>.npz`, separated as in PATH; None: the variable PFL_OPS_DATA. The
-            cache folder is always the last.
+        data_dir: folders to look in for `<name>.npz` (shakespeare: LEAF's files), separated as in PATH; None: the
+            variable PFL_OPS_DATA. The cache folder is always the last.
         sealed: refuse the test data.
     Returns:
         the data set; opening it reads little, samples are read when they are used.
@@ -193,7 +215,11 @@ def load(section: DataSection | str, *, data_dir: str | None = None, sealed: boo
     """
     section = DataSection(name=section) if isinstance(section, str) else section
     info = DATASETS.get(section.name)
-    files = _named(section.name, info, _folders(data_dir)) if info else _own(section.name, _folders(data_dir))
+    folders = _folders(data_dir)
+    if section.name == "shakespeare":
+        files = _shakespeare(section, folders)
+    else:
+        files = _named(section.name, info, folders) if info else _own(section.name, folders)
     meta = files.meta
     return Dataset(
         name=section.label,
@@ -206,6 +232,7 @@ def load(section: DataSection | str, *, data_dir: str | None = None, sealed: boo
         train_size=section.train_size,
         pooled=section.pooled,
         is_sealed=sealed,
+        overlap=shakespeare.SEEN if section.name == "shakespeare" else 0,
     )
 
 
@@ -242,6 +269,20 @@ def _named(name: str, info: Info, folders: list[Path]) -> store.Unpacked:
             ) from error
 
     return store.unpacked(f"download {name} 1", download)
+
+
+def _shakespeare(section: DataSection, folders: list[Path]) -> store.Unpacked:
+    roles, records = section.roles or shakespeare.ROLES, section.records or shakespeare.RECORDS
+    files = shakespeare.find(folders)
+    if not files:
+        raise DataError(
+            f"shakespeare is not in {' or '.join(map(_short, folders))}, and is never downloaded.\n"
+            f"Put {shakespeare.ROLES_FILE}.xz there, or LEAF's own JSON into shakespeare/ there (all_data*.json, or "
+            "train/ and test/), name its folder with --data-dir, or try --dataset digits, which needs no download."
+        )
+    stats = [(file.resolve(), file.stat()) for file in files]
+    source = f"shakespeare {roles} {records} 1 " + " ".join(f"{f} {s.st_size} {s.st_mtime_ns}" for f, s in stats)
+    return store.unpacked(source, lambda: shakespeare.arrays(files, roles, records))
 
 
 def _own(name: str, folders: list[Path]) -> store.Unpacked:

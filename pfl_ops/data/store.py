@@ -218,7 +218,7 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation per channel or feature, in units of the stored values; a constant one gets 1.
 
     Args:
-        x: uint8 [n, H, W, C] or float32 [n, d].
+        x: uint8 [n, H, W, C] or [n, d], or float32 [n, d].
     Returns:
         float32 [C] or [d] each.
     """

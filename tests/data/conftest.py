@@ -30,16 +30,17 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def real_data(monkeypatch: pytest.MonkeyPatch, shared_cache: Path) -> Callable[[str], Path]:
-    """real_data("mnist"): that file in PFL_OPS_DATA, which is set for the test; skips where there is none."""
+    """real_data("mnist"): that .npz, or any file by its name, in PFL_OPS_DATA, which is set for the test; skips where
+    there is none."""
 
     def find(name: str) -> Path:
         for folder in filter(None, REAL.split(os.pathsep)):
-            path = Path(folder).expanduser() / f"{name}.npz"
+            path = Path(folder).expanduser() / (name if "." in name else f"{name}.npz")
             if path.exists():
                 monkeypatch.setenv("PFL_OPS_DATA", REAL)
                 monkeypatch.setenv("PFL_OPS_CACHE", str(shared_cache))
                 return path
-        pytest.skip(f"{name}.npz is in no folder of PFL_OPS_DATA")
+        pytest.skip(f"{name} is in no folder of PFL_OPS_DATA")
 
     return find
 

@@ -81,7 +81,8 @@ def test_features_and_a_constant_one(npz: Write) -> None:
 
 
 def test_models_that_suit(npz: Write) -> None:
-    assert [model_for(name) for name in DATASETS] == ["cnn_tiny", "cnn", "cnn", "cnn", "cnn_cifar", "cnn_cifar"]
+    networks = ["cnn_tiny", "cnn", "cnn", "cnn", "cnn_cifar", "cnn_cifar", "char_lstm"]
+    assert [model_for(name) for name in DATASETS] == networks
     assert model_for(str(npz())) == "cnn"
     x = np.zeros((120, 5), np.float32)
     assert model_for(str(npz("table", x_train=x, x_test=x[:40]))) == "mlp"
@@ -222,7 +223,8 @@ def test_names() -> None:
     ):
         load("mnsit")
     assert DataSection(name="a/b/mine.npz").label == "mine"
-    assert DataSection().model_dump() == {"name": "digits", "train_size": 12_000, "pooled": False, "test_share": 0.25}
+    defaults = {"name": "digits", "train_size": 12_000, "pooled": False, "test_share": 0.25}
+    assert DataSection().model_dump() == {**defaults, "roles": None, "records": None}
     with pytest.raises(ValueError, match="train_size"):
         DataSection(train_size=0)
 
