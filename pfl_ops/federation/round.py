@@ -197,7 +197,7 @@ class Round:
 
     def class_means(self, w: Tensor) -> Tensor:
         """Mean feature of each class over each client's samples, [C, L, D]; zero where a client lacks the class."""
-        sums, _ = self.sweep(w, _features_by_class)
+        sums, _ = self.sweep(w, _features_by_class, batch=max(1, 10 * AT_ONCE // self.net.n_classes))
         return sums / self.class_counts.clamp(min=1)[..., None]
 
     def cross(self, models: Tensor, who: Tensor, *, share: Share | None = None) -> Tensor:
