@@ -7,7 +7,7 @@ from torch import Tensor
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.contract import Method, State, Task
-from pfl_ops.federation.settings import DirichletParticipation, Participation
+from pfl_ops.federation.settings import DirichletParticipation, Participation, StragglerParticipation
 
 
 def size(participation: Participation, n_clients: int) -> int:
@@ -16,22 +16,40 @@ def size(participation: Participation, n_clients: int) -> int:
 
 
 def probabilities(participation: Participation, n_clients: int, seed: int) -> np.ndarray | None:
-    """Client probabilities ~ Dir(γ), drawn once a run, [N]; None: all clients alike.
+    """Each client's probability in a single draw, the same in every round of a run, [N]; None: all clients alike.
+
+    dirichlet: p ~ Dir(γ). stragglers: p_k ∝ `chance` for a straggler, 1 for another. A cohort is then drawn one after
+    the other, each by p over those that are left.
 
     Raises:
-        PflOpsError: fewer clients have a positive probability than a cohort needs (γ far too small).
+        PflOpsError: fewer clients have a positive probability than a cohort needs.
     """
-    if not isinstance(participation, DirichletParticipation):
+    if isinstance(participation, DirichletParticipation):
+        p = np.nan_to_num(rng.generator(seed, "participation").dirichlet(np.full(n_clients, participation.gamma)))
+        setting, remedy = f"participation.gamma={participation.gamma:g}", "a larger gamma"
+    elif isinstance(participation, StragglerParticipation):
+        p = np.where(stragglers(participation, n_clients, seed), participation.chance, 1.0)
+        setting, remedy = f"participation.chance={participation.chance:g}", "a larger chance"
+    else:
         return None
-    p = rng.generator(seed, "participation").dirichlet(np.full(n_clients, participation.gamma))
-    p = np.nan_to_num(p)
     positive, wanted = int((p > 0).sum()), size(participation, n_clients)
     if positive < wanted:
         raise PflOpsError(
-            f"participation.gamma={participation.gamma:g} leaves {positive} of {n_clients} clients with a positive "
-            f"probability, a cohort needs {wanted}; use a larger gamma or a smaller share"
+            f"{setting} leaves {positive} of {n_clients} clients with a positive probability, a cohort needs {wanted}; "
+            f"use {remedy} or a smaller share"
         )
-    return p / p.sum()
+    return np.asarray(p / p.sum())
+
+
+def stragglers(participation: Participation, n_clients: int, seed: int) -> np.ndarray | None:
+    """Who is a straggler, bool [N]: the share of the clients, rounded, but at least one and not all; None: nobody is
+    said to be."""
+    if not isinstance(participation, StragglerParticipation):
+        return None
+    number = min(max(round(participation.stragglers * n_clients), 1), n_clients - 1)
+    late = np.zeros(n_clients, dtype=bool)
+    late[rng.generator(seed, "participation").permutation(n_clients)[:number]] = True
+    return late
 
 
 def draw(method: Method, s: State, task: Task, participation: Participation, p: np.ndarray | None, t: int) -> Tensor:

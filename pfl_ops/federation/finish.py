@@ -37,11 +37,17 @@ def best(records: Sequence[Record], split: metrics.Split) -> dict[str, float]:
     return {}
 
 
-def table(scores: Mapping[str, Scores], scorer: Scorer, trained: Sequence[int]) -> dict[str, list[Any]]:
+def table(
+    scores: Mapping[str, Scores],
+    scorer: Scorer,
+    trained: Sequence[int],
+    more: Mapping[str, Sequence[Any]] | None = None,
+) -> dict[str, list[Any]]:
     """Column -> values, one line a client and stage: sizes and accuracies of the full evaluation, NaN for none.
 
     Args:
         trained: training samples of each client.
+        more: further columns, a value for each of the N clients.
     """
     clients, held = scorer.clients.tolist(), scorer.feed.sizes.tolist()
     nothing = np.full(len(held), np.nan)
@@ -54,6 +60,7 @@ def table(scores: Mapping[str, Scores], scorer: Scorer, trained: Sequence[int]) 
             "stage": [stage] * len(clients),
             "n_train": [trained[k] for k in clients],
             "n_held": [held[k] for k in clients],
+            **{column: [values[k] for k in clients] for column, values in (more or {}).items()},
             **{view: [float(values[k]) for k in clients] for view, values in views.items()},
         }
         for name, values in rows.items():

@@ -55,7 +55,18 @@ class DirichletParticipation(_Participation):
     gamma: float = Field(1.0, gt=0, title="γ", description="concentration; smaller: fewer clients do most rounds")
 
 
-Participation = Annotated[UniformParticipation | DirichletParticipation, Field(discriminator="kind")]
+class StragglerParticipation(_Participation):
+    """Some clients seldom take part, always the same ones; successive draws without replacement (FedAS, Fig. 4a; how
+    they are drawn is ours)."""
+
+    kind: Literal["stragglers"] = "stragglers"
+    stragglers: float = Field(0.5, gt=0, lt=1, description="share of the clients that are stragglers, drawn once")
+    chance: float = Field(0.1, ge=0, le=1, description="probability of a straggler in a draw, as a share of another's")
+
+
+Participation = Annotated[
+    UniformParticipation | DirichletParticipation | StragglerParticipation, Field(discriminator="kind")
+]
 
 
 class Evaluation(Section):

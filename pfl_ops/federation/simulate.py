@@ -237,7 +237,7 @@ class Simulation:
             self._global = self._ending.model
             scores = self._ending.scores or {}
             self.final = keys(scores, self.evaluation.split, self.evaluation.eps, "final/")
-            self.client_table = finish.table(scores, self.scorer, self.task.sizes.tolist())
+            self.client_table = finish.table(scores, self.scorer, self.task.sizes.tolist(), self._chances())
         self.final |= finish.best(self.records, self.evaluation.split)
         if self._checkpoints is not None:
             self._checkpoints.finish(
@@ -245,6 +245,12 @@ class Simulation:
                 {"resolved": asdict(self.resolved)}, Results(self.with_final, self.final, self.client_table),
                 self._global,
             )  # fmt: skip
+
+    def _chances(self) -> dict[str, list[Any]]:
+        """Columns of the client table where not all clients are alike: probability in a draw, who is a straggler."""
+        late = cohort.stragglers(self.participation, self.task.n_clients, self.task.seed)
+        found = {"probability": self._probabilities, "straggler": late}
+        return {name: values.tolist() for name, values in found.items() if values is not None}
 
     def _again(self) -> None:
         """Killed between the last checkpoint and the final scores: the last round is run again for them.

@@ -1,5 +1,6 @@
 """Who takes part: sizes, draws under keys of their own, a method's own draw."""
 
+from itertools import permutations
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import cohort
-from pfl_ops.federation.settings import DirichletParticipation, UniformParticipation
+from pfl_ops.federation.settings import DirichletParticipation, StragglerParticipation, UniformParticipation
 
 
 def task(n: int, size: int, seed: int = 0) -> SimpleNamespace:
@@ -65,6 +66,88 @@ def test_who_is_likely_comes_often() -> None:
 def test_too_few_with_any_probability() -> None:
     with pytest.raises(PflOpsError, match=r"gamma=1e-06 leaves \d+ of 50 clients .* a cohort needs 50"):
         cohort.probabilities(DirichletParticipation(gamma=1e-6), 50, seed=0)
+
+
+# -- stragglers --------------------------------------------------------------------------------------------------------
+
+
+def test_stragglers_are_drawn_once_a_run() -> None:
+    half = StragglerParticipation()
+    late = cohort.stragglers(half, 20, seed=3)
+    assert late is not None and late.dtype == bool and late.sum() == 10
+    again, other = (cohort.stragglers(half, 20, seed=s) for s in (3, 4))
+    assert np.array_equal(late, again) and not np.array_equal(late, other)
+    p = cohort.probabilities(half, 20, seed=3)
+    assert p is not None and p.sum() == pytest.approx(1)
+    assert p[late] == pytest.approx(np.full(10, 0.1 / 11)) and p[~late] == pytest.approx(np.full(10, 1 / 11))
+    for other_kind in (UniformParticipation(), DirichletParticipation()):
+        assert cohort.stragglers(other_kind, 20, seed=3) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "n", "number"), [(0.5, 5, 2), (0.3, 10, 3), (0.01, 10, 1), (0.99, 10, 9), (0.5, 1, 0)]
+)
+def test_at_least_one_and_never_all(share: float, n: int, number: int) -> None:
+    late = cohort.stragglers(StragglerParticipation(stragglers=share), n, seed=0)
+    assert late is not None and late.sum() == number
+
+
+def inclusion(p: np.ndarray, size: int) -> np.ndarray:
+    """Exact probability of each client to be in a cohort of successive draws: a sum over all orders of drawing."""
+    found = np.zeros(len(p))
+    for order in permutations(range(len(p)), size):
+        left, chance = 1.0, 1.0
+        for k in order:
+            chance *= p[k] / left
+            left -= p[k]
+        found[list(order)] += chance
+    return found
+
+
+def test_how_often_each_comes() -> None:
+    """Two of four clients, two of them stragglers: p = 10/22 and 1/22.
+
+    Drawn first or second: 10/22 + 10/22 · 10/12 + 2 · 1/22 · 10/21 = 0.87662; a straggler: 1 - that, as two are drawn
+    of two and two. In 2,000 rounds 14.7 is a standard deviation.
+    """
+    participation = StragglerParticipation(share=0.5)
+    late, p = cohort.stragglers(participation, 4, seed=1), cohort.probabilities(participation, 4, seed=1)
+    assert late is not None and p is not None
+    expected = inclusion(p, 2)
+    assert expected[~late] == pytest.approx([0.87662] * 2, abs=1e-5)
+    assert expected[late] == pytest.approx([0.12338] * 2, abs=1e-5)
+    counts = sum(torch.bincount(draw(4, 2, t, p=p), minlength=4) for t in range(2000))
+    assert np.abs(counts.numpy() - 2000 * expected).max() < 4 * 14.7
+
+
+def test_dirichlet_draws_one_after_the_other() -> None:
+    """A likely client is in fewer cohorts than size times its probability, an unlikely one in more."""
+    p = np.array([0.6, 0.25, 0.1, 0.05])
+    expected = inclusion(p, 3)
+    counts = sum(torch.bincount(draw(4, 3, t, p=p), minlength=4) for t in range(2000))
+    deviation = np.sqrt(2000 * expected * (1 - expected))
+    assert (np.abs(counts.numpy() - 2000 * expected) < 4 * deviation).all()
+
+
+def test_everybody_takes_part_stragglers_too() -> None:
+    participation = StragglerParticipation(share=1.0)
+    assert draw(6, 6, 0, p=cohort.probabilities(participation, 6, seed=0)).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_stragglers_that_never_come() -> None:
+    never = StragglerParticipation(share=0.5, chance=0.0)
+    late, p = cohort.stragglers(never, 8, seed=2), cohort.probabilities(never, 8, seed=2)
+    assert late is not None
+    assert draw(8, 4, 5, p=p).tolist() == np.flatnonzero(~late).tolist()
+    with pytest.raises(
+        PflOpsError,
+        match=r"participation.chance=0 leaves 4 of 8 clients with a positive probability, a cohort needs 6; "
+        "use a larger chance or a smaller share",
+    ):
+        cohort.probabilities(never.model_copy(update={"share": 0.75}), 8, seed=2)
+
+
+# -- a method's own ----------------------------------------------------------------------------------------------------
 
 
 class Own:

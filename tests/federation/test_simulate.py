@@ -16,7 +16,14 @@ from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import finish
 from pfl_ops.federation.contract import ClientRows, Models, Rows
-from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.settings import (
+    DirichletParticipation,
+    Evaluation,
+    Execution,
+    StragglerParticipation,
+    Training,
+    UniformParticipation,
+)
 from pfl_ops.federation.simulate import Record, Simulation, commit
 
 
@@ -308,6 +315,26 @@ def test_the_table_of_clients() -> None:
     assert table["n_train"] == [5, 6, 7, 8] * 3 and table["n_held"] == [4, 3, 0, 1] * 3
     assert table["local"] == pytest.approx([3 / 4, 2 / 3, np.nan, 0] * 2 + [3 / 4, 0, np.nan, 0], nan_ok=True)
     assert table["global"] == pytest.approx([3 / 8, 3 / 8, 2 / 8, 3 / 8] * 2 + [3 / 8] * 4)
+
+
+def test_the_table_says_who_seldom_comes() -> None:
+    """Four clients, two of them stragglers: probabilities 10/22 and 1/22. Of clients all alike it says nothing."""
+    late = StragglerParticipation(share=0.5)
+    one, same_one, other = (run_with(late, seed) for seed in (0, 0, 3))
+    assert sum(one["straggler"][:4]) == 2 and one["straggler"][:4] * 3 == one["straggler"]
+    assert one["probability"] == pytest.approx([1 / 22 if s else 10 / 22 for s in one["straggler"]])
+    assert one["straggler"] == same_one["straggler"] != other["straggler"]
+    dirichlet, uniform = (run_with(kind(share=0.5), 0) for kind in (DirichletParticipation, UniformParticipation))
+    assert set(one) - set(dirichlet) == {"straggler"} and set(dirichlet) - set(uniform) == {"probability"}
+    assert sum(dirichlet["probability"][:4]) == pytest.approx(1)
+
+
+def run_with(participation: Any, seed: int) -> dict[str, list[Any]]:
+    sim = Simulation(
+        network(), Puppet(), clients(), Training(rounds=1), participation, Evaluation(), seed=seed, execution=LOOP
+    )
+    list(sim.run())
+    return sim.client_table
 
 
 def test_models_afterwards() -> None:
