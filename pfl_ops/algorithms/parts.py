@@ -13,16 +13,16 @@ def whole(body: Tensor, heads: Tensor) -> Tensor:
     return torch.cat([body.expand(clients, -1), heads.expand(clients, -1)], dim=1)
 
 
-def needs_body(task: Task, name: str) -> None:
+def needs_body(task: Task, name: str, does: str = "shares") -> None:
     """Refuse a network that is nothing but a head.
 
     Args:
-        name: of the method, for the message.
+        name: of the method, for the message. does: what it does to the body.
     Raises:
         PflOpsError: the network has no parameters before its last layer.
     """
     if task.layout.body.stop == 0:
-        raise PflOpsError(f"{name} shares the body of a network, and this one has no body; take model mlp or cnn")
+        raise PflOpsError(f"{name} {does} the body of a network, and this one has no body; take model mlp or cnn")
 
 
 __all__ = ["needs_body", "whole"]

@@ -1,31 +1,10 @@
 import pytest
 import torch
-from torch import nn
 
 from pfl_ops.algorithms.fedrep import FedRep
-from pfl_ops.data.clients import Pool
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Federation, Play, quadratic_play
-
-
-def squared(net, w, x, y):
-    """½ (h a x − target)², samples are (x, target)."""
-    return 0.5 * (net(w, x[:, :1])[:, 0] - x[:, 1]).square()
-
-
-@pytest.fixture
-def product():
-    """Three clients with x = 1, targets 4, 1, 2 and n = (1, 3, 2); model h·a with body a = 2, head h = 1."""
-    network = nn.Module()
-    network.body = nn.Sequential(nn.Linear(1, 1, bias=False, dtype=torch.float64))
-    network.head = nn.Linear(1, 1, bias=False, dtype=torch.float64)
-    nn.init.constant_(network.body[0].weight, 2)
-    nn.init.constant_(network.head.weight, 1)
-    owner = torch.tensor([0, 1, 1, 1, 2, 2])
-    samples = torch.tensor([[1.0, 4], [1, 1], [1, 2]], dtype=torch.float64)[owner]
-    index = [(owner == k).nonzero()[:, 0] for k in range(3)]
-    return Federation(network, Pool(samples, torch.zeros(6, dtype=torch.int64), index), 1, squared)
+from pfl_ops.testing import AlgorithmContract, Play, quadratic_play
 
 
 def training(**how):
