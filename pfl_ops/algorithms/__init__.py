@@ -19,5 +19,6 @@ ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
         "apfl": "pfl_ops.algorithms.apfl",
         "fedfomo": "pfl_ops.algorithms.fedfomo",
         "fliu": "pfl_ops.algorithms.fliu",
+        "fedsgd": "pfl_ops.algorithms.fedsgd",
     },
 )

@@ -9,6 +9,7 @@ from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fedfomo import FedFomo
 from pfl_ops.algorithms.fedprox import FedProx
 from pfl_ops.algorithms.fedrep import FedRep
+from pfl_ops.algorithms.fedsgd import FedSGD
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.algorithms.local import Local
 from pfl_ops.algorithms.scaffold import Scaffold
@@ -107,3 +108,11 @@ def test_fedfomo_alone_is_local_where_training_helps():
         for m in (FedFomo(candidates=1), Local())
     )
     same(mixed, alone, "L1", "L2", within=1e-12)
+
+
+
+def test_fedsgd_is_fedavg_in_one_step_of_all_samples():
+    """n_k differ, so do the batches; epochs and batch size have no say in it."""
+    whole = Training(rounds=3, batch_size=None, lr=0.2, lr_decay=0.9, precision="float64")
+    two = played(FedSGD(), TRAININGS["sgd"], PARTIAL), played(FedAvg(), whole, PARTIAL)
+    same(*two, "G", "L1", "L2", within=1e-12)
