@@ -20,5 +20,6 @@ ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
         "fedfomo": "pfl_ops.algorithms.fedfomo",
         "fliu": "pfl_ops.algorithms.fliu",
         "fedsgd": "pfl_ops.algorithms.fedsgd",
+        "fedavg_ft": "pfl_ops.algorithms.fedavg_ft",
     },
 )

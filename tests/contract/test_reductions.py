@@ -6,6 +6,7 @@ import torch
 from pfl_ops.algorithms.apfl import APFL
 from pfl_ops.algorithms.ditto import Ditto
 from pfl_ops.algorithms.fedavg import FedAvg
+from pfl_ops.algorithms.fedavg_ft import FedAvgFT
 from pfl_ops.algorithms.fedfomo import FedFomo
 from pfl_ops.algorithms.fedprox import FedProx
 from pfl_ops.algorithms.fedrep import FedRep
