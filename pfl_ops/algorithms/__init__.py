@@ -21,5 +21,6 @@ ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
         "fliu": "pfl_ops.algorithms.fliu",
         "fedsgd": "pfl_ops.algorithms.fedsgd",
         "fedavg_ft": "pfl_ops.algorithms.fedavg_ft",
+        "fedprox_ft": "pfl_ops.algorithms.fedprox_ft",
     },
 )

@@ -9,6 +9,7 @@ from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fedavg_ft import FedAvgFT
 from pfl_ops.algorithms.fedfomo import FedFomo
 from pfl_ops.algorithms.fedprox import FedProx
+from pfl_ops.algorithms.fedprox_ft import FedProxFT
 from pfl_ops.algorithms.fedrep import FedRep
 from pfl_ops.algorithms.fedsgd import FedSGD
 from pfl_ops.algorithms.fliu import FLIU
@@ -117,3 +118,15 @@ def test_fedsgd_is_fedavg_in_one_step_of_all_samples():
     whole = Training(rounds=3, batch_size=None, lr=0.2, lr_decay=0.9, precision="float64")
     two = played(FedSGD(), TRAININGS["sgd"], PARTIAL), played(FedAvg(), whole, PARTIAL)
     same(*two, "G", "L1", "L2", within=1e-12)
+
+
+
+def test_fine_tuning_never_moves_the_federation(training):
+    same(played(FedAvgFT(fine_epochs=3), training, PARTIAL), played(FedAvg(), training, PARTIAL), "G", "L1")
+    tuned, plain = (played(m, training, PARTIAL) for m in (FedProxFT(mu=2), FedProx(mu=2)))
+    same(tuned, plain, "G", "L1")
+
+
+
+def test_fedprox_ft_without_pull_is_fedavg_ft(training):
+    same(played(FedProxFT(mu=0), training, PARTIAL), played(FedAvgFT(), training, PARTIAL), "G", "L1", "L2")
