@@ -22,5 +22,6 @@ ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
         "fedsgd": "pfl_ops.algorithms.fedsgd",
         "fedavg_ft": "pfl_ops.algorithms.fedavg_ft",
         "fedprox_ft": "pfl_ops.algorithms.fedprox_ft",
+        "feddyn": "pfl_ops.algorithms.feddyn",
     },
 )

@@ -7,6 +7,7 @@ from pfl_ops.algorithms.apfl import APFL
 from pfl_ops.algorithms.ditto import Ditto
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fedavg_ft import FedAvgFT
+from pfl_ops.algorithms.feddyn import FedDyn
 from pfl_ops.algorithms.fedfomo import FedFomo
 from pfl_ops.algorithms.fedprox import FedProx
 from pfl_ops.algorithms.fedprox_ft import FedProxFT
@@ -130,3 +131,13 @@ def test_fine_tuning_never_moves_the_federation(training):
 
 def test_fedprox_ft_without_pull_is_fedavg_ft(training):
     same(played(FedProxFT(mu=0), training, PARTIAL), played(FedAvgFT(), training, PARTIAL), "G", "L1", "L2")
+
+
+
+def test_feddyns_first_round_is_fedprox_twice_as_far():
+    """g = h = 0: the clients train as FedProx's, and with everyone there −h/α is the mean step once more."""
+    two = (played(m, TRAININGS["sgd"], FULL[:1], weighting="uniform") for m in (FedDyn(alpha=0.3), FedProx(mu=0.3)))
+    (first,), (plain,) = two
+    same([first], [plain], "L2", within=1e-12)
+    start = Play(FEDERATION, FedAvg(), TRAININGS["sgd"]).task.initial
+    torch.testing.assert_close(first["G"] - start, 2 * (plain["G"] - start), rtol=0, atol=1e-12)
