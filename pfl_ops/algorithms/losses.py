@@ -1,9 +1,9 @@
 """Per-sample losses that more than one method trains on."""
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from pfl_ops.federation.contract import Net
-from pfl_ops.federation.leaves import cross_entropy
 
 
 def towards_centres(
@@ -15,8 +15,10 @@ def towards_centres(
         centres: c, features of each class, [L, D]. known: 1 where a class has a centre, else 0, [L].
         lam: λ, a scalar.
     """
-    away = (net.features(w, x) - centres[y]).square().mean(dim=-1)
-    return cross_entropy(net, w, x, y) + lam * known[y] * away
+    f = net.features(w, x)
+    away = (f - centres[y]).square().mean(dim=-1)
+    scores = net.head(w[..., net.layout.head], f)
+    return F.cross_entropy(scores, y, reduction="none") + lam * known[y] * away
 
 
 __all__ = ["towards_centres"]

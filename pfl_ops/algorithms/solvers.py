@@ -29,13 +29,14 @@ def project_to_simplex(v: Tensor) -> Tensor:
 def gram(rows: Tensor) -> Tensor:
     """Inner products of rows [m, P] with each other, float64 [m, m], on the CPU.
 
-    Products of float32 rows are taken in float32 and blocks of columns are added up in float64: one conversion of all
-    rows would double their memory.
+    Taken in float64, some columns at a time so that these stay in the cache: in float32 the length of a sum of rows,
+    a root of such products, is known to three digits only. 100 rows of a million numbers take 0.6 s on one core.
     """
-    total = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for columns in rows.split(1 << 16, dim=1):
-        total += (columns @ columns.T).double().cpu()
-    return total
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for columns in rows.split(1 << 12 if rows.device.type == "cpu" else 1 << 16, dim=1):
+        wide = columns.double()
+        total += wide @ wide.T
+    return total.cpu()
 
 
 def square_distances(a: Tensor, b: Tensor) -> Tensor:
@@ -76,8 +77,9 @@ def min_norm(products: Tensor, low: float | Tensor = 0.0, high: float | Tensor =
         )
     g = (g + g.T) / (2 * max(float(np.abs(g).max()), np.finfo(float).tiny))
     if (lowest <= 0).all() and (highest >= 1).all():
-        values, vectors = np.linalg.eigh(g)
-        root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
+        # torch's, not numpy's: on a busy machine numpy's threads waited for one another, 250 ms against 5 at m = 100
+        values, vectors = torch.linalg.eigh(torch.from_numpy(g))
+        root = (values.clamp(min=0).sqrt()[:, None] * vectors.mT).numpy()
         y, _ = nnls(np.vstack([root, np.ones(m)]), np.append(np.zeros(m), 1.0), maxiter=100 * m)
         return torch.from_numpy(y / y.sum())
     room = highest - lowest

@@ -5,15 +5,23 @@ import torch
 
 from pfl_ops.algorithms.apfl import APFL
 from pfl_ops.algorithms.ditto import Ditto
+from pfl_ops.algorithms.fedala import FedALA
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fedavg_ft import FedAvgFT
+from pfl_ops.algorithms.fedbabu import FedBABU
 from pfl_ops.algorithms.feddyn import FedDyn
 from pfl_ops.algorithms.fedfomo import FedFomo
+from pfl_ops.algorithms.fedper import FedPer
+from pfl_ops.algorithms.fedpg import FedPG, SFedPG
+from pfl_ops.algorithms.fedproto import FedProto
+from pfl_ops.algorithms.fedpac import FedPAC
 from pfl_ops.algorithms.fedprox import FedProx
 from pfl_ops.algorithms.fedprox_ft import FedProxFT
 from pfl_ops.algorithms.fedrep import FedRep
+from pfl_ops.algorithms.fedrod import FedROD
 from pfl_ops.algorithms.fedsgd import FedSGD
 from pfl_ops.algorithms.fliu import FLIU
+from pfl_ops.algorithms.lg_fedavg import LGFedAvg
 from pfl_ops.algorithms.local import Local
 from pfl_ops.algorithms.scaffold import Scaffold
 from pfl_ops.algorithms.schedules import Fixed
@@ -113,13 +121,11 @@ def test_fedfomo_alone_is_local_where_training_helps():
     same(mixed, alone, "L1", "L2", within=1e-12)
 
 
-
 def test_fedsgd_is_fedavg_in_one_step_of_all_samples():
     """n_k differ, so do the batches; epochs and batch size have no say in it."""
     whole = Training(rounds=3, batch_size=None, lr=0.2, lr_decay=0.9, precision="float64")
     two = played(FedSGD(), TRAININGS["sgd"], PARTIAL), played(FedAvg(), whole, PARTIAL)
     same(*two, "G", "L1", "L2", within=1e-12)
-
 
 
 def test_fine_tuning_never_moves_the_federation(training):
@@ -128,10 +134,8 @@ def test_fine_tuning_never_moves_the_federation(training):
     same(tuned, plain, "G", "L1")
 
 
-
 def test_fedprox_ft_without_pull_is_fedavg_ft(training):
     same(played(FedProxFT(mu=0), training, PARTIAL), played(FedAvgFT(), training, PARTIAL), "G", "L1", "L2")
-
 
 
 def test_feddyns_first_round_is_fedprox_twice_as_far():
@@ -141,3 +145,75 @@ def test_feddyns_first_round_is_fedprox_twice_as_far():
     same([first], [plain], "L2", within=1e-12)
     start = Play(FEDERATION, FedAvg(), TRAININGS["sgd"]).task.initial
     torch.testing.assert_close(first["G"] - start, 2 * (plain["G"] - start), rtol=0, atol=1e-12)
+
+
+def test_fedper_and_lg_fedavg_begin_as_fedavg(training):
+    """The first round starts everyone from Θ⁰; the part that is shared is averaged as FedAvg's."""
+    (shared,) = played(FedAvg(), training, PARTIAL[:1])
+    layout = Play(FEDERATION, FedAvg(), training).task.layout
+    for method, name, part in ((FedPer(), "body", layout.body), (LGFedAvg(), "head", layout.head)):
+        (personal,) = played(method, training, PARTIAL[:1])
+        same([personal], [shared], "L2")
+        torch.testing.assert_close(personal[f"state/{name}"], shared["G"][part], rtol=0, atol=1e-12)
+
+
+def test_fedbabu_with_a_trained_head_is_fedavg(training):
+    trained = played(FedBABU(federated="whole"), training, PARTIAL)
+    same(trained, played(FedAvg(), training, PARTIAL, weighting="uniform"), "G", "L1", within=1e-12)
+    tuned = played(FedAvgFT(fine_epochs=5), training, PARTIAL, weighting="uniform")
+    same(trained, tuned, "L2", within=1e-12)
+
+
+def test_fedproto_without_pull_is_local(training):
+    same(played(FedProto(lam=0), training, PARTIAL), played(Local(), training, PARTIAL), "L1", "L2", within=1e-10)
+
+
+def test_fedrods_generic_model_is_fedavgs_where_classes_are_balanced(training):
+    """Each client has as many samples of one class as of another; sizes differ."""
+    balanced = ragged_task((6, 3, 9, 3, 6))
+    for own in balanced.pool.index:
+        balanced.pool.y[own] = torch.arange(len(own)) % 3
+    two = (played(m, training, PARTIAL, federation=balanced) for m in (FedROD(), FedAvg()))
+    same(*two, "G", "L2", within=1e-10)
+
+
+def test_fedala_that_never_learns_is_fedavg(training):
+    """W stays 1: everyone starts from Θ, to the bit."""
+    same(played(FedALA(weight_lr=0), training, PARTIAL), played(FedAvg(), training, PARTIAL), "G", "L1", "L2")
+
+
+def test_fedpg_along_the_mean_is_fedavg():
+    """M1, d = −mean g: Θ − η mean (Θ − θ_k)/η = mean θ_k; and with a drift of 1 v_k is what client k trained alone."""
+    averaged = played(FedAvg(), TRAININGS["sgd"], PARTIAL, weighting="uniform")
+    along = played(FedPG(direction="mean", gamma=1), TRAININGS["sgd"], PARTIAL)
+    same(along, averaged, "G", "L2", within=1e-12)
+    for values, cohort in zip(along, PARTIAL, strict=True):
+        torch.testing.assert_close(values["L1"][cohort or slice(None)], values["L2"], rtol=0, atol=1e-12)
+
+
+def test_fedpg_along_the_mean_of_full_gradients_is_fedsgd():
+    two = (
+        played(m, TRAININGS["sgd"], PARTIAL, weighting="uniform")
+        for m in (FedPG(direction="mean", gradient="full"), FedSGD())
+    )
+    same(*two, "G", within=1e-12)
+
+
+def test_fedpg_with_one_client_is_sgd():
+    """Its own gradient is all there is: d = −g, γ = 1."""
+    alone = ragged_task((7,))
+    two = (played(m, TRAININGS["sgd"], FULL, federation=alone) for m in (FedPG(), FedAvg()))
+    same(*two, "G", "L1", "L2", within=1e-12)
+
+
+def test_s_fedpg_without_a_range_is_fedpg():
+    """s = 0: η is the first step tried, and the last wherever σ > ½."""
+    same(*(played(m, TRAININGS["sgd"], PARTIAL) for m in (SFedPG(halvings=0), FedPG())), "G", "L1", "L2")
+
+
+def test_fedpac_without_pull_and_combination_is_fedrep_with_one_epoch_of_the_head():
+    """And two of the body, at one rate: both draw the same batches."""
+    training = TRAININGS["sgd"]
+    one = played(FedPAC(lam=0, combine=False, head_lr=0.2), training.model_copy(update={"lr_decay": 1.0}), PARTIAL)
+    other = played(FedRep(head_epochs=1, body_epochs=2), training.model_copy(update={"lr_decay": 1.0}), PARTIAL)
+    same(one, other, "L1", "L2", "G", within=1e-12)
