@@ -56,7 +56,7 @@ def test_pinned(name):
     """Three rounds of each method at its defaults, in one number: what no comparison with itself can see."""
     play = played(name, None)
     models = play.personal()
-    found = play.state["central"] if models is None else models.params
+    found = play.state["w"] if models is None else models.params
     assert found.abs().mean().item() == pytest.approx(PINNED[name], abs=1e-9)
 
 
@@ -70,6 +70,7 @@ PINNED = {
     "apfl": 0.3882608049,
     "fedfomo": 0.3817873486,
     "fliu": 0.3864839106,
+    "centralized": 0,
     "fedsgd": 0.3871542681,
     "fedavg_ft": 0.38018611,
     "fedprox_ft": 0.3802154326,
@@ -84,6 +85,14 @@ PINNED = {
     "s_fedpg": 0.3635516717,
     "fedpac": 0.366058087,
 }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tuning_has_something_to_look_at(name):
+    """The stage that a method names as its clients' own exists, from the first round on."""
+    play = played(name, 5)
+    play.t = 0
+    assert play.method.own_stage in play.round()
 
 
 @pytest.mark.parametrize("name", NAMES)
