@@ -40,6 +40,10 @@ MODELS: Registry[type[ModelSection]] = Registry(
         "cnn6": "pfl_ops.models.cnn6",
         "cnn_cifar": "pfl_ops.models.cnn_cifar",
         "cnn_tiny": "pfl_ops.models.cnn_tiny",
+        "kmnist_cnn": "pfl_ops.models.kmnist_cnn",
+        "fakelenet5": "pfl_ops.models.fakelenet5",
+        "nf_resnet18": "pfl_ops.models.nf_resnet18",
+        "char_lstm": "pfl_ops.models.char_lstm",
     },
 )
 """Name -> section class; its `network` is the `nn.Module` class."""

@@ -137,8 +137,8 @@ def check(network: nn.Module, example: Tensor | None = None, name: str = "") -> 
         True where `torch.func.vmap` can run several parameter sets at once; False for dropout, recurrent layers and
         control flow that depends on data: these train one client at a time.
     Raises:
-        PflOpsError: no body or head, parameters outside them, shared by them, or frozen; BatchNorm or other running
-            statistics; a forward pass that fails, does not give [B, L], or is not head(body(x)).
+        PflOpsError: no body or head, parameters outside them, shared by them, frozen, or without a dimension; BatchNorm
+            or other running statistics; a forward pass that fails, does not give [B, L], or is not head(body(x)).
     """
     name = name or type(network).__name__
     _check_parts(network, name)
@@ -176,6 +176,8 @@ def _check_parts(network: nn.Module, name: str) -> None:
                 f"model '{name}': parameter '{key}' is frozen, but every parameter is trained; make it a buffer "
                 "(register_buffer), which stays as it is"
             )
+        if parameter.dim() == 0:
+            raise PflOpsError(f"model '{name}': parameter '{key}' has no dimension; make it a vector of one number")
 
 
 def _check_statistics(network: nn.Module, name: str) -> None:

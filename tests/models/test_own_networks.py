@@ -102,6 +102,12 @@ def frozen():
     return model
 
 
+def scalar():
+    model = Own(nn.Linear(16, 8))
+    model.body[0].scale = nn.Parameter(torch.ones(()))
+    return model
+
+
 def outside():
     model = Own(nn.Linear(16, 8))
     model.scale = nn.Parameter(torch.ones(()))
@@ -133,6 +139,7 @@ class Scaled(Own):
         (Own(nn.Linear(16, 8), nn.InstanceNorm1d(8, track_running_stats=True)), "InstanceNorm1d"),
         (Own(Counts()), "buffer 'body.0.calls' changes in a forward pass"),
         (frozen(), "parameter 'body.0.bias' is frozen"),
+        (scalar(), "parameter 'body.0.scale' has no dimension"),
         (outside(), "parameter 'scale' is neither in .body nor in .head"),
         (tied(), "body and head share a parameter"),
         (headless(), "needs a .body .* and a .head"),
