@@ -14,6 +14,7 @@ from pfl_ops.federation.settings import StatePlace
 SHARE = 0.25
 """Of the memory that is free, what state may take. Where everybody takes part, a round holds up to three further copies
 of it: what its clients start from, what they trained, what it makes of that."""
+AT_ONCE = 64 << 20  # bytes of rows that are added up at a time, or one row where that is larger
 
 
 class ClientRows:
@@ -89,6 +90,22 @@ class ClientRows:
             for k, value in zip(clients.tolist(), values.detach().cpu(), strict=True):
                 total += value.double() - self._row(k)
         return self.base + (total / self.n).to(self.base)
+
+    def weighted(self, weights: Tensor, clients: Tensor | None = None, values: Tensor | None = None) -> Tensor:
+        """Σ_k weights_k row_k over all N rows, [Q]; of the rows kept only those with a weight are read, some at a time.
+
+        Args:
+            weights: [N].
+            clients, values: rows that a round is about to write: they count with their new values.
+        """
+        weights = weights.to(self.base)
+        total, rest = weights.sum() * self.base, self.written & (weights != 0).cpu()
+        if clients is not None and values is not None:
+            total = total + weights[clients] @ (values - self.base)
+            rest[clients] = False
+        for some in rest.nonzero()[:, 0].split(max(1, AT_ONCE // max(self.row_bytes, 1))):
+            total = total + weights[some] @ (self[some] - self.base)
+        return total
 
     def write(self, clients: Tensor, values: Tensor) -> None:
         """Replace rows; only the engine calls this, between rounds. Clients must be unique.

@@ -226,3 +226,19 @@ def test_more_than_any_memory_is_one_clear_error():
         InMemory(10**11, (10**6,), torch.float32)
     assert "\n" not in str(caught.value)
     assert InFile(Path("anywhere"), (10**6,), torch.float32)._file is None
+
+
+def test_a_weighted_sum_is_over_all_clients(rows, monkeypatch):
+    """0.5 (5, 6) + 0.25 (1, 2) + 2 (7, 8) and nothing of row 3; then row 2 as it is about to be, (1, 0), and row 1 too.
+
+    A row at a time, as if no two fitted into memory; rows without a weight, and those about to change, are not read.
+    """
+    monkeypatch.setattr("pfl_ops.federation.rows.AT_ONCE", 1)
+    rows.write(torch.tensor([0, 2, 3]), torch.tensor([[5.0, 6], [7, 8], [9, 9]], dtype=torch.float64))
+    weights = torch.tensor([0.5, 0.25, 2, 0], dtype=torch.float64)
+    assert rows.weighted(weights).tolist() == [16.75, 19.5]
+    new = torch.tensor([[4.0, 4], [1, 0]], dtype=torch.float64)
+    asked, read = [], rows._read
+    monkeypatch.setattr(rows, "_read", lambda clients: (asked.extend(clients.tolist()), read(clients))[1])
+    assert rows.weighted(weights, torch.tensor([1, 2]), new).tolist() == [5.5, 4]
+    assert asked == [0]
