@@ -19,6 +19,7 @@ ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
         "apfl": "pfl_ops.algorithms.apfl",
         "fedfomo": "pfl_ops.algorithms.fedfomo",
         "fliu": "pfl_ops.algorithms.fliu",
+        "centralized": "pfl_ops.algorithms.centralized",
         "fedsgd": "pfl_ops.algorithms.fedsgd",
         "fedavg_ft": "pfl_ops.algorithms.fedavg_ft",
         "fedprox_ft": "pfl_ops.algorithms.fedprox_ft",

@@ -4,13 +4,17 @@ import pytest
 import torch
 
 from pfl_ops.algorithms.apfl import APFL
+from pfl_ops.algorithms.centralized import Centralized
 from pfl_ops.algorithms.ditto import Ditto
+from pfl_ops.algorithms.drdm import DRDM
+from pfl_ops.algorithms.drfa import DRFA
 from pfl_ops.algorithms.fedala import FedALA
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fedavg_ft import FedAvgFT
 from pfl_ops.algorithms.fedbabu import FedBABU
 from pfl_ops.algorithms.feddyn import FedDyn
 from pfl_ops.algorithms.fedfomo import FedFomo
+from pfl_ops.algorithms.fedmgda_plus import FedMGDAPlus
 from pfl_ops.algorithms.fedper import FedPer
 from pfl_ops.algorithms.fedpg import FedPG, SFedPG
 from pfl_ops.algorithms.fedproto import FedProto
@@ -23,6 +27,7 @@ from pfl_ops.algorithms.fedsgd import FedSGD
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.algorithms.lg_fedavg import LGFedAvg
 from pfl_ops.algorithms.local import Local
+from pfl_ops.algorithms.scaff_pd import ScaffPD
 from pfl_ops.algorithms.scaffold import Scaffold
 from pfl_ops.algorithms.schedules import Fixed
 from pfl_ops.federation.settings import Training
@@ -121,6 +126,16 @@ def test_fedfomo_alone_is_local_where_training_helps():
     same(mixed, alone, "L1", "L2", within=1e-12)
 
 
+def test_centralized_is_local_training_where_there_is_one_client(training):
+    """In the first round, from which it carries its moments on; always, where there are none."""
+    alone = ragged_task((7,))
+    rounds = FULL if training is TRAININGS["sgd"] else FULL[:1]
+    everything, own = (
+        played(m, training, rounds, federation=alone) for m in (Centralized(schedule="constant"), Local())
+    )
+    same(everything, own, "G", within=1e-12)
+
+
 def test_fedsgd_is_fedavg_in_one_step_of_all_samples():
     """n_k differ, so do the batches; epochs and batch size have no say in it."""
     whole = Training(rounds=3, batch_size=None, lr=0.2, lr_decay=0.9, precision="float64")
@@ -217,3 +232,30 @@ def test_fedpac_without_pull_and_combination_is_fedrep_with_one_epoch_of_the_hea
     one = played(FedPAC(lam=0, combine=False, head_lr=0.2), training.model_copy(update={"lr_decay": 1.0}), PARTIAL)
     other = played(FedRep(head_epochs=1, body_epochs=2), training.model_copy(update={"lr_decay": 1.0}), PARTIAL)
     same(one, other, "L1", "L2", "G", within=1e-12)
+
+
+STEPS = Training(rounds=3, local_epochs=None, local_steps=3, batch_size=3, lr=0.1, momentum=0.9, precision="float64")
+
+
+@pytest.mark.parametrize("cohorts", [PARTIAL, [[0, 2, 2], [1, 1, 4], None]], ids=["partial", "drawn twice"])
+def test_drfas_central_model_is_fedavgs(cohorts):
+    """Given the cohorts that λ draws, each a plain mean over draws."""
+    two = played(DRFA(gamma=1), STEPS, cohorts), played(FedAvg(), STEPS, cohorts, weighting="uniform")
+    same(*two, "G", "L1", "L2", within=1e-12)
+
+
+def test_drdms_central_model_is_feddyns():
+    """With FedDyn's server term, whatever λ does; for cohorts in which nobody is drawn twice."""
+    two = played(DRDM(h="feddyn", alpha=0.3, gamma=1), STEPS, PARTIAL), played(FedDyn(alpha=0.3), STEPS, PARTIAL)
+    same(*two, "G", "L1", "L2", within=1e-12)
+
+
+def test_scaff_pd_alone_is_sgd():
+    """c = g_k: the correction is nothing."""
+    alone = ragged_task((7,))
+    two = (played(m, STEPS, FULL, federation=alone) for m in (ScaffPD(), FedAvg()))
+    same(*two, "G", "L1", "L2", within=1e-12)
+
+
+def test_fedmgda_plus_trains_what_fedavg_trains_in_its_first_round(training):
+    same(*(played(m, training, PARTIAL[:1]) for m in (FedMGDAPlus(), FedAvg())), "L2")
