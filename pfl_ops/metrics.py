@@ -4,7 +4,7 @@ Statistics are unweighted over clients: every client counts once, however much d
 NaN stands for a client that has none, because it holds no sample to be scored on: it is left out and counted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,10 @@ Split = Literal["val", "validation", "test"]
 
 STAGES = ("L1", "L2", "G")
 STATISTICS = ("mean", "std", "worst", "q10", "q50", "q90")
+SWEEP = (0, 1, 10, 30, 50, 70, 100)
+"""c of FedPG's curves of S-acc (third seed, Fig. 4)."""
+
+ROUNDING = 1e-7  # 0.8 as a float32 is 0.800000012, and 4 of 5 right is not above 0.8
 
 
 def summarise(values: ArrayLike) -> dict[str, float]:
@@ -37,8 +41,24 @@ def summarise(values: ArrayLike) -> dict[str, float]:
 
 def rho(values: ArrayLike, eps: float) -> int:
     """ρ_ε: how many clients lie above ε, strictly. NaN does not."""
-    # one float32 rounding below: 0.8 as a float32 is 0.800000012, and 4 of 5 right is not above 0.8
-    return int((_present(values) > eps + 1e-7).sum())
+    return int((_present(values) > eps + ROUNDING).sum())
+
+
+def below(values: ArrayLike, eps: float) -> int:
+    """How many clients are not above ε: those with a value, less ρ_ε (FLIU, Fig. 8)."""
+    return len(_present(values)) - rho(values, eps)
+
+
+def rounds_to(curve: Mapping[int, float], target: float) -> int | None:
+    """R: the first round in which a tracked value is the target or more (FLIU, Fig. 7; DRDM).
+
+    Args:
+        curve: round -> value; NaN, or no entry: not evaluated in that round.
+        target: what is to be reached.
+    Returns:
+        the round, 0 being the start; None: never.
+    """
+    return min((t for t, value in curve.items() if value >= target - ROUNDING), default=None)
 
 
 def acc_sum(local: float, pooled: float) -> float:
@@ -47,7 +67,7 @@ def acc_sum(local: float, pooled: float) -> float:
 
 
 def tracked(
-    stage: str, split: Split, view: str, values: ArrayLike, eps: float = 0.95, prefix: str = ""
+    stage: str, split: Split, view: str, values: ArrayLike, eps: float | Sequence[float] = 0.95, prefix: str = ""
 ) -> dict[str, float]:
     """The tracked keys of one stage and view.
 
@@ -56,7 +76,7 @@ def tracked(
         split: where the samples come from; "validation" is written "val".
         view: local, global, or `synthetic_view(c)`.
         values: one accuracy a client, [C], or the single one of a model that all share.
-        eps: threshold of rho, in the local view.
+        eps: threshold of rho, or several, in the local view.
         prefix: "final/" or "best/".
     Returns:
         `val/L1/local/mean`, ... for every statistic, and in the local view `val/L1/local/rho_95` and
@@ -65,7 +85,8 @@ def tracked(
     start = key(split, stage, view, prefix=prefix)
     keys = {f"{start}/{name}": value for name, value in summarise(values).items()}
     if keys and view == "local":
-        keys[f"{start}/rho_{_percent(eps)}"] = float(rho(values, eps))
+        for threshold in eps if isinstance(eps, Sequence) else [eps]:
+            keys[f"{start}/{rho_name(threshold)}"] = float(rho(values, threshold))
         keys[f"{start}/clients"] = float(len(_present(values)))
     return keys
 
@@ -83,6 +104,11 @@ def with_acc(metrics: Mapping[str, float]) -> dict[str, float]:
 def key(split: Split, stage: str, *rest: str, prefix: str = "") -> str:
     """A tracked key: `key("validation", "L1", "local", "mean")` is "val/L1/local/mean"."""
     return prefix + "/".join(["val" if split == "validation" else split, stage, *rest])
+
+
+def rho_name(eps: float) -> str:
+    """The statistic's name in keys: rho_95."""
+    return f"rho_{in_percent(eps)}"
 
 
 def synthetic_view(percent: float) -> str:
@@ -128,7 +154,7 @@ def synthetic(
 
     Args:
         accuracy: of client k's model on client j's samples, [C, N], as `by_client` gives; [N]: one model for all.
-        sizes: n_j, number of samples, [N]; equal numbers where test sets are thought to be cut to one size (FedPG).
+        sizes: n_j, number of samples, [N]; `alike(sizes)` where every client's test set is to count the same.
         percent: c, 0 to 100.
         seed: the run's.
         clients: whose models the rows are, int [C]; none: all N in order.
@@ -147,6 +173,14 @@ def synthetic(
         if len(joined):
             scores[i] = np.average(matrix[i, joined], weights=weights[joined])
     return scores
+
+
+def alike(sizes: ArrayLike) -> NDArray[np.int64]:
+    """1 for each client that has samples: S-acc then weighs test sets as FedPG's, which are cut to one size.
+
+    What a cut to the smallest size would give on average, without throwing samples away (ours).
+    """
+    return (np.asarray(sizes) > 0).astype(np.int64)
 
 
 def pareto(points: ArrayLike) -> NDArray[np.bool_]:
@@ -170,5 +204,6 @@ def _present(values: ArrayLike) -> NDArray[np.float64]:
     return flat[~np.isnan(flat)]
 
 
-def _percent(share: float) -> str:
+def in_percent(share: float) -> str:
+    """A share in names: 0.975 is 97.5."""
     return f"{100 * share:.6g}"

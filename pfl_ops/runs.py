@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +20,11 @@ from pfl_ops.experiment import Experiment
 from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import plugins
+from pfl_ops.results import Result
 from pfl_ops.tracking.home import Home
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch import Tensor
 
     from pfl_ops.federation.estimate import Estimate
     from pfl_ops.federation.simulate import Simulation
@@ -35,53 +34,6 @@ if TYPE_CHECKING:
 OnRecord = Callable[[Record], None]
 MODELS_IN_A_FILE = 256 << 20
 FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run.
-
-    Attributes:
-        run_id: MLflow's; None while the tracking server was never reached.
-        experiment: what was run. rounds: one row a round, a column a tracked key.
-        final: `final/…` and `best/…` keys. clients: one row a client and stage, of the full last evaluation.
-        folder: its checkpoints. complaints: damaged checkpoints that were passed over, and what a resumed run keeps.
-        hints: a line where another precision would have been much faster.
-    """
-
-    run_id: str | None
-    experiment: Experiment
-    rounds: "pd.DataFrame"
-    final: dict[str, float]
-    clients: "pd.DataFrame"
-    folder: Path
-    complaints: list[str] = field(default_factory=list)
-    hints: list[str] = field(default_factory=list)
-    data_dir: str | None = field(default=None, repr=False)
-
-    def global_model(self) -> "dict[str, Tensor] | None":
-        """G of the last round by parameter name; None where the method has none."""
-        return self._simulation().global_model()
-
-    def model(self, client: int) -> "dict[str, Tensor]":
-        """What a client holds after the last round (L1), by parameter name."""
-        import torch
-
-        simulation = self._simulation()
-        n = simulation.task.n_clients
-        if not 0 <= client < n:
-            raise PflOpsError(f"there is no client {client}; clients are 0 to {n - 1}")
-        models = simulation.personal_models(torch.tensor([client]))
-        if models is None:
-            raise PflOpsError(f"{self.experiment.algorithm.name} leaves no model with its clients")
-        return simulation.task.layout.export(models.params.reshape(-1, models.params.shape[-1])[0])
-
-    def _simulation(self) -> "Simulation":
-        """The finished run, read again from its checkpoint: a result that is kept holds no client's model in memory."""
-        simulation = self.experiment.build(data_dir=self.data_dir, folder=self.folder)
-        for _ in simulation.run():
-            pass
-        return simulation
 
 
 def simulate(

@@ -229,6 +229,22 @@ def test_steps_clear_epochs_and_epochs_clear_steps(tiny: Experiment) -> None:
     )
 
 
+def test_a_list_may_be_its_only_entry_or_a_word(tiny: Experiment) -> None:
+    e = tiny.override(
+        assignments(["evaluation.synthetic=sweep", "evaluation.eps=0.9", "evaluation.targets=[0.8, 0.9]"])
+    )
+    assert e.evaluation.synthetic == (0, 1, 10, 30, 50, 70, 100)
+    assert (e.evaluation.eps, e.evaluation.targets) == ((0.9,), (0.8, 0.9))
+    assert Experiment.from_yaml(e.to_yaml()) == e
+    for wrong in ({"evaluation.synthetic": "sweeep"}, {"evaluation.synthetic": True}):
+        assert refusal(tiny.override, wrong).startswith(
+            "evaluation.synthetic (c) must be a list, each an integer in [0, "
+        )
+    assert refusal(tiny.override, {"evaluation.eps": 1.5}) == (
+        "evaluation.eps (ε) must be a list, each a number in (0, 1), got 1.5"
+    )
+
+
 def test_values_may_be_text_as_flags_and_files_have_them(tiny: Experiment) -> None:
     texts = ["training.lr=1e-3", "training.batch_size=none", "data.train_size=null", "data.pooled=true",
              "evaluation.synthetic=[1, 50]", "algorithm.gamma.kind=held", "algorithm.gamma.value=0.25"]  # fmt: skip

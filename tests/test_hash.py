@@ -56,6 +56,8 @@ OTHER: dict[str, Any] = {
     "participation.weighting": "uniform",
     "participation.kind": "dirichlet",
     "evaluation.split": "validation",
+    "evaluation.eps": (0.8, 0.9),
+    "evaluation.targets": (0.9,),
     "evaluation.synthetic": (50,),
     "evaluation.clients": 5,
     "algorithm.name": "hash_other",

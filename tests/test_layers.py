@@ -19,11 +19,11 @@ LAYERS = [
     ({"reports", "tuning", "bench"}, False),
     ({"runs", "probe"}, False),
     ({"tracking"}, False),
-    ({"figures", "papers", "spaces", "testing"}, False),
+    ({"figures", "papers", "spaces", "testing", "results"}, False),
     ({"experiment", "precedence", "presets", "identity", "paths", "fields", "yaml_files"}, True),
     ({"algorithms"}, False),
     ({"federation"}, False),
-    ({"data", "models", "metrics"}, False),
+    ({"data", "models", "metrics", "energy"}, False),
     ({"rng", "errors", "registry", "section", "machine"}, True),
 ]
 RANK = {part: rank for rank, (parts, _) in enumerate(LAYERS) for part in parts}

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 from pfl_ops.metrics import (
+    SWEEP,
     acc_sum,
+    alike,
+    below,
     by_client,
     companions,
     key,
     pareto,
     rho,
+    rounds_to,
     summarise,
     synthetic,
     synthetic_view,
@@ -44,6 +48,25 @@ def test_clients_without_samples_are_left_out():
 def test_rho_counts_those_strictly_above():
     assert rho([0.94, 0.95, 0.96, 1.0, NAN], 0.95) == 2
     assert rho(np.float32([0.8, 0.9, 19 / 20]), 0.8) == 2  # 0.8 as a float32 is a little more than 0.8
+
+
+def test_those_below_are_all_others_that_have_a_value():
+    assert below([0.94, 0.95, 0.96, 1.0, NAN], 0.95) == 2
+    assert below([NAN], 0.95) == 0
+
+
+def test_several_thresholds():
+    keys = tracked("L2", "test", "local", [0.5, 0.91, 0.96, NAN], eps=(0.9, 0.95))
+    assert (keys["test/L2/local/rho_90"], keys["test/L2/local/rho_95"], keys["test/L2/local/clients"]) == (2, 1, 3)
+    assert not [name for name in tracked("L2", "test", "local", [0.5], eps=()) if "rho" in name]
+
+
+def test_rounds_to_a_target():
+    """FLIU's Fig. 7 in small: the first time counts, not the last; a gap is no round; exactly on it is enough."""
+    curve = {0: 0.1, 2: 0.9, 3: 0.85, 4: 0.95, 1: NAN}
+    assert [rounds_to(curve, target) for target in (0.05, 0.5, 0.9, 0.91, 0.96)] == [0, 2, 2, 4, None]
+    assert rounds_to({1: float(np.mean([0.7, 0.8, 0.9])), 2: 1.0}, 0.8) == 1  # 0.7999999999999999
+    assert rounds_to({}, 0.5) is None
 
 
 def test_tracked_keys_of_the_local_view():
@@ -141,3 +164,15 @@ def test_pareto_front():
 def test_metrics_do_not_import_torch():
     code = "import sys, pfl_ops.metrics; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_sweep_is_fedpgs():
+    assert SWEEP == (0, 1, 10, 30, 50, 70, 100)
+
+
+def test_test_sets_that_count_alike():
+    """9 samples all right, 1 wrong, a client with none: 0.9 by samples, 0.5 where clients count alike."""
+    accuracy, sizes = [[1.0, 0.0, NAN]] * 3, [9, 1, 0]
+    assert synthetic(accuracy, sizes, 100, seed=0) == pytest.approx([0.9] * 3)
+    assert synthetic(accuracy, alike(sizes), 100, seed=0) == pytest.approx([0.5] * 3)
+    assert synthetic(accuracy, alike(sizes), 0, seed=0) == pytest.approx([1.0, 0.0, NAN], nan_ok=True)

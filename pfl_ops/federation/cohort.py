@@ -28,7 +28,9 @@ def probabilities(participation: Participation, n_clients: int, seed: int) -> np
         p = np.nan_to_num(rng.generator(seed, "participation").dirichlet(np.full(n_clients, participation.gamma)))
         setting, remedy = f"participation.gamma={participation.gamma:g}", "a larger gamma"
     elif isinstance(participation, StragglerParticipation):
-        p = np.where(stragglers(participation, n_clients, seed), participation.chance, 1.0)
+        late = stragglers(participation, n_clients, seed)
+        assert late is not None
+        p = np.where(late, participation.chance, 1.0)
         setting, remedy = f"participation.chance={participation.chance:g}", "a larger chance"
     else:
         return None

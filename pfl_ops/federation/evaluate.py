@@ -241,6 +241,7 @@ class Scorer:
             return
         accuracy, sizes = metrics.by_client(right.cpu().numpy(), self._owner[pool].cpu().numpy(), self.n_clients)
         accuracy = np.broadcast_to(accuracy, (len(clients), self.n_clients))
+        sizes = metrics.alike(sizes) if self.settings.equal_tests else sizes
         for c in self.settings.synthetic:
             values = scores.synthetic.setdefault(c, np.full(self.n_clients, np.nan))
             values[clients] = metrics.synthetic(accuracy, sizes, c, seed=self._seed, clients=clients)

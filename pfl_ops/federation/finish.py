@@ -37,6 +37,23 @@ def best(records: Sequence[Record], split: metrics.Split) -> dict[str, float]:
     return {}
 
 
+REACHED = (("local", "mean"), ("local", "worst"), ("global", "mean"))  # views and statistics that targets are for
+
+
+def reached(records: Sequence[Record], split: metrics.Split, targets: Sequence[float]) -> dict[str, float]:
+    """The first round of each target, by stage and view: `reached/test/L2/local/mean_90`; no key: never reached."""
+    found: dict[str, float] = {}
+    for stage in metrics.STAGES:
+        for view, statistic in REACHED:
+            name = metrics.key(split, stage, view, statistic)
+            curve = {r.round: r.metrics[name] for r in records if name in r.metrics}
+            for target in targets:
+                first = metrics.rounds_to(curve, target)
+                if first is not None:
+                    found[f"reached/{name}_{metrics.in_percent(target)}"] = float(first)
+    return found
+
+
 def table(
     scores: Mapping[str, Scores],
     scorer: Scorer,

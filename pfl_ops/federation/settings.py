@@ -1,9 +1,11 @@
 """The sections of an experiment that the engine reads, and how it is executed."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from pfl_ops.metrics import SWEEP
 from pfl_ops.section import Section
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -69,6 +71,20 @@ Participation = Annotated[
 ]
 
 
+def _listed(words: Mapping[str, tuple[int, ...]] = {}) -> BeforeValidator:
+    """A list may be given as its only entry, or by a word."""
+
+    def several(value: Any) -> Any:
+        if isinstance(value, str):
+            value = words.get(value, value)
+        return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+    return BeforeValidator(several)
+
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
 class Evaluation(Section):
     """What is scored, on which data, how often. No setting here can move training."""
 
@@ -80,9 +96,17 @@ class Evaluation(Section):
         "auto", description="pooled samples, stratified, behind the curves; auto: n/60 of n for training, 100 to 1000"
     )
     clients: int | None = Field(None, ge=1, description="clients scored, drawn once; none: all up to 200, else 200")
-    eps: float = Field(0.95, gt=0, lt=1, title="ε", description="rho counts the clients above it")
-    synthetic: tuple[Annotated[int, Field(ge=0, le=100)], ...] = Field(
-        (), title="c", description="percent of the other clients' data joined to a client's own"
+    eps: Annotated[tuple[Share, ...], _listed()] = Field(
+        (0.95,), title="ε", description="rho counts the clients above it; one or several"
+    )
+    targets: Annotated[tuple[Share, ...], _listed()] = Field(
+        (), description="accuracies whose first round is told at the end, reached/…/mean_90"
+    )
+    synthetic: Annotated[tuple[Annotated[int, Field(ge=0, le=100)], ...], _listed({"sweep": SWEEP})] = Field(
+        (), title="c", description=f"percent of the others' data joined to a client's own; sweep: {list(SWEEP)}"
+    )
+    equal_tests: bool = Field(
+        False, description="synthetic views count every client's test set alike, as if cut to one size (FedPG)"
     )
 
 

@@ -46,7 +46,8 @@ class Simulation:
 
     Attributes:
         records: one for the start and one a round, those of the checkpoint included.
-        final: `final/…` and `best/…` keys, once the run is over. client_table: column -> values of that evaluation.
+        final: `final/…`, `best/…` and `reached/…` keys, once the run is over.
+        client_table: column -> values of the full evaluation.
         complaints: lines about damaged checkpoints that were passed over, and about what a resumed run keeps.
         hints: a line where another precision would be much faster here.
         resolved: the execution with nothing left open.
@@ -204,6 +205,7 @@ class Simulation:
             "train/lr": r.lr,
             "cost/up_bytes": r.traffic.up * size,
             "cost/down_bytes": r.traffic.down * size,
+            "cost/clients": float(len(r.cohort)),
             "cost/train_seconds": seconds,
             "cost/samples_per_second": seen / seconds if seconds > 0 else 0.0,
             "cost/peak_mib": self._peak(),
@@ -239,6 +241,7 @@ class Simulation:
             self.final = keys(scores, self.evaluation.split, self.evaluation.eps, "final/")
             self.client_table = finish.table(scores, self.scorer, self.task.sizes.tolist(), self._chances())
         self.final |= finish.best(self.records, self.evaluation.split)
+        self.final |= finish.reached(self.records, self.evaluation.split, self.evaluation.targets)
         if self._checkpoints is not None:
             self._checkpoints.finish(
                 self.training.rounds, self.state if self.with_final else None, self.records,

@@ -1,6 +1,6 @@
 """Which models make up a stage, L1, L2 or G: asked of the method a few clients at a time, handed on to the scorer."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -146,7 +146,9 @@ def made(stage: Stage, clients: Tensor) -> Models:
     return stage if isinstance(stage, Models) else stage(clients)
 
 
-def keys(scores: Mapping[str, Scores], split: metrics.Split, eps: float, prefix: str = "") -> dict[str, float]:
+def keys(
+    scores: Mapping[str, Scores], split: metrics.Split, eps: Sequence[float], prefix: str = ""
+) -> dict[str, float]:
     """The tracked keys of these scores."""
     found: dict[str, float] = {}
     for stage, s in scores.items():

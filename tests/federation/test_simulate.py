@@ -242,12 +242,37 @@ def test_synthetic_views_have_keys_and_columns() -> None:
     assert sim.client_table["synthetic_0"] == pytest.approx(sim.client_table["local"], nan_ok=True)
 
 
+def test_test_sets_of_one_size() -> None:
+    """G answers 0 everywhere, labels 0001, 112, none, 2: 3 of 8 by samples; 3/4, 0, 0 by clients, 1/4."""
+    for alike, expected in ((False, 3 / 8), (True, 1 / 4)):
+        sim, _ = played(Puppet(), rounds=1, evaluation={"synthetic": 100, "equal_tests": alike})
+        assert sim.final["final/test/G/synthetic_100/mean"] == pytest.approx(expected)
+        assert sim.final["final/test/G/global/mean"] == pytest.approx(3 / 8), "the pooled test set is as published"
+
+
+def test_rounds_to_targets_are_told_at_the_end() -> None:
+    """Round by round L1 local is what the records say; the first at or over the target counts."""
+    sim, records = played(Puppet(), rounds=4, evaluation={"targets": (0.2, 0.99), "global_every": 2})
+    told = {name: value for name, value in sim.final.items() if name.startswith("reached/")}
+    for name in ("test/G/local/mean", "test/L1/local/worst", "test/L1/global/mean"):
+        first = [r.round for r in records if r.metrics.get(name, 0) >= 0.2]
+        assert told.pop(f"reached/{name}_20", None) == (first[0] if first else None)
+    assert told and not [name for name in told if name.endswith("_99")]
+
+
+def test_reached_by_hand() -> None:
+    records = [Record(t, {"val/L2/local/worst": v}, 0) for t, v in enumerate([0.5, 0.8, 0.7, 0.9])]
+    found = finish.reached(records, "validation", (0.75, 0.8, 0.95))
+    assert found == {"reached/val/L2/local/worst_75": 1.0, "reached/val/L2/local/worst_80": 1.0}
+
+
 # -- looking never moves training --------------------------------------------------------------------------------------
 
 SETTINGS: list[dict[str, Any]] = [
     {"every": 3},
     {"global_every": 1, "subset": None},
     {"subset": 2, "eps": 0.5},
+    {"eps": (0.5, 0.9), "targets": 0.9, "synthetic": "sweep", "equal_tests": True},
     {"clients": 1},
     {"synthetic": (0, 50, 100), "global_every": 1},
 ]
@@ -354,7 +379,7 @@ def test_costs() -> None:
     """float64 models of 9 numbers, two clients: 144 bytes each way. 21 of 26 samples in an epoch of everybody."""
     _, records = played(FedAvg(), rounds=2, share=0.5, training={"lr_decay": 0.5})
     first, second = records[1].metrics, records[2].metrics
-    assert first["cost/up_bytes"] == first["cost/down_bytes"] == 2 * 9 * 8
+    assert first["cost/up_bytes"] == first["cost/down_bytes"] == 2 * 9 * 8 and first["cost/clients"] == 2
     assert (first["train/lr"], second["train/lr"]) == (0.2, 0.1)
     assert first["cost/samples_per_second"] * first["cost/train_seconds"] == pytest.approx(
         round(first["cost/samples_per_second"] * first["cost/train_seconds"])

@@ -1,0 +1,156 @@
+"""What a finished run answers: its curves, its models, the round in which it got somewhere, the energy that took."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfl_ops import metrics
+from pfl_ops.energy import Effort, grid, linear
+from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.experiment import Experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+    from pfl_ops.federation.simulate import Simulation
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        run_id: MLflow's; None while the tracking server was never reached.
+        experiment: what was run. rounds: one row a round, a column a tracked key.
+        final: `final/…` and `best/…` keys. clients: one row a client and stage, of the full last evaluation.
+        folder: its checkpoints. complaints: damaged checkpoints that were passed over, and what a resumed run keeps.
+        hints: a line where another precision would have been much faster.
+    """
+
+    run_id: str | None
+    experiment: Experiment
+    rounds: "pd.DataFrame"
+    final: dict[str, float]
+    clients: "pd.DataFrame"
+    folder: Path
+    complaints: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    data_dir: str | None = field(default=None, repr=False)
+
+    def global_model(self) -> "dict[str, Tensor] | None":
+        """G of the last round by parameter name; None where the method has none."""
+        return self._simulation().global_model()
+
+    def model(self, client: int) -> "dict[str, Tensor]":
+        """What a client holds after the last round (L1), by parameter name."""
+        import torch
+
+        simulation = self._simulation()
+        n = simulation.task.n_clients
+        if not 0 <= client < n:
+            raise PflOpsError(f"there is no client {client}; clients are 0 to {n - 1}")
+        models = simulation.personal_models(torch.tensor([client]))
+        if models is None:
+            raise PflOpsError(f"{self.experiment.algorithm.name} leaves no model with its clients")
+        return simulation.task.layout.export(models.params.reshape(-1, models.params.shape[-1])[0])
+
+    def curve(self, stage: str = "L1", view: str = "local", statistic: str = "mean") -> "pd.Series":
+        """A tracked value by round, where it was evaluated: `curve("L2", "local", "worst")`, `curve("L1", "acc")`.
+
+        Raises:
+            PflOpsError: no such key was tracked; the nearest one is named.
+        """
+        rest = (view,) if view == "acc" else (view, statistic)
+        return self._column(metrics.key(self.experiment.evaluation.split, stage, *rest))
+
+    def rounds_to(self, target: float, stage: str = "L1", view: str = "local", statistic: str = "mean") -> int | None:
+        """The first round in which that value is the target or more; None: never (FLIU, Fig. 7; DRDM).
+
+        Raises:
+            PflOpsError: as for `curve`.
+        """
+        curve = self.curve(stage, view, statistic)
+        return metrics.rounds_to(dict(zip(curve.index.tolist(), curve.tolist(), strict=True)), target)
+
+    def clients_above(self, eps: float = 0.95, stage: str = "L1") -> "pd.Series":
+        """ρ_ε by round: how many clients' own accuracy lies above ε, one of the experiment's `evaluation.eps`.
+
+        Raises:
+            PflOpsError: this ε was not tracked, or no client has this stage.
+        """
+        return self.curve(stage, "local", metrics.rho_name(eps))
+
+    def clients_below(self, eps: float = 0.95, stage: str = "L1") -> "pd.Series":
+        """By round, how many of the scored clients do not lie above ε (FLIU, Fig. 8).
+
+        Raises:
+            PflOpsError: as for `clients_above`.
+        """
+        return self.curve(stage, "local", "clients") - self.clients_above(eps, stage)
+
+    def effort(self, target: float = 0.8, stage: str = "L1", view: str = "local", statistic: str = "worst") -> Effort:
+        """Local steps τ, rounds R to the target, and the bits that a client really sent a round: for `energy_table`.
+
+        Raises:
+            PflOpsError: the run has local epochs instead of steps, or as for `curve`.
+        """
+        steps = self.experiment.training.local_steps
+        if steps is None:
+            raise PflOpsError("energy is counted by local steps (τ): run with training.local_steps, not local_epochs")
+        sent, clients = self._column("cost/up_bytes"), self._column("cost/clients")
+        return Effort(steps, self.rounds_to(target, stage, view, statistic), 8 * float(sent.sum() / clients.sum()))
+
+    def _column(self, key: str) -> "pd.Series":
+        if key not in self.rounds:
+            raise unknown("tracked value", key, map(str, self.rounds))
+        return self.rounds[key].dropna()
+
+    def _simulation(self) -> "Simulation":
+        """The finished run, read again from its checkpoint: a result that is kept holds no client's model in memory."""
+        simulation = self.experiment.build(data_dir=self.data_dir, folder=self.folder)
+        for _ in simulation.run():
+            pass
+        return simulation
+
+
+def energy_table(
+    efforts: Sequence[Effort],
+    *,
+    snr_db: Sequence[float],
+    bandwidth: Sequence[float],
+    power: float,
+    step_energy: float,
+) -> "pd.DataFrame":
+    """The number of local steps with least energy to a target accuracy, for each channel (DRDM, Fig. 4).
+
+        efforts = [run(e.override({"training.local_steps": tau})).effort(0.8) for tau in (1, 5, 10)]
+        energy_table(efforts, snr_db=[-10, 0, 10], bandwidth=[1e5, 1e6], power=0.1, step_energy=1e-3)
+
+    Args:
+        efforts: of runs that differ in their local steps; repetitions of one number are averaged.
+        snr_db: signal-to-noise ratios in decibel. bandwidth: W, in Hz.
+        power: p_tx, of a client's transmitter in Watt. step_energy: e_step, of one local step in Joule.
+    Returns:
+        one row a channel: snr_db, snr (the ratio), bandwidth, steps (τ; 0: none reached the target), joule (of a
+        client, to the target), and joule_<τ> for each τ that was tried.
+    Raises:
+        PflOpsError: as for `energy.grid`.
+    """
+    import pandas as pd
+
+    found = grid(efforts, snr_db=snr_db, bandwidth=bandwidth, power=power, step_energy=step_energy)
+    rows = [
+        {
+            "snr_db": db,
+            "snr": float(linear(db)),
+            "bandwidth": w,
+            "steps": int(found.best[a, b]),
+            "joule": found.least[a, b],
+        }
+        | {f"joule_{tau}": found.joule[i, a, b] for i, tau in enumerate(found.steps.tolist())}
+        for a, db in enumerate(found.snr_db.tolist())
+        for b, w in enumerate(found.bandwidth.tolist())
+    ]
+    return pd.DataFrame(rows)

@@ -1,0 +1,78 @@
+"""What a finished run answers, from a table of rounds written by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pfl_ops.energy import Effort
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.results import Result, energy_table
+
+NAN = float("nan")
+ROUNDS = pd.DataFrame(
+    {
+        "test/L1/local/mean": [0.1, 0.5, 0.9, 0.8],
+        "test/L1/local/worst": [0.0, 0.2, 0.4, 0.8],
+        "test/L1/acc": [0.2, NAN, 1.5, 1.2],
+        "test/L2/local/rho_95": [NAN, 1, 3, 2],
+        "test/L2/local/clients": [NAN, 4, 4, 3],
+        "cost/up_bytes": [NAN, 800, 800, 400],
+        "cost/clients": [NAN, 2, 2, 1],
+    },
+    index=pd.Index([0, 1, 2, 3], name="round"),
+)
+
+
+def result(rounds: pd.DataFrame = ROUNDS, **settings: Any) -> Result:
+    experiment = Experiment.of("fedavg", **{"local_steps": 5, **settings})
+    return Result(None, experiment, rounds, {}, pd.DataFrame(), Path("nowhere"))
+
+
+def test_a_curve_has_the_rounds_that_were_evaluated() -> None:
+    assert result().curve().tolist() == [0.1, 0.5, 0.9, 0.8]
+    assert result().curve("L1", "acc").to_dict() == {0: 0.2, 2: 1.5, 3: 1.2}
+    renamed = ROUNDS.rename(columns=lambda name: name.replace("test/", "val/"))
+    assert result(renamed, **{"evaluation.split": "validation"}).curve(statistic="worst").iloc[-1] == 0.8
+    with pytest.raises(
+        PflOpsError, match=r"no tracked value named 'test/L1/local/wrst'. Did you mean 'test/L1/local/worst'\?"
+    ):
+        result().curve(statistic="wrst")
+
+
+def test_rounds_to_a_target() -> None:
+    assert (result().rounds_to(0.5), result().rounds_to(0.9), result().rounds_to(0.95)) == (1, 2, None)
+    assert result().rounds_to(0.8, statistic="worst") == 3
+    assert result().rounds_to(1.0, "L1", "acc") == 2
+
+
+def test_clients_above_and_below() -> None:
+    """Four scored clients in rounds 1 and 2, three in round 3."""
+    assert result().clients_above(0.95, "L2").to_dict() == {1: 1, 2: 3, 3: 2}
+    assert result().clients_below(0.95, "L2").to_dict() == {1: 3, 2: 1, 3: 1}
+    with pytest.raises(PflOpsError, match=r"'test/L2/local/rho_90'. Did you mean 'test/L2/local/rho_95'"):
+        result().clients_above(0.9, "L2")
+
+
+def test_effort_by_what_was_really_sent() -> None:
+    """2,000 bytes by five participations: 400 bytes, 3,200 bits a client and round."""
+    assert result().effort(0.4) == Effort(steps=5, rounds=2, bits=3200.0)
+    assert result().effort(0.95).rounds is None
+    with pytest.raises(PflOpsError, match=r"energy is counted by local steps \(τ\): run with training.local_steps"):
+        result(local_steps="none", local_epochs=2).effort()
+
+
+def test_the_table_of_channels() -> None:
+    """τ 5: 2 rounds, τ 1: 10 rounds; 100 bits, 1 W, 1 J a step. 10 Hz at 0 dB: 10 J a sending; 1,000 Hz: 0.1 J.
+
+    τ 5: 2 · 15 = 30 and 2 · 5.1 = 10.2; τ 1: 10 · 11 = 110 and 10 · 1.1 = 11.
+    """
+    found = energy_table(
+        [Effort(5, 2, 100), Effort(1, 10, 100)], snr_db=[0], bandwidth=[10, 1000], power=1, step_energy=1
+    )
+    assert found.columns.tolist() == ["snr_db", "snr", "bandwidth", "steps", "joule", "joule_1", "joule_5"]
+    assert found["bandwidth"].tolist() == [10, 1000] and found["snr"].tolist() == [1, 1]
+    assert found["steps"].tolist() == [5, 5] and found["joule"].tolist() == pytest.approx([30, 10.2])
+    assert found["joule_1"].tolist() == pytest.approx([110, 11])
