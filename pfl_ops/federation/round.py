@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation import fisher
 from pfl_ops.federation.batch import Batch, Keys, Length, Step
 from pfl_ops.federation.contract import Layout, Loss, Net, Share, Task
 from pfl_ops.federation.optim import Rule
@@ -194,6 +196,14 @@ class Round:
         start = w.expand(len(self._clients), -1) if w.dim() == 1 else w
         carry = {"w": start, "g": torch.zeros_like(start), "n": self.n}
         return self.walk(carry, _add_gradient, epochs=1, batch=AT_ONCE, stream="grad")["g"]
+
+    def square_norms(self, w: Tensor) -> Tensor:
+        """Mean over each client's samples of ‖∇ loss(w_k; x, y)‖², [C]: the trace of its empirical Fisher information.
+
+        On one CPU thread 1.2 to 1.7 times an epoch of training (cnn6, cnn).
+        """
+        sums, counts = self.sweep(w, partial(fisher.square_lengths, loss=self.task.loss), batch=fisher.AT_ONCE)
+        return sums / counts
 
     def class_means(self, w: Tensor) -> Tensor:
         """Mean feature of each class over each client's samples, [C, L, D]; zero where a client lacks the class."""

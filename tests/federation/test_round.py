@@ -137,6 +137,17 @@ def test_full_gradients(models, stack, at_once, monkeypatch):
             torch.testing.assert_close(got[k], expected)
 
 
+def test_square_norms(models):
+    """Mean over a client's samples, each with a gradient of its own: not the length of their mean."""
+    r = play().at(CLIENTS)
+    for w in (models, models[0]):
+        got = r.square_norms(w)
+        for k, client in enumerate(CLIENTS):
+            one = torch.func.grad(lambda w, x, y: F.cross_entropy(r.net(w, x[None]), y[None]))
+            grads = torch.vmap(one, (None, 0, 0))(w[k] if w.dim() == 2 else w, *data(client))
+            torch.testing.assert_close(got[k], grads.square().sum(dim=1).mean())
+
+
 def test_class_means(models):
     """Mean feature of each class; zero where a client lacks it."""
     r = play().at(CLIENTS)
