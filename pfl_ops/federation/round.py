@@ -33,7 +33,8 @@ class Round:
     """A round t of the clients in `cohort`.
 
     Attributes:
-        t: rounds finished before this one. task, layout: what does not change. lr: η of this round.
+        t: rounds finished before this one. task, layout: what does not change.
+        lr: η of this round; a method with a schedule of its own sets it before it trains, and it is tracked as set.
         cohort: client numbers, int64 [C], sorted and unique. counts: how often each was drawn, [C].
         n: n_k of the cohort, [C]. class_counts: [C, L].
         weights: aggregation weights, [C], sum 1: n_k x draws (`samples`) or draws (`uniform`).
@@ -236,7 +237,7 @@ class Round:
         other = Round(
             self._trainer, self.t, clients, weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose
         )
-        other._calls = self._calls
+        other.lr, other._calls = self.lr, self._calls
         return other
 
     def pooled(self) -> "Round":
@@ -245,7 +246,7 @@ class Round:
             self._trainer.as_one, self.t, torch.zeros(1, dtype=torch.int64),
             weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose,
         )  # fmt: skip
-        other._calls = self._calls
+        other.lr, other._calls = self.lr, self._calls
         return other
 
     def rng(self, purpose: str) -> np.random.Generator:
