@@ -37,5 +37,6 @@ ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
         "fedproto": "pfl_ops.algorithms.fedproto",
         "fedala": "pfl_ops.algorithms.fedala",
         "fedpac": "pfl_ops.algorithms.fedpac",
+        "fedavg2rep": "pfl_ops.algorithms.fedavg2rep",
     },
 )

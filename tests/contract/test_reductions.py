@@ -222,7 +222,7 @@ def test_fedpg_with_one_client_is_sgd():
 
 
 def test_s_fedpg_without_a_range_is_fedpg():
-    """s = 0: η is the first step tried, and the last wherever σ > ½."""
+    """s = 0: η is the first step tried, and the only one wherever σ > ½."""
     same(*(played(m, TRAININGS["sgd"], PARTIAL) for m in (SFedPG(halvings=0), FedPG())), "G", "L1", "L2")
 
 
