@@ -88,6 +88,7 @@ PINNED = {
     "drdm": 0.3853689015,
     "scaff_pd": 0.3932276656,
     "fedmgda_plus": 0.4112062124,
+    "fedavg2rep": 0.3826934527,
 }
 
 

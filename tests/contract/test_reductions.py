@@ -10,15 +10,16 @@ from pfl_ops.algorithms.drdm import DRDM
 from pfl_ops.algorithms.drfa import DRFA
 from pfl_ops.algorithms.fedala import FedALA
 from pfl_ops.algorithms.fedavg import FedAvg
+from pfl_ops.algorithms.fedavg2rep import FedAvg2Rep
 from pfl_ops.algorithms.fedavg_ft import FedAvgFT
 from pfl_ops.algorithms.fedbabu import FedBABU
 from pfl_ops.algorithms.feddyn import FedDyn
 from pfl_ops.algorithms.fedfomo import FedFomo
 from pfl_ops.algorithms.fedmgda_plus import FedMGDAPlus
+from pfl_ops.algorithms.fedpac import FedPAC
 from pfl_ops.algorithms.fedper import FedPer
 from pfl_ops.algorithms.fedpg import FedPG, SFedPG
 from pfl_ops.algorithms.fedproto import FedProto
-from pfl_ops.algorithms.fedpac import FedPAC
 from pfl_ops.algorithms.fedprox import FedProx
 from pfl_ops.algorithms.fedprox_ft import FedProxFT
 from pfl_ops.algorithms.fedrep import FedRep
@@ -259,3 +260,20 @@ def test_scaff_pd_alone_is_sgd():
 
 def test_fedmgda_plus_trains_what_fedavg_trains_in_its_first_round(training):
     same(*(played(m, training, PARTIAL[:1]) for m in (FedMGDAPlus(), FedAvg())), "L2")
+
+
+STEPS = Training(rounds=3, local_epochs=None, local_steps=3, batch_size=3, lr=0.2, lr_decay=0.9, precision="float64")
+
+
+@pytest.mark.parametrize("head", ["averaged", "personal"])
+def test_fedavg2rep_that_only_warms_up_is_fedavg(head):
+    """R_2 = 0."""
+    warm = played(FedAvg2Rep(warm_up=3, head=head), STEPS, PARTIAL)
+    same(warm, played(FedAvg(), STEPS, PARTIAL, weighting="uniform"), "G", "L1", "L2", within=1e-12)
+
+
+def test_fedavg2rep_without_a_warm_up_is_fedrep_in_steps():
+    """R_1 = 0 and personal heads; in the first round, in which all heads are Θ⁰'s, averaged ones train the same."""
+    fedrep = played(FedRep(schedule="steps"), STEPS, PARTIAL, weighting="uniform")
+    same(played(FedAvg2Rep(warm_up=0, head="personal"), STEPS, PARTIAL), fedrep, "G", "L1", "L2", within=1e-12)
+    same(played(FedAvg2Rep(warm_up=0), STEPS, PARTIAL)[:1], fedrep[:1], "L2", within=1e-12)
