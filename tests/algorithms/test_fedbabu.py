@@ -10,25 +10,34 @@ TRAINING = Training(rounds=2, batch_size=None, lr=0.125, precision="float64")
 
 
 def test_two_rounds_by_hand(product):
-    """F_k = ½ (h a − y_k)², one full-batch step of a: a ← a − ⅛ (h a − y) h with h = 1 for good.
+    """F_k = ½ (h a − y_k)², E = 2 full-batch steps of a: a ← a − ⅛ (h a − y) h with h = 1 for good.
 
-    y = (4, 1, 2), n = (1, 3, 2); a = 2, h = 1 at the start. The mean is plain: by n_k round 1 would give 1.96875.
+    So a − y shrinks by ⅞ in each step (were the head trained too, the second would differ). y = (4, 1, 2),
+    n = (1, 3, 2); a = 2, h = 1 at the start. The mean is plain: by n_k round 1 would give 1.94140625.
 
-    Round 1   clients 0, 1: residuals −2, 1      a = 2.25, 1.875       Θ ← (2.0625, 1)
-              fine-tuning from there, one step of both, residuals −1.9375, 1.0625:
-              a = 2.0625 + ⅛·1.9375, 2.0625 − ⅛·1.0625                 = 2.3046875, 1.9296875
-              h = 1 + ⅛·1.9375·2.0625, 1 − ⅛·1.0625·2.0625             = 1.49951171875, 0.72607421875
-    Round 2   clients 0, 2 from a = 2.0625: residuals −1.9375, 0.0625  a = 2.3046875, 2.0546875   Θ ← (2.1796875, 1)
+    Round 1   clients 0, 1: a = 4 − 2·(⅞)², 1 + (⅞)² = 2.46875, 1.765625       Θ ← (2.1171875, 1)
+              fine-tuning from there, one step of both, residuals −1.8828125, 1.1171875:
+              a = 2.1171875 + ⅛·1.8828125, 2.1171875 − ⅛·1.1171875
+              h = 1 + ⅛·1.8828125·2.1171875, 1 − ⅛·1.1171875·2.1171875
+    Round 2   clients 0, 2 from a = 2.1171875: a = 4 − 1.8828125·(⅞)², 2 + 0.1171875·(⅞)²
     """
-    play = Play(product, FedBABU(fine_epochs=1), TRAINING)
+    play = Play(product, FedBABU(fine_epochs=1), TRAINING.model_copy(update={"local_epochs": 2}))
     first, last = play.run([[0, 1], [0, 2]])
-    assert first["G"].tolist() == first["L1"].tolist() == [2.0625, 1]
-    assert first["L2"].tolist() == [[2.3046875, 1.49951171875], [1.9296875, 0.72607421875]]
-    assert last["G"].tolist() == last["L1"].tolist() == play.state["central"].tolist() == [2.1796875, 1]
+    assert first["G"].tolist() == first["L1"].tolist() == [2.1171875, 1]
+    assert first["L2"].tolist() == [
+        pytest.approx([2.1171875 + 1.8828125 / 8, 1 + 1.8828125 * 2.1171875 / 8]),
+        pytest.approx([2.1171875 - 1.1171875 / 8, 1 - 1.1171875 * 2.1171875 / 8]),
+    ]
+    body = (4 - 1.8828125 * 49 / 64 + 2 + 0.1171875 * 49 / 64) / 2
+    assert last["G"].tolist() == last["L1"].tolist() == play.state["central"].tolist() == pytest.approx([body, 1])
 
 
 def test_fine_tuning_of_one_part(product):
-    """As in round 1 above, of the part alone; E_ft = 2 of the head: its residual shrinks by 1 − ⅛ a² each time."""
+    """E = 1, so Θ ← ((2.25 + 1.875)/2, 1) = (2.0625, 1), from where clients 0 and 1 have residuals −1.9375 and 1.0625.
+
+    One epoch of the body: a = 2.0625 + ⅛·1.9375, 2.0625 − ⅛·1.0625. Two of the head: its residual shrinks by
+    1 − ⅛ a² in each.
+    """
     (body,), (head,) = (
         Play(product, FedBABU(fine_part=part, fine_epochs=epochs), TRAINING).run([[0, 1]])
         for part, epochs in (("body", 1), ("head", 2))

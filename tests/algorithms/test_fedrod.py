@@ -107,6 +107,8 @@ def test_classes_with_none_drop_out():
     (g,) = torch.autograd.grad(found.sum(), w)
     assert layout.views(g)["head.weight"][1].tolist() == [0, 0, 0] and bool(g[layout.body].isfinite().all())
     assert bool((layout.views(g)["head.weight"][0] != 0).all())
+    absent = balanced_softmax(net, w, x[:1], torch.tensor([1]), counts=counts)
+    assert bool((0 * absent).isfinite())  # padding of weight 0 stays without effect, whatever its class
 
 
 def test_it_needs_no_body():
