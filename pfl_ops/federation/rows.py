@@ -14,7 +14,7 @@ from pfl_ops.federation.settings import StatePlace
 SHARE = 0.25
 """Of the memory that is free, what state may take. Where everybody takes part, a round holds up to three further copies
 of it: what its clients start from, what they trained, what it makes of that."""
-AT_ONCE = 64 << 20  # bytes of rows that are added up at a time, or one row where that is larger
+AT_ONCE = 16 << 20  # bytes of rows that are added up at a time, or one row where that is larger
 
 
 class ClientRows:
@@ -99,12 +99,14 @@ class ClientRows:
             clients, values: rows that a round is about to write: they count with their new values.
         """
         weights = weights.to(self.base)
-        total, rest = weights.sum() * self.base, self.written & (weights != 0).cpu()
+        unwritten, kept = ~self.written, self.written & (weights != 0).cpu()
+        total = torch.zeros_like(self.base)
         if clients is not None and values is not None:
-            total = total + weights[clients] @ (values - self.base)
-            rest[clients] = False
-        for some in rest.nonzero()[:, 0].split(max(1, AT_ONCE // max(self.row_bytes, 1))):
-            total = total + weights[some] @ (self[some] - self.base)
+            unwritten[clients] = kept[clients] = False
+            total += weights[clients] @ values
+        total += weights[unwritten].sum() * self.base
+        for some in kept.nonzero()[:, 0].split(max(1, AT_ONCE // max(self.row_bytes, 1))):
+            total += weights[some] @ self[some]
         return total
 
     def write(self, clients: Tensor, values: Tensor) -> None:

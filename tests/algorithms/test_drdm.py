@@ -102,16 +102,17 @@ def test_where_it_comes_to_rest():
 
 
 def test_a_ball_holds_the_local_models_but_not_the_central_one():
-    """Radius 5 in the plane, b = (6, 8), Θ = 0, two steps at η = ½, α = ½.
+    """Radius 5 in the plane, b = (6, 8), (2, 0), Θ = 0, two steps at η = ½, α = ½.
 
-    w = (3, 4), of norm 5, stays; then w − ½ (w − b + ½ w) = (15/4, 5), of norm 6.25, becomes (3, 4).
-    g = −½ (3, 4), h = λ g = g, Θ = (3, 4) + 2·½ (3, 4) = (6, 8).
+    Client 0: (3, 4), of norm 5, stays; then w − ½ (w − b + ½ w) = (15/4, 5), of norm 6.25, becomes (3, 4).
+    Client 1: (1, 0), (5/4, 0), within the ball all the time.
+    g = −½ (3, 4), −½ (5/4, 0), h = ½ (g_0 + g_1), Θ = ½ (17/4, 4) + ½ (17/4, 4), of norm 5.8.
     """
-    _, (only,) = quadratic_play(DRDM(alpha=0.5, radius=5), [[6, 8]], steps=2, rounds=1)
-    assert only["L2"].tolist() == [pytest.approx([3, 4])]
-    assert only["G"].tolist() == pytest.approx([6, 8])
-    _, (free,) = quadratic_play(DRDM(alpha=0.5), [[6, 8]], steps=2, rounds=1)
-    assert free["L2"].tolist() == [pytest.approx([15 / 4, 5])]
+    _, (only,) = quadratic_play(DRDM(alpha=0.5, radius=5), [[6, 8], [2, 0]], steps=2, rounds=1)
+    assert only["L2"].tolist() == [pytest.approx([3, 4]), pytest.approx([5 / 4, 0])]
+    assert only["G"].tolist() == pytest.approx([17 / 4, 4])
+    _, (free,) = quadratic_play(DRDM(alpha=0.5), [[6, 8], [2, 0]], steps=2, rounds=1)
+    assert free["L2"].tolist() == [pytest.approx([15 / 4, 5]), pytest.approx([5 / 4, 0])]
 
 
 @pytest.mark.parametrize("h", ["dual", "feddyn"])

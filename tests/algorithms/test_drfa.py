@@ -70,16 +70,16 @@ def test_gamma_decays():
 
 
 def test_a_uniform_cohort_is_weighted_by_lambda():
-    """Θ ← Θ + Σ λ_k (N/m)(θ_k − Θ): b = (0, 6, 10), n = (1, 3, 2), Θ = 2, one step: θ = 1, 4 of clients 0, 1.
+    """Θ ← Θ + Σ λ_k (N/m)(θ_k − Θ): b = (0, 6, 10), n = (1, 3, 2), Θ = 2, one step: θ = 1, 6 of clients 0, 2.
 
-    2 + (3/2)(⅙(1 − 2) + ½(4 − 2)) = 3.25; the plain mean is 2.5. Θ' stays plain: v = ½ (2.5², 3.5², 7.5²).
-    λ + v/64: (0.2155, 0.5957, 0.7728), sum 1.5840 (sum of v = 37.375), each less 0.584/3.
+    2 + (3/2)(⅙(1 − 2) + ⅓(6 − 2)) = 3.75: weights ¼ and ½, which do not sum to 1. Θ' is the plain mean, 3.5, so
+    v = ½ (3.5², 2.5², 6.5²), and λ + v/64, shifted to sum 1, has no entry under 0.
     """
     _, (only,) = quadratic_play(
-        DRFA(sampling="uniform", gamma=1 / 64), [0, 6, 10], [1, 3, 2], start=2, rounds=1, cohorts=[[0, 1]]
+        DRFA(sampling="uniform", gamma=1 / 64), [0, 6, 10], [1, 3, 2], start=2, rounds=1, cohorts=[[0, 2]]
     )
-    assert only["G"].item() == pytest.approx(3.25)
-    v = np.array([2.5**2, 3.5**2, 7.5**2]) / 2
+    assert only["G"].item() == pytest.approx(3.75)
+    v = np.array([3.5**2, 2.5**2, 6.5**2]) / 2
     assert only["state/lam"].tolist() == pytest.approx([1 / 6, 1 / 2, 1 / 3] + (v - v.mean()) / 64)
 
 

@@ -149,6 +149,18 @@ def test_the_corrected_step_by_hand():
     torch.testing.assert_close(values["G"], play.task.initial - 0.3 * c, rtol=0, atol=1e-12)
 
 
+def test_the_server_steps_by_lambda():
+    """Minibatches take the θ_k apart: Θ ← Θ − η_g Σ λ_k (Θ − θ_k), λ renormalised over the cohort."""
+    training = Training(rounds=1, local_epochs=None, local_steps=4, batch_size=2, lr=0.3, precision="float64")
+    for cohort in ([0, 1, 2, 3, 4], [0, 2, 3]):
+        play = Play(ragged_task(), ScaffPD(global_lr=0.5, rho=0.1, sigma=1), training, stack=5)
+        values = play.round(cohort)
+        theta, p = values["L2"], values["state/lam"][cohort]
+        assert (theta - theta.mean(dim=0)).abs().max() > 0.01 and p.max() / p.min() > 1.2
+        expected = play.task.initial - 0.5 * (p / p.sum()) @ (play.task.initial - theta)
+        torch.testing.assert_close(values["G"], expected, rtol=0, atol=1e-12)
+
+
 def test_traffic():
     """Θ and c down, g_k and θ_k up."""
     play, _ = quadratic_play(ScaffPD(), [0, 6], rounds=1)
