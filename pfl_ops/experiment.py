@@ -272,13 +272,12 @@ class Experiment(Section):
             PflOpsError: data are missing, the partition is impossible, or the network does not fit.
         """
         from pfl_ops.data.clients import build_clients
-        from pfl_ops.data.datasets import load
         from pfl_ops.federation.simulate import Simulation
         from pfl_ops.models.base import build, check, example_of
+        from pfl_ops.samples import samples
 
-        dataset = load(self.data, data_dir=data_dir, sealed=self.evaluation.split == "validation")
         clients = build_clients(
-            dataset,
+            samples(self, data_dir, execution),
             self.partition,
             seed=self.seed,
             split=self.evaluation.split,

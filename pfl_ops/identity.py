@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pfl_ops.algorithms import ALGORITHMS
@@ -11,7 +10,8 @@ from pfl_ops.data.datasets import DATASETS, load
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.fields import Tree
-from pfl_ops.models import MODELS
+from pfl_ops.models import MODELS, ModelSection
+from pfl_ops.models.backbone import weights_file
 from pfl_ops.registry import file_digest
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
         del tree["data"]["name"]
     tree["data"]["digest"] = load(experiment.data, data_dir=data_dir).digest
     tree["partition"] = experiment.partition.identity()
-    if experiment.model.weights is not None:
-        tree["model"]["weights"] = _digest(Path(experiment.model.weights), "model.weights")
+    tree["model"]["weights"] = weights_digest(experiment.model)
     plugins = {
         "algorithm": ALGORITHMS.digest(experiment.algorithm.name),
         "partition": PARTITIONS.digest(experiment.partition.kind),
@@ -61,8 +60,12 @@ def fingerprint(identity: Tree, without: Collection[str] = ()) -> str:
     return hashlib.sha256(canonical(identity, without).encode()).hexdigest()
 
 
-def _digest(path: Path, setting: str) -> str:
+def weights_digest(section: ModelSection) -> str | None:
+    """SHA-256 of the file that a network's parameters come from, its frozen part's included; None: there is none."""
+    path = weights_file(section)
+    if path is None:
+        return None
     try:
-        return file_digest(path.expanduser())
+        return file_digest(path)
     except OSError as error:
-        raise PflOpsError(f"{setting}: can't read {path}: {error.strerror}") from error
+        raise PflOpsError(f"model.weights: can't read {path}: {error.strerror}") from error

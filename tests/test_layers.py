@@ -20,11 +20,11 @@ LAYERS = [
     ({"runs", "probe"}, False),
     ({"tracking"}, False),
     ({"figures", "papers", "spaces", "testing", "results"}, False),
-    ({"experiment", "precedence", "presets", "identity", "paths", "fields", "yaml_files"}, True),
+    ({"experiment", "precedence", "presets", "identity", "paths", "fields", "yaml_files", "samples"}, True),
     ({"algorithms"}, False),
     ({"federation"}, False),
     ({"data", "models", "metrics", "energy"}, False),
-    ({"rng", "errors", "registry", "section", "machine"}, True),
+    ({"rng", "errors", "registry", "section", "machine", "fetching"}, True),
 ]
 RANK = {part: rank for rank, (parts, _) in enumerate(LAYERS) for part in parts}
 TOGETHER = {part for parts, together in LAYERS if together for part in parts}

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pfl_ops import rng
 from pfl_ops.data import cut, shakespeare, store
+from pfl_ops.data.features import Features
 from pfl_ops.data.npz import DataError, checked, read_npz
 from pfl_ops.errors import unknown
 from pfl_ops.section import Section
@@ -114,6 +115,7 @@ class Dataset:
         train_size: training samples at most; None: all.
         pooled: training and test set are one, which `train` gives.
         is_sealed: whether `test` is refused.
+        features: what stands in the place of samples as published; None: nothing.
         overlap: samples of one client at most so far apart share some of their content (windows of a text); 0: none do.
     """
 
@@ -128,6 +130,7 @@ class Dataset:
     pooled: bool = False
     is_sealed: bool = False
     overlap: int = 0
+    features: Features | None = None
 
     @property
     def train(self) -> Arrays:
@@ -168,6 +171,14 @@ class Dataset:
             raise TestDataSealed(f"the test data of {self.name} is sealed; load it with data.pooled to merge it")
         return replace(self, pooled=True)
 
+    def seen_through(self, features: Features) -> "Dataset":
+        """The same with features [D] for samples; neither centred nor scaled. None is computed before it is asked for.
+
+        Who owns a sample does not depend on it: `digest` and the numbers of samples stay.
+        """
+        shift, scale = np.zeros(features.width, np.float32), np.ones(features.width, np.float32)
+        return replace(self, shape=(features.width,), mean=shift, std=scale, features=features)
+
     def _refuse(self) -> None:
         if self.pooled:
             raise TestDataSealed(f"{self.name} is pooled: each client's test share is cut from the merged data")
@@ -182,11 +193,13 @@ class Dataset:
 
     def _part(self, part: str) -> Arrays:
         rows = self._rows(part)
-        arrays = [self.files.array(f"{kind}_{part}") for kind in ("x", "y")]
-        arrays += [self.files.array(f"client_{part}")] if self.files.has(f"client_{part}") else []
-        if len(rows) < len(arrays[0]):
-            arrays = [array[rows] for array in arrays]
-        return Arrays(arrays[0], arrays[1], arrays[2] if len(arrays) == 3 else None)
+
+        def cut_to(name: str) -> np.ndarray:
+            array = self.files.array(f"{name}_{part}")
+            return array if len(rows) == len(array) else array[rows]
+
+        x = cut_to("x") if self.features is None else self.features.of(part, self.files.array(f"x_{part}"), rows)
+        return Arrays(x, cut_to("y"), cut_to("client") if self.files.has(f"client_{part}") else None)
 
     def _rows(self, part: str) -> np.ndarray:
         """The stratified cut. Its key is fixed: a run's seed changes who owns a sample, not which samples there are."""

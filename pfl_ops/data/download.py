@@ -1,19 +1,15 @@
 """Named data sets from where they are published, through torchvision's downloaders and against their checksums."""
 
 import contextlib
-import socket
 import sys
 import tarfile
 import tempfile
-import urllib.error
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from pfl_ops.data.npz import DataError
-
-TIMEOUT = 30.0  # seconds without a byte
+from pfl_ops.fetching import patience, reason
 
 # torchvision fetches CIFAR as pickles; the same publisher's binary files hold the same images and need no unpickling.
 # file, MD5, files for training, file for testing, label bytes a record (the last one is the class), the tar's folder
@@ -46,37 +42,15 @@ def fetch(name: str) -> dict[str, np.ndarray]:
     Raises:
         DataError: it could not be downloaded; the text is the reason alone ("no network").
     """
-    with tempfile.TemporaryDirectory(prefix="pfl-ops-") as folder, _patience():
+    with tempfile.TemporaryDirectory(prefix="pfl-ops-") as folder, patience():
         try:
             # the downloaders report on stdout, which belongs to the command's own output
             with contextlib.redirect_stdout(sys.stderr):
                 return _cifar(name, Path(folder)) if name in CIFAR else _mnist(name, Path(folder))
         except RuntimeError as error:  # torchvision's word for a wrong checksum, or for every mirror having failed
-            reason = _reason(error) if "Error downloading" in str(error) else "its checksum is wrong"
-            raise DataError(reason) from error
+            raise DataError(reason(error) if "Error downloading" in str(error) else "its checksum is wrong") from error
         except (OSError, EOFError, tarfile.TarError, ValueError) as error:
-            raise DataError(_reason(error)) from error
-
-
-@contextlib.contextmanager
-def _patience() -> Iterator[None]:
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(TIMEOUT)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        return f"the server answered {error.code}"
-    text = str(error)
-    if "corrupted" in text:
-        return "its checksum is wrong"
-    if isinstance(error, urllib.error.URLError | TimeoutError | ConnectionError | RuntimeError):
-        return "no network"
-    return text.strip().split("\n")[0] or type(error).__name__
+            raise DataError(reason(error)) from error
 
 
 def _mnist(name: str, folder: Path) -> dict[str, np.ndarray]:

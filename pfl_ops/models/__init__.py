@@ -23,7 +23,9 @@ class ModelSection(Section):
     network: ClassVar[type]
     name: str = Field(description="the network (pfl-ops list models)")
     weights: str | None = Field(
-        None, description="a .safetensors file with every parameter by name to start from; none: drawn from the seed"
+        None,
+        description="a file of every parameter by name to start from, or of a frozen part's (.safetensors, .pth); "
+        "none: drawn from the seed",
     )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -44,6 +46,7 @@ MODELS: Registry[type[ModelSection]] = Registry(
         "fakelenet5": "pfl_ops.models.fakelenet5",
         "nf_resnet18": "pfl_ops.models.nf_resnet18",
         "char_lstm": "pfl_ops.models.char_lstm",
+        "resnet18_head": "pfl_ops.models.resnet18_head",
     },
 )
 """Name -> section class; its `network` is the `nn.Module` class."""
@@ -53,7 +56,8 @@ def register(name: str) -> Callable[[N], N]:
     """Make a network known by name; its keyword-only parameters become the fields `model.*`.
 
     The class is called as `network(shape, n_classes, **options)` and must give a module with `.body` and `.head`
-    (an `nn.Linear`) whose parameters are all that it has; subclass `models.base.Network`, or write your own.
+    (an `nn.Linear`) whose parameters are all that it has; subclass `models.base.Network`, or write your own. A frozen
+    feature extractor stands before it (`models.backbone`).
 
         @register("wide")
         class Wide(Network):

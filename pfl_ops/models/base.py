@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +9,8 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError
-from pfl_ops.models import MODELS, ModelSection, register
+from pfl_ops.models import MODELS, ModelSection, register, weights
+from pfl_ops.models.backbone import has_backbone
 
 Shape = tuple[int, ...]
 """Of one sample, as the data sets state it: (height, width, channels), or (features,)."""
@@ -106,8 +106,8 @@ def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Net
             raise PflOpsError(
                 f"model '{name}' can't be built for samples of shape {shape}: {type(error).__name__}: {error}"
             ) from error
-    if section.weights is not None:
-        _load(network, section.weights, name)
+    if section.weights is not None and not has_backbone(section):
+        weights.start_from(network, section.weights, name)
     check(network, example_of(shape), name)
     if network.head.out_features != n_classes:
         raise PflOpsError(
@@ -236,33 +236,6 @@ def _stacks(body: nn.Module, example: Tensor) -> bool:
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
         return False
     return True
-
-
-def _load(network: nn.Module, file: str, name: str) -> None:
-    import safetensors
-    from safetensors.torch import load_file
-
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise PflOpsError(f"weights file {path} does not exist")
-    try:
-        given = load_file(path)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise PflOpsError(f"weights file {path} is not a readable .safetensors file: {error}") from error
-    wanted = dict(network.named_parameters())
-    constant = {key for key, _ in network.named_buffers()}  # a state_dict holds them too; the network has its own
-    for key in sorted((wanted.keys() | given.keys()) - constant):
-        has, needs = given.get(key), wanted.get(key)
-        if has is None or needs is None:
-            where = "lacks" if has is None else "has, beside those of the model,"
-            raise PflOpsError(f"weights file {path} {where} the parameter '{key}' (model '{name}')")
-        if has.shape != needs.shape:
-            raise PflOpsError(
-                f"weights file {path}: '{key}' has shape {tuple(has.shape)}, model '{name}' needs {tuple(needs.shape)}"
-            )
-    with torch.no_grad():
-        for key, parameter in wanted.items():
-            parameter.copy_(given[key])
 
 
 __all__ = ["Network", "Shape", "build", "check", "example_of", "image", "register"]

@@ -25,6 +25,7 @@ IMAGES = {
     "fakelenet5": (16, 17, 3),
     "nf_resnet18": (8, 9, 3),
     "char_lstm": (6,),
+    "resnet18_head": (512,),
 }
 RECURRENT = ["char_lstm"]
 
@@ -45,6 +46,7 @@ def network(name, shape=(8, 8, 1), n_classes=10, seed=0, **options):
         ("cnn6", (16, 22, 1), 832 + 51_264 + (64 * 1 * 2 * 512 + 512) + 5_130),  # the smallest height: 16, 6, 1
         ("cnn_cifar", (32, 32, 3), 686_090),
         ("cnn_tiny", (8, 8, 1), 9_258),
+        ("resnet18_head", (512,), 5_130),
         ("kmnist_cnn", (28, 28, 1), 416 + 12_832 + (32 * 7 * 7 * 128 + 128) + 1_290),
         ("fakelenet5", (32, 32, 3), 4_864 + 102_464 + (64 * 5 * 5 * 384 + 384) + (384 * 192 + 192) + 1_930),
     ],

@@ -201,6 +201,10 @@ def test_weights_from_a_file(tmp_path):
     loaded = build(section(weights=str(good)), (8, 8, 1), 10, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(start.parameters(), loaded.parameters(), strict=True))
 
+    torch.save(start.state_dict(), tmp_path / "start.pth")
+    again = build(section(weights=str(tmp_path / "start.pth")), (8, 8, 1), 10, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(start.parameters(), again.parameters(), strict=True))
+
     def refusal(path):
         with pytest.raises(PflOpsError) as error:
             build(section(weights=str(path)), (8, 8, 1), 10, seed=0)
@@ -217,3 +221,13 @@ def test_weights_from_a_file(tmp_path):
     assert "has, beside those of the model, the parameter 'more'" in refusal(bad)
     save_file(state | {"head.bias": torch.ones(3)}, bad)
     assert "'head.bias' has shape (3,), model 'cnn_tiny' needs (10,)" in refusal(bad)
+
+
+def test_weights_of_another_number_of_classes_give_the_body_and_leave_a_fresh_head(tmp_path):
+    section, file = MODELS.get("cnn_tiny"), tmp_path / "pretrained.safetensors"
+    pretrained, fresh = build(section(), (8, 8, 1), 7, seed=7), build(section(), (8, 8, 1), 10, seed=0)
+    save_file(pretrained.state_dict(), file)
+    loaded = build(section(weights=str(file)), (8, 8, 1), 10, seed=0)
+    pairs = zip(pretrained.body.parameters(), loaded.body.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert torch.equal(loaded.head.weight, fresh.head.weight) and torch.equal(loaded.head.bias, fresh.head.bias)
