@@ -76,8 +76,9 @@ def estimate(simulation: Simulation) -> Estimate:
     average = torch.from_numpy(abs(sizes - sizes.mean()).argsort(kind="stable")[:few].copy())
     r = simulation.round_at(0, average, "estimate")
     seconds, (update, stages) = _timed(lambda: simulation.method.round(s, r))
-    a_client = seconds * sizes.mean() / max(float(sizes[r.cohort.numpy()].sum()), 1.0)
-    train = a_client * cohort
+    counted = simulation.training.local_steps is not None  # steps: every client trains as long, whatever its size
+    a_client = seconds / (few if counted else max(float(sizes[average.numpy()].sum()), 1.0) / sizes.mean())
+    train = seconds if r.pooling else a_client * cohort
 
     evaluation = _evaluation(simulation, r, update, stages, a_client)
     p = task.initial.numel() * task.initial.element_size() / 2**20
@@ -102,16 +103,17 @@ def estimate(simulation: Simulation) -> Estimate:
 def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages, a_client: float) -> float:
     """Seconds of all evaluation: what a stage's models cost to get, and each answer of theirs; none answers twice."""
     e, rounds, scorer, cohort = simulation.evaluation, simulation.training.rounds, simulation.scorer, len(r.cohort)
-    scored = len(scorer.clients)
+    scored, typical = len(scorer.clients), float(simulation.feed.sizes.mean()) / max(float(r.n.mean()), 1.0)
     found: dict[str, Models | None] = {}
     getting = {"L1": 0.0, "L2": 0.0}  # seconds a client, where a stage's models must be trained or mixed first
     if "L1" in simulation.wanted:
         seconds, found["L1"] = _timed(lambda: simulation.method.personal(simulation.state, r))
-        getting["L1"] = seconds / cohort if found["L1"] is not None and found["L1"].clients is not None else 0.0
+        own = found["L1"] is not None and found["L1"].clients is not None
+        getting["L1"] = seconds * typical / cohort if own else 0.0
     l2 = stages.get("L2")
     if "L2" in simulation.wanted and l2 is not None:
         seconds, found["L2"] = _timed(lambda: made(l2, r.cohort))
-        getting["L2"] = 0.0 if isinstance(l2, Models) else seconds / cohort
+        getting["L2"] = 0.0 if isinstance(l2, Models) else seconds * typical / cohort
     if "G" in simulation.wanted and "G" in stages:
         g = stages["G"]
         found["G"] = g if isinstance(g, Models) else Models(simulation.task.initial)  # one model for all
@@ -126,16 +128,16 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
 
     an_answer = _timed(ask)[0] / scorer.answers([some])
 
-    own = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
+    local = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
     everything, subset = float(len(scorer.everything)), float(len(scorer.subset))
     evaluated, pooled = (-(-rounds // each) for each in (e.every, math.lcm(e.every, e.global_every)))  # and the last
-    total = an_answer * min(own + subset, everything) if "L1" in models else 0.0  # the start
+    total = an_answer * min(local + subset, everything) if "L1" in models else 0.0  # the start
     for stage, m in models.items():
         share = min(simulation.task.cohort_size / len(scorer.feed.sizes), 1.0) if stage == "L2" else 1.0
         if stage == "G" and m.clients is None and "L1" in models and models["L1"].clients is None:
             continue  # the model that was just asked
         if m.clients is None:
-            total += an_answer * (evaluated * min(own + subset, everything) + simulation.with_final * everything)
+            total += an_answer * (evaluated * min(local + subset, everything) + simulation.with_final * everything)
             continue
         total += evaluated * share * getting[stage] * scored
         if simulation.with_final:
@@ -143,10 +145,10 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
             total += (1 - share) * scored * a_client if isinstance(stages.get(stage), Models) else 0.0
         if stage == "L2" and _same_as_l1(simulation, r, update, m):
             continue
-        total += share * an_answer * (evaluated * own + pooled * scored * subset)
+        total += share * an_answer * (evaluated * local + pooled * scored * subset)
         if simulation.with_final:
             still = 1 - share if subset == everything else 1.0  # who was not asked the same a moment before
-            total += still * an_answer * (own + scored * everything)
+            total += still * an_answer * (local + scored * everything)
     return total
 
 
@@ -155,7 +157,9 @@ def _same_as_l1(simulation: Simulation, r: Round, update: Update, l2: Models) ->
     after = simulation.method.init(simulation.task)
     commit(after, update)
     l1 = simulation.method.personal(after, r)
-    return l1 is not None and l1.params.shape == l2.params.shape and torch.equal(l1.params, l2.params)
+    if l1 is None or l1.params.shape != l2.params.shape or l1.ctx.keys() != l2.ctx.keys():
+        return False
+    return torch.equal(l1.params, l2.params) and all(torch.equal(l1.ctx[key], l2.ctx[key]) for key in l1.ctx)
 
 
 def _timed(run: Callable[[], T]) -> tuple[float, T]:

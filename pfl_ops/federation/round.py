@@ -37,6 +37,7 @@ class Round:
         lr: η of this round; a method with a schedule of its own sets it before it trains, and it is tracked as set.
         cohort: client numbers, int64 [C], sorted and unique. counts: how often each was drawn, [C].
         n: n_k of the cohort, [C]. class_counts: [C, L].
+        pooling: whether everybody's data was asked for; such a round costs the same whoever takes part.
         weights: aggregation weights, [C], sum 1: n_k x draws (`samples`) or draws (`uniform`).
     """
 
@@ -63,6 +64,7 @@ class Round:
         self.weights = shares / shares.sum()
         self.lr = trainer.rule.lr * lr_decay**t
         self.traffic = Traffic(up=self.layout.size, down=self.layout.size)
+        self.pooling = False
         self._calls: Counter[str] = Counter()
         self._clients: list[int] = self.cohort.tolist()
 
@@ -242,6 +244,7 @@ class Round:
 
     def pooled(self) -> "Round":
         """The same round for one client, number 0, that holds everybody's training data."""
+        self.pooling = True
         other = Round(
             self._trainer.as_one, self.t, torch.zeros(1, dtype=torch.int64),
             weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose,
