@@ -37,6 +37,7 @@ ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
         "fedproto": "pfl_ops.algorithms.fedproto",
         "fedala": "pfl_ops.algorithms.fedala",
         "fedpac": "pfl_ops.algorithms.fedpac",
+        "cd2_pfed": "pfl_ops.algorithms.cd2_pfed",
         "fedavg2rep": "pfl_ops.algorithms.fedavg2rep",
     },
 )

@@ -89,6 +89,7 @@ PINNED = {
     "scaff_pd": 0.3932276656,
     "fedmgda_plus": 0.4112062124,
     "fedavg2rep": 0.3826934527,
+    "cd2_pfed": 0.3787746994,
 }
 
 

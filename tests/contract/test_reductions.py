@@ -5,6 +5,7 @@ import torch
 
 from pfl_ops.algorithms.apfl import APFL
 from pfl_ops.algorithms.centralized import Centralized
+from pfl_ops.algorithms.cd2_pfed import CD2PFed
 from pfl_ops.algorithms.ditto import Ditto
 from pfl_ops.algorithms.drdm import DRDM
 from pfl_ops.algorithms.drfa import DRFA
@@ -277,3 +278,8 @@ def test_fedavg2rep_without_a_warm_up_is_fedrep_in_steps():
     fedrep = played(FedRep(schedule="steps"), STEPS, PARTIAL, weighting="uniform")
     same(played(FedAvg2Rep(warm_up=0, head="personal"), STEPS, PARTIAL), fedrep, "G", "L1", "L2", within=1e-12)
     same(played(FedAvg2Rep(warm_up=0), STEPS, PARTIAL)[:1], fedrep[:1], "L2", within=1e-12)
+
+
+def test_cd2_pfed_that_shares_all_and_averages_nothing_is_fedavg(training):
+    shared = played(CD2PFed(share=0, temporal=False), training, PARTIAL)
+    same(shared, played(FedAvg(), training, PARTIAL), "G", "L1", "L2")

@@ -1,0 +1,116 @@
+"""CD2-pFed's split: in every layer the last channels are private, and both groups learn to answer alike."""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from pfl_ops.algorithms.base import Batch, Field, Loss, Net, Round, Task
+from pfl_ops.algorithms.parts import needs_body
+from pfl_ops.errors import PflOpsError
+from pfl_ops.section import Section
+
+
+class Channels(Section):
+    """Which channels are private, and how a model is trained that is split so.
+
+    In round t the last ⌊p_t c⌋ of a layer's c output channels are private, p_t = p t / (T − 1): their rows, their
+    biases and, where they are features, the head's columns that read them. The head's biases are shared.
+    """
+
+    share: float = Field(0.5, ge=0, le=1, title="p", description="private share of each layer's channels, last round")
+    temporal: bool = Field(True, description="average a model with what it was before, after each local epoch")
+    beta: float = Field(
+        0.9, ge=0, le=1, title="β", description="weight of the trained model in that average after the last epoch"
+    )
+
+    def private(self, task: Task, t: int) -> Tensor:
+        """Which columns are private in round t, bool [P]."""
+        net, head = task.net, task.layout.head.start
+        mask = torch.zeros(task.layout.size, dtype=torch.bool, device=task.initial.device)
+        for block in task.layout.within(task.layout.body):
+            channels = block.shape[0]
+            shared = channels - self._count(task, t, channels)
+            mask[block.start : block.stop].view(channels, -1)[shared:] = True
+        places = net.n_features // channels  # of each of the last layer's channels among the features
+        columns = mask[head : head + net.n_classes * net.n_features].view(net.n_classes, net.n_features)
+        columns[:, shared * places :] = True
+        return mask
+
+    def train(self, r: Round, w: Tensor) -> Tensor:
+        """Rows w [C, P] trained as the experiment says, but on both groups alike."""
+        loss = self._loss(r)
+        if not self.temporal:
+            return r.train(w, loss)
+
+        def step(m: dict[str, Tensor], b: Batch) -> dict[str, Tensor]:
+            new, ends = b.descend("w", m["w"], b.grad(m["w"], loss)), b.ends[:, None]
+            beta = (b.epoch + 1) / m["epochs"] * self.beta
+            mixed = torch.lerp(m["before"], new, beta[:, None])
+            return {"w": torch.where(ends, mixed, new), "before": torch.where(ends, mixed, m["before"])}
+
+        return r.walk({"w": w, "before": w, "epochs": r.steps() / r.steps(epochs=1)}, step)["w"]
+
+    def _loss(self, r: Round) -> Loss | None:
+        """`alike`; plain cross-entropy while any layer has no channel in one of the groups."""
+        widths = {block.shape[0] for block in r.layout.within(r.layout.body)}
+        if not all(0 < self._count(r.task, r.t, c) < c for c in widths):
+            return None
+        private = self.private(r.task, r.t)
+        answering = private.clone()
+        answering[r.layout.head.start + r.net.n_classes * r.net.n_features : r.layout.net.stop] = True  # head's biases
+        return partial(alike, groups=(~private, answering))
+
+    def _count(self, task: Task, t: int, channels: int) -> int:
+        """⌊p_t c⌋; a product that rounding left just under a whole number counts as that."""
+        return int(self.share * t * channels / max(task.rounds - 1, 1) + 1e-9)
+
+
+def alike(net: Net, w: Tensor, x: Tensor, y: Tensor, *, groups: tuple[Tensor, Tensor]) -> Tensor:
+    """Cross-entropy + ½ (KL(q^s ‖ q^l) + KL(q^l ‖ q^s)), [B]: q^s, q^l are what each group of channels answers alone.
+
+    A channel at zero is one whose row and bias are zero, since every activation keeps zero.
+
+    Args:
+        groups: the columns that are left to the shared and to the private channels, bool [P] each.
+    """
+    q_s, q_l = (torch.log_softmax(net(w * group, x), dim=-1) for group in groups)
+    divergence = ((q_s.exp() - q_l.exp()) * (q_s - q_l)).sum(dim=-1)
+    return F.cross_entropy(net(w, x), y, reduction="none") + divergence / 2
+
+
+def needs_channels(task: Task, name: str) -> None:
+    """Refuse a network whose layers can't be split by output channels.
+
+    Args:
+        name: of the method, for the message.
+    Raises:
+        PflOpsError: it has no body, a layer with parameters is neither linear nor a plain convolution, or a layer
+            between them makes something of nothing, so that a channel at zero is not silent.
+    """
+    needs_body(task, name)
+    views = task.layout.views(task.initial)
+    x, channels = task.example, 1
+    for step in task.net.steps:
+        kind = type(step.layer).__name__
+        own = {key: views[f"{step.name}.{key}"] for key in step.own}
+        plain = isinstance(step.layer, nn.Linear) or (isinstance(step.layer, nn.Conv2d) and step.layer.groups == 1)
+        if own and not plain:
+            raise PflOpsError(
+                f"{name} splits the channels of linear layers and plain convolutions, and {step.name} is {kind}; "
+                "take model mlp or cnn"
+            )
+        if not own and bool(step.layer(torch.zeros_like(x)).any()):
+            raise PflOpsError(
+                f"{name} silences channels by zeros, which {step.name} ({kind}) makes something of; "
+                "take a network of ReLU or tanh"
+            )
+        channels = len(own["weight"]) if own else channels
+        x = functional_call(step.layer, own, (x,))
+    if task.net.n_features % channels:
+        raise PflOpsError(f"{name} can't tell which of the {channels} last channels each of the features belongs to")
+
+
+__all__ = ["Channels", "alike", "needs_channels"]
