@@ -20,10 +20,11 @@ def project_to_simplex(v: Tensor) -> Tensor:
         [m], in the type of `v`.
     Source: Held, Wolfe, Crowder 1974; Duchi et al., ICML 2008.
     """
-    high = v.double().sort(descending=True).values
+    near = v.double() - v.max()  # the same projection, and no digits lost where v is large
+    high = near.sort(descending=True).values
     above = (high.cumsum(0) - 1) / torch.arange(1, len(v) + 1, dtype=torch.float64, device=v.device)
     kept = int((high > above).sum())
-    return (v.double() - above[kept - 1]).clamp(min=0).to(v)
+    return (near - above[kept - 1]).clamp(min=0).to(v)
 
 
 def gram(rows: Tensor) -> Tensor:

@@ -43,6 +43,7 @@ def test_a_projection_is_the_nearest_point(values):
 def test_projection_keeps_type_and_what_lies_on_the_simplex():
     lam = torch.tensor([0.25, 0.75, 0.0])
     assert torch.equal(project_to_simplex(lam), lam)
+    assert project_to_simplex(torch.tensor([1e20, 1e20, 0.0])).tolist() == [0.5, 0.5, 0]
 
 
 def test_shortest_vector_of_a_segment():
