@@ -44,7 +44,7 @@ class Result:
         return self._simulation().global_model()
 
     def model(self, client: int) -> "dict[str, Tensor]":
-        """What a client holds after the last round (L1), by parameter name."""
+        """What a client holds after the last round (L1), by name: parameters, and what else it answers with."""
         import torch
 
         simulation = self._simulation()
@@ -54,7 +54,7 @@ class Result:
         models = simulation.personal_models(torch.tensor([client]))
         if models is None:
             raise PflOpsError(f"{self.experiment.algorithm.name} leaves no model with its clients")
-        return simulation.task.layout.export(models.params.reshape(-1, models.params.shape[-1])[0])
+        return models.named(simulation.task.layout)
 
     def curve(self, stage: str = "L1", view: str = "local", statistic: str = "mean") -> "pd.Series":
         """A tracked value by round, where it was evaluated: `curve("L2", "local", "worst")`, `curve("L1", "acc")`.

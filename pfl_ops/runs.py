@@ -299,8 +299,8 @@ def _models(simulation: "Simulation", folder: Path) -> Iterator[Path]:
         assert personal is not None
         named = {
             f"client-{k:03d}/{name}": value
-            for k, row in zip(some.tolist(), personal.params, strict=True)
-            for name, value in simulation.task.layout.export(row).items()
+            for row, k in enumerate(some.tolist())
+            for name, value in personal.named(simulation.task.layout, row).items()
         }
         file = folder / ("personal.safetensors" if len(parts) == 1 else f"personal-{number:03d}.safetensors")
         save_file(named, file)

@@ -119,6 +119,16 @@ def test_a_model_that_all_share(store: Store) -> None:
         store.download(str(found.run_id), "models/personal.safetensors")
 
 
+def test_what_a_model_answers_with_beside_its_parameters(store: Store) -> None:
+    """FedROD's personal head: a client's own, beside the generic model that all share."""
+    found = go(store, experiment(method="fedrod"))
+    own = [found.model(k) for k in range(2)]
+    assert torch.equal(own[0]["head.weight"], own[1]["head.weight"])
+    assert own[0]["personal"].shape == (650,) and not torch.equal(own[0]["personal"], own[1]["personal"])
+    kept = load_file(store.download(str(found.run_id), "models/personal.safetensors"))
+    assert torch.equal(kept["client-001/personal"], own[1]["personal"])
+
+
 def test_many_models_come_in_several_files(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """650 numbers a model: four clients in two files, which hold what the one would."""
     found = go(store, experiment())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pfl_ops import rng
@@ -55,6 +56,15 @@ class Models:
     clients: Tensor | None = None
     ctx: Mapping[str, Tensor] = field(default_factory=dict)
     predict: Predict | None = None
+
+    def named(self, layout: Layout, row: int = 0) -> dict[str, Tensor]:
+        """One model for a file, by name: its parameters, and what `predict` needs beside them."""
+        if self.clients is None:
+            return {**layout.export(self.params), **self.ctx}
+        return {
+            **layout.export(self.params[row]),
+            **{key: value[row].clone(memory_format=torch.contiguous_format) for key, value in self.ctx.items()},
+        }
 
 
 @dataclass(frozen=True)
