@@ -61,10 +61,8 @@ class Models:
         """One model for a file, by name: its parameters, and what `predict` needs beside them."""
         if self.clients is None:
             return {**layout.export(self.params), **self.ctx}
-        return {
-            **layout.export(self.params[row]),
-            **{key: value[row].clone(memory_format=torch.contiguous_format) for key, value in self.ctx.items()},
-        }
+        own = {key: value[row].clone(memory_format=torch.contiguous_format) for key, value in self.ctx.items()}
+        return {**layout.export(self.params[row].clone()), **own}  # copies: rows may be one row, expanded
 
 
 @dataclass(frozen=True)
