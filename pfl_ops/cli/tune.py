@@ -43,7 +43,7 @@ def tune(
     *,
     trials: Annotated[int | None, _option("--trials", "Configurations to try.", "12", "INT", 1)] = None,
     metric: Annotated[
-        list[str], _option("--metric", "What to optimise; repeated: a Pareto front.", "the method's own: val/L1/acc", "KEY")
+        list[str], _option("--metric", "What to optimise; repeated: a Pareto front.", "the method's, val/L1/acc", "KEY")
     ] = [],  # noqa: B006  (Typer copies it)
     scheduler: Annotated[
         str | None, _option("--scheduler", "Stop bad trials early, or not.", "asha for one metric", "asha|none")
