@@ -88,18 +88,19 @@ def test_absent_clients_by_hand():
     torch.testing.assert_close(third["G"], second["G"] + d / 2, rtol=1e-9, atol=0)
 
 
-def test_tau_counts_rounds_in_parts():
-    """One client of three a round: τ = 1, 2, 3, then 3. In round 4 all of three count; client 2, of round 2, no more in
-    round 6 (t = 5, and 1 < 5 − 3). With two of three, M = 3: τ = 1.5 (above); with the first two only, M = 2: τ = 1.
+def test_tau_counts_clients_seen_so_far():
+    """One client a round, 0, 1, 1. At t = 3 client 0 of t = 0 no more counts beside client 1 (M = 2, τ = 2), but does
+    beside client 2, which makes M = 3 and τ = 3.
     """
-    play, _ = two_steps(cohorts=[[0]])
-    missing = []
-    for cohort in ([2], [1], [0], [0], [0]):
-        r = play.at(cohort)
-        missing.append(play.method._missing(play.state["seen"], r).tolist())
-        play.round(cohort)
-    assert missing == [[0], [0, 2], [1, 2], [1, 2], [1]]
-    assert FedPG(absent=False)._missing(play.state["seen"], play.at([2])).tolist() == []
+    play, _ = two_steps(cohorts=[[0], [1], [1]])
+
+    def missing(method, cohort):
+        return method._missing(play.state["seen"], play.at(cohort)).tolist()
+
+    assert missing(FedPG(), [1]) == []
+    assert missing(FedPG(), [2]) == [0, 1]
+    assert missing(FedPG(), [0, 2]) == [1]  # τ = 3/2
+    assert missing(FedPG(absent=False), [2]) == []
 
 
 # -- options ----------------------------------------------------------------------------------------------------------

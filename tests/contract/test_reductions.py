@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from pfl_ops.algorithms.apfl import APFL
-from pfl_ops.algorithms.centralized import Centralized
 from pfl_ops.algorithms.cd2_pfed import CD2PFed
+from pfl_ops.algorithms.centralized import Centralized
+from pfl_ops.algorithms.channels import Channels
 from pfl_ops.algorithms.ditto import Ditto
 from pfl_ops.algorithms.drdm import DRDM
 from pfl_ops.algorithms.drfa import DRFA
 from pfl_ops.algorithms.fedala import FedALA
+from pfl_ops.algorithms.fedamp import FedAMP
+from pfl_ops.algorithms.fedas import FedAS
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fedavg2rep import FedAvg2Rep
 from pfl_ops.algorithms.fedavg_ft import FedAvgFT
@@ -29,6 +32,7 @@ from pfl_ops.algorithms.fedsgd import FedSGD
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.algorithms.lg_fedavg import LGFedAvg
 from pfl_ops.algorithms.local import Local
+from pfl_ops.algorithms.pfedme import PFedMe
 from pfl_ops.algorithms.scaff_pd import ScaffPD
 from pfl_ops.algorithms.scaffold import Scaffold
 from pfl_ops.algorithms.schedules import Fixed
@@ -283,3 +287,32 @@ def test_fedavg2rep_without_a_warm_up_is_fedrep_in_steps():
 def test_cd2_pfed_that_shares_all_and_averages_nothing_is_fedavg(training):
     shared = played(CD2PFed(share=0, temporal=False), training, PARTIAL)
     same(shared, played(FedAvg(), training, PARTIAL), "G", "L1", "L2")
+
+
+def test_fedas_without_both_parts_is_fedper(training):
+    bare = played(FedAS(align="off", synchronize=False), training, PARTIAL)
+    same(bare, played(FedPer(), training, PARTIAL, weighting="uniform"), "G", "L1", "L2", within=1e-12)
+
+
+def test_fedas_with_channels_and_without_both_parts_is_cd2_pfed(training):
+    """Channels turn private in the second round and in the third."""
+    wide = ragged_task(hidden=4)
+    bare = FedAS(align="off", synchronize=False, split="channels", channels=Channels(share=1.0, beta=0.6))
+    split = CD2PFed(share=1.0, beta=0.6)
+    two = (played(m, training, PARTIAL, weighting="uniform", federation=wide) for m in (bare, split))
+    same(*two, "G", "L1", "L2", within=1e-12)
+
+
+def test_fedamp_without_pull_is_local(training):
+    """Training starts from a client's own model: the mixtures are only shown."""
+    same(played(FedAMP(lam=0), training, PARTIAL), played(Local(), training, PARTIAL), "L2")
+
+
+def test_pfedme_without_pull_is_fedavgs_training():
+    """λ = 0, K = 1, η_p = η: φ_k is what FedAvg's clients train from the same Θ; w_k, and so Θ, stays."""
+    training = TRAININGS["sgd"]
+    (first,) = played(PFedMe(lam=0, inner_steps=1, inner_lr=training.lr), training, PARTIAL[:1])
+    (plain,) = played(FedAvg(), training, PARTIAL[:1])
+    same([first], [plain], "L2", within=1e-12)
+    start = Play(FEDERATION, FedAvg(), training).task.initial
+    torch.testing.assert_close(first["G"], start, rtol=0, atol=1e-15)
