@@ -166,6 +166,9 @@ def test_gradients_of_length_zero_are_left_out_with_their_losses():
     assert way.weights[[1, 3]].tolist() == [0, 0] and way.kept.tolist() == [True, False, True]
     assert mean_descent(gram(rows), tensor(3, 100, 1)).weights.tolist() == [-0.5, 0, -0.5, 0]
     assert largest_drift(way)[1] == 1  # drifts to where it is best: it stays at Θ
+    short = tensor([2, 0], [0, 0], [0, 1])  # μ beside an absent row that is not scaled to it
+    paper = common_descent(gram(short), tensor(3, 100), scale="paper").weights @ short
+    assert paper.tolist() == pytest.approx([-2 / 5**0.5, -4 / 5**0.5])
 
 
 def test_no_gradient_at_all():
