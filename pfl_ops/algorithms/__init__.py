@@ -33,6 +33,7 @@ ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
         "pfedme": "pfl_ops.algorithms.pfedme",
         "fedamp": "pfl_ops.algorithms.fedamp",
         "fedrod": "pfl_ops.algorithms.fedrod",
+        "splitgp": "pfl_ops.algorithms.splitgp",
         "fedper": "pfl_ops.algorithms.fedper",
         "lg_fedavg": "pfl_ops.algorithms.lg_fedavg",
         "fedbabu": "pfl_ops.algorithms.fedbabu",

@@ -63,17 +63,17 @@ class Net:
         """Columns of the body's first `depth` layers with parameters (a block counts as one): the client's side.
 
         Raises:
-            PflOpsError: the body has no layer with parameters behind these.
+            PflOpsError: the body has fewer such layers.
         """
         layers = [step for step in self.steps if step.own]
-        if not 1 <= depth < len(layers):
+        if not 1 <= depth <= len(layers):
             raise PflOpsError(
-                f"a network is cut behind one of its body's first {len(layers) - 1} layers with parameters, got {depth}"
-                if len(layers) > 1
-                else f"a body of {len(layers)} layers with parameters can't be cut in two; take model cnn or mlp"
+                f"a network is cut behind one of its body's {len(layers)} layers with parameters, got {depth}"
+                if layers
+                else "a network without a body can't be cut in two; take model cnn or mlp"
             )
-        first = next(b.start for b in self.layout.blocks if b.name.startswith(layers[depth].name + "."))
-        return slice(0, first)
+        behind = [*(f"{step.name}." for step in layers), "head."][depth]
+        return slice(0, next(b.start for b in self.layout.blocks if b.name.startswith(behind)))
 
     def front(self, w: Tensor, x: Tensor, depth: int) -> Tensor:
         """What leaves the client's side: activations [B, ...] of the body up to its layer `depth` with parameters."""
@@ -89,7 +89,7 @@ class Net:
 
     def _at(self, depth: int) -> int:
         """The step that starts the server's side."""
-        return [i for i, step in enumerate(self.steps) if step.own][depth]
+        return [*(i for i, step in enumerate(self.steps) if step.own), len(self.steps)][depth]
 
     def forward(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Scores [B, L] of named parameters."""

@@ -36,6 +36,7 @@ from pfl_ops.algorithms.pfedme import PFedMe
 from pfl_ops.algorithms.scaff_pd import ScaffPD
 from pfl_ops.algorithms.scaffold import Scaffold
 from pfl_ops.algorithms.schedules import Fixed
+from pfl_ops.algorithms.splitgp import SplitGP
 from pfl_ops.federation.settings import Training
 from pfl_ops.testing import Play, quadratic_play, ragged_task
 
@@ -316,3 +317,11 @@ def test_pfedme_without_pull_is_fedavgs_training():
     same([first], [plain], "L2", within=1e-12)
     start = Play(FEDERATION, FedAvg(), training).task.initial
     torch.testing.assert_close(first["G"], start, rtol=0, atol=1e-15)
+
+
+def test_splitgp_whose_clients_keep_nothing_and_exit_nowhere_is_fedavg(training):
+    """γ = λ = 0 and everyone takes part; beside FedAvg's columns there are those of the exit, which nothing moves."""
+    split, plain = played(SplitGP(gamma=0, lam=0), training, FULL), played(FedAvg(), training, FULL)
+    columns = len(plain[0]["G"])
+    own = [{name: values[name][..., :columns] for name in ("G", "L1", "L2")} for values in split]
+    same(own, plain, "G", "L1", "L2", within=1e-12)

@@ -171,17 +171,18 @@ def test_a_body_cut_in_two(name):
     net = Net(module)
     w, x = net.layout.flatten(dict(module.named_parameters())), torch.randn(6, *shape, dtype=torch.float64)
     layers = [step for step in net.steps if step.own]
-    for depth in range(1, len(layers)):
+    for depth in range(1, len(layers) + 1):
         part = net.cut(depth)
         assert [b.name.rpartition(".")[0] for b in net.layout.within(part)][-1].startswith(layers[depth - 1].name)
         torch.testing.assert_close(net.back(w, net.front(w, x, depth), depth), module(x), rtol=0, atol=1e-12)
         unread = torch.cat([w[part], torch.full_like(w[part.stop :], float("nan"))])
         assert net.front(unread, x, depth).isfinite().all(), "the front reads its own columns only"
-    for depth in (0, len(layers)):
-        with pytest.raises(PflOpsError, match=r"cut behind one of its body's first .* layers with parameters, got"):
+    assert net.cut(len(layers)) == net.layout.body, "the head alone is a back, too"
+    for depth in (0, len(layers) + 1):
+        with pytest.raises(PflOpsError, match=r"cut behind one of its body's \d layers with parameters, got"):
             net.cut(depth)
 
 
-def test_a_network_without_two_layers_in_its_body_is_not_cut():
-    with pytest.raises(PflOpsError, match="a body of 0 layers with parameters can't be cut in two; take model cnn"):
+def test_a_network_without_a_body_is_not_cut():
+    with pytest.raises(PflOpsError, match="a network without a body can't be cut in two; take model cnn"):
         Net(Linear((8, 8, 3), 4)).cut(1)
