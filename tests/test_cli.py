@@ -192,6 +192,11 @@ def test_list_says_what_each_is(kind: str) -> None:
     assert lines and all(len(line.split()) > 2 for line in lines)
 
 
+def test_list_tells_two_methods_of_one_file_apart() -> None:
+    lines = [line for line in cli("list", "algorithms").stdout.splitlines() if "fedpg " in line]
+    assert len(lines) == 2 and "FedPG whose step is as long as it helps every client." in lines[1]
+
+
 def test_list_spaces_names_their_files() -> None:
     assert "fliu.yaml" in cli("list", "spaces").stdout
 

@@ -47,9 +47,21 @@ def summary(kind: str, name: str) -> str:
     if module is not None and kind in ("algorithms", "models"):
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin is not None:
-            text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
-            return first_line(text)
+            return first_line(_docstring(Path(spec.origin), name))
     return first_line(inspect.getdoc(described(registry.get(name))))
+
+
+def _docstring(file: Path, name: str) -> str | None:
+    """A module's; where it registers several things, that of each but the first is its class's."""
+    module = ast.parse(file.read_text(encoding="utf-8"))
+    registered = {
+        ast.literal_eval(call.args[0]): thing
+        for thing in module.body
+        if isinstance(thing, ast.ClassDef)
+        for call in thing.decorator_list
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "register"
+    }
+    return ast.get_docstring(module if name == next(iter(registered), name) else registered[name])
 
 
 def first_line(text: str | None) -> str:
