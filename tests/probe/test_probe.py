@@ -114,7 +114,8 @@ def test_test_data_stay_closed():
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
 def test_they_end_with_their_parent(end):
     code = f"""
-import sys; sys.path[:] = {sys.path!r}
+import signal, sys; sys.path[:] = {sys.path!r}
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe
