@@ -116,7 +116,7 @@ def test_help_answers_at_once(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("line", "offers"),
     [
-        ("pfl-ops run f", {"fedavg", "fedprox", "fedrep", "fedfomo", "fliu"}),
+        ("pfl-ops run fedp", {"fedprox", "fedprox_ft", "fedpg", "fedper", "fedproto", "fedpac"}),
         ("pfl-ops run fliu --dataset c", {"cifar10", "cifar100"}),
         ("pfl-ops run fliu --partition l", {"ls", "lsqs"}),
         ("pfl-ops tune fliu --model cnn", {"cnn", "cnn6", "cnn_cifar", "cnn_tiny"}),

@@ -67,6 +67,7 @@ ROUGH = {
     "drfa": "drawn with replacement: fewer clients than draws",
     "drdm": "drawn with replacement: fewer clients than draws",
     "fedala": "learns its weights from the second round on, for as long as it takes",
+    "fedas": "aligns what it receives from the second round on, also for those that are scored",
     "s_fedpg": "searches for a step, for as long as it takes",
 }
 """Methods whose first round says less about the others."""
