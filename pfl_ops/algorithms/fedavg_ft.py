@@ -2,9 +2,8 @@
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Round, StageName, Stages, State, Task, Update, register
+from pfl_ops.algorithms.parts import fine_tuned
 
 
 @register("fedavg_ft")
@@ -35,12 +34,7 @@ class FedAvgFT(Algorithm):
 
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
         central = r.weights @ r.train(s["central"])
-
-        def fine_tuned(clients: Tensor) -> Models:
-            own = r.over(clients)
-            return Models(own.train(central, epochs=self.fine_epochs, stream="fine"), own.cohort)
-
-        return {"central": central}, {"L2": fine_tuned, "G": Models(central)}
+        return {"central": central}, {"L2": fine_tuned(r, central, epochs=self.fine_epochs), "G": Models(central)}
 
     def personal(self, s: State, r: Round) -> Models:
         return Models(s["central"])

@@ -2,10 +2,8 @@
 
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Round, StageName, Stages, State, Task, Update, register
-from pfl_ops.algorithms.parts import needs_body
+from pfl_ops.algorithms.parts import fine_tuned, needs_body
 
 
 @register("fedbabu")
@@ -47,13 +45,8 @@ class FedBABU(Algorithm):
         central = s["central"].clone()
         central[moving] = r.mean(r.train(central, only=moving)[:, moving])
         r.sent(up=moving.stop, down=moving.stop)
-
-        def fine_tuned(clients: Tensor) -> Models:
-            own = r.over(clients)
-            theta = own.train(central, only=parts[self.fine_part], epochs=self.fine_epochs, stream="fine")
-            return Models(theta, own.cohort)
-
-        return {"central": central}, {"L2": fine_tuned, "G": Models(central)}
+        own = fine_tuned(r, central, only=parts[self.fine_part], epochs=self.fine_epochs)
+        return {"central": central}, {"L2": own, "G": Models(central)}
 
     def personal(self, s: State, r: Round) -> Models:
         return Models(s["central"])

@@ -1,10 +1,14 @@
-"""Bodies and heads: what the methods share that keep one of them at home."""
+"""What several methods are made of: bodies and heads, copies that are fine-tuned."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.contract import Task
+from pfl_ops.federation.contract import Models, Task
+from pfl_ops.federation.round import Round
 
 
 def whole(body: Tensor, heads: Tensor) -> Tensor:
@@ -25,4 +29,18 @@ def needs_body(task: Task, name: str, does: str = "shares") -> None:
         raise PflOpsError(f"{name} {does} the body of a network, and this one has no body; take model mlp or cnn")
 
 
-__all__ = ["needs_body", "whole"]
+def fine_tuned(r: Round, central: Tensor, **how: Any) -> Callable[[Tensor], Models]:
+    """A stage: what any clients make of a copy of Θ that they don't keep, trained when it is asked for.
+
+    Args:
+        central: Θ, [P]. how: of `Round.train`.
+    """
+
+    def stage(clients: Tensor) -> Models:
+        own = r.over(clients)
+        return Models(own.train(central, stream="fine", **how), own.cohort)
+
+    return stage
+
+
+__all__ = ["fine_tuned", "needs_body", "whole"]
