@@ -49,8 +49,7 @@ def test_processes_train_together_and_are_gone_afterwards():
     assert children() == before
     assert one.rate > 0 and two.rate > 0 and again.rate > 0
     assert two.room is None  # a CPU
-    interpreter = psutil.Process().memory_info().rss
-    assert interpreter / 4 < one.peak <= two.peak < 4 * interpreter  # as large as this one, which has PyTorch, too
+    assert 100 << 20 < one.peak <= two.peak < 3 << 30  # bytes: an interpreter with PyTorch, and little else
 
 
 def test_rounds_that_take_long_are_cut_short_and_say_how_many_samples_they_saw(monkeypatch):
