@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pfl_ops.algorithms import dual
 from pfl_ops.algorithms.base import Algorithm, Batch, Field, Models, Round, Rows, Stages, State, Task, Update, register
+from pfl_ops.algorithms.parts import counted_steps
 
 
 @register("drdm")
@@ -67,7 +68,7 @@ class DRDM(Algorithm):
 
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
         received, lam, g = s["central"], s["lam"], s["g"][r.cohort]
-        tau = dual.steps(r)
+        tau = counted_steps(r, self.name)
         at = int(r.rng("snapshot").integers(1, tau + 1))
 
         def step(m: dict[str, Tensor], b: Batch) -> dict[str, Tensor]:

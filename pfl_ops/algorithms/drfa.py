@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pfl_ops.algorithms import dual
 from pfl_ops.algorithms.base import Algorithm, Batch, Field, Models, Round, Stages, State, Task, Update, register
+from pfl_ops.algorithms.parts import counted_steps
 from pfl_ops.errors import PflOpsError
 
 
@@ -71,7 +72,7 @@ class DRFA(Algorithm):
 
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
         received, lam = s["central"], s["lam"]
-        tau = dual.steps(r)
+        tau = counted_steps(r, self.name)
         start = received.expand(len(r.cohort), -1)
         m = r.walk({"w": start, "snap": start, "at": self._at(r, tau).to(received.device)}, self.step)
         if self.sampling == "dual":

@@ -15,12 +15,6 @@ def by_size(task: Task) -> Tensor:
     return sizes / sizes.sum()
 
 
-def steps(r: Round) -> int:
-    """τ = J: these methods require an experiment that counts local steps."""
-    assert r.local_steps is not None
-    return r.local_steps
-
-
 def drawn(lam: Tensor, m: int, generator: np.random.Generator) -> Tensor:
     """m clients with probabilities λ, with replacement: int64 [m]."""
     p = lam.double().cpu().numpy()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Round, Rows, Stages, State, Task, Update, register
-from pfl_ops.algorithms.parts import needs_body, whole
+from pfl_ops.algorithms.parts import counted_steps, needs_body, whole
 from pfl_ops.errors import PflOpsError
 
 
@@ -57,12 +57,11 @@ class FedAvg2Rep(Algorithm):
         return {"central": task.initial, **own}
 
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
-        if r.local_steps is None:
-            raise PflOpsError(f"{self.name} counts steps; set training.local_steps")
+        steps = counted_steps(r, self.name)
         if self._warming_up(r):
             theta = r.train(s["central"])
         else:
-            theta = r.train(self._held(s, r), only=r.layout.head, steps=r.local_steps - 1)
+            theta = r.train(self._held(s, r), only=r.layout.head, steps=steps - 1)
             theta = r.train(theta, steps=1, stream="whole")
         central = r.mean(theta)
         if self.head == "averaged" or self._warming_up(r):

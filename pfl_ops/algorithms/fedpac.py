@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Net, Round, Rows, Stages, State, Task, Update, register
 from pfl_ops.algorithms.losses import towards_centres
-from pfl_ops.algorithms.parts import needs_body, whole
+from pfl_ops.algorithms.parts import needs_body, whole, with_mean_head
 from pfl_ops.algorithms.solvers import gram, min_norm
 from pfl_ops.errors import PflOpsError
 
@@ -78,10 +78,7 @@ class FedPAC(Algorithm):
         r.sent(up=r.layout.size + 2 * new.numel() + 1, down=r.layout.size + new.numel())
         return (
             {"body": shared, "head": Rows(r.cohort, heads), "centres": new, "known": (seen > 0).to(seen)},
-            {
-                "L2": Models(w, r.cohort),
-                "G": lambda _: Models(whole(shared, s["head"].mean(r.cohort, heads)[None])[0]),
-            },
+            {"L2": Models(w, r.cohort), "G": lambda _: with_mean_head(shared, s["head"], r.cohort, heads)},
         )
 
     def personal(self, s: State, r: Round) -> Models:

@@ -1,9 +1,7 @@
 """FedPer: a body that all share, a head of one's own, trained together."""
 
-import torch
-
 from pfl_ops.algorithms.base import Algorithm, Models, Round, Rows, Stages, State, Task, Update, register
-from pfl_ops.algorithms.parts import needs_body, whole
+from pfl_ops.algorithms.parts import needs_body, whole, with_mean_head
 
 
 @register("fedper")
@@ -35,10 +33,7 @@ class FedPer(Algorithm):
         r.sent(up=body.stop, down=body.stop)
         return (
             {"body": shared, "head": Rows(r.cohort, heads)},
-            {
-                "L2": Models(w, r.cohort),
-                "G": lambda _: Models(torch.cat([shared, s["head"].mean(r.cohort, heads)])),
-            },
+            {"L2": Models(w, r.cohort), "G": lambda _: with_mean_head(shared, s["head"], r.cohort, heads)},
         )
 
     def personal(self, s: State, r: Round) -> Models:

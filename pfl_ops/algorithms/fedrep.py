@@ -2,11 +2,8 @@
 
 from typing import Literal
 
-import torch
-
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Round, Rows, Stages, State, Task, Update, register
-from pfl_ops.algorithms.parts import needs_body, whole
-from pfl_ops.errors import PflOpsError
+from pfl_ops.algorithms.parts import counted_steps, needs_body, whole, with_mean_head
 
 
 @register("fedrep")
@@ -47,19 +44,15 @@ class FedRep(Algorithm):
         if self.schedule == "epochs":
             w = r.train(w, only=head, epochs=self.head_epochs)
             w = r.train(w, only=body, epochs=self.body_epochs, stream="body")
-        elif r.local_steps is None:
-            raise PflOpsError("fedrep with algorithm.schedule=steps counts steps; set training.local_steps")
         else:
-            w = r.train(w, only=head, steps=r.local_steps - 1)
+            steps = counted_steps(r, "fedrep with algorithm.schedule=steps")
+            w = r.train(w, only=head, steps=steps - 1)
             w = r.train(w, steps=1, stream="whole")
         shared, heads = r.weights @ w[:, body], w[:, head]
         r.sent(up=body.stop, down=body.stop)
         return (
             {"body": shared, "head": Rows(r.cohort, heads)},
-            {
-                "L2": Models(w, r.cohort),
-                "G": lambda _: Models(torch.cat([shared, s["head"].mean(r.cohort, heads)])),
-            },
+            {"L2": Models(w, r.cohort), "G": lambda _: with_mean_head(shared, s["head"], r.cohort, heads)},
         )
 
     def personal(self, s: State, r: Round) -> Models:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.contract import Models, Task
+from pfl_ops.federation.contract import ClientRows, Models, Task
 from pfl_ops.federation.round import Round
 
 
@@ -15,6 +15,28 @@ def whole(body: Tensor, heads: Tensor) -> Tensor:
     """Models [C, P] of bodies ([P_body] for all, or [C, P_body]) and heads (the same with P_head), one of them rows."""
     clients = len(heads) if heads.dim() == 2 else len(body)
     return torch.cat([body.expand(clients, -1), heads.expand(clients, -1)], dim=1)
+
+
+def with_mean_head(body: Tensor, kept: ClientRows, clients: Tensor, heads: Tensor) -> Models:
+    """G where heads stay at home: a body [P_body] with the mean of all N heads.
+
+    Args:
+        kept: the heads [N, P_head] as they were. clients, heads: those that this round changes, [C, P_head].
+    """
+    return Models(torch.cat([body, kept.mean(clients, heads)]))
+
+
+def counted_steps(r: Round, name: str) -> int:
+    """J, for methods whose equation names a step.
+
+    Args:
+        name: of the method, for the message.
+    Raises:
+        PflOpsError: the experiment counts epochs.
+    """
+    if r.local_steps is None:
+        raise PflOpsError(f"{name} counts steps; set training.local_steps")
+    return r.local_steps
 
 
 def needs_body(task: Task, name: str, does: str = "shares") -> None:
@@ -43,4 +65,4 @@ def fine_tuned(r: Round, central: Tensor, **how: Any) -> Callable[[Tensor], Mode
     return stage
 
 
-__all__ = ["fine_tuned", "needs_body", "whole"]
+__all__ = ["counted_steps", "fine_tuned", "needs_body", "whole", "with_mean_head"]

@@ -81,10 +81,12 @@ class Rowwise:
     def step(self, w: Tensor, g: Tensor) -> Tensor:
         """New rows from rows `w` and gradients `g`, both [c, Q]; rows that ended (a suffix) drop out of the moments."""
         self.count += 1
-        zero = torch.zeros_like(g)
-        first, second = (m[: len(w)] for m in self.moments) if self.moments is not None else (zero, zero)
-        w, *moments = after(self.rule, w, g, first, second, self.count)
-        self.moments = (moments[0], moments[1])
+        if self.moments is None:
+            zero = torch.zeros_like(g)
+            self.moments = zero, zero
+        first, second = (m[: len(w)] for m in self.moments)
+        w, first, second = after(self.rule, w, g, first, second, self.count)
+        self.moments = first, second
         return w
 
 

@@ -1,8 +1,10 @@
 import pytest
+import torch
 
 from pfl_ops.algorithms.scaffold import Scaffold
 from pfl_ops.errors import PflOpsError
-from pfl_ops.testing import AlgorithmContract, quadratic_play
+from pfl_ops.federation.settings import Training
+from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
 
 
 def test_two_rounds_by_hand():
@@ -32,6 +34,16 @@ def test_two_rounds_by_hand():
     assert last["L1"].item() == last["G"].item() == play.state["central"].item() == pytest.approx(2.5400390625)
     assert last["state/c_k"][:, 0].tolist() == pytest.approx([1.75, -3.69140625, -1.50390625, 0])
     assert play.state["c"].item() == pytest.approx(-0.861328125)
+
+
+def test_the_servers_control_is_the_mean_of_all_clients():
+    """c = (1/N) Σ c_k after every round, whoever took part: both start at 0, and c takes (1/N) of every change."""
+    training = Training(rounds=4, local_epochs=2, batch_size=3, lr=0.1, precision="float64")
+    play = Play(ragged_task(), Scaffold(global_lr=0.7), training, stack=5)
+    for values in play.run([[0, 2, 3], None, [1, 4], [2]]):
+        c = values["state/c"]
+        torch.testing.assert_close(c, values["state/c_k"].mean(dim=0), rtol=0, atol=1e-12)
+        assert c.abs().max() > 0.01
 
 
 def test_the_rate_is_the_rounds():
