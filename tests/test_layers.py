@@ -23,7 +23,7 @@ LAYERS = [
     ({"experiment", "precedence", "presets", "identity", "paths", "fields", "yaml_files", "samples"}, True),
     ({"algorithms"}, False),
     ({"federation"}, False),
-    ({"data", "models", "metrics", "energy"}, False),
+    ({"data", "models", "metrics", "statistics", "energy"}, False),
     ({"rng", "errors", "registry", "section", "machine", "fetching"}, True),
 ]
 RANK = {part: rank for rank, (parts, _) in enumerate(LAYERS) for part in parts}
