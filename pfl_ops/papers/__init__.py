@@ -1,0 +1,62 @@
+"""The five papers as suites: one for each of their tables, and for each figure that shows something measured.
+
+    suite       what a suite is: the grid of its experiments, published numbers, claims
+    claims      comparisons of numbers, and their judgement (expression: how they are read)
+    exhibits    what a report shows
+    published   the papers' numbers
+    stand_in    smaller, or on other data
+    outcome     what is known of a finished cell
+    fliu, drdm, fedpg, fedavg2rep, fedas    the suites
+
+Nothing here runs anything, and importing this imports none of the suites.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from pfl_ops.errors import unknown
+from pfl_ops.papers.claims import Claim, Instance, Verdict
+from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over
+from pfl_ops.papers.outcome import Outcome, Outcomes
+from pfl_ops.papers.published import Published
+from pfl_ops.papers.suite import SCALES, Axis, Cell, Changes, Level, Measure, Scale, ScaleName, Suite
+
+PAPERS = {
+    "fliu": "Hussaini, Theiß, Stein: Local Performance vs. Out-of-Distribution Generalization",
+    "drdm": "DRDM",
+    "fedpg": "FedPG",
+    "fedavg2rep": "FedAvg2Rep",
+    "fedas": "FedAS",
+}
+"""Name of the module -> the paper."""
+
+
+def suites(paper: str | None = None) -> tuple[Suite, ...]:
+    """All suites, or a paper's, in the order of its exhibits.
+
+    Raises:
+        PflOpsError: no such paper.
+    """
+    if paper is not None and paper not in PAPERS:
+        raise unknown("paper", paper, PAPERS)
+    names: Sequence[str] = [paper] if paper else list(PAPERS)
+    return tuple(suite for name in names for suite in import_module(f"pfl_ops.papers.{name}").SUITES)
+
+
+def suite(name: str) -> Suite:
+    """The suite of that name.
+
+    Raises:
+        PflOpsError: there is none; the message has the nearest.
+    """
+    for found in suites():
+        if found.name == name:
+            return found
+    raise unknown("suite", name, [found.name for found in suites()], see="pfl-ops reproduce --list")
+
+
+__all__ = [
+    "PAPERS", "SCALES", "Allocation", "Axis", "Bars", "Cell", "Changes", "Claim", "Curves", "Energy", "Exhibit",
+    "Grid", "Instance", "Level", "Measure", "Outcome", "Outcomes", "Over", "Published", "Scale", "ScaleName", "Suite",
+    "Verdict", "suite", "suites",
+]  # fmt: skip

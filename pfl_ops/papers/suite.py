@@ -1,0 +1,228 @@
+"""What a suite is: one table or figure of a paper as data, from the grid of its experiments to the claims about it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any, Literal, TypeAlias
+
+from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.experiment import Experiment
+from pfl_ops.papers import stand_in
+from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.exhibits import Exhibit
+from pfl_ops.papers.published import Published
+
+Changes: TypeAlias = Mapping[str, Any]
+"""{path of the experiment: value}, as flags and files have them."""
+
+ScaleName: TypeAlias = Literal["smoke", "small", "full"]
+SCALES: tuple[ScaleName, ...] = ("smoke", "small", "full")
+
+
+@dataclass(frozen=True)
+class Level:
+    """One value of an axis of the grid.
+
+    Attributes:
+        changes: what it sets.
+        title: as the paper's table has it; "": the level's name.
+        at: what it sets beyond that at a scale: {"small": {"partition.clients": 20}}.
+    """
+
+    changes: Changes = field(default_factory=dict)
+    title: str = ""
+    at: Mapping[str, Changes] = field(default_factory=dict)
+
+
+Axis: TypeAlias = Mapping[str, Level]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A size at which a suite runs.
+
+    Attributes:
+        changes: what differs from the paper's own setting.
+        repetitions: n.
+        note: why these numbers, in a sentence.
+    """
+
+    changes: Changes = field(default_factory=dict)
+    repetitions: int = 1
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that the exhibit shows of a cell.
+
+    Attributes:
+        key: tracked key without `final/` or `best/`: "test/L1/acc"; "test/L2/local/mean@90" is the first round in which
+            the value is 90 or more, "test/L2/local/mean#20" its value in round 20.
+        title: as the paper's table has it.
+        unit: the paper's number is ours times this.
+        digits: decimals shown. better: which way is better; "": neither.
+    """
+
+    key: str
+    title: str
+    unit: float = 100.0
+    digits: int = 2
+    better: Literal["high", "low", ""] = "high"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the grid: "path/fliu", a label of each axis in their order."""
+
+    labels: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The labels, joined."""
+        return "/".join(self.labels.values())
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One table or figure of a paper.
+
+    Attributes:
+        name: "fliu/table1". title: what it shows. source: paper and exhibit, and which round its numbers are of.
+        base: the experiment, as far as all cells share it; a cell's axes add to it, in their order. At least one axis
+            names the method.
+        axes: name -> its levels by label; labels are letters, digits, dots and underscores.
+        measures: numbers of a cell, in the order of the exhibit.
+        exhibits: what the report shows.
+        published: (cell, measure's key) -> the paper's number, in the paper's unit.
+        spread_over: what a published ± is over: "repetitions", "clients"; "": there is none, or it is not said.
+        repetitions: the paper's n.
+        at: a cell's number is that of the last round, "final", or of the best one, "best".
+        claims: sentences of the paper that can be true or false of numbers.
+        ours: {path: why this value}, for each setting that the paper does not state. damage: what extraction lost.
+        unmeasured: what the exhibit shows and the suite does not, and why.
+        absent: names of cells that the grid has not ("iid/apfl").
+        instead: data set -> the one that stands in for it where it can't be had; at smoke that is digits where none is
+            named here.
+        small, smoke: the suite at these scales; smoke is cut further, see `stand_in.cut`.
+    """
+
+    name: str
+    title: str
+    source: str
+    axes: Mapping[str, Axis]
+    measures: tuple[Measure, ...]
+    exhibits: tuple[Exhibit, ...]
+    base: Changes = field(default_factory=dict)
+    published: Mapping[tuple[str, str], Published] = field(default_factory=dict)
+    spread_over: Literal["repetitions", "clients", ""] = ""
+    repetitions: int = 1
+    at: Literal["final", "best"] = "final"
+    claims: tuple[Claim, ...] = ()
+    ours: Mapping[str, str] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
+    small: Scale = field(default_factory=Scale)
+    smoke: Scale = field(default_factory=Scale)
+
+    @property
+    def paper(self) -> str:
+        """ "fliu" of "fliu/table1"."""
+        return self.name.partition("/")[0]
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells of the grid but the absent ones."""
+        found = (Cell(dict(zip(self.axes, labels, strict=True))) for labels in product(*self.axes.values()))
+        return tuple(cell for cell in found if cell.name not in self.absent)
+
+    def cell(self, name: str) -> Cell:
+        """The cell of that name.
+
+        Raises:
+            PflOpsError: there is none; the message has the nearest.
+        """
+        for cell in self.cells:
+            if cell.name == name:
+                return cell
+        raise unknown(f"cell of {self.name}", name, [cell.name for cell in self.cells])
+
+    def sample(self) -> tuple[Cell, ...]:
+        """The fewest cells, nearly, in which every level of every axis occurs: along the grid's diagonal first."""
+        longest = max(map(len, self.axes.values()))
+        diagonal = ["/".join(list(axis)[i % len(axis)] for axis in self.axes.values()) for i in range(longest)]
+        missing = {(axis, label) for axis, levels in self.axes.items() for label in levels}
+        chosen: set[str] = set()
+        for cell in sorted(self.cells, key=lambda cell: cell.name not in diagonal):  # stable: else in the grid's order
+            if missing & set(cell.labels.items()):
+                chosen.add(cell.name)
+                missing -= set(cell.labels.items())
+        return tuple(cell for cell in self.cells if cell.name in chosen)
+
+    def measure(self, key: str) -> Measure:
+        """The measure of that key.
+
+        Raises:
+            PflOpsError: the suite has none; the message has the nearest.
+        """
+        for measure in self.measures:
+            if measure.key == key:
+                return measure
+        raise unknown(f"measure of {self.name}", key, [measure.key for measure in self.measures])
+
+    def scale(self, name: ScaleName) -> Scale:
+        """The suite's size of that name; full: the paper's own."""
+        return {"smoke": self.smoke, "small": self.small, "full": Scale(repetitions=self.repetitions)}[name]
+
+    def experiment(self, cell: Cell, scale: ScaleName = "full", *, data: str | None = None) -> Experiment:
+        """What a cell runs, with as many repetitions as the scale has.
+
+        Args:
+            data: the data set that stands in for the cell's own; none: its own.
+        Raises:
+            PflOpsError: the settings contradict each other.
+        """
+        levels = [self.axes[axis][label] for axis, label in cell.labels.items()]
+        size = self.scale(scale)
+        changes: dict[str, Any] = dict(self.base)
+        for more in (
+            *(level.changes for level in levels),
+            size.changes,
+            *(level.at.get(scale, {}) for level in levels),
+        ):
+            changes |= _instead(more, changes)
+        try:
+            whole = Experiment.compose(flags={**changes, "repetitions": size.repetitions})
+            whole = stand_in.moved(whole, data) if data else whole
+            return stand_in.cut(whole) if scale == "smoke" else whole
+        except PflOpsError as error:
+            raise type(error)(f"{self.name}, cell {cell.name}: {error}") from error
+
+    def differences(self, cell: Cell, scale: ScaleName, *, data: str | None = None) -> dict[str, tuple[Any, Any]]:
+        """{path: (the paper's value, the value at this scale)} wherever they differ; None: there is no such setting."""
+        paper, ours = self.experiment(cell).flat, self.experiment(cell, scale, data=data).flat
+        paths = [path for path in {**paper, **ours} if path not in ("repetitions", "seed")]
+        return {path: (paper.get(path), ours.get(path)) for path in paths if paper.get(path) != ours.get(path)}
+
+    def numbers(self) -> Iterator[tuple[Cell, Measure, Published]]:
+        """Each published number with its cell and measure."""
+        for (cell, key), published in self.published.items():
+            yield self.cell(cell), self.measure(key), published
+
+
+EITHER = ({"training.local_epochs", "training.local_steps"},)
+
+
+def _instead(more: Changes, before: Mapping[str, Any]) -> dict[str, Any]:
+    """`more`, and none for what it replaces: a level's local steps go before the base's local epochs."""
+    found = dict(more)
+    for pair in EITHER:
+        named = [path for path in pair if more.get(path) is not None]
+        if len(named) == 1:
+            (other,) = pair - set(named)
+            if other in before:
+                found[other] = None
+    return found
