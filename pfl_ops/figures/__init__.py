@@ -1,0 +1,51 @@
+"""Partitions, curves, comparisons and studies as pictures. Knows tables and records, not where they are stored.
+
+Every function returns a `matplotlib.figure.Figure` made without pyplot, so none of them touches global state or needs a
+display; `save`, `to_svg` and `to_png` write one, the same bytes for the same picture. matplotlib is imported when the
+first picture is drawn. `with theme("dark"):` draws for a dark page.
+
+Colours: methods by hues near Okabe's and Ito's, each with a marker of its own, so that they stay apart under the common
+colour blindnesses and in print; `colours(names)` fixes them for all pictures of a report. Classes by Paul Tol's "muted"
+scheme; more than ten classes by a perceptually even scale, where the colour tells the neighbourhood of a class, not its
+number.
+
+    environments  who holds what                  comparing  several runs: lines, panels, over, scatter, distributions
+    onerun        one run: curves, clients        grids      two settings: bars, heat
+    studies       trials: history, pareto         files      save, to_svg, to_png
+    style, looks  themes; colours by name         parts, bands  axes and labels; mean and spread of repetitions
+"""
+
+from pfl_ops.figures.bands import Band
+from pfl_ops.figures.comparing import distributions, lines, over, panels, scatter
+from pfl_ops.figures.environments import partition
+from pfl_ops.figures.files import save, to_png, to_svg
+from pfl_ops.figures.grids import bars, heat
+from pfl_ops.figures.looks import colours
+from pfl_ops.figures.onerun import MEANINGS, VIEWS, Records, clients, curves
+from pfl_ops.figures.studies import history, pareto
+from pfl_ops.figures.style import CLASSES, theme
+
+__all__ = [
+    "CLASSES",
+    "MEANINGS",
+    "VIEWS",
+    "Band",
+    "Records",
+    "bars",
+    "clients",
+    "colours",
+    "curves",
+    "distributions",
+    "heat",
+    "history",
+    "lines",
+    "over",
+    "panels",
+    "pareto",
+    "partition",
+    "save",
+    "scatter",
+    "theme",
+    "to_png",
+    "to_svg",
+]

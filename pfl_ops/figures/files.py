@@ -1,0 +1,94 @@
+"""Pictures as files and as bytes; the same picture always gives the same.
+
+Letters are drawn as shapes in an SVG: text would need DejaVu Sans on the reader's machine, and where it is missing
+(LaTeX, another system, a page read offline) labels would change their width and run into one another. matplotlib
+keeps each text as a comment beside its shapes, so that it can still be searched for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# what matplotlib adds of itself: when it was drawn, and by which version
+STAMPS: dict[str, dict[str, str | None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
+}
+
+
+def save(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
+    """Write a picture as .png or .svg; or, where the path has no ending, as both.
+
+    Returns:
+        The path written; of both, the SVG's.
+    Raises:
+        PflOpsError: another ending, or the folder can't be written to.
+    """
+    path = Path(path)
+    kinds = [path.suffix.lower().removeprefix(".")] if path.suffix else ["png", "svg"]
+    if not set(kinds) <= set(STAMPS):
+        raise PflOpsError(f"a picture is written as .png or .svg, got '{path.name}'")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for kind in kinds:
+            written = path if path.suffix else path.with_name(f"{path.name}.{kind}")
+            written.write_bytes(_bytes(figure, kind, dpi))
+    except OSError as error:
+        raise PflOpsError(f"can't write the picture {path}: {error.strerror or error}") from error
+    return written
+
+
+def to_png(figure: Figure, dpi: int = 150) -> bytes:
+    """A picture as the content of a PNG file."""
+    return _bytes(figure, "png", dpi)
+
+
+def to_svg(figure: Figure, name: str = "", alt: str = "") -> str:
+    """A picture as one `<svg>` element to stand in an HTML page: as wide as there is room, at most its own width.
+
+    It has no background, no style that reaches beyond it, and ids of its own, so that many can stand in one page.
+
+    Args:
+        name: what its ids begin with; without one, a digest of the picture. Two equal pictures in one page, or one
+            that is shown twice, need a name each.
+        alt: what a reader who can't see it is told.
+    """
+    found = re.search(r"<svg\b([^>]*)>(.*)</svg>", _bytes(figure, "svg", 72, transparent=True).decode(), re.DOTALL)
+    assert found is not None
+    attributes, body = found.groups()
+    body = re.sub(r"\s*<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    # a <style> inside an inline SVG holds for the whole page; what it sets is inherited from the root just as well
+    body = re.sub(r"\s*<defs>\s*<style\b.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
+    box, width = _attribute(attributes, "viewBox"), _attribute(attributes, "width").removesuffix("pt")
+    start = re.sub(r"[^\w-]", "-", name) or f"f{hashlib.sha256(body.encode()).hexdigest()[:12]}"
+    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{start}-", body)
+    told = f'role="img" aria-label="{escape(alt)}"' if alt else 'role="img"'
+    look = f"max-width:{float(width) * 4 / 3:.0f}px;height:auto;stroke-linejoin:round;stroke-linecap:butt"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box}" '
+        f'width="100%" style="{look}" {told}>{body.rstrip()}\n</svg>'
+    )
+
+
+def _bytes(figure: Figure, kind: str, dpi: int, transparent: bool = False) -> bytes:
+    written = BytesIO()
+    with style.style():
+        figure.savefig(written, format=kind, dpi=dpi, metadata=STAMPS[kind], transparent=transparent)
+    return written.getvalue()
+
+
+def _attribute(text: str, name: str) -> str:
+    found = re.search(rf'\b{name}="([^"]*)"', text)
+    assert found is not None
+    return found.group(1)

@@ -1,0 +1,167 @@
+"""How every picture looks: inks, palettes and sizes, in a light and in a dark theme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pfl_ops.errors import unknown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SMALL, NORMAL, LARGE = 8.5, 9.0, 11.0  # points
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of a picture.
+
+    Args:
+        name: "light" or "dark".
+        paper: behind everything. ink: text. faint: axes and remarks. line: the grid. rest: what is not singled out.
+        palette: of methods and stages, by slot; as far apart as ten hues on this paper can be.
+        classes: of the classes of a data set.
+    """
+
+    name: str
+    paper: str
+    ink: str
+    faint: str
+    line: str
+    rest: str
+    palette: tuple[str, ...]
+    classes: tuple[str, ...]
+
+
+LIGHT = Theme(
+    name="light",
+    paper="#FFFFFF",
+    ink="#222222",
+    faint="#767676",
+    line="#E2E2E2",
+    rest="#BBBBBB",
+    palette=(
+        *("#0072B2", "#D55E00", "#009E73", "#C2569A", "#CC8F00"),
+        *("#45A5DC", "#332288", "#8C2A4B", "#8A8B1F", "#6B6B6B"),
+    ),
+    classes=(
+        *("#332288", "#88CCEE", "#44AA99", "#117733", "#999933"),
+        *("#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB"),
+    ),
+)
+DARK = Theme(
+    name="dark",
+    paper="#16191D",
+    ink="#E6E8EA",
+    faint="#969DA5",
+    line="#2D3238",
+    rest="#5C636B",
+    palette=(
+        *("#4A9FE0", "#F0803C", "#2FBF93", "#E28BC0", "#F2C14E"),
+        *("#9AD8F7", "#8E86EA", "#D9607F", "#BFC04A", "#B0B6BC"),
+    ),
+    classes=(
+        *("#6F63D2", "#88CCEE", "#44AA99", "#2E8B57", "#A3A33A"),
+        *("#DDCC77", "#CC6677", "#A8386F", "#C066B8", "#8A9097"),
+    ),
+)
+THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
+CLASSES = LIGHT.classes
+_CURRENT: ContextVar[Theme] = ContextVar("theme", default=LIGHT)
+
+
+@contextmanager
+def theme(name: str) -> Iterator[Theme]:
+    """Draw what is drawn inside in the theme `name`, "light" or "dark"; light when nothing is said.
+
+    Raises:
+        PflOpsError: there is no such theme.
+    """
+    if name not in THEMES:
+        raise unknown("theme", name, THEMES)
+    before = _CURRENT.set(THEMES[name])
+    try:
+        yield THEMES[name]
+    finally:
+        _CURRENT.reset(before)
+
+
+def current() -> Theme:
+    """The theme in which pictures are drawn now."""
+    return _CURRENT.get()
+
+
+def style() -> AbstractContextManager[None]:
+    """matplotlib's own defaults and ours, whatever the user's settings are; undone on leaving."""
+    import matplotlib
+
+    settings: Any = {name: value for name, value in matplotlib.rcParamsDefault.items() if "backend" not in name}
+    return matplotlib.rc_context(settings | _settings(current()))
+
+
+def blank(width: float, height: float) -> Figure:
+    """An empty figure of so many inches, whose parts make room for one another."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def single(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes."""
+    figure = blank(width, height)
+    axes = figure.add_subplot()
+    fix_ticks(axes)
+    return figure, axes
+
+
+def fix_ticks(axes: Axes) -> None:
+    """Give ticks their colours now: matplotlib makes them when it draws, which may be outside the theme."""
+    shades = current()
+    axes.tick_params(which="both", color=shades.faint, labelcolor=shades.ink, labelsize=SMALL)
+
+
+def headline(figure: Figure, title: str | None) -> None:
+    """A title above the whole picture, at its left."""
+    if title:
+        figure.suptitle(title, x=0.01, ha="left")
+
+
+def _settings(shades: Theme) -> dict[str, Any]:
+    return {
+        "axes.axisbelow": True,
+        "axes.edgecolor": shades.faint,
+        "axes.facecolor": "none",
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.labelcolor": shades.ink,
+        "axes.labelsize": NORMAL,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlecolor": shades.ink,
+        "axes.titlelocation": "left",
+        "axes.titlesize": 10,
+        "figure.facecolor": shades.paper,
+        "figure.titlesize": LARGE,
+        "font.family": "DejaVu Sans",  # ships with matplotlib: the same text everywhere
+        "font.size": NORMAL,
+        "grid.color": shades.line,
+        "grid.linewidth": 0.6,
+        "legend.fontsize": SMALL,
+        "legend.frameon": False,
+        "lines.linewidth": 1.6,
+        "lines.markersize": 4,
+        "svg.fonttype": "path",  # letters as shapes: the same picture where the font is missing, and in LaTeX
+        "svg.hashsalt": "pfl-ops",
+        "text.color": shades.ink,
+        "xtick.color": shades.faint,
+        "xtick.labelcolor": shades.ink,
+        "xtick.labelsize": SMALL,
+        "ytick.color": shades.faint,
+        "ytick.labelcolor": shades.ink,
+        "ytick.labelsize": SMALL,
+    }
