@@ -16,6 +16,7 @@ Split = Literal["val", "validation", "test"]
 
 STAGES = ("L1", "L2", "G")
 STATISTICS = ("mean", "std", "worst", "q10", "q50", "q90")
+SMALLER_IS_BETTER = ("std", "loss", "lr", "bytes", "seconds", "mib")
 SWEEP = (0, 1, 10, 30, 50, 70, 100)
 """c of FedPG's curves of S-acc (third seed, Fig. 4)."""
 
@@ -91,6 +92,28 @@ def tracked(
     return keys
 
 
+def noted(name: str, values: ArrayLike, stragglers: ArrayLike | None = None) -> dict[str, float]:
+    """The tracked keys of what a method notes of each client in a round.
+
+    Args:
+        name: of the note. values: one a client of the cohort, [C]; NaN: left out.
+        stragglers: who is one, bool [C]; none: nobody is said to be.
+    Returns:
+        `method/<name>/mean`, std, min, q10, q50, q90 and max, and with stragglers `method/<name>/online/mean` and
+        `method/<name>/stragglers/mean`. Empty where no client has a value: absent, not zero.
+    """
+    start, each = f"method/{name}", np.asarray(values, dtype=np.float64)
+    found = summarise(each)
+    if found:
+        found |= {"min": found.pop("worst"), "max": float(_present(each).max())}
+    keys = {f"{start}/{statistic}": value for statistic, value in found.items()}
+    if stragglers is not None:
+        late = np.asarray(stragglers, dtype=bool)
+        for group, those in (("online", each[~late]), ("stragglers", each[late])):
+            keys |= {f"{start}/{group}/mean": summarise(those)["mean"]} if len(_present(those)) else {}
+    return keys
+
+
 def with_acc(metrics: Mapping[str, float]) -> dict[str, float]:
     """The same metrics, and `{split}/{stage}/acc` for every stage that has a mean in both views."""
     found = dict(metrics)
@@ -104,6 +127,12 @@ def with_acc(metrics: Mapping[str, float]) -> dict[str, float]:
 def key(split: Split, stage: str, *rest: str, prefix: str = "") -> str:
     """A tracked key: `key("validation", "L1", "local", "mean")` is "val/L1/local/mean"."""
     return prefix + "/".join(["val" if split == "validation" else split, stage, *rest])
+
+
+def smaller_is_better(key: str) -> bool:
+    """Whether a tracked key is a cost, a loss or a spread; every other one is better the larger it is."""
+    last = key.rpartition("/")[2]
+    return last != "samples_per_second" and last.endswith(SMALLER_IS_BETTER)
 
 
 def rho_name(eps: float) -> str:

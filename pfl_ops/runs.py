@@ -44,19 +44,22 @@ def simulate(
     execution: Execution | None = None,
     sealed: bool = False,
     stages: Collection[str] | None = None,
+    final: bool = False,
 ) -> Iterator[Record]:
-    """Records of one run, checkpointed under <home>/checkpoints; nothing is tracked, no full evaluation ends it.
+    """Records of one run, checkpointed under <home>/checkpoints; nothing is tracked.
 
     Args:
         sealed: insist that no test data can be reached: the experiment must be scored on validation data.
         stages: the stages to score; a trial asks for those of its objective.
+        final: end with the full evaluation, so that `run` has only to read what this leaves behind, and to track it.
     """
     if sealed and experiment.evaluation.split != "validation":
         raise PflOpsError("a tuning trial is scored on evaluation.split=validation; test data stay closed")
     folder = _folder(experiment, home, data_dir, stages)
-    simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, stages=stages, final=False)
-    with closing(simulation):
-        yield from simulation.run()
+    with _alone(folder, experiment.label) if final else nullcontext():
+        simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, stages=stages, final=final)
+        with closing(simulation):
+            yield from simulation.run()
 
 
 def forget(
@@ -218,6 +221,7 @@ def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_di
         "dataset": experiment.data.label,
         "partition": experiment.partition.kind,
         "model": experiment.model.name,
+        "pfl_ops.own_stage": experiment.algorithm.own_stage,
         "pfl_ops.way": resolved.way,
         "pfl_ops.chunk": str(resolved.chunk),
         "pfl_ops.threads": str(resolved.threads),

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,10 +179,20 @@ class Store:
         found = self._search(experiment, where)
         return min(found, key=lambda run: (run.status != "FINISHED", -run.start), default=None)
 
-    def runs(self, experiment: str | None = None, *, parent: Run | str | None = None) -> list[RunInfo]:
-        """All runs of an MLflow experiment (none: of all), oldest first; with `parent` only those below it."""
+    def runs(
+        self, experiment: str | None = None, *, parent: Run | str | None = None, where: str | None = None
+    ) -> list[RunInfo]:
+        """All runs of an MLflow experiment (none: of all), oldest first.
+
+        Args:
+            parent: only those below it.
+            where: only those that MLflow's search finds: "params.`training.lr` = '0.05' and metrics.`train/loss` < 1".
+        Raises:
+            PflOpsError: MLflow can't read `where`, or nobody answers.
+        """
         parent_id = parent.run_id if isinstance(parent, Run) else parent
-        return self._search(experiment, f"tags.`{PARENT}` = '{parent_id}'" if parent is not None else "")
+        below = f"tags.`{PARENT}` = '{parent_id}'" if parent is not None else None
+        return self._search(experiment, " and ".join(part for part in (below, where) if part))
 
     def experiments(self) -> list[str]:
         """The names of all MLflow experiments."""
@@ -205,15 +215,20 @@ class Store:
             )
             return [_info(run, places[run.info.experiment_id]) for run in found]
 
-    def history(self, run_id: str) -> pd.DataFrame:
-        """All metrics of a run: one row a round, one column a metric, NaN where a round has no value."""
+    def history(self, run_id: str, keys: Iterable[str] | None = None) -> pd.DataFrame:
+        """Metrics of a run: one row a round, one column a metric, NaN where a round has no value.
+
+        Args:
+            keys: which; none: all. MLflow is asked once for each, so a few of many are read that much faster. One that
+                the run does not have gives a column without values.
+        """
         with self._asking():
-            keys = self._sender.client.get_run(run_id).data.metrics
+            wanted = self._sender.client.get_run(run_id).data.metrics if keys is None else set(keys)
             columns = {
                 key: {point.step: point.value for point in self._sender.client.get_metric_history(run_id, key)}
-                for key in sorted(keys)
+                for key in sorted(wanted)
             }
-        return pd.DataFrame(columns).sort_index().rename_axis("round")
+        return pd.DataFrame(columns, dtype=float).sort_index().rename_axis("round")
 
     def download(self, run_id: str, path: str, to: Path | str | None = None) -> Path:
         """A run's artifact, file or folder, as a local path.

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 Mode: TypeAlias = Literal["max", "min"]
 
-SMALLER_IS_BETTER = ("std", "loss", "lr", "bytes", "seconds", "mib")
 COSTS = ("up_bytes", "down_bytes", "train_seconds", "eval_seconds", "samples_per_second", "peak_mib")
 
 
@@ -78,10 +77,5 @@ def objective(
     for name, one in zip(wanted, given, strict=True):
         if one not in ("max", "min", None):
             raise PflOpsError(f"mode must be max or min, got '{one}'")
-        modes.append("min" if (one or _better(name)) == "min" else "max")
+        modes.append("min" if one == "min" or (one is None and metrics.smaller_is_better(name)) else "max")
     return Objective(wanted, tuple(modes))
-
-
-def _better(metric: str) -> Mode:
-    last = metric.rpartition("/")[2]
-    return "max" if last == "samples_per_second" or not last.endswith(SMALLER_IS_BETTER) else "min"

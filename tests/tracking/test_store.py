@@ -69,6 +69,16 @@ def test_a_study_with_children(store, rounds, tmp_path):
     table = store.history(runs[0].run_id)
     assert table.index.tolist() == list(range(13))
     assert table["val/L1/acc"].notna().sum() == 3
+    some = store.history(runs[0].run_id, ["train/loss", "val/L1/acc", "val/G/acc"])
+    pd.testing.assert_frame_equal(some[["train/loss", "val/L1/acc"]], table[["train/loss", "val/L1/acc"]])
+    assert some["val/G/acc"].isna().all()
+    assert store.history(runs[0].run_id, []).empty
+
+    assert [run.name for run in store.runs("study", where="params.`training.lr` = '0.2'")] == ["trial-002"]
+    below = store.runs(parent=study, where="metrics.`train/loss` < 0.075 and tags.k != '2'")
+    assert [run.name for run in below] == ["trial-001"]  # 1/13 and 1/14 at the end, 1/15 is trial 2
+    with pytest.raises(PflOpsError, match="Invalid"):
+        store.runs(where="params.lr like")
     assert not [f for f in store.home.spool.iterdir() if f.is_dir()]
 
 
