@@ -1,0 +1,196 @@
+"""A report as plain data: sections of tables, pictures and text. What it looks like is the renderers' affair."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+
+from pfl_ops.errors import PflOpsError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+Mark: TypeAlias = Literal["", "best", "good", "bad", "open", "muted", "missing", "elsewhere"]
+"""best: of its column. good, bad, open: a verdict, for and against, and none yet. muted: of less weight. missing: was
+not run. elsewhere: was run under other settings than its neighbours."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table.
+
+    Attributes:
+        text: what stands there; what follows " ± " is set smaller.
+        value: the number behind it, unrounded; a column with numbers is right-aligned.
+        link: address of what it comes from.
+        mark: what its colour means.
+        note: a remark on this entry, a footnote.
+        below: short lines of less weight under the text; elsewhere beside it, behind "|".
+        more: lines that are shown on demand; not in LaTeX and CSV.
+    """
+
+    text: str = ""
+    value: float | None = None
+    link: str | None = None
+    mark: Mark = ""
+    note: str = ""
+    below: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Head:
+    """One cell of a table's head, over `span` columns."""
+
+    text: str
+    span: int = 1
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        entries: as many as there are columns; of a block none.
+        title: of a block.
+        kind: "block": a heading across the table; "rule": a row with a line above.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    title: str = ""
+    kind: Literal["", "block", "rule"] = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a caption.
+
+    Attributes:
+        name: of its files, and its anchor.
+        head: rows of the head, from the top. rows: of the body.
+        notes: below the table.
+        data: what its CSV file has; none: the entries, their numbers in full precision.
+        titles: how many columns, from the left, say what a row is.
+
+    Raises:
+        PflOpsError: a row has another number of columns than the head.
+    """
+
+    name: str
+    caption: str
+    head: tuple[tuple[Head, ...], ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    data: "pd.DataFrame | None" = None
+    titles: int = 1
+
+    def __post_init__(self) -> None:
+        widths = {sum(head.span for head in row) for row in self.head}
+        widths |= {len(row.entries) for row in self.rows if row.kind != "block"}
+        if len(widths) > 1 or not self.head:
+            raise PflOpsError(f"table '{self.name}': one head, and rows as wide as it; widths are {sorted(widths)}")
+
+    @cached_property
+    def width(self) -> int:
+        """Number of columns."""
+        return sum(head.span for head in self.head[0])
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The heads above each column, joined: "L1 Acc"."""
+        over = [[head.text for head in row for _ in range(head.span)] for row in self.head]
+        return tuple(" ".join(dict.fromkeys(filter(None, texts))) for texts in zip(*over, strict=True))
+
+    @cached_property
+    def footnotes(self) -> dict[str, int]:
+        """Each remark of the head and the entries, and its number; equal ones share it."""
+        heads = [head.note for row in self.head for head in row]
+        entries = [entry.note for row in self.rows for entry in row.entries]
+        return {note: i for i, note in enumerate(dict.fromkeys(filter(None, heads + entries)), 1)}
+
+    @cached_property
+    def numeric(self) -> tuple[bool, ...]:
+        """Which columns hold numbers, and are aligned to the right."""
+        body = [row.entries for row in self.rows if row.entries]
+        return tuple(
+            place >= self.titles and any(entries[place].value is not None for entries in body)
+            for place in range(self.width)
+        )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture with a caption.
+
+    Attributes:
+        name: of its files, and its anchor.
+        draw: makes it, in the theme that is in force; called once for light and once for dark.
+        alt: what it shows, for who can't see it; "": the caption.
+    """
+
+    name: str
+    caption: str
+    draw: "Callable[[], Figure]"
+    alt: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; "warning": a mark that can't be overlooked; "note": of less weight; "code": as typed."""
+
+    text: str
+    kind: Literal["", "warning", "note", "code"] = ""
+
+
+@dataclass(frozen=True)
+class Items:
+    """Terms and what is said of each; a list of bullets where the terms are empty."""
+
+    items: tuple[tuple[str, str], ...]
+
+
+Block: TypeAlias = Table | Picture | Text | Items
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a document with a heading; "": none."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+Kind = TypeVar("Kind", Table, Picture)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report.
+
+    Attributes:
+        name: short, as in its folder: "fliu/table1". title, subtitle: at its top.
+        generated: when and by what, at its end.
+
+    Raises:
+        PflOpsError: two tables, or two pictures, of one name.
+    """
+
+    name: str
+    title: str
+    subtitle: str
+    sections: tuple[Section, ...]
+    generated: str = ""
+
+    def __post_init__(self) -> None:
+        for kind in (Table, Picture):
+            names = [block.name for block in self.each(kind)]
+            twice = ", ".join(sorted({name for name in names if names.count(name) > 1}))
+            if twice:
+                raise PflOpsError(f"report '{self.name}': {twice} names two of its {kind.__name__.lower()}s")
+
+    def each(self, kind: type[Kind]) -> Iterator[Kind]:
+        """Its tables, or its pictures, in order."""
+        for section in self.sections:
+            yield from (block for block in section.blocks if isinstance(block, kind))

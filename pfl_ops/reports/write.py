@@ -1,0 +1,47 @@
+"""A report's files in a folder."""
+
+import tempfile
+from pathlib import Path
+
+from pfl_ops import figures
+from pfl_ops.errors import PflOpsError
+from pfl_ops.reports.document import Document, Picture, Table
+from pfl_ops.reports.html import to_html
+from pfl_ops.reports.latex import to_latex, to_latex_document
+from pfl_ops.reports.markdown import to_csv, to_markdown
+
+
+def write(document: Document, folder: str | Path) -> Path:
+    """Write the report: index.html, report.md, report.tex, tables/<name>.{csv,tex} and figures/<name>.{svg,png}.
+
+    Everything is made before anything is written, and each file is put in place whole, the page last: a report that was
+    there is never half a new one. Other files of the folder stay.
+
+    Returns:
+        The page.
+    Raises:
+        PflOpsError: the folder can't be written to.
+    """
+    folder = Path(folder)
+    texts: dict[str, str] = {}
+    for table in document.each(Table):
+        texts |= {f"tables/{table.name}.csv": to_csv(table), f"tables/{table.name}.tex": to_latex(table)}
+    texts |= {"report.md": to_markdown(document), "report.tex": to_latex_document(document)}
+    texts["index.html"] = to_html(document)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".report-") as made:
+            for picture in document.each(Picture):
+                for ending in ("svg", "png"):
+                    figures.save(picture.draw(), Path(made, "figures", f"{picture.name}.{ending}"))
+            for name, text in texts.items():
+                path = Path(made, name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            files = [path.relative_to(made) for path in Path(made).rglob("*") if path.is_file()]
+            for file in sorted(files, key=lambda file: file.name == "index.html"):
+                (folder / file).parent.mkdir(exist_ok=True)
+                Path(made, file).replace(folder / file)
+    except OSError as error:
+        raise PflOpsError(f"can't write the report to {folder}: {error.strerror or error}") from error
+    return folder / "index.html"
