@@ -40,7 +40,8 @@ from pfl_ops.federation.simulate import commit
 from pfl_ops.federation.train import Trainer
 
 Values = dict[str, Tensor]
-"""All that a round leaves behind, by name: `state/<key>` (rows of all clients), `L1`, `L2`, `G` and their `ctx`."""
+"""All that a round leaves behind, by name: `state/<key>` (rows of all clients), `L1`, `L2`, `G` and their `ctx`, and
+`note/<name>` (of the cohort)."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,11 @@ class Play:
         r = self.at(self.everyone if clients is None else clients)
         update, stages = self.method.round(self.state, r)
         commit(self.state, update)
+        noted = {f"note/{name}": value for name, value in r.notes.values().items()}
         found = {name: _resolve(stage, r.cohort) for name, stage in stages.items()}
         held = self.personal()
         self.t += 1
-        return self.values({**found, **({} if held is None else {"L1": held})})
+        return self.values({**found, **({} if held is None else {"L1": held})}) | noted
 
     def personal(self, clients: Tensor | None = None) -> Models | None:
         """L1 of these clients (none: everyone) as they hold it now."""
@@ -431,6 +433,15 @@ class AlgorithmContract:
             unseen.t += 1
         _agree([seen.values()], [unseen.values()], "a run that was watched and one that was not", exactly=True)
 
+    def test_notes_do_not_move_training(self) -> None:
+        """What a method notes of its clients is for curves alone."""
+        training = self._trainings()[0]
+        noting = self._play(training).run(self.cohorts)
+        with mock.patch.object(Round, "note", lambda self, name, values: None):
+            silent = self._play(training).run(self.cohorts)
+        heard = [{name: value for name, value in values.items() if not name.startswith("note/")} for values in noting]
+        _agree(heard, silent, "a run with notes and one without", training, exactly=True)
+
     # -- hyper-parameters ----------------------------------------------------------------------------------------------
 
     def test_every_hyper_parameter_changes_something(self) -> None:
@@ -441,7 +452,7 @@ class AlgorithmContract:
             assert differing == {name}, f"pairs['{name}'] must differ in {name} alone, not in {sorted(differing)}"
             training = self._trainings()[-1]
             a, b = (self._play(training, algorithm=x).run(self.cohorts) for x in (one, other))
-            moved = any(x[key].shape != y[key].shape or not torch.equal(x[key], y[key])
+            moved = any(x.keys() != y.keys() or x[key].shape != y[key].shape or not torch.equal(x[key], y[key])
                         for x, y in zip(a, b, strict=True) for key in x)  # fmt: skip
             assert moved, f"{name}={getattr(one, name)!r} and {getattr(other, name)!r} give the same"
 

@@ -14,6 +14,7 @@ from pfl_ops.metrics import (
     by_client,
     companions,
     key,
+    noted,
     pareto,
     rho,
     rounds_to,
@@ -86,6 +87,16 @@ def test_tracked_keys_of_other_views():
     assert keys["final/test/G/global/worst"] == 0.7
     assert "test/L2/synthetic_50/q90" in tracked("L2", "test", synthetic_view(50), [0.1, 0.2])
     assert tracked("L2", "test", "local", [NAN]) == {}  # absent, not zero
+
+
+def test_tracked_keys_of_a_note():
+    keys = noted("weight", [0.25, 0.75, NAN, 0.5])
+    assert set(keys) == {f"method/weight/{name}" for name in ("mean", "std", "min", "q10", "q50", "q90", "max")}
+    assert (keys["method/weight/mean"], keys["method/weight/min"], keys["method/weight/max"]) == (0.5, 0.25, 0.75)
+    groups = noted("weight", [0.25, 0.75, NAN, 0.5], [True, False, False, True])
+    assert groups["method/weight/stragglers/mean"] == 0.375 and groups["method/weight/online/mean"] == 0.75
+    assert set(noted("weight", [1.0, NAN], [False, True])) - set(keys) == {"method/weight/online/mean"}
+    assert noted("weight", [NAN], [True]) == {}  # absent, not zero
 
 
 def test_names_of_thresholds():

@@ -24,6 +24,7 @@ from pfl_ops.algorithms.base import (
 )
 from pfl_ops.algorithms.channels import Channels, needs_channels
 from pfl_ops.algorithms.parts import needs_body
+from pfl_ops.algorithms.substitution import note_substituted
 
 
 @register("fedas")
@@ -48,6 +49,8 @@ class FedAS(Algorithm):
     Stages: L1 is (Θ_body aligned to body_k^old, h_k) with the new Θ_body, L2 is (body_k, h_k), G is Θ_body with the
         mean of all N heads.
     Sent: the body down and up, and α_k up, for each client of the cohort.
+    Noted: weight, α'_k; trace, α_k; with `substitute` also whole, top and any: how right (body_k, h_k) is on the
+        client's own training samples, and with that share of its parameters back at Θ⁰'s values (Fig. 3a).
 
     Source: Yang, Huang, Ye, "FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024,
     Algorithm 1, Eq. 2 to 8.
@@ -79,6 +82,9 @@ class FedAS(Algorithm):
         "proportional", description="how α becomes weights that sum to 1"
     )
     shrink: bool = Field(False, title="1/m", description="Eq. 8's further division by the number of clients")
+    substitute: float = Field(
+        0.0, ge=0, le=1, description="share of parameters put back in a probe that is only noted; 0: no probe"
+    )
     split: Literal["head", "channels"] = Field("head", description="private is the head, or what `channels` says")
     channels: Channels = Field(default_factory=Channels, description="CD2-pFed's split and training (split channels)")
 
@@ -108,7 +114,9 @@ class FedAS(Algorithm):
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
         received, private, kept = s["central"], self._private(r.task, r.t), self._kept(r.task)
         w = self._train(s, r, self._receive(s, r))
-        change = self._weights(r, w) @ (w - received)
+        weights = self._weights(r, w)
+        r.note("weight", weights)
+        change = weights @ (w - received)
         if self.shrink and self.synchronize:
             change = change / r.counts.sum()
         central = torch.where(private, received, received + change)
@@ -122,6 +130,8 @@ class FedAS(Algorithm):
         if self.align == "global":
             update["seen"] = Rows(r.cohort, self._seen(r, w))
         self._say_what_is_sent(r)
+        if self.substitute:
+            note_substituted(r, w, self.substitute)
         return update, {
             "L2": Models(w, r.cohort),
             "G": lambda _: Models(_joined(central, s["own"].mean(r.cohort, own)[None], kept)[0]),
@@ -191,7 +201,11 @@ class FedAS(Algorithm):
 
     def _weights(self, r: Round, w: Tensor) -> Tensor:
         """α' [C], sum 1; a client that was drawn twice counts twice."""
-        alpha = normalised(self._trace(r, w), self.normalise) if self.synchronize else torch.ones_like(r.n)
+        alpha = torch.ones_like(r.n)
+        if self.synchronize:
+            trace = self._trace(r, w)
+            r.note("trace", trace)
+            alpha = normalised(trace, self.normalise)
         shares = alpha * r.counts
         return shares / shares.sum() if shares.any() else r.counts / r.counts.sum()
 

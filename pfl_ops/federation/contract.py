@@ -129,7 +129,10 @@ class Task:
 
 
 class Method(Protocol):
-    """A federated method. `round` is pure: it never writes into the state it is given."""
+    """A federated method. `round` is pure: it never writes into the state it is given.
+
+    What it says of a round beside its results, by `r.sent` and `r.note`, is tracked and never comes back to it.
+    """
 
     def init(self, task: Task) -> State: ...
 

@@ -32,7 +32,7 @@ def best(records: Sequence[Record], split: metrics.Split) -> dict[str, float]:
             scored = [r for r in records if name in r.metrics and r.round > 0]
             if scored:
                 found = max(scored, key=lambda r: r.metrics[name])
-                keys = {k: v for k, v in found.metrics.items() if not k.startswith(("cost/", "train/"))}
+                keys = {k: v for k, v in found.metrics.items() if not k.startswith(("cost/", "train/", "method/"))}
                 return {"best/round": float(found.round), **{f"best/{k}": v for k, v in keys.items()}}
     return {}
 

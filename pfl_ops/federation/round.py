@@ -15,6 +15,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import fisher
 from pfl_ops.federation.batch import Batch, Keys, Length, Step
 from pfl_ops.federation.contract import Layout, Loss, Net, Share, Task
+from pfl_ops.federation.notes import Notes
 from pfl_ops.federation.optim import Rule
 from pfl_ops.federation.train import Trainer
 
@@ -39,6 +40,7 @@ class Round:
         n: n_k of the cohort, [C]. class_counts: [C, L].
         pooling: whether everybody's data was asked for; such a round costs the same whoever takes part.
         weights: aggregation weights, [C], sum 1: n_k x draws (`samples`) or draws (`uniform`).
+        notes: what `note` took.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Round:
         self.lr = trainer.rule.lr * lr_decay**t
         self.traffic = Traffic(up=self.layout.size, down=self.layout.size)
         self.pooling = False
+        self.notes = Notes(len(self.cohort))
         self._calls: Counter[str] = Counter()
         self._clients: list[int] = self.cohort.tolist()
 
@@ -259,6 +262,16 @@ class Round:
     def sent(self, *, up: float | None = None, down: float | None = None) -> None:
         """Say what one client sends and receives in this round, in scalars; by default P each way."""
         self.traffic = Traffic(self.traffic.up if up is None else up, self.traffic.down if down is None else down)
+
+    def note(self, name: str, values: Tensor) -> None:
+        """Keep one value a client, [C], for the curves `method/<name>/…`; a copy that the method never gets back.
+
+        What is noted in a round that is only looked at (L1, the last L2 of absent clients, `over`) goes nowhere.
+
+        Raises:
+            PflOpsError: as for `Notes.add`.
+        """
+        self.notes.add(name, values)
 
     @property
     def net(self) -> Net:

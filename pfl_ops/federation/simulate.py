@@ -87,6 +87,7 @@ class Simulation:
             RowStore(self.execution.state, folder),
         )  # fmt: skip
         self._probabilities = cohort.probabilities(participation, self.task.n_clients, seed)
+        self._stragglers = cohort.stragglers(participation, self.task.n_clients, seed)
         self.hints: list[str] = []
         self.resolved = self._resolve(found, stackable)
         torch.set_num_threads(self.resolved.threads)
@@ -169,6 +170,7 @@ class Simulation:
         self._wait()
         trained = time.perf_counter()
         cost = self._cost(r, trained - started)
+        noted = r.notes.keys(None if self._stragglers is None else self._stragglers[r.cohort.cpu().numpy()])
         stages = repeatable(r, stages)
 
         absent = self._scores.absent_l2(self.state, r, stages) if last and self.with_final else None
@@ -185,11 +187,11 @@ class Simulation:
             self._ending = Ending(full, g.params.detach().cpu().clone() if g is not None and shared else None)
         self._wait()
         cost["cost/eval_seconds"] = time.perf_counter() - trained
-        return self._record(t + 1, scores, cost)
+        return self._record(t + 1, scores, noted | cost)
 
-    def _record(self, round_: int, scores: Mapping[str, Scores], cost: Mapping[str, float]) -> Record:
+    def _record(self, round_: int, scores: Mapping[str, Scores], more: Mapping[str, float]) -> Record:
         scored = keys(scores, self.evaluation.split, self.evaluation.eps)
-        return Record(round_, {**scored, **cost}, time.time_ns() // 1_000_000)
+        return Record(round_, {**scored, **more}, time.time_ns() // 1_000_000)
 
     def _keep(self, record: Record) -> None:
         self.records.append(record)
@@ -251,8 +253,7 @@ class Simulation:
 
     def _chances(self) -> dict[str, list[Any]]:
         """Columns of the client table where not all clients are alike: probability in a draw, who is a straggler."""
-        late = cohort.stragglers(self.participation, self.task.n_clients, self.task.seed)
-        found = {"probability": self._probabilities, "straggler": late}
+        found = {"probability": self._probabilities, "straggler": self._stragglers}
         return {name: values.tolist() for name, values in found.items() if values is not None}
 
     def _again(self) -> None:

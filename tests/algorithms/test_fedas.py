@@ -173,6 +173,38 @@ def test_alignment_to_the_others():
     assert unknown, "every class is somebody else's, too"
 
 
+def test_what_is_noted():
+    """α' and α as they went into the average; nothing of α where it is not asked for."""
+    _, first = after_one(FedAS())
+    models = [(w[:2], w[2:]) for w in first["L2"].numpy()]
+    alpha = [trace(model, SAMPLES[k]) for k, model in enumerate(models)]
+    assert first["note/trace"].tolist() == pytest.approx(alpha)
+    assert first["note/weight"].tolist() == pytest.approx([a / sum(alpha) for a in alpha])
+    _, plain = after_one(FedAS(synchronize=False))
+    assert plain["note/weight"].tolist() == [0.5, 0.5] and "note/trace" not in plain
+
+
+def test_the_probe_puts_back_what_matters_most():
+    """Full batches: a parameter's Fisher information is its squared gradient; a third of 27 parameters is 9."""
+    play = Play(ragged_task(), FedAS(substitute=1 / 3), training(local_epochs=6, lr=2.0))
+    first = play.round()
+    net, feed, columns = play.task.net, play.trainer.feed, set()
+    for k, w in enumerate(first["L2"]):
+        x, y = feed.x[feed.index[k]], feed.y[feed.index[k]]
+        leaf = w.clone().requires_grad_()
+        (g,) = torch.autograd.grad(torch.nn.functional.cross_entropy(net(leaf, x), y), leaf)
+        top = g.square().topk(9).indices
+        columns.add(tuple(sorted(top.tolist())))
+        back = w.clone()
+        back[top] = play.task.initial[top]
+        assert first["note/top"][k] == (net(back, x).argmax(dim=1) == y).double().mean()
+        assert first["note/whole"][k] == (net(w, x).argmax(dim=1) == y).double().mean()
+    assert len(columns) == 5, "every client has parameters of its own that matter"
+    assert first["note/top"].mean() < first["note/whole"].mean()
+    unseen = Play(ragged_task(), FedAS(), training(local_epochs=6, lr=2.0)).round()
+    assert torch.equal(first["L2"], unseen["L2"]) and torch.equal(first["G"], unseen["G"])
+
+
 def test_alignment_never_touches_another_client():
     """Who else is there makes no difference, and Θ is as it was: no body that clients change in turn."""
     how = training(batch_size=3, rounds=2, local_epochs=2, lr=0.2)
@@ -311,7 +343,7 @@ class TestContract(AlgorithmContract):
 
 
 class TestContractWithChannels(AlgorithmContract):
-    algorithm = FedAS(split="channels", align="global", fisher="batch", channels=Channels(share=1.0))
+    algorithm = FedAS(split="channels", align="global", fisher="batch", channels=Channels(share=1.0), substitute=0.3)
     pairs: ClassVar = {
         "align_weight": TestContract.pairs["align_weight"],
         "channels": TestContract.pairs["channels"],

@@ -48,6 +48,7 @@ def test_a_gamma_for_every_client_and_round():
     """
     _, (_, last) = quadratic_play(FLIU(), [0] * 4, SIZES.tolist(), start=8, cohorts=[[0, 2, 3], [1, 3]])
     assert last["L1"][:, 0].tolist() == pytest.approx([4, 3.25, 4, 2.5])
+    assert last["note/gamma"].tolist() == [0.25, 0.5]
 
 
 def test_the_round_reaches_the_schedule():

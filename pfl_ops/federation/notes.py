@@ -1,0 +1,54 @@
+"""What a method notes of its clients in a round: numbers for curves, which nobody reads back."""
+
+import re
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pfl_ops import metrics
+from pfl_ops.errors import PflOpsError
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Notes:
+    """The notes of one round.
+
+    A note is a copy and a round ends with it: a method that notes computes what it would have computed without.
+
+    Args:
+        clients: C, of the round's cohort.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._values: dict[str, Tensor] = {}
+
+    def add(self, name: str, values: Tensor) -> None:
+        """Take a copy of one value a client.
+
+        Raises:
+            PflOpsError: the name can't be part of a tracked key or was noted already, or the values are not [C].
+        """
+        if not NAME.fullmatch(name):
+            raise PflOpsError(f"a note's name is small letters, digits and underscores, got '{name}'")
+        if name in self._values:
+            raise PflOpsError(f"'{name}' was noted already in this round")
+        if values.shape != (self._clients,):
+            raise PflOpsError(f"a note has one value a client, [{self._clients}]; '{name}' is {list(values.shape)}")
+        self._values[name] = values.detach().clone()
+
+    def values(self) -> dict[str, Tensor]:
+        """Name -> copy of its values, [C]."""
+        return {name: value.clone() for name, value in self._values.items()}
+
+    def keys(self, stragglers: np.ndarray | None = None) -> dict[str, float]:
+        """Their tracked keys; `stragglers`: who of the cohort is one, bool [C]."""
+        found: dict[str, float] = {}
+        for name, value in self._values.items():
+            found |= metrics.noted(name, value.to("cpu", torch.float64).numpy(), stragglers)
+        return found
+
+
+__all__ = ["Notes"]
