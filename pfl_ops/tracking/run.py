@@ -57,6 +57,11 @@ class Run:
         return str(self.spool.header["name"])
 
     @property
+    def experiment(self) -> str:
+        """The name of its MLflow experiment."""
+        return str(self.spool.header["experiment"])
+
+    @property
     def finished(self) -> bool:
         """Whether it takes no more records."""
         return self.spool.closed

@@ -28,16 +28,17 @@ class Event:
 
     Attributes:
         kind: packing (how many trials run at once is tried, is found); begin (the study, or its resumption); start,
-            report, end (of a trial); test, final (a test run starts, is over).
+            report, end (of a trial); test, final (a test run starts, is over); study (of a benchmark, is over).
         study: its name. wanted, done, running: numbers of trials.
         trial: the reader's number of the trial, or of the test run.
         round, rounds: finished, and of a whole trial. values: of the objective, by metric.
         state: complete, pruned or failed. error: why it failed. params: the trial's point.
         best: (trial, values) of the best so far; None: none yet, or several objectives.
-        text: what a packing is, in one line.
+        text: what a packing is, or how a study ended, in one line.
+        method, place: of a benchmark's study, "fliu" and "2 of 4"; "": it is no part of one.
     """
 
-    kind: Literal["packing", "begin", "start", "report", "end", "test", "final"]
+    kind: Literal["packing", "begin", "start", "report", "end", "test", "final", "study"]
     study: str
     wanted: int
     done: int = 0
@@ -51,6 +52,8 @@ class Event:
     params: Point = field(default_factory=dict)
     best: tuple[int, dict[str, float]] | None = None
     text: str = ""
+    method: str = ""
+    place: str = ""
 
 
 OnEvent: TypeAlias = Callable[[Event], None]

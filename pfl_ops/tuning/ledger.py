@@ -56,6 +56,12 @@ def _made(name: str) -> Path:
     return file
 
 
+def recorded(store: BaseStorage) -> dict[str, dict[str, Any]]:
+    """What every study recorded about itself when it was new, by name, in the order in which they were begun."""
+    summaries = optuna.study.get_all_study_summaries(store, include_best_trial=False)
+    return {s.study_name: dict(s.user_attrs.get(SETTINGS, {})) for s in summaries}
+
+
 @contextlib.contextmanager
 def lock(folder: Path, name: str) -> Iterator[None]:
     """Held while a study runs, so that nobody resumes a live one; a process that dies lets go of it.

@@ -60,7 +60,7 @@ def run_final(experiment: Experiment, name: str, session: "Session") -> "Result"
 
 @dataclass
 class Session:
-    """See `study.tune` for what its attributes mean; `folder`-less ones are absolute."""
+    """See `study.tune` for what its attributes mean; `folder`-less ones are absolute. prefix: of its runs' names."""
 
     settings: Settings
     ledger: Ledger
@@ -74,6 +74,7 @@ class Session:
     final: Final = run_final
     asked: Asked = field(default_factory=Asked)
     finals: "list[Result]" = field(default_factory=list)
+    prefix: str = ""
 
     # -- trials ------------------------------------------------------------------------------------------------------
 
@@ -138,8 +139,8 @@ class Session:
         experiment = self.experiment_at(point)
         digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
         return self.store.run(
-            self.ledger.name,
-            f"trial-{number:03d}",
+            self.parent.experiment,
+            f"{self.prefix}trial-{number:03d}",
             identity=f"{digest}:trial-{number:03d}",  # two trials of a study may have the same configuration
             parent=self.parent,
             params=experiment.flat,
@@ -257,7 +258,7 @@ class Session:
         for i in range(repetitions):
             experiment = chosen.repetition(i)
             self._tell("test", trial=i)
-            self.finals.append(self.final(experiment, f"final-seed{experiment.seed}", self))
+            self.finals.append(self.final(experiment, f"{self.prefix}final-seed{experiment.seed}", self))
             self._tell("final", trial=i)
         return len(self.ledger.openings())
 

@@ -43,6 +43,8 @@ class Show:
             self.live = None
 
     def __call__(self, event: Event) -> None:
+        if self.last and event.study != self.last.study:
+            self.best, self.running, self.ended = "", {}, {}
         self.last = event
         if event.best:
             self.best = f", best {_values(event.best[1])} (trial {event.best[0]:03d})"
@@ -51,16 +53,20 @@ class Show:
         elif event.trial is not None and event.kind == "end":
             self.running.pop(event.trial, None)
             self.ended[event.trial] = event
-        lasting = event.kind == "packing"  # stays above the live table, too
+        lasting = event.kind in ("packing", "study")  # stays above the live table, too
         if (lasting or not self.live) and (line := self.line(event)):
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def line(self, event: Event) -> str:
         """The event as one line; "" for those that say too little for one."""
-        trial = f"trial {event.trial:03d}" if event.trial is not None else ""
+        trial = f"{_of(event)}trial {event.trial:03d}" if event.trial is not None else ""
         match event.kind:
             case "packing":
                 return event.text
+            case "study":
+                return f"{event.method} ({event.place}): {event.text}"
+            case "begin" if event.method:
+                return f"method {event.place}, {event.method}: {event.done} of {event.wanted} trials done"
             case "begin":
                 return f"study {event.study}: {event.done} of {event.wanted} trials done"
             case "start":
@@ -69,7 +75,9 @@ class Show:
                 result = event.error or f"{_values(event.values)} after round {event.round}"
                 return f"{trial} {event.state}: {result} ({self._count(event)})"
             case "test" | "final":
-                return f"test run {(event.trial or 0) + 1} {'starts' if event.kind == 'test' else 'is over'}"
+                return (
+                    f"{_of(event)}test run {(event.trial or 0) + 1} {'starts' if event.kind == 'test' else 'is over'}"
+                )
         return ""
 
     def _count(self, event: Event) -> str:
@@ -80,7 +88,8 @@ class Show:
             return Text("starting Ray ...")
         minutes, seconds = divmod(int(time.monotonic() - self.begun), 60)
         now = self.line(self.last) if self.last.kind in ("test", "final") else self._count(self.last)
-        head = Text(f"{self.last.study}  {minutes}:{seconds:02d}  {now}", no_wrap=True, overflow="ellipsis")
+        title = f"method {self.last.place}  {self.last.method}" if self.last.method else self.last.study
+        head = Text(f"{title}  {minutes}:{seconds:02d}  {now}", no_wrap=True, overflow="ellipsis")
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         for title in ("trial", "state", "round", "value"):
             table.add_column(title, no_wrap=True)
@@ -91,6 +100,10 @@ class Show:
             cells = (f"{e.trial:03d}", e.state or "running", f"{e.round}/{e.rounds}", _numbers(e.values))
             table.add_row(*cells, Text(e.error or _point(e.params)))  # Text: square brackets are no markup here
         return Group(head, table)
+
+
+def _of(event: Event) -> str:
+    return f"{event.method} " if event.method else ""
 
 
 def _numbers(values: dict[str, float]) -> str:

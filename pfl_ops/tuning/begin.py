@@ -1,0 +1,157 @@
+"""A study before it begins: what it runs with, and every mistake that can be seen before the first trial."""
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from optuna.storages import BaseStorage
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.settings import Execution
+from pfl_ops.registry import plugins
+from pfl_ops.tracking import Home
+from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.asked import Amount, Asked
+from pfl_ops.tuning.driver import OnEvent
+from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.resources import check_gpus
+from pfl_ops.tuning.session import Final
+from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.trial import Records
+
+BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
+
+
+@dataclass(frozen=True)
+class Means:
+    """What studies run with, whatever they tune; `study.tune` says what each of these is.
+
+    Attributes:
+        home: the work folder. studies: where they lie, opened; storage: as it was asked for. data_dir: absolute.
+    """
+
+    home: Home
+    studies: BaseStorage
+    storage: str | None
+    data_dir: str | None
+    asked: Asked
+    execution: Execution
+    address: str | None
+    on_event: OnEvent | None
+    records: Records
+    final: Final
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        home: str | Path | None,
+        storage: str | None,
+        data_dir: str | None,
+        cpus_per_trial: Amount,
+        gpus_per_trial: Amount,
+        concurrency: int | None,
+        execution: Execution | None,
+        address: str | None,
+        on_event: OnEvent | None,
+        records: Records,
+        final: Final,
+    ) -> "Means":
+        """Checked; a database for studies is made if there is none."""
+        place = Home.open(home)
+        data_dir = _absolute(data_dir or (None if address else os.environ.get("PFL_OPS_DATA")))
+        asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
+        check_gpus(asked.gpus, address)
+        studies = stored(storage, place)
+        how = execution or Execution()
+        return cls(place, studies, storage, data_dir, asked, how, address, on_event, records, final)
+
+    def repeated(self, finals: int) -> str:
+        """The flags that a command line needs to find a study again, and to test its choice as often."""
+        where = f" --storage {ledgers.hide(self.storage)}" if self.storage else ""
+        own = "".join(f" --plugin {path}" for path in plugins().values())
+        return where + own + (f" --repetitions {finals}" if finals != 1 else "")
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A study before it begins.
+
+    Attributes:
+        experiment: as the user described it. settings: as trials have it.
+        name: the study's. finals: test runs of the chosen configuration.
+        benchmark: the one that the study is part of; "": none.
+    """
+
+    experiment: Experiment
+    settings: Settings
+    name: str
+    finals: int
+    benchmark: str = ""
+
+    @property
+    def method(self) -> str:
+        return self.experiment.algorithm.name
+
+    def wanting(self, ledger: Ledger, trials: int | None) -> "Beginning":
+        """With the number of trials that is wanted now, which the study remembers; none: as it did before."""
+        settings = self.settings.wanting(ledger.settings["trials"] if trials is None else trials)
+        ledger.remember(trials=settings.trials)
+        return replace(self, settings=settings)
+
+    def begin(self, means: Means, resume: bool) -> Ledger:
+        """The study on disk: a new one with its first points queued, or one that may be gone on with.
+
+        Raises:
+            PflOpsError: it exists, and was begun with other settings, for another benchmark, or `resume` was not said.
+        """
+        digest = self.settings.digest(means.data_dir)
+        record = {**self.settings.as_dict(), "digest": digest, BENCHMARK: self.benchmark}
+        ledger = Ledger(self.name, means.studies, None if resume else self.settings.objective, record)
+        if ledger.new:
+            ledger.enqueue(self.settings.space.first)
+            return ledger
+        if (theirs := ledger.settings.get(BENCHMARK, "")) != self.benchmark:
+            raise PflOpsError(
+                f"study '{self.name}' is part of benchmark '{theirs}'; go on with that one: --name {theirs} --resume"
+                if theirs
+                else f"study '{self.name}' exists and is no part of a benchmark; choose another --name"
+            )
+        if ledger.settings["digest"] != digest:
+            differs = self.settings.difference(Settings.from_dict(ledger.settings))
+            raise PflOpsError(
+                f"study '{self.name}' was begun with other settings (now {differs}); choose another --name"
+            )
+        done, wanted = ledger.done(), self.settings.trials
+        if done < wanted and ledger.begun() and not resume:
+            raise PflOpsError(
+                f"study '{self.name}' exists, {done} of {wanted} trials have a result; go on with --resume, "
+                "or choose another --name"
+            )
+        return ledger
+
+
+def check(trials: int | None, finals: int, name: str | None) -> None:
+    """Refuse numbers and a name that can't be.
+
+    Raises:
+        PflOpsError: fewer than one trial, fewer than no test runs, or a name that is no file's.
+    """
+    if finals < 0 or (trials is not None and trials < 1):
+        raise PflOpsError(f"trials must be >= 1 and final repetitions >= 0, got {trials} and {finals}")
+    if name is not None and not re.fullmatch(r"[\w.-]+", name):
+        raise PflOpsError(f"a study's name is made of letters, digits, '.', '_' and '-', got '{name}'")
+
+
+def stored(storage: str | None, place: Home) -> BaseStorage:
+    """Where studies lie: at an address (`ledger.storage`), else studies.db in the work folder."""
+    return ledgers.storage(storage or f"sqlite:///{place.studies}")
+
+
+def _absolute(folders: str | None) -> str | None:
+    """The data folders as other processes find them."""
+    if not folders:
+        return None
+    return os.pathsep.join(str(Path(folder).expanduser().absolute()) for folder in folders.split(os.pathsep) if folder)
