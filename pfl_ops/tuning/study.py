@@ -1,27 +1,26 @@
 """`tune`: a study from its settings to its tested best configuration."""
 
-import os
-import re
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from optuna.storages import BaseStorage
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.registry import load_plugin, plugins
+from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Point, Space
 from pfl_ops.tracking import Home, Run, Store, provenance
+from pfl_ops.tuning import board
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.asked import Amount, Asked
+from pfl_ops.tuning.asked import Amount
+from pfl_ops.tuning.begin import Beginning, Means, check, stored
 from pfl_ops.tuning.driver import OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.resources import check_gpus
 from pfl_ops.tuning.session import Final, Session, StudyInterrupted, run_final
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.trial import Records, simulate
@@ -119,98 +118,102 @@ def tune(
     """
     for file in plugins:
         load_plugin(Path(file))
-    if final_repetitions < 0 or (trials is not None and trials < 1):
-        raise PflOpsError(f"trials must be >= 1 and final repetitions >= 0, got {trials} and {final_repetitions}")
-    if name is not None and not re.fullmatch(r"[\w.-]+", name):
-        raise PflOpsError(f"a study's name is made of letters, digits, '.', '_' and '-', got '{name}'")
-    place = Home.open(home)
-    data_dir = _absolute(data_dir or (None if address else os.environ.get("PFL_OPS_DATA")))
-    asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
-    check_gpus(asked.gpus, address)
-    store = _storage(storage, place)
+    check(trials, final_repetitions, name)
+    means = Means.of(
+        home=home,
+        storage=storage,
+        data_dir=data_dir,
+        cpus_per_trial=cpus_per_trial,
+        gpus_per_trial=gpus_per_trial,
+        concurrency=concurrency,
+        execution=execution,
+        address=address,
+        on_event=on_event,
+        records=records,
+        final=final,
+    )
     if experiment is not None:
         settings = Settings.of(experiment, space, trials, metric, mode, scheduler, hold)
     elif name and resume:
-        settings = Settings.from_dict(Ledger(name, store).settings)
+        settings = Settings.from_dict(Ledger(name, means.studies).settings)
         experiment = settings.experiment
     else:
         raise PflOpsError("give an experiment, or the name of a study and resume")
-    digest = settings.digest(data_dir)
-    name = name or f"{experiment.label}-{digest[:8]}"
+    name = name or f"{experiment.label}-{settings.digest(means.data_dir)[:8]}"
+    plan = Beginning(experiment, settings, name, final_repetitions)
 
-    with ledgers.lock(place.root, name):
-        ledger = _open(name, store, settings, digest, resume)
-        settings = settings.wanting(ledger.settings["trials"] if trials is None else trials)
-        ledger.remember(trials=settings.trials)
-        missing = settings.trials - ledger.done()
-        with Store.open(home, tracking_uri) as tracking, _parent(tracking, name, settings, digest, data_dir) as parent:
-            session = Session(
-                settings,
-                ledger,
-                tracking,
-                parent,
-                data_dir,
-                execution or Execution(),
-                address,
-                on_event,
-                records,
-                final,
-                asked,
-            )
+    with ledgers.lock(means.home.root, name):
+        ledger = plan.begin(means, resume)
+        plan = plan.wanting(ledger, trials)
+        with Store.open(home, tracking_uri) as tracking:
             try:
-                if missing > 0:
-                    session.run_trials(missing)
-                return _result(session, experiment, final_repetitions)
-            except (KeyboardInterrupt, StudyInterrupted):
-                parent.finish("KILLED", patience=5)
-                raise StudyInterrupted(_go_on(ledger, settings, experiment, storage)) from None
+                return conduct(plan, ledger, means, tracking)
+            except StudyInterrupted:
+                done = f"stopped with {ledger.done()} of {plan.settings.trials} trials done; go on with: "
+                command = f"pfl-ops tune {plan.method} --name {name}{means.repeated(final_repetitions)} --resume"
+                raise StudyInterrupted(done + command) from None
+
+
+def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, below: Run | None = None) -> Study:
+    """One sitting: the trials that are missing, the choice, its test; tracked as a run of its own.
+
+    Args:
+        below: the run that the study's belongs to, in whose MLflow experiment all of it is tracked; none: the study has
+            an experiment of its own.
+    Raises:
+        StudyInterrupted: Ctrl-C. PflOpsError: no trial has a result.
+    """
+    settings = plan.settings
+    missing = settings.trials - ledger.done()
+    with _parent(tracking, plan, ledger, means, below) as parent:
+        session = Session(
+            settings,
+            ledger,
+            tracking,
+            parent,
+            means.data_dir,
+            means.execution,
+            means.address,
+            means.on_event,
+            means.records,
+            means.final,
+            means.asked,
+            prefix=f"{plan.method} " if below else "",
+        )
+        try:
+            if missing > 0:
+                session.run_trials(missing)
+            study = _result(session, plan.experiment, plan.finals)
+            if below:
+                parent.log(board.points(board.Entry(plan, ledger, study)))
+            return study
+        except (KeyboardInterrupt, StudyInterrupted):
+            parent.finish("KILLED", patience=5)
+            raise StudyInterrupted from None
+        except Exception as error:
+            with suppress(OSError):  # what ended the study may end this too: a full disk
+                parent.tags({"pfl_ops.error": " ".join(str(error).split())[:500]})
+            raise
 
 
 def recorded(name: str, *, home: str | Path | None = None, storage: str | None = None) -> Settings:
     """The settings of a study that exists: what `tune --name NAME --resume` goes on with."""
-    return Settings.from_dict(Ledger(name, _storage(storage, Home.open(home))).settings)
+    return Settings.from_dict(Ledger(name, stored(storage, Home.open(home))).settings)
 
 
-def _storage(address: str | None, place: Home) -> BaseStorage:
-    return ledgers.storage(address or f"sqlite:///{place.studies}")
-
-
-def _absolute(folders: str | None) -> str | None:
-    """The data folders as other processes find them."""
-    if not folders:
-        return None
-    return os.pathsep.join(str(Path(folder).expanduser().absolute()) for folder in folders.split(os.pathsep) if folder)
-
-
-def _open(name: str, store: BaseStorage, settings: Settings, digest: str, resume: bool) -> Ledger:
-    """The study: a new one with its first points queued, or one that may be gone on with."""
-    ledger = Ledger(name, store, None if resume else settings.objective, {**settings.as_dict(), "digest": digest})
-    if ledger.new:
-        ledger.enqueue(settings.space.first)
-        return ledger
-    if ledger.settings["digest"] != digest:
-        differs = settings.difference(Settings.from_dict(ledger.settings))
-        raise PflOpsError(f"study '{name}' was begun with other settings (now {differs}); choose another --name")
-    done, wanted = ledger.done(), settings.trials
-    if done < wanted and ledger.begun() and not resume:
-        raise PflOpsError(
-            f"study '{name}' exists, {done} of {wanted} trials have a result; go on with --resume, "
-            "or choose another --name"
-        )
-    return ledger
-
-
-def _parent(store: Store, name: str, settings: Settings, digest: str, data_dir: str | None) -> Run:
+def _parent(store: Store, plan: Beginning, ledger: Ledger, means: Means, below: Run | None) -> Run:
     """The study's own run."""
-    experiment = settings.experiment
+    experiment, digest = plan.settings.experiment, ledger.settings["digest"]
+    tags = {"pfl_ops.study": plan.name} | ({"pfl_ops.benchmark": plan.benchmark} if below else {})
     run = store.run(
-        name,
-        "study",
-        identity=f"study:{digest}:{name}",
-        params={**experiment.flat, "tuning.metric": ", ".join(settings.objective.metrics)},
-        tags=provenance(group=experiment.digest(data_dir, seed=False)) | {"pfl_ops.study": name},
+        below.experiment if below else plan.name,
+        plan.method if below else "study",
+        identity=f"study:{digest}:{plan.name}",
+        params={**experiment.flat, "tuning.metric": ", ".join(plan.settings.objective.metrics)},
+        tags=provenance(group=experiment.digest(means.data_dir, seed=False)) | tags,
+        parent=below,
     )
-    run.yaml(settings.as_dict(), "study.yaml")
+    run.yaml(plan.settings.as_dict(), "study.yaml")
     return run
 
 
@@ -266,10 +269,3 @@ def _draw(parent: Run, table: pd.DataFrame, goal: Objective, chosen: int | None)
         first, second = goal.metrics
         front = figures.pareto(table[[first, second]].to_numpy(float), list(map(str, trials)), (first, second), row)
         parent.figure(front, "pareto")
-
-
-def _go_on(ledger: Ledger, settings: Settings, experiment: Experiment, storage: str | None) -> str:
-    where = f" --storage {ledgers.hide(storage)}" if storage else ""
-    own = "".join(f" --plugin {path}" for path in plugins().values())
-    command = f"pfl-ops tune {experiment.algorithm.name} --name {ledger.name}{where}{own} --resume"
-    return f"stopped with {ledger.done()} of {settings.trials} trials done; go on with: {command}"

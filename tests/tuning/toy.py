@@ -1,8 +1,19 @@
-"""A plug-in method whose hyper-parameters say how its fake trials go."""
+"""Plug-in methods whose hyper-parameters say how their fake trials go."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pfl_ops.algorithms.base import Algorithm, Field, Round, Stages, State, Task, Update, register
+from pfl_ops.algorithms.base import (
+    Algorithm,
+    Field,
+    Models,
+    Round,
+    StageName,
+    Stages,
+    State,
+    Task,
+    Update,
+    register,
+)
 
 
 @register("toy")
@@ -20,3 +31,20 @@ class Toy(Algorithm):
 
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
         return {}, {}
+
+    def personal(self, s: State, r: Round) -> Models | None:
+        return Models(s["central"])
+
+
+@register("rival")
+class Rival(Toy):
+    """Another one, with a setting that toy lacks."""
+
+    edge: float = Field(0.0, ge=0, le=1)
+
+
+@register("late")
+class Late(Toy):
+    """One whose clients fine-tune a copy."""
+
+    own_stage: ClassVar[StageName] = "L2"

@@ -39,7 +39,7 @@ def records(point: Point, context: Context) -> Iterator[Reported]:
         score = toy.x * t / context.rounds
         metrics = {"train/loss": 1 - score, "node": 0.0, "pid": float(os.getpid())}
         if t % context.full_every == 0 and toy.behaviour != "silent":
-            metrics["val/L1/acc"] = float("nan") if toy.behaviour == "nan" and t else score
+            metrics[f"val/{toy.own_stage}/acc"] = float("nan") if toy.behaviour == "nan" and t else score
             metrics["val/G/global/mean"] = 1 - toy.x
         record = Reported(t, metrics, 1_700_000_000_000 + t)
         done.append({"round": t, "metrics": metrics, "time": record.time})

@@ -1,0 +1,361 @@
+"""`benchmark`: several methods under one budget, and one leaderboard.
+
+Every method gets the same number of trials, of rounds, and the same seeds: the same partition, validation share and
+first network in its trials, and in each test run the same as all others with that seed. Its configuration is chosen on
+validation data by one rule, the score of the last round; then it is tested with n seeds, once.
+
+The rule without a metric: Acc(L) + Acc(G) of the models that a method's clients would use, which is L1 for most, L2 for
+those whose clients fine-tune a copy that they don't keep, G where there are no clients (`Algorithm.own_stage`). One
+stage for all would score FedAvg with fine-tuning before it fine-tunes. The leaderboard says where each was scored, and
+a metric such as val/L1/acc puts all on one stage.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from pfl_ops.algorithms.base import Algorithm
+from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.settings import Execution
+from pfl_ops.registry import load_plugin
+from pfl_ops.spaces import Space
+from pfl_ops.tracking import Home, Run, Store, provenance
+from pfl_ops.tuning import board
+from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.asked import Amount
+from pfl_ops.tuning.begin import BENCHMARK, Beginning, Means, check, stored
+from pfl_ops.tuning.board import Entry
+from pfl_ops.tuning.driver import Event, OnEvent
+from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.resources import cluster
+from pfl_ops.tuning.session import Final, StudyInterrupted, run_final
+from pfl_ops.tuning.settings import TRIALS, Settings
+from pfl_ops.tuning.study import Study, conduct
+from pfl_ops.tuning.trial import Records, Reported, simulate
+
+COMMON = ("data.", "partition.", "model.", "participation.", "evaluation.", "seed", "training.rounds")
+"""Beginnings of the paths in which methods must agree to be compared."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """How a benchmark ended.
+
+    Attributes:
+        name: of the MLflow experiment that holds all of it. run_id: of its run.
+        studies: of each method that has a result. failures: why the others have none.
+        table: the leaderboard, see `board.leaderboard`. traces: one row a trial. tests: one row a test run.
+        notes: what has to be said with the table.
+    """
+
+    name: str
+    run_id: str | None
+    studies: dict[str, Study]
+    failures: dict[str, str]
+    table: pd.DataFrame
+    traces: pd.DataFrame
+    tests: pd.DataFrame
+    notes: tuple[str, ...]
+
+
+Report = Callable[[Benchmark], Path | None]
+"""Writes a report somewhere and says into which folder: what lies there is kept with the benchmark's run."""
+
+
+def benchmark(
+    experiments: Sequence[Experiment] | None = None,
+    *,
+    space: Space | str | Path | None = None,
+    trials: int | None = None,
+    metric: str | None = None,
+    mode: str | None = None,
+    scheduler: str | None = None,
+    cpus_per_trial: Amount = None,
+    gpus_per_trial: Amount = None,
+    concurrency: int | None = None,
+    storage: str | None = None,
+    name: str | None = None,
+    resume: bool = False,
+    address: str | None = None,
+    home: str | Path | None = None,
+    tracking_uri: str | None = None,
+    data_dir: str | None = None,
+    execution: Execution | None = None,
+    final_repetitions: int = 1,
+    hold: Collection[str] = (),
+    plugins: Iterable[Path | str] = (),
+    on_event: OnEvent | None = None,
+    report: Report | None = None,
+    records: Records = simulate,
+    final: Final = run_final,
+) -> Benchmark:
+    """Tune several methods under one budget, test each one's choice, and rank them.
+
+    Each method has a study, <name>.<method>; see `study.tune` for what it does and for the arguments not named here.
+    A benchmark that was stopped goes on: finished studies are read. A method whose study fails is in the leaderboard
+    with its reason. More methods may be added to a named benchmark later.
+
+    Args:
+        experiments: one a method, alike in data, partition, network, participation, evaluation, seed and rounds; none:
+            those of the benchmark `name`, which is resumed.
+        space: for all; a folder has a file for each method.
+        trials: of each method.
+        metric: one validation score for all; none: see above.
+        name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
+        final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ...
+        report: called with the result, while its run is open.
+    Raises:
+        PflOpsError: settings that can't work, for any of the methods, before the first trial of the first; or no method
+            has a result.
+        StudyInterrupted: Ctrl-C; the message says how to go on.
+    """
+    for file in plugins:
+        load_plugin(Path(file))
+    check(trials, final_repetitions, name)
+    means = Means.of(
+        home=home,
+        storage=storage,
+        data_dir=data_dir,
+        cpus_per_trial=cpus_per_trial,
+        gpus_per_trial=gpus_per_trial,
+        concurrency=concurrency,
+        execution=execution,
+        address=address,
+        on_event=on_event,
+        records=records,
+        final=final,
+    )
+    old = _members(ledgers.recorded(means.studies), name) if name else {}
+    if experiments is not None:
+        settings = settings_of(experiments, space, trials, metric, mode, scheduler, hold)
+    elif name and resume and old:
+        settings = old
+        experiments = [each.experiment for each in old.values()]
+    else:
+        raise PflOpsError("give an experiment for each method, or the name of a benchmark and resume")
+    check_fair({**old, **settings})
+    for each in settings.values():
+        _check_builds(each, means)
+    name = name or _name(list(settings.values()), means.data_dir)
+    there = old or _members(ledgers.recorded(means.studies), name)
+    trials = trials or max([each.trials for each in there.values()], default=TRIALS)
+    plans = [
+        Beginning(
+            one, settings[one.algorithm.name].wanting(trials), f"{name}.{one.algorithm.name}", final_repetitions, name
+        )
+        for one in experiments
+    ]
+
+    with ledgers.lock(means.home.root, name):
+        begun = _begin(plans, means, name, resume)
+        with Store.open(home, tracking_uri) as tracking, _run(tracking, name, plans, means) as run:
+            try:
+                missing = any(ledger.done() < plan.settings.trials for plan, ledger in begun)
+                with cluster(address) if missing else nullcontext():  # one Ray for all of them
+                    entries = [
+                        _sit(i, plan, ledger, len(begun), means, tracking, run)
+                        for i, (plan, ledger) in enumerate(begun)
+                    ]
+                return _finish(name, entries, run, report)
+            except (KeyboardInterrupt, StudyInterrupted):
+                run.finish("KILLED", patience=5)
+                raise StudyInterrupted(_go_on(begun, name, means)) from None
+
+
+def members(name: str, *, home: str | Path | None = None, storage: str | None = None) -> dict[str, Settings]:
+    """The settings of each method of a benchmark that exists, by method, in the order in which they were begun."""
+    return _members(ledgers.recorded(stored(storage, Home.open(home))), name)
+
+
+def settings_of(
+    experiments: Sequence[Experiment],
+    space: Space | str | Path | None = None,
+    trials: int | None = None,
+    metric: str | Sequence[str] | None = None,
+    mode: str | None = None,
+    scheduler: str | None = None,
+    hold: Collection[str] = (),
+) -> dict[str, Settings]:
+    """The settings of each method's study; the mistakes of all methods are told together.
+
+    Raises:
+        PflOpsError: as above.
+    """
+    methods = [one.algorithm.name for one in experiments]
+    if not methods or len(set(methods)) < len(methods):
+        raise PflOpsError(f"a benchmark compares different methods, got {', '.join(methods) or 'none'}")
+    if metric is not None and not isinstance(metric, str):
+        given = list(metric)
+        if len(given) > 1:
+            raise PflOpsError(f"a benchmark ranks methods by one metric, got {', '.join(given)}; tune one for a front")
+        metric = given[0] if given else None
+    if metric is not None and not metric.startswith("val/"):
+        raise PflOpsError(f"a benchmark ranks methods by a validation score, such as val/L1/acc, got '{metric}'")
+    found: dict[str, Settings] = {}
+    wrong: dict[str, str] = {}
+    for one, method in zip(experiments, methods, strict=True):
+        try:
+            made = Settings.of(one, space, trials, metric, mode, scheduler, hold)
+            if made.objective.stages == ("L1",) and type(one.algorithm).personal is Algorithm.personal:
+                raise PflOpsError(f"{made.objective.metrics[0]}: {method} leaves no model with clients")
+            found[method] = made
+        except PflOpsError as error:
+            wrong[method] = str(error)
+    if wrong:
+        raise together(wrong)
+    return found
+
+
+def together(wrong: Mapping[str, str]) -> PflOpsError:
+    """The mistakes of several methods as one error: a line each, or one line where they are the same."""
+    if len(set(wrong.values())) == 1 and len(wrong) > 1:
+        return PflOpsError(f"{', '.join(wrong)}: {next(iter(wrong.values()))}")
+    return PflOpsError("\n".join(f"{method}: {message}" for method, message in wrong.items()))
+
+
+def check_fair(settings: Mapping[str, Settings]) -> None:
+    """Refuse methods that would not be compared on the same terms.
+
+    Raises:
+        PflOpsError: the first setting in which two of them differ.
+    """
+    (first, mine), *others = ((method, each.experiment.flat) for method, each in settings.items())
+    for method, theirs in others:
+        for path in [*mine, *theirs]:
+            if path.startswith(COMMON) and mine.get(path) != theirs.get(path):
+                raise PflOpsError(
+                    f"methods are compared on the same {path}: {first} has {mine.get(path)}, "
+                    f"{method} {theirs.get(path)}"
+                )
+
+
+def _check_builds(settings: Settings, means: Means) -> None:
+    """Refuse what a trial's first step would: data that are missing, an impossible partition or network."""
+    here = means.execution.model_copy(update={"device": "cpu", "workers": 1, "threads": 1})
+    here = here.model_copy(update={"way": "loop" if here.way == "auto" else here.way, "chunk": here.chunk or 1})
+    try:
+        with closing(settings.experiment.build(data_dir=means.data_dir, execution=here)):
+            pass
+    except PflOpsError as error:
+        raise PflOpsError(f"{settings.experiment.algorithm.name}: {error}") from error
+
+
+def _name(settings: Sequence[Settings], data_dir: str | None) -> str:
+    """benchmark-<dataset>-<partition>-<hash of all studies, in whatever order>."""
+    digests = sorted(each.digest(data_dir) for each in settings)
+    label = settings[0].experiment.label.removeprefix(settings[0].experiment.algorithm.name)
+    return f"benchmark{label}-{hashlib.sha256(''.join(digests).encode()).hexdigest()[:8]}"
+
+
+def _members(known: Mapping[str, Mapping[str, object]], name: str) -> dict[str, Settings]:
+    found = [Settings.from_dict(record) for record in known.values() if record.get(BENCHMARK) == name]
+    return {each.experiment.algorithm.name: each for each in found}
+
+
+def _begin(plans: Sequence[Beginning], means: Means, name: str, resume: bool) -> list[tuple[Beginning, Ledger]]:
+    """Every study on disk; those that exist are looked at first, so that a refusal leaves nothing behind."""
+    known = ledgers.recorded(means.studies)
+    if name in known:
+        raise PflOpsError(f"a study is named '{name}' already; choose another --name")
+    if resume and not _members(known, name):
+        raise unknown("benchmark", name, {str(record[BENCHMARK]) for record in known.values() if record.get(BENCHMARK)})
+    begun = {}
+    for plan in sorted(plans, key=lambda plan: plan.name not in known):
+        ledger = plan.begin(means, resume and plan.name in known)
+        begun[plan.name] = plan.wanting(ledger, plan.settings.trials), ledger
+    return [begun[plan.name] for plan in plans]
+
+
+def _run(store: Store, name: str, plans: Sequence[Beginning], means: Means) -> Run:
+    """The benchmark's own run: what all methods share are its parameters."""
+    flat = plans[0].settings.experiment.flat
+    shared = {path: value for path, value in flat.items() if path.startswith(COMMON)}
+    budget = {"benchmark.trials": plans[0].settings.trials, "benchmark.repetitions": plans[0].finals}
+    return store.run(
+        name,
+        "benchmark",
+        identity=f"benchmark:{name}",
+        params=shared,
+        tags=provenance()
+        | {"pfl_ops.benchmark": name, "pfl_ops.methods": ", ".join(plan.method for plan in plans)}
+        | {f"pfl_ops.{key}": str(value) for key, value in budget.items()},
+    )
+
+
+def _sit(i: int, plan: Beginning, ledger: Ledger, of: int, means: Means, tracking: Store, run: Run) -> Entry:
+    """One method's study; whatever ends it but Ctrl-C is its own affair."""
+    place = f"{i + 1} of {of}"
+    tell = means.on_event
+
+    def told(event: Event) -> None:
+        if tell:
+            tell(replace(event, method=plan.method, place=place))
+
+    try:
+        study = conduct(plan, ledger, replace(means, on_event=told), tracking, run)
+        entry = Entry(plan, ledger, study)
+        scores = board.summary(entry)
+    except StudyInterrupted:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:500]
+        entry = Entry(plan, ledger, error=text if isinstance(error, PflOpsError) else f"{type(error).__name__}: {text}")
+        scores = f"failed: {entry.error}"
+    told(Event("study", plan.name, plan.settings.trials, ledger.done(), text=scores))
+    return entry
+
+
+def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None) -> Benchmark:
+    """The leaderboard, on disk and in the benchmark's run.
+
+    Raises:
+        PflOpsError: every method failed.
+    """
+    failures = {entry.plan.method: entry.error for entry in entries if entry.error}
+    if len(failures) == len(entries):
+        raise PflOpsError(f"no method of benchmark '{name}' has a result\n{together(failures)}")
+    table = board.leaderboard(entries)
+    made = Benchmark(
+        name,
+        run.run_id,
+        {entry.plan.method: entry.study for entry in entries if entry.study},
+        failures,
+        table,
+        board.traces(entries),
+        board.tests(entries),
+        board.notes(entries, table),
+    )
+    for kept, file in ((made.table, "leaderboard"), (made.traces, "traces"), (made.tests, "tests")):
+        run.text(kept.to_csv(index=False), f"{file}.csv")
+    run.tags({"mlflow.note.content": board.markdown(made.table, made.notes)})
+    run.log(_points(made))
+    folder = report(made) if report else None
+    for path in sorted(folder.iterdir()) if folder else ():
+        run.artifact(path, "report")
+    return made
+
+
+def _points(made: Benchmark) -> list[Reported]:
+    """A key a method, for MLflow's charts: the best value so far over trials, and the test score over n seeds."""
+    points: dict[int, dict[str, float]] = {}
+    for row in made.traces.to_dict("records"):
+        if not math.isnan(row["best"]):
+            points.setdefault(int(row["trial"]), {})[f"best/{row['method']}"] = row["best"]
+    for row in made.table.to_dict("records"):
+        if not math.isnan(row["test"]):
+            points.setdefault(int(row["n"]), {})[f"test/{row['method']}"] = row["test"]
+    return [Reported(step, found, int(1000 * time.time())) for step, found in sorted(points.items())]
+
+
+def _go_on(begun: Sequence[tuple[Beginning, Ledger]], name: str, means: Means) -> str:
+    methods = ",".join(plan.method for plan, _ in begun)
+    done, wanted = sum(ledger.done() for _, ledger in begun), sum(plan.settings.trials for plan, _ in begun)
+    command = f"pfl-ops tune {methods} --name {name}{means.repeated(begun[0][0].finals)} --resume"
+    return f"stopped with {done} of {wanted} trials done; go on with: {command}"

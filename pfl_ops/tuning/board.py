@@ -1,0 +1,284 @@
+"""A benchmark's tables: who is ahead, by how much, and what each method spent to get there."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from pfl_ops import metrics, statistics
+from pfl_ops.tuning.begin import Beginning
+from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.trial import Reported
+
+if TYPE_CHECKING:
+    from pfl_ops.results import Result
+    from pfl_ops.tuning.study import Study
+
+SPENT = ("train_seconds", "eval_seconds"), ("up_bytes", "down_bytes")
+EQUAL = 9  # decimals in which tied scores agree
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method's part of a benchmark.
+
+    Attributes:
+        plan, ledger: its study. study: how that ended; None: it failed. error: why.
+    """
+
+    plan: Beginning
+    ledger: Ledger
+    study: "Study | None" = None
+    error: str = ""
+
+    @property
+    def metric(self) -> str:
+        """The validation key that chose the method's configuration."""
+        return self.plan.settings.objective.metrics[0]
+
+    @property
+    def larger(self) -> bool:
+        """Whether larger is better."""
+        return self.plan.settings.objective.modes[0] == "max"
+
+    @property
+    def stage(self) -> str:
+        """Where the method is scored: L1, L2 or G."""
+        return self.plan.settings.objective.stages[0]
+
+    @property
+    def finals(self) -> "Sequence[Result]":
+        return self.study.finals if self.study else ()
+
+    def scores(self, key: str = "") -> dict[int, float]:
+        """{seed: test value}; of the key that the configuration was chosen by, or of another of the same stage."""
+        wanted = "final/" + (metrics.key("test", self.stage, key) if key else f"test{self.metric.removeprefix('val')}")
+        return {result.experiment.seed: result.final.get(wanted, math.nan) for result in self.finals}
+
+
+def leaderboard(entries: Sequence[Entry]) -> pd.DataFrame:
+    """One row a method, best first; those that failed at the end.
+
+    Ranked by the mean test score; where the test data stayed closed, by the validation score. Equal scores share a
+    rank.
+
+    Returns:
+        rank; method; scored_at, metric: stage and validation key; status: complete or failed;
+        validation: score of the chosen trial; test, std, n: mean and sample standard deviation over n seeds;
+        difference, low, high, p, p_holm: less the first one's, its 95 % interval and paired t test over the seeds, and
+            p corrected after Holm for the number of comparisons; of the first one, and where there are fewer than two
+            seeds, nothing;
+        local, global, worst: means of Acc(L), Acc(G) and the worst client's accuracy over the seeds;
+        trials, complete, pruned, failed: numbers of trials; tuned: of parameters that were varied;
+        search_seconds: of all trials together; test_seconds, sent_bytes: of one test run, on average;
+        openings: how often the test data were opened; trial, settings: what was chosen;
+        error; study; run_id.
+    """
+    rows = [_row(entry) for entry in entries]
+    tested = any(not math.isnan(row["test"]) for row in rows)
+    table = pd.DataFrame(rows)
+    score = table["test" if tested else "validation"].astype(float).round(EQUAL)
+    score = score.where(table["status"] == "complete")
+    rank = score.rank(method="min", ascending=not entries[0].larger)
+    table.insert(0, "rank", rank.astype("Int64"))
+    table = table.assign(order=rank).sort_values("order", kind="stable", na_position="last").drop(columns="order")
+    by_method = {entry.plan.method: entry for entry in entries}
+    return _against_the_first(table.reset_index(drop=True), by_method)
+
+
+def traces(entries: Sequence[Entry]) -> pd.DataFrame:
+    """One row a trial: method, trial, state, value, best (of the complete ones so far), seconds."""
+    rows = []
+    for entry in entries:
+        best = math.nan
+        table = entry.ledger.table([entry.metric])
+        values = pd.to_numeric(table[entry.metric]).tolist()
+        for trial, state, value, seconds in zip(table["trial"], table["state"], values, table["seconds"], strict=True):
+            if state == "complete" and not math.isnan(value):
+                better = value > best if entry.larger else value < best
+                best = value if better or math.isnan(best) else best
+            rows.append((entry.plan.method, trial, state, value, best, seconds))
+    return pd.DataFrame(rows, columns=["method", "trial", "state", "value", "best", "seconds"])
+
+
+def tests(entries: Sequence[Entry]) -> pd.DataFrame:
+    """One row a test run: method, seed, score, local, global, worst, run_id."""
+    rows = []
+    for entry in entries:
+        columns = [entry.scores(key) for key in ("", "local/mean", "global/mean", "local/worst")]
+        for result in entry.finals:
+            values = [column[result.experiment.seed] for column in columns]
+            rows.append((entry.plan.method, result.experiment.seed, *values, result.run_id))
+    return pd.DataFrame(rows, columns=["method", "seed", "score", "local", "global", "worst", "run_id"])
+
+
+def points(entry: Entry) -> list[Reported]:
+    """The leaderboard's numbers that one study alone decides, for its own run: columns of MLflow's page."""
+    row = _row(entry)
+    kept = ("validation", "test", "std", "local", "global", "worst", "search_seconds", "test_seconds", "sent_bytes")
+    found = {f"leaderboard/{name}": float(row[name]) for name in kept if not math.isnan(row[name])}
+    return [Reported(row["n"], found, int(1000 * time.time()))]
+
+
+def summary(entry: Entry) -> str:
+    """How a study ended, in one line."""
+    best = entry.ledger.chosen()
+    assert best is not None
+    chosen = f"{entry.metric} {best[1].values[0]:.4f} (trial {best[0]:03d})"
+    mean, std = statistics.mean_std(entry.scores().values())
+    if math.isnan(mean):
+        return chosen
+    spread = "" if std is None else f" ± {std:.4f}"
+    return f"{chosen}, test {mean:.4f}{spread} over {len(entry.finals)} seed{'s' * (len(entry.finals) != 1)}"
+
+
+def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:
+    """The leaderboard as MLflow's page shows it above a run."""
+    shown = ["| | method | scored at | validation | test | n | settings |", "|--:|---|---|--:|--:|--:|---|"]
+    for row in table.to_dict("records"):
+        spread = "" if math.isnan(row["std"]) else f" ± {row['std']:.4f}"
+        test = "" if math.isnan(row["test"]) else f"{row['test']:.4f}{spread}"
+        value = "" if math.isnan(row["validation"]) else f"{row['validation']:.4f}"
+        rank = "" if pd.isna(row["rank"]) else row["rank"]
+        told = f"failed: {row['error']}" if row["error"] else row["settings"]
+        shown.append(f"| {rank} | {row['method']} | {row['scored_at']} | {value} | {test} | {row['n']} | {told} |")
+    return "\n".join([*shown, "", *(f"- {note}" for note in notes)])
+
+
+def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
+    """What a reader must know to read the leaderboard rightly, a sentence or two each."""
+    return tuple(
+        note
+        for note in (_scored(entries), _seeds(table), _own_settings(entries), _budget(table), *_failures(table))
+        if note
+    )
+
+
+# -- a row ------------------------------------------------------------------------------------------------------------
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    best = entry.ledger.chosen()
+    trials = entry.ledger.table([entry.metric])
+    states = trials["state"].value_counts()
+    mean, std = statistics.mean_std(entry.scores().values())
+    return {
+        "method": entry.plan.method,
+        "scored_at": entry.stage,
+        "metric": entry.metric,
+        "status": "failed" if entry.error else "complete",
+        "validation": float((best[1].values or [math.nan])[0]) if best else math.nan,
+        "test": mean,
+        "std": math.nan if std is None else std,
+        "n": sum(not math.isnan(value) for value in entry.scores().values()),
+        **dict.fromkeys(("difference", "low", "high", "p", "p_holm"), math.nan),
+        "local": _mean(entry, "local/mean"),
+        "global": _mean(entry, "global/mean"),
+        "worst": _mean(entry, "local/worst"),
+        "trials": len(trials),
+        **{state: int(states.get(state, 0)) for state in ("complete", "pruned", "failed")},
+        "tuned": len(entry.plan.settings.space.parameters),
+        "search_seconds": float(pd.to_numeric(trials["seconds"]).sum()),
+        "test_seconds": _spent(entry.finals, SPENT[0]),
+        "sent_bytes": _spent(entry.finals, SPENT[1]),
+        "openings": len(entry.ledger.openings()),
+        "trial": best[0] if best else None,
+        "settings": settings_text(best[1].params) if best else "",
+        "error": entry.error,
+        "study": entry.plan.name,
+        "run_id": entry.study.run_id if entry.study else None,
+    }
+
+
+def settings_text(point: Mapping[str, Any]) -> str:
+    """A configuration as flags say it: training.lr=0.01 gamma.kind=adaptive."""
+    return " ".join(
+        f"{path.removeprefix('algorithm.')}={value:.4g}"
+        if isinstance(value, float)
+        else f"{path.removeprefix('algorithm.')}={value}"
+        for path, value in point.items()
+    )
+
+
+def _mean(entry: Entry, key: str) -> float:
+    return statistics.mean_std(entry.scores(key).values())[0]
+
+
+def _spent(finals: "Sequence[Result]", costs: Sequence[str]) -> float:
+    """A cost of one test run, summed over its rounds; NaN: not tested, or not measured."""
+    sums = [
+        float(result.rounds[[f"cost/{cost}" for cost in costs if f"cost/{cost}" in result.rounds]].sum().sum())
+        for result in finals
+    ]
+    return statistics.mean_std(sums)[0]
+
+
+def _against_the_first(table: pd.DataFrame, entries: Mapping[str, Entry]) -> pd.DataFrame:
+    """The table with each method's difference to the first one's test scores."""
+    first = entries[str(table["method"][0])].scores()
+    found = [statistics.paired(entries[method].scores(), first) for method in table["method"][1:]]
+    columns = {name: [getattr(pair, name) for pair in found] for name in ("difference", "low", "high", "p")}
+    for name, values in {**columns, "p_holm": statistics.holm(columns["p"])}.items():
+        table[name] = pd.Series([None, *values], dtype=float)
+    return table
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+def _scored(entries: Sequence[Entry]) -> str:
+    by_stage: dict[str, list[str]] = {}
+    for entry in entries:
+        by_stage.setdefault(entry.stage, []).append(entry.plan.method)
+    if len(by_stage) == 1:
+        metric = entries[0].metric
+        return f"Every method is scored by {metric} for the choice, and by test{metric.removeprefix('val')} at the end."
+    at = ", ".join(f"{stage} ({', '.join(methods)})" for stage, methods in by_stage.items())
+    return (
+        f"Each method is scored on the models that its clients would use: {at}. "
+        "For one stage for all give a metric, such as val/L1/acc."
+    )
+
+
+def _seeds(table: pd.DataFrame) -> str:
+    good = table[table["status"] == "complete"]
+    n = int(good["n"].min()) if len(good) else 0
+    if n == 0:
+        return "The test data stayed closed: ranked by validation scores, of one seed."
+    if n == 1:
+        return "One seed: no spread, and no telling whether a difference is more than chance; --repetitions gives more."
+    if len(good) == 1:
+        return ""
+    tied = [str(m) for m in good["method"][good["rank"] == 1]]
+    close = [str(m) for m, p in zip(good["method"][1:], good["p_holm"][1:], strict=True) if not p < 0.05]
+    compared = len(good) - 1
+    how = f"paired t test over {n} seeds, on the same partition in each"
+    how += f", p corrected for {compared} comparisons (Holm)" if compared > 1 else ""
+    told = f"not told apart from {good['method'].iloc[0]}: {', '.join(close)}" if close else "every difference is told"
+    tie = f" A tie for the first rank: {', '.join(tied)}." if len(tied) > 1 else ""
+    return f"Differences to the first: {how}; at 5 % {told}.{tie}"
+
+
+def _own_settings(entries: Sequence[Entry]) -> str:
+    """Settings that a method recommends, as far as they hold here and were not tuned."""
+    own = []
+    for entry in entries:
+        experiment, space = entry.plan.settings.experiment, entry.plan.settings.space
+        tuned = {parameter.key for parameter in space.parameters}
+        kept = {p: v for p, v in experiment.algorithm.recommended.items() if p not in tuned and experiment.get(p) == v}
+        if kept:
+            own.append(f"{entry.plan.method} {settings_text(kept)}")
+    return f"Settings that methods bring along: {'; '.join(own)}." if own else ""
+
+
+def _budget(table: pd.DataFrame) -> str:
+    lost = [f"{m} {k} of {n}" for m, k, n in zip(table["method"], table["failed"], table["trials"], strict=True) if k]
+    return f"Trials without a result: {', '.join(lost)}." if lost else ""
+
+
+def _failures(table: pd.DataFrame) -> list[str]:
+    bad = table[table["status"] == "failed"]
+    return [f"{method} failed: {error}." for method, error in zip(bad["method"], bad["error"], strict=True)]

@@ -1,0 +1,247 @@
+"""Several methods under one budget: on a real Ray with trials that cost nothing, and the tables on their own."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from tuning_fake import records, toy
+
+from pfl_ops import spaces
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tracking import Store
+from pfl_ops.tuning import StudyInterrupted, board, tune
+from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.benchmark import benchmark, members, settings_of
+
+SPACE = spaces.from_dict({"algorithm.x": {"float": [0, 1]}, "first": [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]})
+COSTS = pd.DataFrame({"cost/train_seconds": [1.0, 2.0], "cost/up_bytes": [10.0, 20.0], "cost/down_bytes": [1.0, 1.0]})
+
+
+def methods(*names, **settings):
+    return [toy(**settings).override({"algorithm.name": name}) for name in names]
+
+
+def final(experiment, name, session):
+    """A test run that is worth its x, a little more with each seed, half a point less for late."""
+    method = experiment.algorithm
+    score = method.x - 0.5 * (method.name == "late") + experiment.seed / 100
+    keys = {"acc": score, "local/mean": score, "global/mean": 0.25, "local/worst": score / 2}
+    found = {f"final/test/{method.own_stage}/{key}": value for key, value in keys.items()}
+    return SimpleNamespace(experiment=experiment, final=found, rounds=COSTS, run_id=name)
+
+
+@pytest.fixture
+def go(tmp_path):
+    """`benchmark` with the fake parts; the result has the events and the test runs asked for."""
+
+    def run(experiments, **settings):
+        events, finals = [], []
+
+        def counted(experiment, name, session):
+            finals.append((experiment.algorithm.name, experiment.seed, experiment.partition.seed))
+            return final(experiment, name, session)
+
+        given = {"home": tmp_path, "records": records, "final": counted, "on_event": events.append, **settings}
+        return SimpleNamespace(made=benchmark(experiments, **given), events=events, finals=finals)
+
+    return run
+
+
+def studies(home):
+    return ledgers.recorded(ledgers.storage(f"sqlite:///{home}/studies.db"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
+def test_methods_are_tuned_alike_tested_alike_and_ranked(go, tmp_path):
+    """toy and late each have a good and a bad trial; then rival is added, whose trials all fail."""
+    pooled = {"seed": 3, "data.pooled": True}
+    settings = {"space": SPACE, "concurrency": 2, "scheduler": "none", "final_repetitions": 3, "name": "mine"}
+    done = go(methods("toy", "late", **pooled), trials=2, **settings)
+    table = done.made.table
+
+    assert table["method"].tolist() == ["toy", "late"] and table["rank"].tolist() == [1, 2]
+    assert table["scored_at"].tolist() == ["L1", "L2"]
+    assert table["validation"].tolist() == [0.75, 0.75]
+    assert table["test"].tolist() == pytest.approx([0.79, 0.29]) and table["std"].tolist() == pytest.approx([0.01] * 2)
+    assert table["difference"][1] == pytest.approx(-0.5) and table["n"].tolist() == [3, 3]
+    assert table["worst"].tolist() == pytest.approx([0.395, 0.145])
+    assert table["test_seconds"].tolist() == [3, 3] and table["sent_bytes"].tolist() == [32, 32]
+    assert table["openings"].tolist() == [1, 1] and table["settings"][0] == "x=0.75"
+    # the same seeds, and for pooled data the same partition in all of them, for both
+    assert done.finals == [(method, seed, 3) for method in ("toy", "late") for seed in (3, 4, 5)]
+    first, second = members("mine", home=tmp_path).values()
+    assert first.experiment.partition == second.experiment.partition and first.experiment.seed == 3
+
+    by_trial = done.made.traces.set_index(["method", "trial"])["best"]
+    assert by_trial.to_dict() == {("toy", 0): 0.25, ("toy", 1): 0.75, ("late", 0): 0.25, ("late", 1): 0.75}
+    assert done.made.tests["score"].tolist() == pytest.approx([0.78, 0.79, 0.80, 0.28, 0.29, 0.30])
+    assert any("L1 (toy), L2 (late)" in note for note in done.made.notes)
+    assert {e.method for e in done.events} == {"toy", "late"} and {e.place for e in done.events} == {"1 of 2", "2 of 2"}
+    told = [e.text for e in done.events if e.kind == "study"]
+    assert told[0] == "val/L1/acc 0.7500 (trial 001), test 0.7900 ± 0.0100 over 3 seeds"
+
+    with Store.open(tmp_path) as store:
+        runs = {run.name: run for run in store.runs("mine")}
+        top = runs["benchmark"]
+        assert (runs["toy"].parent, runs["late"].parent, top.parent) == (top.run_id, top.run_id, None)
+        assert runs["late trial-001"].parent == runs["late"].run_id and {r.status for r in runs.values()} == {
+            "FINISHED"
+        }
+        assert runs["toy"].metrics["leaderboard/test"] == pytest.approx(0.79)
+        assert runs["toy"].tags["pfl_ops.benchmark"] == "mine"
+        assert store.history(top.run_id)["best/late"].dropna().tolist() == [0.25, 0.75]
+        assert "| 1 | toy | L1 | 0.7500 | 0.7900 ± 0.0100 | 3 |" in top.tags["mlflow.note.content"]
+        kept = pd.read_csv(store.download(top.run_id, "leaderboard.csv"))
+        assert kept["method"].tolist() == ["toy", "late"]
+
+    # the others are read, and it gets as many trials as they had; it stands at the end with its reason
+    wrong = methods("rival", **pooled, **{"algorithm.behaviour": "raise"})
+    more = go([*wrong, *methods("toy", "late", **pooled)], **settings)
+    assert {e.method for e in more.events if e.kind in ("begin", "start")} == {"rival"}
+    assert more.made.table["method"].tolist() == ["toy", "late", "rival"]
+    assert more.made.table["status"].tolist() == ["complete", "complete", "failed"]
+    assert more.made.table["failed"].tolist() == [0, 0, 2] and more.made.table["openings"].tolist() == [1, 1, 0]
+    assert "2 failed; the last one: ValueError: loss went through the roof" in more.made.failures["rival"]
+    with Store.open(tmp_path) as store:
+        rival = next(run for run in store.runs("mine") if run.name == "rival")
+        assert rival.status == "FAILED" and rival.tags["pfl_ops.error"] == more.made.failures["rival"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
+def test_a_benchmark_that_was_stopped_goes_on_where_it_was(go, tmp_path):
+    """Ctrl-C comes while the second method is tested."""
+    pressed = []
+
+    def once(experiment, name, session):
+        if experiment.algorithm.name == "rival" and not pressed:
+            pressed.append(name)
+            raise KeyboardInterrupt
+        return final(experiment, name, session)
+
+    settings = {"space": SPACE, "trials": 2, "scheduler": "none", "final_repetitions": 2, "name": "mine", "final": once}
+    with pytest.raises(StudyInterrupted) as stopped:
+        go(methods("toy", "rival", "late"), **settings)
+    assert str(stopped.value).startswith("stopped with 4 of 6 trials done; go on with: pfl-ops tune toy,rival,late ")
+    assert str(stopped.value).endswith(" --repetitions 2 --resume") and pressed == ["rival final-seed0"]
+    with pytest.raises(PflOpsError, match=r"study 'mine.toy' is part of benchmark 'mine'"):
+        tune(None, name="mine.toy", resume=True, home=tmp_path)
+
+    again = go(None, name="mine", resume=True, final_repetitions=2)
+    assert [e.method for e in again.events if e.kind == "start"] == ["late", "late"]
+    assert again.made.table["rank"].tolist() == [1, 1, 3], "toy and rival are worth the same"
+    assert "A tie for the first rank: toy, rival." in " ".join(again.made.notes)
+    with Store.open(tmp_path) as store:
+        assert {run.status for run in store.runs("mine")} == {"FINISHED"}
+
+
+@pytest.mark.parametrize(
+    ("experiments", "settings", "message"),
+    [
+        (lambda: methods("toy", "toy"), {}, "a benchmark compares different methods, got toy, toy"),
+        (lambda: [*methods("toy"), *methods("rival", seed=1)], {}, "on the same seed: toy has 0, rival 1"),
+        (lambda: [*methods("toy"), *methods("rival", rounds=4)], {}, "same training.rounds: toy has 9, rival 4"),
+        (lambda: methods("toy", "rival"), {"metric": "val/L1/ac"}, "toy, rival: no metric named 'val/L1/ac'"),
+        (lambda: methods("toy", "rival"), {"metric": "train/loss"}, "by a validation score"),
+        (lambda: methods("toy", "rival"), {"metric": ["val/L1/acc", "val/G/acc"]}, "ranks methods by one metric"),
+        (
+            lambda: methods("toy", "rival"),
+            {"space": spaces.from_dict({"algorithm.edge": {"float": [0, 1]}})},
+            "toy: search space: algorithm.edge: the experiment has no such field",
+        ),
+        (
+            lambda: methods("toy", "centralized"),
+            {"metric": "val/L1/acc", "space": spaces.from_dict({"training.lr": {"float": [0.1, 1]}})},
+            "val/L1/acc: centralized leaves no model with clients",
+        ),
+        (lambda: methods("toy", "rival", clients=5000), {}, "toy: "),
+        (lambda: None, {"name": "nobody", "resume": True}, "give an experiment for each method"),
+        (lambda: methods("toy", "rival"), {"name": "nobody", "resume": True}, "no benchmark named 'nobody'"),
+    ],
+)
+def test_mistakes_of_all_methods_are_told_before_anything_is_written(tmp_path, experiments, settings, message):
+    def never(point, context):
+        raise AssertionError
+
+    with pytest.raises(PflOpsError) as caught:
+        benchmark(experiments(), **{"space": SPACE, "home": tmp_path, "records": never, **settings})
+    assert message in str(caught.value)
+    assert studies(tmp_path) == {} and not (tmp_path / "mlflow.db").exists()
+
+
+def test_an_existing_study_that_can_t_go_on_leaves_no_others_behind(tmp_path):
+    """rival's was begun with other rounds: toy's, which comes first, is not made."""
+    store = ledgers.storage(f"sqlite:///{tmp_path}/studies.db")
+    old = settings_of(methods("rival", rounds=4), SPACE)["rival"]
+    ledgers.Ledger("mine.rival", store, old.objective, {**old.as_dict(), "digest": "another", "benchmark": "mine"})
+    with pytest.raises(PflOpsError, match=r"same training.rounds: rival has 4, toy 9"):
+        benchmark(methods("toy", "late"), space=SPACE, home=tmp_path, name="mine")
+    with pytest.raises(PflOpsError, match=r"study 'mine.rival' was begun with other settings"):
+        benchmark(methods("toy", "rival"), space=SPACE, home=tmp_path, name="mine")
+    assert list(studies(tmp_path)) == ["mine.rival"]
+
+
+# -- the tables -------------------------------------------------------------------------------------------------------
+
+
+def entry(method, value, scores, *, mode="max", error=""):
+    """A finished part of a benchmark: the validation value of its one trial, and {seed: test score}."""
+    (settings,) = settings_of(methods(method), SPACE, metric="val/L1/acc", mode=mode).values()
+    finals = [
+        SimpleNamespace(
+            experiment=SimpleNamespace(seed=seed), final={"final/test/L1/acc": score}, rounds=COSTS, run_id="r"
+        )
+        for seed, score in scores.items()
+    ]
+    rows = {"trial": [0], "state": ["complete"], "val/L1/acc": [value], "seconds": [2.5]}
+    ledger = SimpleNamespace(
+        chosen=lambda: (0, SimpleNamespace(values=[value], params={"algorithm.x": 0.5})),
+        table=lambda metrics: pd.DataFrame(rows),
+        openings=lambda: [{}] if scores else [],
+    )
+    plan = SimpleNamespace(method=method, name=f"b.{method}", settings=settings)
+    return board.Entry(plan, ledger, None if error else SimpleNamespace(finals=finals, run_id="s"), error)
+
+
+def test_one_seed_tells_no_difference():
+    entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
+    table = board.leaderboard(entries)
+    assert table["method"].tolist() == ["rival", "toy"] and table["difference"][1] == pytest.approx(-0.1)
+    assert table[["std", "low", "high", "p", "p_holm"]].isna().all(axis=None)
+    assert any("One seed: no spread" in note for note in board.notes(entries, table))
+
+
+def test_without_a_test_validation_ranks():
+    entries = [entry("toy", 0.9, {}), entry("rival", 0.8, {})]
+    table = board.leaderboard(entries)
+    assert table["method"].tolist() == ["toy", "rival"] and table["openings"].tolist() == [0, 0]
+    assert any("ranked by validation" in note for note in board.notes(entries, table))
+
+
+def test_small_scores_win_where_smaller_is_better():
+    entries = [entry("toy", 0.9, {0: 0.5, 1: 0.5}, mode="min"), entry("rival", 0.8, {0: 0.6, 1: 0.7}, mode="min")]
+    assert board.leaderboard(entries)["method"].tolist() == ["toy", "rival"]
+
+
+def test_differences_are_paired_by_seed_and_corrected_for_their_number():
+    """d of rival: -0.10, -0.12, -0.11, t = -19.05 with two degrees of freedom; of late: -0.2, 0.1, 0.0."""
+    first = {0: 0.5, 1: 0.7, 2: 0.6}
+    rival, late = {0: 0.4, 1: 0.58, 2: 0.49}, {0: 0.3, 1: 0.8, 2: 0.6}
+    entries = [entry("rival", 0.8, rival), entry("toy", 0.9, first), entry("late", 0.7, late)]
+    table = board.leaderboard(entries).set_index("method")
+    assert table.index.tolist() == ["toy", "late", "rival"]
+    assert table["p"]["rival"] == pytest.approx(0.002743, abs=1e-5)
+    assert table["p_holm"]["rival"] == pytest.approx(2 * table["p"]["rival"])
+    assert table["p_holm"]["late"] == pytest.approx(table["p"]["late"]) and table["p"]["late"] > 0.5
+    note = " ".join(board.notes(entries, table.reset_index()))
+    assert "p corrected for 2 comparisons (Holm); at 5 % not told apart from toy: late" in note
+
+
+def test_a_failed_method_stands_last_with_its_reason():
+    entries = [entry("toy", 0.9, {}, error="the disk is full"), entry("rival", 0.1, {0: 0.2})]
+    table = board.leaderboard(entries)
+    assert table["method"].tolist() == ["rival", "toy"] and pd.isna(table["rank"][1])
+    text = board.markdown(table, board.notes(entries, table))
+    assert "|  | toy | L1 | 0.9000 |  | 0 | failed: the disk is full |" in text
+    assert text.endswith("- toy failed: the disk is full.")
