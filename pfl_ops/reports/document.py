@@ -184,11 +184,13 @@ class Document:
     generated: str = ""
 
     def __post_init__(self) -> None:
-        for kind in (Table, Picture):
-            names = [block.name for block in self.each(kind)]
+        for what, names in (
+            ("tables", [table.name for table in self.each(Table)]),
+            ("pictures", [picture.name for picture in self.each(Picture)]),
+        ):
             twice = ", ".join(sorted({name for name in names if names.count(name) > 1}))
             if twice:
-                raise PflOpsError(f"report '{self.name}': {twice} names two of its {kind.__name__.lower()}s")
+                raise PflOpsError(f"report '{self.name}': {twice} names two of its {what}")
 
     def each(self, kind: type[Kind]) -> Iterator[Kind]:
         """Its tables, or its pictures, in order."""
