@@ -15,7 +15,7 @@ from pfl_ops.errors import PflOpsError
 class FedAvg2Rep(Algorithm):
     """A warm-up by FedAvg, then rounds in which nearly all steps are the head's.
 
-    A model is (body, head). In the first R_1 rounds, J steps of the whole model:
+    A model is (body, head). In the first R_1 rounds, J_1 steps of the whole model:
 
         θ_k ← train(Θ);  Θ ← mean θ_k
 
@@ -45,6 +45,7 @@ class FedAvg2Rep(Algorithm):
     recommended: ClassVar[Mapping[str, Any]] = {"training.local_steps": 4}
 
     warm_up: int | None = Field(None, ge=0, title="R_1", description="rounds of FedAvg first; none: a quarter of all")
+    warm_up_steps: int | None = Field(None, ge=1, title="J_1", description="steps a round of the warm-up; none: J")
     head: Literal["averaged", "personal"] = Field(
         "averaged", description="heads are averaged with the body, as written, or stay at home after the warm-up"
     )
@@ -59,7 +60,7 @@ class FedAvg2Rep(Algorithm):
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
         steps = counted_steps(r, self.name)
         if self._warming_up(r):
-            theta = r.train(s["central"])
+            theta = r.train(s["central"], steps=self.warm_up_steps)
         else:
             theta = r.train(self._held(s, r), only=r.layout.head, steps=steps - 1)
             theta = r.train(theta, steps=1, stream="whole")

@@ -91,6 +91,15 @@ def test_a_quarter_of_the_rounds_warms_up_unless_told():
     assert not torch.equal(ran[None], ran[1]) and not torch.equal(ran[None], ran[3])
 
 
+def test_the_warm_up_may_count_its_own_steps(product):
+    """J_1 = 2 and J = 4: round 1 is the one by hand above; round 2 is J = 4's from there."""
+    rounds = Play(product, FedAvg2Rep(warm_up=1, warm_up_steps=2), training(local_steps=4)).run(COHORTS[:2])
+    close(rounds[0]["L2"], TRAINED[0])
+    fedrep = Play(product, FedAvg2Rep(warm_up=0, warm_up_steps=2), training(local_steps=4))
+    fedrep.state = {"central": torch.tensor(WARM_UP, dtype=torch.float64)}
+    close(rounds[1]["L2"], fedrep.run(COHORTS[1:2])[0]["L2"].tolist())
+
+
 def test_the_frozen_body_moves_in_the_last_step_alone(product):
     """Whatever the optimiser adds to a zero gradient; J = 1 has no head step."""
     for how in ({"weight_decay": 0.5}, {"optimiser": "adam"}, {"momentum": 0.9}):
