@@ -1,7 +1,7 @@
 """Errors that a user meets: one clear line, what was wrong, what is allowed, the nearest valid name."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class PflOpsError(Exception):
@@ -29,3 +29,10 @@ def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "") -> PflO
     close = nearest(name, names)
     hint = f" Did you mean '{close}'?" if close else f" Known: {', '.join(names)}."
     return PflOpsError(f"no {kind} named '{name}'.{hint}" + (f" ({see})" if see else ""))
+
+
+def together(wrong: Mapping[str, str]) -> PflOpsError:
+    """The mistakes of several as one error: a line for each name, or one line where all mistakes are the same."""
+    if len(set(wrong.values())) == 1 and len(wrong) > 1:
+        return PflOpsError(f"{', '.join(wrong)}: {next(iter(wrong.values()))}")
+    return PflOpsError("\n".join(f"{name}: {message}" for name, message in wrong.items()))

@@ -48,6 +48,17 @@ def names_of(kind: str) -> Names:
     return lambda: known(kind)
 
 
+def completion_of_several(names: Names) -> Callable[[str], list[str]]:
+    """A completer of the last name in a list with commas."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        there = set(before.split(","))
+        return [f"{before}{comma}{name}" for name in names() if name.startswith(last) and name not in there]
+
+    return complete
+
+
 def completion(names: Names) -> Callable[[str], list[str]]:
     """A completer over `names`."""
 

@@ -1,11 +1,15 @@
 """`pfl-ops tune`: a study, from its estimate to its best configuration."""
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfl_ops.cli.benchmark import experiments_of, run_benchmark
+from pfl_ops.cli.names import completion_of_several, names_of
 from pfl_ops.cli.options import (
     EXPERIMENT,
     Config,
@@ -23,13 +27,19 @@ from pfl_ops.cli.options import (
     with_default,
     with_flags,
 )
-from pfl_ops.cli.run import ALGORITHM, ui_hint
+from pfl_ops.cli.run import ui_hint
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
     from pfl_ops.tuning import Study
 
 PANEL = "Tuning"
+METHODS = typer.Argument(
+    metavar="ALGORITHM[,...]",
+    show_default=False,
+    autocompletion=completion_of_several(names_of("algorithms")),
+    help="The method, or several to compare: pfl-ops list algorithms. One may stand in --config instead.",
+)
 
 
 def _option(name: str, help: str, default: str, metavar: str | None = None, least: float | None = None) -> Any:
@@ -39,7 +49,7 @@ def _option(name: str, help: str, default: str, metavar: str | None = None, leas
 
 @with_flags()
 def tune(
-    algorithm: Annotated[str | None, ALGORITHM] = None,
+    algorithm: Annotated[list[str] | None, METHODS] = None,
     *,
     trials: Annotated[int | None, _option("--trials", "Configurations to try.", "12", "INT", 1)] = None,
     metric: Annotated[
@@ -80,14 +90,18 @@ def tune(
 ) -> None:
     """Tune a method on validation data, then test its best configuration.
 
+    Several methods, with commas between them, get the same budget each, and one leaderboard.
     Fields that a flag or --set gives are held; the rest of the method's search space varies (pfl-ops show NAME).
     """
     from pfl_ops import runs, tuning
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.estimate import duration
     from pfl_ops.tuning.asked import Asked
+    from pfl_ops.tuning.benchmark import members
+    from pfl_ops.tuning.benchmark import settings_of as settings_of_all
     from pfl_ops.tuning.resources import check_gpus
 
+    methods = methods_of(algorithm)
     asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
     check_gpus(asked.gpus, address)
     load_plugins(plugin)
@@ -95,15 +109,52 @@ def tune(
     execution = execution_of(flags)
     repetitions = {path: held.pop(path) for path in ["repetitions"] if path in held}
     said = bool(held or config or preset or metric or scheduler or search_space)
+    by_name = resume and name and not said  # as it was begun: what the message of Ctrl-C tells people to type
+    begun = members(str(name), storage=storage) if by_name and len(methods) != 1 else {}
+    given: dict[str, Any] = {
+        "space": search_space,
+        "trials": trials,
+        "metric": metric or None,
+        "scheduler": scheduler,
+        "cpus_per_trial": asked.cpus,
+        "gpus_per_trial": asked.gpus,
+        "concurrency": concurrency,
+        "storage": storage,
+        "name": name,
+        "resume": resume,
+        "address": address,
+        "tracking_uri": tracking_uri,
+        "data_dir": data_dir,
+        "hold": held,
+    }
+    if len(methods) > 1 or begun:
+        if begun and methods and set(methods) != set(begun):
+            raise PflOpsError(f"benchmark '{name}' compares {', '.join(begun)}, not {', '.join(methods)}")
+        found = None
+        if not begun:
+            found = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
+            begun = settings_of_all(found, search_space, trials, metric or None, None, scheduler, held)
+        first = found[0] if found else next(iter(begun.values())).experiment.override(repetitions)
+        run_benchmark(
+            found,
+            {method: settings.experiment for method, settings in begun.items()},
+            wanted=trials or next(iter(begun.values())).trials,
+            finals=first.repetitions,
+            execution=execution,
+            dry_run=dry_run,
+            given=given,
+        )
+        return
+    tuned_alone = methods[0] if methods else None
     experiment = None
-    if resume and name and not said:  # as it was begun: what the message of Ctrl-C tells people to type
-        settings = tuning.recorded(name, storage=storage)
+    if by_name:
+        settings = tuning.recorded(str(name), storage=storage)
         tuned = settings.experiment.algorithm.name
-        if algorithm not in (None, tuned):
-            raise PflOpsError(f"study '{name}' tunes {tuned}, not {algorithm}")
+        if tuned_alone not in (None, tuned):
+            raise PflOpsError(f"study '{name}' tunes {tuned}, not {tuned_alone}")
         finals = settings.experiment.override(repetitions).repetitions
     else:
-        experiment = experiment_of(algorithm, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
+        experiment = experiment_of(tuned_alone, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
         settings = tuning.Settings.of(experiment, search_space, trials, metric or None, None, scheduler, held)
         finals = experiment.repetitions
 
@@ -123,30 +174,24 @@ def tune(
         return
     try:
         with tuning.Show() as show:
-            study = tuning.tune(
-                experiment,
-                space=search_space,
-                trials=trials,
-                metric=metric or None,
-                scheduler=scheduler,
-                cpus_per_trial=asked.cpus,
-                gpus_per_trial=asked.gpus,
-                concurrency=concurrency,
-                storage=storage,
-                name=name,
-                resume=resume,
-                address=address,
-                tracking_uri=tracking_uri,
-                data_dir=data_dir,
-                execution=execution,
-                final_repetitions=finals,
-                hold=held,
-                on_event=show,
-            )
+            study = tuning.tune(experiment, execution=execution, final_repetitions=finals, on_event=show, **given)
     except tuning.StudyInterrupted as stopped:
         say(err(), str(stopped))
         raise typer.Exit(130) from None
     _report(study, tracking_uri)
+
+
+def methods_of(words: Sequence[str] | None) -> list[str]:
+    """The methods that were named: "fedavg,fliu", with or without spaces.
+
+    Raises:
+        PflOpsError: one is named twice.
+    """
+    named = [name for name in re.split(r"[,\s]+", " ".join(words or [])) if name]
+    twice = [name for name in dict.fromkeys(named) if named.count(name) > 1]
+    if twice:
+        raise PflOpsError(f"{', '.join(twice)} {'is' if len(twice) == 1 else 'are'} named twice")
+    return named
 
 
 def _report(study: "Study", tracking_uri: str | None) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import pandas as pd
 
 from pfl_ops.algorithms.base import Algorithm
-from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.errors import PflOpsError, together, unknown
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import load_plugin
@@ -74,7 +74,7 @@ def benchmark(
     *,
     space: Space | str | Path | None = None,
     trials: int | None = None,
-    metric: str | None = None,
+    metric: str | Sequence[str] | None = None,
     mode: str | None = None,
     scheduler: str | None = None,
     cpus_per_trial: Amount = None,
@@ -147,10 +147,9 @@ def benchmark(
     there = old or _members(ledgers.recorded(means.studies), name)
     trials = trials or max([each.trials for each in there.values()], default=TRIALS)
     plans = [
-        Beginning(
-            one, settings[one.algorithm.name].wanting(trials), f"{name}.{one.algorithm.name}", final_repetitions, name
-        )
+        Beginning(one, settings[method].wanting(trials), f"{name}.{method}", final_repetitions, name)
         for one in experiments
+        for method in [one.algorithm.name]
     ]
 
     with ledgers.lock(means.home.root, name):
@@ -211,13 +210,6 @@ def settings_of(
     if wrong:
         raise together(wrong)
     return found
-
-
-def together(wrong: Mapping[str, str]) -> PflOpsError:
-    """The mistakes of several methods as one error: a line each, or one line where they are the same."""
-    if len(set(wrong.values())) == 1 and len(wrong) > 1:
-        return PflOpsError(f"{', '.join(wrong)}: {next(iter(wrong.values()))}")
-    return PflOpsError("\n".join(f"{method}: {message}" for method, message in wrong.items()))
 
 
 def check_fair(settings: Mapping[str, Settings]) -> None:

@@ -18,7 +18,9 @@ COSTS = pd.DataFrame({"cost/train_seconds": [1.0, 2.0], "cost/up_bytes": [10.0, 
 
 
 def methods(*names, **settings):
-    return [toy(**settings).override({"algorithm.name": name}) for name in names]
+    own = {path: value for path, value in settings.items() if path.startswith("algorithm.")}
+    base = toy(**{name: value for name, value in settings.items() if name not in own})
+    return [base.override({"algorithm.name": name, **own}) for name in names]
 
 
 def final(experiment, name, session):

@@ -1,0 +1,223 @@
+"""`pfl-ops tune` with several methods: the same budget for each, and one leaderboard."""
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pfl_ops.cli.options import assignments, experiment_of
+from pfl_ops.errors import PflOpsError, together
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pfl_ops.experiment import Experiment
+    from pfl_ops.federation.estimate import Estimate
+    from pfl_ops.federation.settings import Execution
+    from pfl_ops.tuning.benchmark import Benchmark
+
+REPORTS = Path("reports")
+
+
+def experiments_of(
+    methods: Sequence[str], flags: Mapping[str, str | None], *, sets: Iterable[str], **given: Any
+) -> "list[Experiment]":
+    """The experiment of each method, from one command line; the mistakes of all are told together.
+
+    Raises:
+        PflOpsError: a method does not exist, or can't be run so; or a setting that only some of the methods have.
+    """
+    sets = list(sets)
+    found, wrong = [], {}
+    for method in methods:
+        try:
+            found.append(experiment_of(method, flags, sets=sets, **given))
+        except PflOpsError as error:
+            wrong[method] = str(error)
+    if wrong:
+        raise _of_some(methods, sets, wrong) or together(wrong)
+    return found
+
+
+def _of_some(methods: Sequence[str], sets: Iterable[str], wrong: Mapping[str, str]) -> PflOpsError | None:
+    """The error for a hyper-parameter that some of the methods have and others don't."""
+    from pfl_ops.algorithms import ALGORITHMS
+
+    if not set(methods) <= set(ALGORITHMS.names()):
+        return None
+    for path in assignments(sets):
+        section, _, field = path.partition(".")
+        having = [m for m in methods if field.partition(".")[0] in ALGORITHMS.get(m).model_fields]
+        if section == "algorithm" and having and set(wrong) == set(methods) - set(having):
+            return PflOpsError(
+                f"--set {path}: only {', '.join(having)} {'has' if len(having) == 1 else 'have'} it, not "
+                f"{', '.join(wrong)}; leave it out, or tune {'that one' if len(having) == 1 else 'those'} alone"
+            )
+    return None
+
+
+def run_benchmark(
+    experiments: "Sequence[Experiment] | None",
+    trials_of: "Mapping[str, Experiment]",
+    *,
+    wanted: int,
+    finals: int,
+    execution: "Execution",
+    dry_run: bool,
+    given: Mapping[str, Any],
+) -> None:
+    """Estimate, run, and show the leaderboard.
+
+    Args:
+        experiments: one a method; none: as recorded. trials_of: method -> experiment as its trials run it.
+        wanted: trials a method. finals: test runs a method. given: all other arguments of `benchmark`.
+    """
+    from pfl_ops import tuning
+    from pfl_ops.cli.output import err, out, say
+    from pfl_ops.tuning.benchmark import benchmark
+
+    _tell_estimates(trials_of, wanted, finals, execution, dry_run, given)
+    if dry_run:
+        return
+    written: list[Path] = []
+
+    def report(made: "Benchmark") -> Path:
+        written.append(_write(made))
+        return written[-1].parent
+
+    try:
+        with tuning.Show() as show:
+            made = benchmark(
+                experiments, execution=execution, final_repetitions=finals, on_event=show, report=report, **given
+            )
+    except tuning.StudyInterrupted as stopped:
+        say(err(), str(stopped))
+        raise typer.Exit(130) from None
+    _show(made, given["tracking_uri"])
+    for page in written:
+        say(out(), f"report: {page}")
+
+
+def _tell_estimates(
+    trials_of: "Mapping[str, Experiment]",
+    wanted: int,
+    finals: int,
+    execution: "Execution",
+    dry_run: bool,
+    given: Mapping[str, Any],
+) -> None:
+    """What all of it takes, and each method's trial, before anything starts."""
+    from pfl_ops import runs
+    from pfl_ops.cli.output import err, out, say
+    from pfl_ops.federation.estimate import duration
+    from pfl_ops.tuning.asked import Asked
+
+    cpus = given["cpus_per_trial"] if isinstance(given["cpus_per_trial"], float) else 1.0
+    trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
+    console = out() if dry_run else err()
+    found: dict[str, Estimate] = {}
+    wrong: dict[str, str] = {}
+    for method, experiment in trials_of.items():
+        try:
+            found[method] = runs.estimate(experiment, data_dir=given["data_dir"], execution=trial)
+        except PflOpsError as error:
+            wrong[method] = str(error)
+    if wrong:
+        raise together(wrong)
+    asked = Asked(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
+    text = f"{len(found)} methods, {wanted} trials of each"
+    if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
+        at_once = min(wanted, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
+        one = sum(estimate.seconds for estimate in found.values())
+        whole = duration(one * (wanted / at_once + finals))
+        text += (
+            f", {at_once} at once, and {finals} test run{'s' * (finals != 1)}: about {whole} if none is stopped early"
+        )
+    say(console, text)
+    width = max(map(len, found))
+    for method, estimate in found.items():
+        say(console, f"  {method:{width}}  each {estimate}")
+    for hint in dict.fromkeys(hint for estimate in found.values() for hint in estimate.hints):
+        say(console, hint)
+
+
+def _write(made: "Benchmark") -> Path:
+    """The report's page, in ./reports/<name>."""
+    from datetime import datetime
+
+    import pfl_ops
+    from pfl_ops.reports import write
+    from pfl_ops.reports.leaderboard import leaderboard
+
+    first = next(iter(made.studies.values())).experiment
+    about = {
+        "data": f"{first.data.label}, at most {first.data.train_size or 'all'} training samples",
+        "partition": f"{first.partition.kind}, {first.partition.clients} clients",
+        "network": first.model.name,
+        "rounds": str(first.training.rounds),
+        "seeds": ", ".join(str(seed) for seed in sorted(set(made.tests["seed"]))) or f"{first.seed}, not tested",
+    }
+    generated = f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}"
+    document = leaderboard(made.name, made.table, made.traces, made.tests, made.notes, about, generated)
+    return write(document, REPORTS / made.name)
+
+
+def _show(made: "Benchmark", tracking_uri: str | None) -> None:
+    """The leaderboard, what was chosen, and where to look closer."""
+    from pfl_ops.cli.output import out, say
+    from pfl_ops.cli.run import ui_hint
+
+    console = out()
+    console.print(leaderboard_table(made))
+    say(console, "\nchosen:")
+    width = max(map(len, made.table["method"]))
+    for row in made.table.to_dict("records"):
+        said = f"failed: {row['error']}" if row["error"] else f"trial {int(row['trial']):03d}  {row['settings']}"
+        say(console, f"  {row['method']:{width}}  {said}")
+    console.print()
+    for note in made.notes:
+        say(console, note)
+    say(console, f"\nlook closer: {ui_hint(tracking_uri)}  (experiment {made.name})")
+
+
+def leaderboard_table(made: "Benchmark") -> "Table":
+    """A row a method, best first."""
+    from rich.table import Table
+
+    from pfl_ops.cli.live import number
+    from pfl_ops.federation.estimate import duration
+
+    n = int(made.table["n"].max())
+    over = f", test: mean ± std of {n} seeds" if n > 1 else ""
+    table = Table(
+        title=f"benchmark {made.name}{over}", title_justify="left", title_style="bold", box=None, pad_edge=False
+    )
+    table.add_column("", justify="right")
+    for title in ("method", "scored at"):
+        table.add_column(title)
+    for title in ("validation", "test", "less the first", "p", "Acc(L)", "Acc(G)", "worst client", "trials"):
+        table.add_column(title, justify="right")
+    for title in ("search", "test run", "sent", "test opened"):
+        table.add_column(title, justify="right")
+    for row in made.table.to_dict("records"):
+        spread = f" ± {number(row['std'])}" if math.isfinite(row["std"]) else ""
+        lost = f" ({row['failed']} failed)" if row["failed"] else ""
+        table.add_row(
+            "–" if row["rank"] is None or row["rank"] != row["rank"] else str(row["rank"]),
+            row["method"],
+            row["scored_at"],
+            number(row["validation"]),
+            number(row["test"]) + spread,
+            f"{row['difference']:+.3f}" if math.isfinite(row["difference"]) else "",
+            f"{row['p_holm']:.2g}" if math.isfinite(row["p_holm"]) else "",
+            *(number(row[view]) for view in ("local", "global", "worst")),
+            f"{row['trials']}{lost}",
+            duration(row["search_seconds"]),
+            duration(row["test_seconds"]) if math.isfinite(row["test_seconds"]) else "–",
+            f"{row['sent_bytes'] / 1e6:,.1f} MB" if math.isfinite(row["sent_bytes"]) else "–",
+            str(row["openings"]),
+        )
+    return table

@@ -1,0 +1,181 @@
+"""A benchmark as a report: who is ahead and by how much, how each method was searched, what was chosen."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pfl_ops import figures
+from pfl_ops.reports.document import Block, Document, Entry, Head, Items, Picture, Row, Section, Table
+
+CLEAR = 0.05  # below this a corrected p is a difference
+
+
+def leaderboard(
+    name: str,
+    table: pd.DataFrame,
+    traces: pd.DataFrame,
+    tests: pd.DataFrame,
+    notes: Sequence[str] = (),
+    about: Mapping[str, str] | None = None,
+    generated: str = "",
+) -> Document:
+    """The report of a benchmark.
+
+    Args:
+        name: the benchmark's.
+        table: one row a method, best first: rank, method, scored_at, metric, status, validation, test, std, n,
+            difference, low, high, p, p_holm, local, global, worst, trials, complete, pruned, failed, tuned,
+            search_seconds, test_seconds, sent_bytes, openings, trial, settings, error.
+        traces: one row a trial: method, trial, state, value, best. tests: one row a test run: method, seed, score,
+            local, global, worst.
+        notes: what has to be said with the table. about: what all methods share, term and text.
+        generated: when and by what.
+    """
+    colours = figures.colours(sorted(table["method"]))
+    ahead: list[Block] = [_ranking(table, notes)]
+    if points := _local_global(tests):
+        ahead.append(
+            Picture(
+                "local-global",
+                "Local against global: each method's own models on their clients' data, and on everybody's. Dots are "
+                "seeds, marks their means.",
+                lambda: figures.scatter(points, colours=colours),
+            )
+        )
+    search: list[Block] = [_spent(table)]
+    if best := _best_so_far(traces):
+        search.append(
+            Picture(
+                "traces",
+                "The search: the best validation score so far, trial by trial.",
+                lambda: figures.lines(
+                    best, xlabel="trial", ylabel="best validation score", percent=False, colours=colours
+                ),
+            )
+        )
+    sections = [Section("", tuple(ahead)), Section("Search", tuple(search)), Section("Chosen", (_chosen(table),))]
+    if tests["seed"].nunique() > 1:
+        sections.append(Section("Seed by seed", (_by_seed(table, tests),)))
+    if about:
+        sections.append(Section("What all methods share", (Items(tuple(about.items())),)))
+    subtitle = f"{len(table)} methods, {int(table['trials'].max())} trials each"
+    return Document(name, f"Benchmark {name}", subtitle, tuple(sections), generated)
+
+
+def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
+    above = ("rank", "method", "scored at", "validation", "test", "Acc(L)", "Acc(G)", "worst client")
+    head = (*map(Head, above), Head("less the first", note="mean difference in test scores, and its 95 % interval"))
+    head = (*head, Head("p", note="paired t test over the seeds, corrected after Holm"))
+    rows = []
+    for row in table.to_dict("records"):
+        first = row["rank"] == 1
+        test = _score(row["test"], row["std"])
+        rows.append(
+            Row(
+                (
+                    Entry("–" if pd.isna(row["rank"]) else str(row["rank"])),
+                    Entry(row["method"], note=f"failed: {row['error']}" if row["error"] else ""),
+                    Entry(row["scored_at"]),
+                    _number(row["validation"]),
+                    Entry(test, _finite(row["test"]), mark="best" if first else "" if test != "–" else "missing"),
+                    *(_number(row[view]) for view in ("local", "global", "worst")),
+                    _difference(row),
+                    _number(row["p_holm"], mark="bad" if row["p_holm"] < CLEAR and row["difference"] else ""),
+                )
+            )
+        )
+    return Table("leaderboard", _caption(table), (head,), tuple(rows), tuple(notes), data=table, titles=2)
+
+
+def _caption(table: pd.DataFrame) -> str:
+    n = int(table["n"].max())
+    over = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed" if n else "not tested"
+    return f"Leaderboard: scores of the last round; test: {over}"
+
+
+def _difference(row: Mapping[Any, Any]) -> Entry:
+    if not math.isfinite(row["difference"]):
+        return Entry("")
+    between = f" [{row['low']:+.3f}, {row['high']:+.3f}]" if math.isfinite(row["low"]) else ""
+    return Entry(f"{row['difference']:+.3f}{between}", row["difference"])
+
+
+def _spent(table: pd.DataFrame) -> Table:
+    """What each method's search and test took."""
+    titles = ("method", "trials", "finished", "stopped early", "failed", "settings varied", "search", "a test run")
+    rows = [
+        Row(
+            (
+                Entry(row["method"]),
+                *(Entry(str(row[k]), float(row[k])) for k in ("trials", "complete", "pruned", "failed", "tuned")),
+                Entry(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
+                Entry(_or_dash(row["test_seconds"], "{:,.0f} s"), _finite(row["test_seconds"])),
+                Entry(_or_dash(row["sent_bytes"] / 1e6, "{:,.1f} MB"), _finite(row["sent_bytes"])),
+                Entry(str(row["openings"]), float(row["openings"])),
+            )
+        )
+        for row in table.to_dict("records")
+    ]
+    head = (*map(Head, titles), Head("sent", note="up and down, all clients, one test run"))
+    head = (*head, Head("test opened", note="choices of the method that the test data were opened for"))
+    caption = "Cost: seconds of all trials together, and of one test run on average"
+    return Table("cost", caption, (head,), tuple(rows), data=table)
+
+
+def _chosen(table: pd.DataFrame) -> Table:
+    rows = [
+        Row(
+            (
+                Entry(row["method"]),
+                Entry("–" if pd.isna(row["trial"]) else f"{int(row['trial']):03d}"),
+                Entry(row["settings"]),
+            )
+        )
+        for row in table.to_dict("records")
+    ]
+    return Table("chosen", "Chosen configurations", (tuple(map(Head, ("method", "trial", "settings"))),), tuple(rows))
+
+
+def _by_seed(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
+    """Test scores, a column a seed; the best of each seed is marked."""
+    scores = tests.pivot(index="method", columns="seed", values="score")
+    scores = scores.reindex([method for method in table["method"] if method in scores.index])
+    rows = [
+        Row((Entry(str(method)), *(_number(value) for value in values)))
+        for method, values in zip(scores.index, scores.to_numpy(), strict=True)
+    ]
+    head = (Head("method"), *(Head(f"seed {seed}") for seed in scores.columns))
+    return Table("seeds", "Test scores seed by seed", (head,), tuple(rows), data=tests)
+
+
+def _local_global(tests: pd.DataFrame) -> dict[str, np.ndarray]:
+    """{method: [n, 2]} of Acc(L) and Acc(G), where there are both."""
+    both = tests.dropna(subset=["local", "global"])
+    return {str(method): part[["local", "global"]].to_numpy() for method, part in both.groupby("method", sort=False)}
+
+
+def _best_so_far(traces: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    there = traces.dropna(subset=["best"])
+    return {
+        str(method): (part["trial"].to_numpy(), part["best"].to_numpy())
+        for method, part in there.groupby("method", sort=False)
+    }
+
+
+def _score(mean: float, std: float) -> str:
+    return f"{mean:.3f} ± {std:.3f}" if math.isfinite(std) else _or_dash(mean, "{:.3f}")
+
+
+def _number(value: float, mark: Any = "") -> Entry:
+    return Entry(_or_dash(value, "{:.3f}"), _finite(value), mark=mark)
+
+
+def _or_dash(value: float, form: str) -> str:
+    return form.format(value) if math.isfinite(value) else "–"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
