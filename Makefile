@@ -3,15 +3,18 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SUITE  ?=
+SCALE  ?= smoke
 
 .DEFAULT_GOAL := help
-.PHONY: help install tune bench test test-fast lint format types ui clean
+.PHONY: help install tune reproduce bench test test-fast lint format types ui clean
 
 help: ## list the targets
 	@echo "pfl-ops: personalised federated learning, simulated, tuned, tracked."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
+	@echo "  make reproduce SUITE=fliu/table1 SCALE=small (or full) runs one of them at a larger size; pfl-ops reproduce --list"
 	@echo "  PYTHON=python3.12 chooses the interpreter (3.11 to 3.13), VENV=folder the virtual environment."
 
 install: $(STAMP) ## make .venv and install pfl-ops with the versions in constraints.txt (skipped when up to date)
@@ -24,6 +27,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 tune: $(STAMP) ## the demo: tune FLIU on real handwritten digits, a few minutes on two cores
 	$(BIN)/pfl-ops tune fliu --dataset digits
+
+reproduce: $(STAMP) ## five papers' tables and figures, ours beside theirs: a glance at all, ten minutes on two cores
+	$(BIN)/pfl-ops reproduce $(SUITE) --scale $(SCALE)
 
 bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten minutes on two cores
 	$(BIN)/pfl-ops bench

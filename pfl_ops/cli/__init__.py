@@ -2,7 +2,7 @@
 
 app      the application: errors, --debug, --version
 options  flags and what they set
-run, tune, bench, browse   the commands
+run, tune, reproduce, compare, bench, browse   the commands
 show     what `list` and `show` print
 live     progress and tables
 output   where it is printed
@@ -11,11 +11,15 @@ output   where it is printed
 from pfl_ops.cli import browse
 from pfl_ops.cli.app import app
 from pfl_ops.cli.bench import bench
+from pfl_ops.cli.compare import compare
+from pfl_ops.cli.reproduce import reproduce
 from pfl_ops.cli.run import run
 from pfl_ops.cli.tune import tune
 
 app.command()(run)
 app.command()(tune)
+app.command()(reproduce)
+app.command()(compare)
 app.command()(bench)
 app.command()(browse.partition)
 app.command("list")(browse.list_)

@@ -249,6 +249,16 @@ def load(section: DataSection | str, *, data_dir: str | None = None, sealed: boo
     )
 
 
+def here(name: str, *, data_dir: str | None = None) -> bool:
+    """Whether a data set can be loaded as it is, without a download; places as for `load`."""
+    folders = _folders(data_dir)
+    if name == "digits" or store.has(f"download {name} 1"):
+        return True
+    if name == "shakespeare":
+        return bool(shakespeare.find(folders))
+    return any((folder / (f"{name}.npz" if name in DATASETS else name)).is_file() for folder in [*folders, Path()])
+
+
 def model_for(name: str, data_dir: str | None = None) -> str:
     """The network that suits a data set: by name from the table, for a file by its form."""
     if name in DATASETS:

@@ -109,8 +109,7 @@ def unpacked(source: str, read: Callable[[], dict[str, np.ndarray]]) -> Unpacked
     """
     from filelock import FileLock
 
-    cache = cache_folder()
-    entry = cache / "sources" / f"{hashlib.sha256(source.encode()).hexdigest()[:32]}.json"
+    cache, entry = cache_folder(), _entry(source)
     found = _known(cache, entry)
     if found is not None:
         return found
@@ -126,6 +125,15 @@ def unpacked(source: str, read: Callable[[], dict[str, np.ndarray]]) -> Unpacked
         raise DataError(
             f"cannot write the cache folder {cache} ({error.strerror or error}); set PFL_OPS_CACHE"
         ) from error
+
+
+def has(source: str) -> bool:
+    """Whether what `source` names is unpacked already."""
+    return _known(cache_folder(), _entry(source)) is not None
+
+
+def _entry(source: str) -> Path:
+    return cache_folder() / "sources" / f"{hashlib.sha256(source.encode()).hexdigest()[:32]}.json"
 
 
 def _known(cache: Path, entry: Path) -> Unpacked | None:

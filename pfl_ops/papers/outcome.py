@@ -20,6 +20,7 @@ class Outcome:
         metrics: last value of each tracked key, `final/…` and `best/…` among them.
         history: a row a round, a column a tracked key. Empty: curves were not asked for.
         seconds: it took. tags: of its run: versions, machine.
+        stages: stage of a measure's key -> the tracked one, where they differ; see `suite.Level`.
     """
 
     seed: int
@@ -29,6 +30,7 @@ class Outcome:
     experiment_id: str | None = None
     seconds: float = math.nan
     tags: Mapping[str, str] = field(default_factory=dict)
+    stages: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, key: str, at: str = "final", unit: float = 1.0) -> float | None:
         """The value of a measure: the last or best one; "…@90": the first round with 90 or more; "…#20": of round 20.
@@ -49,11 +51,13 @@ class Outcome:
             name, _, number = key.partition("#")
             value = self.curve(name).get(int(number))
             return None if value is None else value * unit
-        found = self.metrics.get(f"{at}/{key}", self.metrics.get(key))
+        name = tracked_as(key, self.stages)
+        found = self.metrics.get(f"{at}/{name}", self.metrics.get(name))
         return None if found is None or math.isnan(found) else found * unit
 
     def curve(self, key: str) -> dict[int, float]:
         """{round: value} where it was evaluated; "…/below_95" is counted from the scored clients and rho_95."""
+        key = tracked_as(key, self.stages)
         stem, _, last = key.rpartition("/")
         if last.startswith("below_"):
             scored, above = self.curve(f"{stem}/clients"), self.curve(f"{stem}/{last.replace('below', 'rho')}")
@@ -68,9 +72,16 @@ Outcomes = Mapping[str, list[Outcome]]
 """Name of the cell -> its repetitions that are finished."""
 
 
-def tracked_keys(key: str) -> list[str]:
+def tracked_as(key: str, stages: Mapping[str, str]) -> str:
+    """The tracked key that a measure's means where stages have names of the suite's own: "test/P/local/mean" with
+    {"P": "L2"} is "test/L2/local/mean"."""
+    parts = key.split("/")
+    return "/".join(stages.get(part, part) if i == 1 else part for i, part in enumerate(parts))
+
+
+def tracked_keys(key: str, stages: Mapping[str, str] | None = None) -> list[str]:
     """The tracked keys whose history a measure or a curve needs; none for a last value."""
-    name, mark, _ = key.replace("#", "@").partition("@")
+    name, mark, _ = tracked_as(key, stages or {}).replace("#", "@").partition("@")
     stem, _, last = name.rpartition("/")
     if last.startswith("below_"):
         return [f"{stem}/clients", f"{stem}/{last.replace('below', 'rho')}"]

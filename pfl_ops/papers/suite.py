@@ -1,16 +1,18 @@
 """What a suite is: one table or figure of a paper as data, from the grid of its experiments to the claims about it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.experiment import Experiment
 from pfl_ops.papers import stand_in
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, Verdict
 from pfl_ops.papers.exhibits import Exhibit
+from pfl_ops.papers.expression import matching
+from pfl_ops.papers.outcome import Outcome
 from pfl_ops.papers.published import Published
 
 Changes: TypeAlias = Mapping[str, Any]
@@ -28,11 +30,14 @@ class Level:
         changes: what it sets.
         title: as the paper's table has it; "": the level's name.
         at: what it sets beyond that at a scale: {"small": {"partition.clients": 20}}.
+        stages: what a stage in a measure's key means here, where methods are scored at different ones: {"P": "L2"}
+            reads "test/P/local/mean" as "test/L2/local/mean".
     """
 
     changes: Changes = field(default_factory=dict)
     title: str = ""
     at: Mapping[str, Changes] = field(default_factory=dict)
+    stages: Mapping[str, str] = field(default_factory=dict)
 
 
 Axis: TypeAlias = Mapping[str, Level]
@@ -103,6 +108,8 @@ class Suite:
         ours: {path: why this value}, for each setting that the paper does not state. damage: what extraction lost.
         unmeasured: what the exhibit shows and the suite does not, and why.
         absent: names of cells that the grid has not ("iid/apfl").
+        exceptions: pattern of cells, as in claims -> what these set beyond their levels ("cifar10/*/fedfomo"); a level,
+            where it depends on the scale.
         instead: data set -> the one that stands in for it where it can't be had; at smoke that is digits where none is
             named here.
         small, smoke: the suite at these scales; smoke is cut further, see `stand_in.cut`.
@@ -124,6 +131,7 @@ class Suite:
     damage: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    exceptions: Mapping[str, Changes | Level] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
     small: Scale = field(default_factory=Scale)
     smoke: Scale = field(default_factory=Scale)
@@ -162,6 +170,11 @@ class Suite:
                 missing -= set(cell.labels.items())
         return tuple(cell for cell in self.cells if cell.name in chosen)
 
+    def stages(self, cell: Cell) -> dict[str, str]:
+        """What the stages in measures' keys mean for a cell: its levels' `stages`, which go into its outcomes."""
+        levels = (self.axes[axis][label] for axis, label in cell.labels.items())
+        return {name: stage for level in levels for name, stage in level.stages.items()}
+
     def measure(self, key: str) -> Measure:
         """The measure of that key.
 
@@ -186,6 +199,10 @@ class Suite:
             PflOpsError: the settings contradict each other.
         """
         levels = [self.axes[axis][label] for axis, label in cell.labels.items()]
+        labels = {axis: list(of_axis) for axis, of_axis in self.axes.items()}
+        for pattern, more in self.exceptions.items():
+            if cell.name in matching(pattern, labels):
+                levels.append(more if isinstance(more, Level) else Level(more))
         size = self.scale(scale)
         changes: dict[str, Any] = dict(self.base)
         for more in (
@@ -206,6 +223,26 @@ class Suite:
         paper, ours = self.experiment(cell).flat, self.experiment(cell, scale, data=data).flat
         paths = [path for path in {**paper, **ours} if path not in ("repetitions", "seed")]
         return {path: (paper.get(path), ours.get(path)) for path in paths if paper.get(path) != ours.get(path)}
+
+    def judged(self, outcomes: Mapping[str, Sequence[Outcome]] | None = None) -> tuple[Verdict, ...]:
+        """How each claim stands.
+
+        Args:
+            outcomes: finished repetitions of cells; none: the paper's own numbers.
+        """
+        labels = {axis: list(levels) for axis, levels in self.axes.items()}
+        values = self._published if outcomes is None else partial(self._ours, outcomes)
+        names = [cell.name for cell in self.cells]
+        return tuple(claim.judge(values, labels, names, exact=outcomes is None) for claim in self.claims)
+
+    def _published(self, cell: str, key: str) -> dict[int, float]:
+        found = self.published.get((cell, key))
+        return {} if found is None or found.value is None else {0: found.value}
+
+    def _ours(self, outcomes: Mapping[str, Sequence[Outcome]], cell: str, key: str) -> dict[int, float]:
+        unit = self.measure(key).unit
+        values = {one.seed: one.value(key, self.at, unit) for one in outcomes.get(cell, ())}
+        return {seed: value for seed, value in values.items() if value is not None}
 
     def numbers(self) -> Iterator[tuple[Cell, Measure, Published]]:
         """Each published number with its cell and measure."""

@@ -13,6 +13,12 @@ The only package that imports Ray and Optuna.
     session    one sitting: trials, then the test of the choice
     study      `tune`
     show       a study in the terminal
+
+and for the papers' suites:
+
+    plans        what reproducing some suites at a scale means
+    pool         whole runs in Ray's processes, as many at once as fit
+    reproducing  `reproduce`
 """
 
 from importlib import import_module
@@ -22,6 +28,9 @@ from pfl_ops.tuning import resources as resources  # first: Ray reads its settin
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.driver import Event as Event
+    from pfl_ops.tuning.plans import plan as plan
+    from pfl_ops.tuning.reproducing import Reproduced as Reproduced
+    from pfl_ops.tuning.reproducing import reproduce as reproduce
     from pfl_ops.tuning.session import StudyInterrupted as StudyInterrupted
     from pfl_ops.tuning.settings import Settings as Settings
     from pfl_ops.tuning.show import Show as Show
@@ -30,6 +39,9 @@ if TYPE_CHECKING:
     from pfl_ops.tuning.study import tune as tune
 
 _WHERE = {
+    "plan": "plans",
+    "Reproduced": "reproducing",
+    "reproduce": "reproducing",
     "Event": "driver",
     "Settings": "settings",
     "Show": "show",
@@ -47,4 +59,15 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"pfl_ops.tuning.{_WHERE[name]}"), name)
 
 
-__all__ = ["Event", "Settings", "Show", "Study", "StudyInterrupted", "recorded", "tune"]
+__all__ = [
+    "Event",
+    "Reproduced",
+    "Settings",
+    "Show",
+    "Study",
+    "StudyInterrupted",
+    "plan",
+    "recorded",
+    "reproduce",
+    "tune",
+]

@@ -1,0 +1,325 @@
+"""`pfl-ops reproduce`: the papers' tables and figures again, ours beside theirs."""
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pfl_ops.cli.names import completion
+from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, with_default, with_flags
+from pfl_ops.errors import PflOpsError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from pfl_ops.papers import Cell, ScaleName, Suite
+    from pfl_ops.tuning.reproducing import Happened, Reproduced
+
+PANEL = "Reproducing"
+
+
+def _names() -> list[str]:
+    from pfl_ops.papers import PAPERS, suites
+
+    return [*PAPERS, *(suite.name for suite in suites())]
+
+
+@with_flags("device", "way", "threads")
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SUITE|PAPER]...",
+            show_default=False,
+            autocompletion=completion(_names),
+            help="fliu/table1, or all of a paper: fliu. None: everything.",
+        ),
+    ] = None,
+    *,
+    scale: Annotated[
+        str,
+        typer.Option(
+            "--scale",
+            metavar="smoke|small|full",
+            show_default=False,
+            rich_help_panel=PANEL,
+            help=with_default("Seconds a cell, about an hour a suite, or the paper's own size.", "smoke"),
+        ),
+    ] = "smoke",
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only", metavar="PATTERN", rich_help_panel=PANEL, help="These cells: 'path/*', '{path,lsqs}/{!local}'."
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", rich_help_panel=PANEL, help="At smoke: every cell, not one of each row and column.")
+    ] = False,
+    listed: Annotated[bool, typer.Option("--list", rich_help_panel=PANEL, help="What there is, and stop.")] = False,
+    repetitions: Annotated[
+        int | None,
+        typer.Option(
+            "--repetitions",
+            min=1,
+            metavar="INT",
+            show_default=False,
+            rich_help_panel=PANEL,
+            help=with_default("Seeds of each cell.", "the scale's"),
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            min=1,
+            metavar="INT",
+            show_default=False,
+            rich_help_panel=PANEL,
+            help=with_default("Cells at once.", "as many as fit"),
+        ),
+    ] = None,
+    cpus: Annotated[
+        str | None, typer.Option("--cpus-per-cell", metavar="NUMBER", rich_help_panel=PANEL, help="CPUs of a cell.")
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus-per-cell", metavar="NUMBER", rich_help_panel=PANEL, help="Share of a GPU of a cell."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="auto|HOST:PORT", rich_help_panel=PANEL, help="A Ray cluster to join."),
+    ] = None,
+    reports: Annotated[
+        Path, typer.Option("--reports", metavar="FOLDER", rich_help_panel=PANEL, help="Where the reports go.")
+    ] = Path("reports"),
+    dry_run: DryRun = False,
+    data_dir: DataDir = None,
+    tracking_uri: TrackingUri = None,
+    **flags: str | None,
+) -> None:
+    """Run published experiments again and report paper | ours | difference, and which claims hold.
+
+    What is finished is never run again; stopped or killed, the same command goes on.
+    """
+    from pfl_ops.cli.output import err, say
+
+    size = _scale(scale)
+    chosen = _chosen(names or [], size, only, every)
+    if listed:
+        _list(chosen)
+        return
+    execution = execution_of(flags)
+
+    from pfl_ops import tuning  # heavy; mistakes are told before
+
+    plan = tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir)
+    with Watch(dry_run) as watch:
+        try:
+            found = tuning.reproduce(
+                plan,
+                cpus_per_cell=_number("--cpus-per-cell", cpus),
+                gpus_per_cell=_number("--gpus-per-cell", gpus),
+                concurrency=concurrency,
+                address=address,
+                tracking_uri=tracking_uri,
+                data_dir=data_dir,
+                execution=execution,
+                dry_run=dry_run,
+                on_suite=lambda suite: _keep(suite, reports),
+                on_happened=watch,
+            )
+        except tuning.StudyInterrupted as stopped:
+            say(err(), str(stopped))
+            raise typer.Exit(130) from None
+    if not dry_run:
+        _summary(found, reports)
+
+
+def _number(flag: str, given: str | None) -> float | None:
+    """A flag's value above 0."""
+    try:
+        number = None if given is None else float(given)
+    except ValueError:
+        number = -1.0
+    if number is not None and not 0 < number < math.inf:
+        raise PflOpsError(f"{flag} must be a number above 0, got '{given}'")
+    return number
+
+
+def _scale(name: str) -> "ScaleName":
+    from pfl_ops.papers import SCALES
+
+    for known in SCALES:
+        if name == known:
+            return known
+    raise PflOpsError(f"--scale must be one of {', '.join(SCALES)}, got '{name}'")
+
+
+def _chosen(names: list[str], scale: str, only: str | None, every: bool) -> "list[tuple[Suite, tuple[Cell, ...]]]":
+    """The suites that are meant, with their cells."""
+    from pfl_ops.papers import PAPERS, suite, suites
+    from pfl_ops.papers.expression import matching
+
+    meant = [one for name in names for one in (suites(name) if name in PAPERS else (suite(name),))] or suites()
+    found = []
+    for one in {one.name: one for one in meant}.values():
+        cells = one.cells if every or only or scale != "smoke" else one.sample()
+        if only:
+            wanted = matching(only, {axis: list(levels) for axis, levels in one.axes.items()})
+            cells = tuple(cell for cell in cells if cell.name in wanted)
+            if not cells:
+                raise PflOpsError(f"{one.name} has no cell {only}")
+        found.append((one, cells))
+    return found
+
+
+def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
+    from rich.table import Table
+
+    from pfl_ops.cli.output import out, say
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, justify in (("suite", "left"), ("shows", "left"), ("cells", "right"), ("n", "right")):
+        table.add_column(title, justify=justify, no_wrap=title != "shows")  # type: ignore[arg-type]
+    for title in ("published", "claims"):
+        table.add_column(title, justify="right")
+    for suite, _ in chosen:
+        numbers = (len(suite.cells), suite.repetitions, len(suite.published) or "–", len(suite.claims) or "–")
+        table.add_row(suite.name, suite.title, *map(str, numbers))
+    out().print(table)
+    say(out(), "\nrun one with: pfl-ops reproduce SUITE --scale smoke|small|full (n: the paper's repetitions, at full)")
+
+
+def _keep(found: "Reproduced", folder: Path) -> None:
+    """The suite's report, in its folder and in its run."""
+    from pfl_ops.reports import suites
+
+    place = suites.keep(
+        found.suite,
+        found.scale,
+        found.outcomes,
+        folder,
+        chosen=found.part.chosen,
+        stand_ins=found.part.stand_ins,
+        problems=found.problems,
+        elsewhere=found.elsewhere,
+        link=found.link,
+    )
+    found.run.artifact(place, "report")
+    found.run.log([suites.tally(found)])
+
+
+def _summary(found: "list[Reproduced]", folder: Path) -> None:
+    """What was run, and how the claims stand."""
+    from rich.table import Table
+
+    from pfl_ops.cli.output import out, say
+
+    console = out()
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", title="claims judged on these runs", title_justify="left"
+    )
+    table.add_column("suite", no_wrap=True)
+    for title in ("cells", "failed", "hold", "do not", "undecided", "not run"):
+        table.add_column(title, justify="right")
+    table.add_column("report", no_wrap=True)
+    for one in found:
+        suite = one.suite
+        statuses = [] if one.part.stand_ins else [verdict.status for verdict in suite.judged(one.outcomes)]
+        counts = [statuses.count(status) for status in ("holds", "does not hold", "undecided", "not run")]
+        cells = f"{len(one.outcomes)} of {len(suite.cells)}"
+        told = [str(count or "·") for count in counts] if statuses else ["–"] * 4
+        table.add_row(suite.name, cells, str(len(one.problems) or "·"), *told, f"{folder / suite.name}/index.html")
+    console.print(table)
+    for one in found:
+        for cell, reason in one.problems.items():
+            say(console, f"{one.suite.name} {cell}: {reason}")
+    standing = {name: data for one in found for name, data in one.part.stand_ins.items()}
+    if standing:
+        data = ", ".join(sorted(set(standing.values())))
+        say(
+            console,
+            f"stand-in data ({data}) in {len(standing)} cells, whose data set is not here; their claims are not judged",
+        )
+    say(console, f"\nall reports: {folder}/index.html")
+
+
+class Watch:
+    """What happens while cells run: bars on a terminal, plain lines elsewhere.
+
+    Args:
+        dry_run: the estimate is the result, on standard output.
+    """
+
+    def __init__(self, dry_run: bool = False) -> None:
+        from pfl_ops.cli.output import err, out
+
+        self.console, self.told = err(), out() if dry_run else err()
+        self.progress: Progress | None = None
+        self.began = time.monotonic()
+        self.bars: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.progress:
+            self.progress.stop()
+
+    def __call__(self, happened: "Happened") -> None:
+        """Tell it."""
+        from pfl_ops.cli.output import say
+
+        job = happened.job
+        if happened.kind == "begin":
+            say(self.told, happened.text or "everything is finished already; the reports are written again")
+            self._begin(happened)
+        elif job is not None and self.progress:
+            self._draw(happened)
+        elif job is not None and happened.kind in ("end", "failed"):
+            say(self.console, self.line(happened))
+
+    def line(self, happened: "Happened") -> str:
+        """The end of a job in a line: 12 of 48  fliu/table1 path/fliu seed 0  about 10 min left."""
+        from pfl_ops.federation.estimate import duration
+
+        assert happened.job is not None
+        parts = [f"{happened.done} of {happened.wanted}", f"{happened.job.suite.name} {happened.job.name}"]
+        if happened.kind == "failed":
+            parts.append(f"failed: {happened.text}")
+        left = happened.wanted - happened.done
+        if left:
+            parts.append(f"about {duration((time.monotonic() - self.began) / happened.done * left)} left")
+        return "  ".join(parts)
+
+    def _begin(self, happened: "Happened") -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.began = time.monotonic()
+        if self.console.is_terminal and happened.wanted and self.told is self.console:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            self.progress = Progress(*columns, console=self.console)
+            self.all = self.progress.add_task("all runs", total=happened.wanted)
+            self.progress.start()
+
+    def _draw(self, happened: "Happened") -> None:
+        assert self.progress and happened.job
+        job, progress = happened.job, self.progress
+        match happened.kind:
+            case "start":
+                rounds = job.experiment.training.rounds
+                self.bars[job.digest] = progress.add_task(f"{job.suite.name} {job.name}", total=rounds)
+            case "round":
+                progress.update(self.bars[job.digest], completed=happened.round)
+            case "end" | "failed":
+                progress.remove_task(self.bars.pop(job.digest))
+                progress.update(self.all, completed=happened.done)
+                if happened.kind == "failed":
+                    progress.console.print(self.line(happened), markup=False, highlight=False)

@@ -1,0 +1,124 @@
+"""What reproducing some suites at a scale means: which runs, on which data, and which of them are there already."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pfl_ops.data.datasets import here
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.papers import Cell, ScaleName, Suite
+
+
+@dataclass(frozen=True)
+class Job:
+    """One repetition of a cell.
+
+    Attributes:
+        experiment: what is run. digest: its identity. suite, cell: where it was met first.
+        stand_in: the data set in place of the cell's own; "": none.
+    """
+
+    experiment: Experiment
+    digest: str
+    suite: Suite
+    cell: Cell
+    stand_in: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of its run: path/fliu seed 0."""
+        return f"{self.cell.name} seed {self.experiment.seed}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A suite in a plan.
+
+    Attributes:
+        chosen: names of the cells that are to be run. jobs: repetitions of each cell, chosen or not.
+        stand_ins: cell -> the data set in place of its own. problems: cell -> why it can't be run.
+    """
+
+    suite: Suite
+    chosen: tuple[str, ...]
+    jobs: Mapping[str, tuple[Job, ...]]
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> Iterator[Job]:
+        """The repetitions of the chosen cells."""
+        for cell in self.chosen:
+            yield from self.jobs.get(cell, ())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Several suites at one scale."""
+
+    scale: ScaleName
+    parts: tuple[Part, ...]
+
+    @property
+    def wanted(self) -> tuple[Job, ...]:
+        """Every run once, though several suites may show it; the first repetition of all cells comes first."""
+        jobs = {job.digest: job for part in reversed(self.parts) for job in part.wanted}
+        first = [job.digest for part in self.parts for job in part.wanted]
+        found = [jobs[digest] for digest in dict.fromkeys(first)]
+        return tuple(sorted(found, key=lambda job: job.experiment.seed - job.suite.experiment(job.cell).seed))
+
+
+def plan(
+    chosen: Sequence[tuple[Suite, Sequence[Cell]]],
+    scale: ScaleName,
+    *,
+    repetitions: int | None = None,
+    data_dir: str | None = None,
+) -> Plan:
+    """A plan for those cells of those suites.
+
+    Args:
+        chosen: suites with the cells to run. scale: their size. repetitions: n; none: the scale's.
+        data_dir: where the data lie.
+    Raises:
+        PflOpsError: not one of the cells can be run; the first reason.
+    """
+    made = Plan(scale, tuple(_part(suite, cells, scale, repetitions, data_dir) for suite, cells in chosen))
+    if not made.wanted:
+        raise PflOpsError(next(reason for part in made.parts for reason in part.problems.values()))
+    return made
+
+
+def _part(suite: Suite, cells: Sequence[Cell], scale: ScaleName, repetitions: int | None, data_dir: str | None) -> Part:
+    names = {cell.name for cell in cells}
+    jobs: dict[str, tuple[Job, ...]] = {}
+    stand_ins: dict[str, str] = {}
+    problems: dict[str, str] = {}
+    for cell in suite.cells:
+        try:
+            own = suite.experiment(cell, scale)
+            data = stand_in(suite, own.data.name, scale, data_dir)
+            experiment = suite.experiment(cell, scale, data=data) if data else own
+            n = repetitions or experiment.repetitions
+            each = [experiment.repetition(i) for i in range(n)]
+            jobs[cell.name] = tuple(Job(one, one.digest(data_dir), suite, cell, data or "") for one in each)
+        except PflOpsError as error:
+            if cell.name in names:
+                problems[cell.name] = str(error)
+            continue
+        if data:
+            stand_ins[cell.name] = data
+    return Part(suite, tuple(cell.name for cell in cells), jobs, stand_ins, problems)
+
+
+def stand_in(suite: Suite, data: str, scale: ScaleName, data_dir: str | None = None) -> str | None:
+    """The data set that takes the place of one that is not here; None: it is here, or has to be fetched.
+
+    A smoke run fetches nothing.
+    """
+    if here(data, data_dir=data_dir):
+        return None
+    other = suite.instead.get(data)
+    if other and here(other, data_dir=data_dir):
+        return other
+    return "digits" if scale == "smoke" else None

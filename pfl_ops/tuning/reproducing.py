@@ -1,0 +1,336 @@
+"""`reproduce`: published experiments again, through Ray; what is finished already is read, never run again."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from pfl_ops import runs
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.estimate import duration, size
+from pfl_ops.federation.settings import Execution
+from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
+from pfl_ops.papers.exhibits import Curves
+from pfl_ops.papers.outcome import tracked_keys
+from pfl_ops.results import Result
+from pfl_ops.tracking import Run, RunInfo, Store
+from pfl_ops.tuning.asked import Amount, Asked
+from pfl_ops.tuning.plans import Job, Part, Plan
+from pfl_ops.tuning.pool import Done, Failed, Happening, Place, Pool, Progress, Started, Work, simulate
+from pfl_ops.tuning.resources import check_gpus, cluster, share
+from pfl_ops.tuning.session import StudyInterrupted
+from pfl_ops.tuning.trial import pack_plugins
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COST = ("cost/train_seconds", "cost/eval_seconds")
+EACH = 2.0  # seconds, roughly: a run's own start, and its artifacts
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """A suite, as far as it has been run.
+
+    Attributes:
+        part: what was planned of it. scale: its size. outcomes: the finished repetitions of each cell, those of earlier
+            sittings included. problems: cell -> why it could not be run. elsewhere: scale -> cells that are finished
+            there and not here.
+        run: the suite's own run; a report belongs among its artifacts.
+    """
+
+    part: Part
+    scale: ScaleName
+    outcomes: Outcomes
+    problems: Mapping[str, str]
+    elsewhere: Mapping[str, Outcomes]
+    run: Run
+    link: Callable[[Outcome], str | None] = lambda outcome: None
+
+    @property
+    def suite(self) -> Suite:
+        return self.part.suite
+
+
+Kind: TypeAlias = Literal["begin", "start", "round", "end", "failed"]
+
+
+@dataclass(frozen=True)
+class Happened:
+    """Something that happened, for who watches.
+
+    Attributes:
+        kind: begin (of all), start, round, end or failed (of a job).
+        job: which. done, wanted: jobs that are over in this sitting, and all that it has to do.
+        round: finished rounds. text: what it will take; why a job failed.
+    """
+
+    kind: Kind
+    done: int
+    wanted: int
+    job: Job | None = None
+    round: int = 0
+    text: str = ""
+
+
+OnHappened: TypeAlias = Callable[[Happened], None]
+OnSuite: TypeAlias = Callable[[Reproduced], None]
+
+
+def reproduce(
+    plan: Plan,
+    *,
+    cpus_per_cell: Amount = None,
+    gpus_per_cell: Amount = None,
+    concurrency: int | None = None,
+    address: str | None = None,
+    home: str | Path | None = None,
+    tracking_uri: str | None = None,
+    data_dir: str | None = None,
+    execution: Execution | None = None,
+    dry_run: bool = False,
+    on_suite: OnSuite | None = None,
+    on_happened: OnHappened | None = None,
+    work: Work = simulate,
+) -> list[Reproduced]:
+    """Run what a plan lacks, as many cells at once as fit, and gather its suites.
+
+    A run that any suite, `run` or an earlier sitting has finished (the same experiment hash) is read from the store.
+    One that was begun goes on from its checkpoint. A cell that fails does not keep the others from running.
+
+    Args:
+        plan: see `plans.plan`; made with the same `data_dir`.
+        cpus_per_cell, gpus_per_cell, concurrency: as for `tune`'s trials.
+        address: of a Ray cluster to join. home, tracking_uri: work folder, MLflow's address.
+        execution: where and how to compute; device and threads follow a cell's share.
+        dry_run: tell the estimate, and stop.
+        on_suite: told of each suite once nothing of it is left to run, its run still open.
+        on_happened: told of everything.
+        work: what a worker does; replaced in tests.
+    Returns:
+        all suites, in the plan's order; after a dry run none.
+    Raises:
+        StudyInterrupted: Ctrl-C; the same call goes on.
+    """
+    asked = Asked.of(cpus_per_cell, gpus_per_cell, concurrency)
+    check_gpus(asked.gpus, address)
+    with Store.open(home, tracking_uri) as store, ExitStack() as opened:
+        sitting = Sitting(plan, store, data_dir, execution or Execution(), asked, address, on_suite, on_happened, work)
+        try:
+            missing = sitting.missing()
+            sitting.tell("begin", text=sitting.estimate(missing) if missing else "")
+            if dry_run:
+                return []
+            for part in plan.parts:
+                sitting.parents[part.suite.name] = opened.enter_context(sitting.parent(part))
+            sitting.run(missing)
+        except KeyboardInterrupt:
+            raise StudyInterrupted("stopped; the same command goes on where this one was") from None
+        return [sitting.complete[part.suite.name] for part in plan.parts]
+
+
+@dataclass
+class Sitting:
+    """One call of `reproduce`; see there."""
+
+    plan: Plan
+    store: Store
+    data_dir: str | None
+    execution: Execution
+    asked: Asked
+    address: str | None
+    on_suite: OnSuite | None
+    on_happened: OnHappened | None
+    work: Work
+    parents: dict[str, Run] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by digest
+    failures: dict[str, str] = field(default_factory=dict)
+    complete: dict[str, Reproduced] = field(default_factory=dict)
+    finished: dict[str, RunInfo] = field(default_factory=dict)  # by digest
+    over: int = 0
+    wanted: int = 0
+
+    def missing(self) -> list[Job]:
+        """What has to be run; what has been is read."""
+        found = (run for run in self.store.runs() if run.identity and runs.FINISHED in run.metrics)
+        self.finished = {str(run.identity): run for run in found}
+        for job in (job for part in self.plan.parts for jobs in part.jobs.values() for job in jobs):
+            if job.digest in self.finished and job.digest not in self.outcomes:
+                self.outcomes[job.digest] = self._read(job, self.finished[job.digest])
+        missing = [job for job in self.plan.wanted if job.digest not in self.outcomes]
+        self.wanted = len(missing)
+        return missing
+
+    def run(self, missing: Sequence[Job]) -> None:
+        """Do it, and hand over each suite as soon as nothing of it is left."""
+        self._gather()
+        if not missing:
+            return
+        with cluster(self.address), closing(self._pool().through(missing)) as happenings:
+            for happened in happenings:
+                self._take(happened)
+                if isinstance(happened, Done | Failed):
+                    self._gather()
+
+    def estimate(self, missing: Sequence[Job]) -> str:
+        """Time and memory for the missing jobs, in words, from a measured round of one job of each kind.
+
+        A kind is a method with a network on a data set; at smoke, where a round says little, a network alone.
+        """
+        kinds: dict[tuple[str, ...], list[Job]] = {}
+        for job in missing:
+            e = job.experiment
+            more = () if self.plan.scale == "smoke" else (e.data.label, e.algorithm.name)
+            kinds.setdefault((e.model.name, *more), []).append(job)
+        at_once = min(len(missing), self.asked.concurrency or max(1, int((os.cpu_count() or 1) / self._cpus)))
+        execution = self.execution.model_copy(update={"threads": self.execution.threads or max(1, int(self._cpus))})
+        whole, largest = 0.0, 0.0
+        hints: list[str] = []
+        for jobs in kinds.values():
+            found = runs.estimate(jobs[0].experiment, data_dir=self.data_dir, execution=execution)
+            whole += (found.seconds + EACH) * len(jobs)
+            largest = max(largest, found.memory_mib)
+            hints += found.hints
+        cells = f"{len(missing)} runs, {at_once} at once, about {duration(whole / at_once)}"
+        return "\n".join([f"{cells}, memory {size(largest * at_once)}", *dict.fromkeys(hints)])
+
+    def parent(self, part: Part) -> Run:
+        """A suite's own run, below which its cells are tracked."""
+        suite, scale = part.suite, self.plan.scale
+        return self.store.run(
+            f"{suite.name.replace('/', '-')}-{scale}",
+            f"{suite.name} {scale}",
+            identity=f"suite:{suite.name}:{scale}",
+            tags={"pfl_ops.kind": "suite", "pfl_ops.suite": suite.name, "pfl_ops.scale": scale},
+        )
+
+    # -- one job -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _cpus(self) -> float:
+        return self.asked.cpus if isinstance(self.asked.cpus, float) else 1.0
+
+    def _pool(self) -> Pool[Job]:
+        gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
+        part = share(self._cpus, gpus, self.asked.concurrency, self.wanted, self.execution.device)
+        execution = self.execution.model_copy(update={} if part.gpus else {"device": "cpu"})
+        if execution.threads is None:
+            execution = execution.model_copy(update={"threads": part.threads})
+        home = str(self.store.home.root)
+        data_dir = None if self.address else self.data_dir
+        place = Place(home, data_dir, execution, part, pack_plugins())
+        return Pool(place, lambda job: (job.experiment.resolved, job.digest), self.work)
+
+    def _take(self, happened: Happening[Job]) -> None:
+        job = happened.job
+        match happened:
+            case Started():
+                self.tell("start", job)
+            case Progress():
+                self.tell("round", job, round=happened.record.round)
+            case Failed():
+                self._fail(job, happened.reason)
+            case Done():
+                try:
+                    self.outcomes[job.digest] = outcome(self._track(job))
+                except PflOpsError as error:
+                    self._fail(job, str(error))
+                else:
+                    self.over += 1
+                    self.tell("end", job)
+
+    def _fail(self, job: Job, reason: str) -> None:
+        self.failures[job.digest] = reason
+        self.over += 1
+        self.tell("failed", job, text=reason)
+
+    def _track(self, job: Job) -> Result:
+        """The finished run, read from its checkpoint into the store."""
+        return runs.run(
+            job.experiment,
+            store=self.store,
+            parent=self.parents[job.suite.name],
+            name=job.name,
+            data_dir=self.data_dir,
+            execution=self.execution,
+            tags={
+                "pfl_ops.kind": "cell",
+                "pfl_ops.suite": job.suite.name,
+                "pfl_ops.cell": job.cell.name,
+                "pfl_ops.scale": self.plan.scale,
+                **({"pfl_ops.stand_in": job.stand_in} if job.stand_in else {}),
+            },
+        )
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    def _read(self, job: Job, info: RunInfo) -> Outcome:
+        keys = {key for key in needed(job.suite) if key in info.metrics} | {key for key in COST if key in info.metrics}
+        history = self.store.history(info.run_id, keys=sorted(keys))
+        return Outcome(job.experiment.seed, info.metrics, history, info.run_id, None, seconds(history), info.tags)
+
+    def _gather(self) -> None:
+        """Hand over the suites of which nothing is left to run."""
+        for part in self.plan.parts:
+            over = {**self.outcomes, **self.failures}
+            if part.suite.name in self.complete or any(job.digest not in over for job in part.wanted):
+                continue
+            failed = {job.cell.name: self.failures[job.digest] for job in part.wanted if job.digest in self.failures}
+            done = Reproduced(
+                part,
+                self.plan.scale,
+                self._outcomes(part),
+                {**part.problems, **failed},
+                self._elsewhere(part),
+                self.parents[part.suite.name],
+            )
+            self.complete[part.suite.name] = done
+            if self.on_suite is not None:
+                self.on_suite(done)
+
+    def _outcomes(self, part: Part) -> Outcomes:
+        found: dict[str, list[Outcome]] = {}
+        for cell, jobs in part.jobs.items():
+            stages = part.suite.stages(part.suite.cell(cell))
+            done = [replace(self.outcomes[job.digest], stages=stages) for job in jobs if job.digest in self.outcomes]
+            if done:
+                found[cell] = done
+        return found
+
+    def _elsewhere(self, part: Part) -> dict[str, Outcomes]:
+        """Cells that are finished at another scale, as far as their runs say so."""
+        found: dict[str, dict[str, list[Outcome]]] = {}
+        for info in self.finished.values():
+            scale, cell = info.tags.get("pfl_ops.scale", ""), info.tags.get("pfl_ops.cell", "")
+            if info.tags.get("pfl_ops.suite") == part.suite.name and scale != self.plan.scale:
+                seed = int(info.params.get("seed", 0))
+                found.setdefault(scale, {}).setdefault(cell, []).append(Outcome(seed, info.metrics, run_id=info.run_id))
+        return dict(found)
+
+    def tell(self, kind: Kind, job: Job | None = None, round: int = 0, text: str = "") -> None:
+        """Tell who watches."""
+        if self.on_happened is not None:
+            self.on_happened(Happened(kind, self.over, self.wanted, job, round, text))
+
+
+def needed(suite: Suite) -> set[str]:
+    """The tracked keys of which a report of the suite wants the history."""
+    asked = [measure.key for measure in suite.measures]
+    asked += [f"{exhibit.key}@0" for exhibit in suite.exhibits if isinstance(exhibit, Curves)]
+    meanings = {tuple(suite.stages(cell).items()) for cell in suite.cells}
+    return {tracked for key in asked for stages in meanings for tracked in tracked_keys(key, dict(stages))}
+
+
+def outcome(result: Result) -> Outcome:
+    """A finished run as a report wants it."""
+    last = {str(key): float(column.dropna().iloc[-1]) for key, column in result.rounds.items() if column.notna().any()}
+    return Outcome(
+        result.experiment.seed, {**last, **result.final}, result.rounds, result.run_id, None, seconds(result.rounds)
+    )
+
+
+def seconds(history: "pd.DataFrame") -> float:
+    """What a run took, in training and evaluation."""
+    return float(sum(history[key].sum() for key in COST if key in history))

@@ -1,0 +1,111 @@
+"""A suite's grid, its sizes, and how its claims stand."""
+
+from dataclasses import replace
+
+import pytest
+from toy_suite import ACC, TOY
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.papers import Level, Outcome, Suite
+from pfl_ops.papers.stand_in import BATCH, CLIENTS, ROUNDS, SAMPLES
+
+
+def grid(*sizes, absent=()):
+    """A suite of nothing but a grid: axes a, b, ... with levels a0, a1, ..."""
+    axes = {name: {f"{name}{i}": Level() for i in range(n)} for name, n in zip("abc", sizes, strict=False)}
+    return Suite("toy/grid", "", "", axes, (), (), absent=absent)
+
+
+def test_cells_are_the_grid_without_its_holes():
+    assert [cell.name for cell in TOY.cells] == ["iid/fedavg", "iid/local", "path/fedavg", "path/local", "path/fliu"]
+
+
+def test_no_cell_of_that_name():
+    with pytest.raises(PflOpsError, match=r"no cell of toy/table1 named 'path/flui'\. Did you mean 'path/fliu'"):
+        TOY.cell("path/flui")
+
+
+@pytest.mark.parametrize(
+    ("suite", "n"),
+    [(grid(5, 8), 8), (grid(3, 2, 4), 4), (grid(1, 1), 1), (grid(3, 3, absent=("a0/b0", "a1/b1")), 3)],
+)
+def test_a_sample_has_every_level_and_few_cells(suite, n):
+    sample = suite.sample()
+    for axis, levels in suite.axes.items():
+        assert {cell.labels[axis] for cell in sample} == set(levels)
+    assert len(sample) == n
+    assert not {cell.name for cell in sample} & set(suite.absent)
+
+
+def test_levels_add_to_the_base_in_order():
+    experiment = TOY.experiment(TOY.cell("path/fliu"))
+    assert experiment.algorithm.name == "fliu"
+    assert experiment.partition.kind == "path"
+    assert (experiment.training.lr, experiment.training.rounds, experiment.repetitions) == (0.01, 50, 3)
+
+
+def test_a_scale_changes_what_it_says_and_a_level_adds_to_it():
+    small = TOY.experiment(TOY.cell("path/fedavg"), "small")
+    assert (small.training.rounds, small.repetitions, small.partition.clients) == (4, 2, 12)
+    assert (small.training.local_steps, small.training.local_epochs) == (3, None)  # steps go before the base's epochs
+    assert TOY.experiment(TOY.cell("iid/fedavg"), "small").partition.clients == 20
+
+
+def test_differences_are_told_by_path():
+    assert TOY.differences(TOY.cell("iid/fedavg"), "small") == {
+        "training.rounds": (50, 4),
+        "training.local_epochs": (5, None),
+        "training.local_steps": (None, 3),
+    }
+    assert TOY.differences(TOY.cell("iid/fedavg"), "full") == {}
+
+
+def test_smoke_is_cut_by_itself():
+    smoke = TOY.experiment(TOY.cell("path/fliu"), "smoke")
+    assert (smoke.data.train_size, smoke.partition.clients, smoke.training.rounds) == (SAMPLES, CLIENTS, ROUNDS)
+    assert (smoke.training.local_epochs, smoke.training.batch_size, smoke.repetitions) == (1, BATCH, 1)
+    assert smoke.training.lr == 0.01
+
+
+def test_what_is_small_already_stays():
+    suite = replace(TOY, base={**TOY.base, "partition.clients": 3, "training.batch_size": 5})
+    smoke = suite.experiment(suite.cell("iid/fedavg"), "smoke")
+    assert (smoke.partition.clients, smoke.training.batch_size) == (3, 5)
+
+
+def test_a_cut_cohort_still_averages():
+    suite = replace(TOY, base={**TOY.base, "partition.clients": 100, "participation.share": 0.1})
+    assert suite.experiment(suite.cell("iid/fedavg"), "smoke").participation.share == 2 / CLIENTS
+
+
+def test_other_data_bring_their_own_network():
+    suite = replace(TOY, base={**TOY.base, "data.name": "cifar10", "model.name": "cnn_cifar"})
+    moved = suite.experiment(suite.cell("iid/fedavg"), "smoke", data="digits")
+    assert (moved.data.name, moved.model.name) == ("digits", "cnn_tiny")
+
+
+def test_an_impossible_cell_names_itself():
+    suite = replace(TOY, base={**TOY.base, "training.lr": -1.0})
+    with pytest.raises(PflOpsError, match=r"toy/table1, cell iid/fedavg: .*training\.lr"):
+        suite.experiment(suite.cell("iid/fedavg"))
+
+
+def test_claims_stand_twice():
+    """In the paper's numbers 185.6 < 197.46 and 118.69 < 171.57; FLIU's is lost. In ours: 2 seeds."""
+    assert [verdict.status for verdict in TOY.judged()] == ["holds", "not run"]
+
+    def runs(*values):
+        return [Outcome(seed, {f"final/{ACC}": value}) for seed, value in enumerate(values)]
+
+    ours = {
+        "iid/fedavg": runs(1.9, 1.91), "iid/local": runs(1.8, 1.81),
+        "path/fedavg": runs(1.2, 1.2), "path/local": runs(1.3, 1.31), "path/fliu": runs(1.25),
+    }  # fmt: skip
+    below, above = TOY.judged(ours)
+    assert [i.status for i in below.instances] == ["holds", "does not hold"]
+    assert below.instances[0].detail == "180.5 < 190.5 (n = 2)"  # in the paper's unit
+    assert (below.status, above.status) == ("does not hold", "undecided")
+
+
+def test_every_published_number_has_its_cell_and_measure():
+    assert [cell.name for cell, _, _ in TOY.numbers()] == [name for name, _ in TOY.published]

@@ -1,0 +1,30 @@
+"""What a worker does in the tests: the real thing, but for some cells. Ray's processes import this by name."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tuning.pool import Payload, Place, simulate
+from pfl_ops.tuning.trial import Reported
+
+
+def work(payload: Payload, place: Place) -> Iterator[Reported]:
+    """`local` is refused on path; the process of `fliu` dies after its first round, once."""
+    tree, digest = payload
+    Path(place.home, "worked").mkdir(exist_ok=True)
+    with open(Path(place.home, "worked", digest), "a") as file:
+        file.write("x")
+    if (tree["algorithm"]["name"], tree["partition"]["kind"]) == ("local", "path"):
+        raise PflOpsError("refused by the test")
+    killed = Path(place.home, "killed")
+    for record in simulate(payload, place):
+        yield record
+        if tree["algorithm"]["name"] == "fliu" and record.round == 1 and not killed.exists():
+            killed.touch()
+            os._exit(1)
+
+
+def dies(payload: Payload, place: Place) -> Iterator[Reported]:
+    os._exit(1)
+    yield  # type: ignore[unreachable]
