@@ -1,0 +1,210 @@
+"""A suite's curves and other pictures, ours; colours go by method, the same in all pictures of a report."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from pfl_ops import energy, figures
+from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Outcome, Over
+from pfl_ops.reports.document import Picture, Text
+from pfl_ops.reports.ran import Ran
+
+NOTHING = "Not drawn: of what it shows, nothing was run."
+
+
+def pictures(ran: Ran, exhibit: Exhibit, name: str) -> Iterator[Picture | Text]:
+    """The pictures of an exhibit; where nothing of it was run, a line that says so."""
+    title = getattr(exhibit, "caption", "") or ran.suite.title
+    drawn = list(_pictures(ran, exhibit, name))
+    if not drawn:
+        yield Text(f"{title}. {NOTHING}", "note")
+    for picture in drawn:
+        missing = _missing(ran, exhibit)
+        note = f" Not run: {', '.join(missing)}." if missing else ""
+        yield Picture(picture.name, f"{_sentence(picture.caption or title)}{note}", picture.draw, picture.alt)
+
+
+def _pictures(ran: Ran, exhibit: Exhibit, name: str) -> Iterator[Picture]:
+    match exhibit:
+        case Curves():
+            yield from _curves(ran, exhibit, name)
+        case Over():
+            yield from _over(ran, exhibit, name)
+        case Bars():
+            yield from _bars(ran, exhibit, name)
+        case Allocation():
+            yield from _allocation(ran, exhibit, name)
+        case Energy():
+            yield from _energy(ran, exhibit, name)
+
+
+def _missing(ran: Ran, exhibit: Exhibit) -> list[str]:
+    """Names of the cells that a picture should show and does not."""
+    if isinstance(exhibit, Allocation | Energy):
+        return []
+    cells = ran.cells(getattr(exhibit, "cells", ""))
+    return [ran.name(cell, ran.varying(cells)) for cell in cells if not ran.outcomes.get(cell.name)]
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _colours(ran: Ran, axes: Sequence[str]) -> dict[str, str]:
+    """Fixed by all levels of these axes, whichever a picture shows."""
+    levels = [[ran.title(axis, label) for label in ran.labels[axis]] for axis in axes]
+    return figures.colours(", ".join(titles) for titles in product(*levels))
+
+
+def _panels(ran: Ran, cells: Sequence[Cell], axis: str) -> Iterator[tuple[str, list[Cell]]]:
+    """Cells by their level of an axis, with its title; "": all of them."""
+    if not axis:
+        yield "", list(cells)
+        return
+    for label in ran.labels[axis]:
+        there = [cell for cell in cells if cell.labels[axis] == label]
+        if there:
+            yield ran.title(axis, label), there
+
+
+# -- over rounds -------------------------------------------------------------------------------------------------------
+
+
+def _curves(ran: Ran, exhibit: Curves, name: str) -> Iterator[Picture]:
+    cells = ran.cells(exhibit.cells)
+    axes = ran.varying(cells, but=[exhibit.panel]) or [list(ran.labels)[-1]]
+    grid: dict[str, dict[str, figures.Band]] = {}
+    for title, there in _panels(ran, cells, exhibit.panel):
+        bands = ((ran.name(cell, axes), _band(ran.outcomes.get(cell.name, ()), exhibit.key)) for cell in there)
+        series = {line: band for line, band in bands if band is not None}
+        if series:
+            grid[title] = series
+    if not grid:
+        return
+    ylabel, colours = exhibit.ylabel or exhibit.key, _colours(ran, axes)
+    if exhibit.panel:
+        draw = partial(
+            figures.panels, grid, None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours
+        )
+    else:
+        draw = partial(
+            figures.lines, grid[""], None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours
+        )
+    alt = f"{ylabel} over rounds of {', '.join(dict.fromkeys(line for series in grid.values() for line in series))}"
+    yield Picture(name, exhibit.caption, draw, alt)
+
+
+def _band(outcomes: Sequence[Outcome], key: str) -> figures.Band | None:
+    """Rounds [R] and values [n, R]; None: no repetition has them."""
+    curves = [curve for curve in (outcome.curve(key) for outcome in outcomes) if curve]
+    if not curves:
+        return None
+    rounds = sorted({t for curve in curves for t in curve})
+    return np.array(rounds), np.array([[curve.get(t, np.nan) for t in rounds] for curve in curves])
+
+
+# -- over a setting, and in bars ---------------------------------------------------------------------------------------
+
+
+def _over(ran: Ran, exhibit: Over, name: str) -> Iterator[Picture]:
+    """One picture a panel: error bars don't share an axis well."""
+    cells = ran.cells(exhibit.cells)
+    measured = exhibit.x == "measure"
+    axes = ran.varying(cells, but=[exhibit.panel, *([] if measured else [exhibit.x])]) or [list(ran.labels)[-1]]
+    for i, (title, there) in enumerate(_panels(ran, cells, exhibit.panel)):
+        points: dict[str, dict[float, list[float]]] = {}
+        for cell in there:
+            line = points.setdefault(ran.name(cell, axes), {})
+            for x, key in exhibit.keys if measured else ((_number(ran, cell, exhibit.x), exhibit.keys[0][1]),):
+                each = (one.value(key, ran.suite.at) for one in ran.outcomes.get(cell.name, ()))
+                line[x] = [value for value in each if value is not None and np.isfinite(value)]
+        series = {line: band for line, band in ((line, _stack(values)) for line, values in points.items()) if band}
+        if series:
+            draw = partial(
+                figures.over, series, title or None, exhibit.xlabel or exhibit.x, exhibit.ylabel, exhibit.percent,
+                colours=_colours(ran, axes),
+            )  # fmt: skip
+            caption = f"{exhibit.caption.rstrip('.')}: {title}" if title and exhibit.caption else exhibit.caption
+            alt = f"{exhibit.ylabel} over {exhibit.xlabel or exhibit.x} of {', '.join(series)}"
+            yield Picture(f"{name}-{i + 1}" if exhibit.panel else name, caption, draw, alt)
+
+
+def _number(ran: Ran, cell: Cell, axis: str) -> float:
+    """The number that a level stands for: its title "0.6", or what is a number of "P = 0.6"."""
+    title = ran.title(axis, cell.labels[axis])
+    return float(title.rpartition("=")[2].strip(" %"))
+
+
+def _stack(values: Mapping[float, Sequence[float]]) -> figures.Band | None:
+    """Settings [X] and values [n, X], NaN where one was repeated less often."""
+    n = max(map(len, values.values()), default=0)
+    if not n:
+        return None
+    x = sorted(values)
+    return np.array(x), np.array([[values[at][i] if i < len(values[at]) else np.nan for at in x] for i in range(n)])
+
+
+def _bars(ran: Ran, exhibit: Bars, name: str) -> Iterator[Picture]:
+    cells = ran.cells(exhibit.cells)
+    axes = ran.varying(cells, but=[exhibit.group]) or [list(ran.labels)[-1]]
+    measure = ran.suite.measure(exhibit.key)
+    unit = 1 / measure.unit if exhibit.percent else 1.0
+    values = {
+        title: {ran.name(cell, axes): np.array(ran.values(cell.name, measure)) * unit for cell in there}
+        for title, there in _panels(ran, cells, exhibit.group)
+    }
+    if not any(len(bar) for group in values.values() for bar in group.values()):
+        return
+    ylabel = exhibit.ylabel or measure.title
+    draw = partial(figures.bars, values, ylabel=ylabel, percent=exhibit.percent, colours=_colours(ran, axes))
+    yield Picture(name, exhibit.caption, draw, f"{ylabel} of {', '.join(next(iter(values.values())))}")
+
+
+# -- partitions and energy ---------------------------------------------------------------------------------------------
+
+
+def _allocation(ran: Ran, exhibit: Allocation, name: str) -> Iterator[Picture]:
+    counts = ran.counts(exhibit.cell)
+    if counts is not None:
+        yield Picture(name, exhibit.caption, partial(figures.partition, counts), "samples of each client by class")
+
+
+def _energy(ran: Ran, exhibit: Energy, name: str) -> Iterator[Picture]:
+    efforts = [
+        _effort(ran, cell, exhibit, outcome) for cell in ran.suite.cells for outcome in ran.outcomes.get(cell.name, ())
+    ]
+    found = [effort for effort in efforts if effort is not None]
+    if not any(effort.rounds for effort in found):
+        return
+    grid = energy.grid(
+        found, snr_db=exhibit.snr_db, bandwidth=exhibit.bandwidth, power=exhibit.power, step_energy=exhibit.step_energy
+    )
+    best = np.where(grid.best > 0, grid.best, np.nan)
+    rows, columns = [f"{db:g}" for db in exhibit.snr_db], [f"{w / 1e6:g}" for w in exhibit.bandwidth]
+    draw = partial(
+        figures.heat,
+        best,
+        rows,
+        columns,
+        xlabel="bandwidth (MHz)",
+        ylabel="SNR (dB)",
+        label="local steps of least energy",
+    )
+    yield Picture(name, exhibit.caption, draw, "local steps of least energy by SNR and bandwidth")
+
+
+def _effort(ran: Ran, cell: Cell, exhibit: Energy, outcome: Outcome) -> energy.Effort | None:
+    """What it took to reach the target; None: this was not tracked."""
+    steps = ran.suite.experiment(cell, ran.scale).training.local_steps
+    sent, clients = outcome.curve("cost/up_bytes"), outcome.curve("cost/clients")
+    rounds = outcome.value(f"{exhibit.key}@{exhibit.target}")
+    if steps is None or rounds is None or not sum(clients.values()):
+        return None
+    bits = 8 * sum(sent.values()) / sum(clients.values())
+    return energy.Effort(steps, int(rounds) if np.isfinite(rounds) else None, bits)
+
+
+ENERGY_KEYS = ("cost/up_bytes", "cost/clients")
+"""What `Energy` needs the history of, beside its own key."""

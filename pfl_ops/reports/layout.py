@@ -1,0 +1,258 @@
+"""A table in a paper's layout: each number ours, with the paper's and the difference below it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, product
+
+import pandas as pd
+
+from pfl_ops.papers import Cell, Grid, Measure
+from pfl_ops.reports.document import Entry, Head, Row, Table
+from pfl_ops.reports.ran import Ran
+from pfl_ops.statistics import mean_std
+
+MEASURE = "measure"
+NEVER = "never"
+Place = tuple[str, ...]
+"""Labels of some of the axes, the measure's key among them."""
+
+
+def table(ran: Ran, grid: Grid, name: str) -> Table:
+    """The table of an exhibit."""
+    return _Layout(ran, grid).table(name)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """A grid being laid out."""
+
+    ran: Ran
+    grid: Grid
+
+    def table(self, name: str) -> Table:
+        places = [(at, self._number(*at)) for at in self._all() if self._number(*at)]
+        rows = [row for row in self._places(self.grid.rows) if any(at[1] == row for at, _ in places)]
+        columns = [column for column in self._places(self.grid.columns) if any(at[2] == column for at, _ in places)]
+        body: list[Row] = []
+        for block in self._places(self.grid.blocks):
+            there = [row for row in rows if any(at[:2] == (block, row) for at, _ in places)]
+            if block and there:
+                title = ", ".join(self._title(axis, label) for axis, label in zip(self.grid.blocks, block, strict=True))
+                body.append(Row(title=title, kind="block"))
+            best = {column: self._best(block, column, there) for column in columns}
+            for i, row in enumerate(there):
+                titles = self._titles(row, there[i - 1] if i else None)
+                entries = [self._entry(block, row, column, row in best[column]) for column in columns]
+                rule = i > 0 and len(row) > 1 and row[0] != there[i - 1][0]
+                body.append(Row((*titles, *entries), kind="rule" if rule else ""))
+        return Table(
+            name, self.grid.caption or self.ran.suite.title, self._head(columns), tuple(body),
+            notes=tuple(legend(self.ran)), data=data(self.ran, self._cells, self._measures), titles=len(self.grid.rows),
+        )  # fmt: skip
+
+    # -- where things stand --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _measures(self) -> list[Measure]:
+        return [self.ran.suite.measure(key) for key in self.grid.measures] or list(self.ran.suite.measures)
+
+    @cached_property
+    def _cells(self) -> list[Cell]:
+        return self.ran.cells(self.grid.cells)
+
+    def _labels(self, axis: str) -> list[str]:
+        return [measure.key for measure in self._measures] if axis == MEASURE else list(self.ran.labels[axis])
+
+    def _places(self, axes: Sequence[str]) -> list[Place]:
+        return list(product(*map(self._labels, axes)))
+
+    def _all(self) -> Iterator[tuple[Place, Place, Place]]:
+        yield from product(*map(self._places, (self.grid.blocks, self.grid.rows, self.grid.columns)))
+
+    def _number(self, block: Place, row: Place, column: Place) -> tuple[Cell, Measure] | None:
+        """What stands there; None: the suite has no such cell."""
+        axes = (*self.grid.blocks, *self.grid.rows, *self.grid.columns)
+        at = dict(zip(axes, (*block, *row, *column), strict=True))
+        measure = self.ran.suite.measure(at.pop(MEASURE)) if MEASURE in at else self._measures[0]
+        labels = {axis: at.get(axis, levels[0]) for axis, levels in self.ran.labels.items()}
+        cell = next((cell for cell in self._cells if cell.labels == labels), None)
+        return (cell, measure) if cell else None
+
+    def _title(self, axis: str, label: str) -> str:
+        return self.ran.suite.measure(label).title if axis == MEASURE else self.ran.title(axis, label)
+
+    def _titles(self, row: Place, before: Place | None) -> Iterator[Entry]:
+        """What a row is; the outer titles once for all rows that share them."""
+        for i, (axis, label) in enumerate(zip(self.grid.rows, row, strict=True)):
+            again = before is not None and i < len(row) - 1 and row[: i + 1] == before[: i + 1]
+            yield Entry("" if again else self._title(axis, label))
+
+    def _head(self, columns: Sequence[Place]) -> tuple[tuple[Head, ...], ...]:
+        """A row for each axis of the columns; measures that begin with one word ("L1 Acc") are gathered under it."""
+        titles = [
+            [self._title(axis, label) for axis, label in zip(self.grid.columns, column, strict=True)]
+            for column in columns
+        ]
+        if self.grid.columns and self.grid.columns[-1] == MEASURE:
+            words = [title[-1].split(" ", 1) for title in titles]
+            first = [word[0] for word in words if len(word) > 1]
+            if any(first.count(word) > 1 for word in first):
+                titles = [[*title[:-1], word[0], word[-1]] for title, word in zip(titles, words, strict=True)]
+        depth = len(titles[0]) if titles else 1
+        left = [[Head("")] * len(self.grid.rows) for _ in range(depth)]
+        left[-1] = [Head("" if axis == MEASURE else axis) for axis in self.grid.rows]
+        rows = []
+        for i in range(depth):
+            same = groupby(titles, key=lambda title, i=i: title[: i + 1])  # type: ignore[misc]
+            spans = [(title[i], len(list(group))) for title, group in same]
+            inner = i == depth - 1
+            heads = (
+                [Head(text) for text, span in spans for _ in range(span)] if inner else [Head(*one) for one in spans]
+            )
+            rows.append((*left[i], *heads))
+        return tuple(tuple(Head("" if self._alone(rows, i, j) else head.text, head.span) for j, head in enumerate(row))
+                     for i, row in enumerate(rows))  # fmt: skip
+
+    @staticmethod
+    def _alone(rows: Sequence[Sequence[Head]], i: int, j: int) -> bool:
+        """Whether a head says no more than the one below it."""
+        if i == len(rows) - 1 or rows[i][j].span > 1:
+            return False
+        place = sum(head.span for head in rows[i][:j])
+        return rows[-1][place].text == rows[i][j].text
+
+    # -- what stands there ---------------------------------------------------------------------------------------------
+
+    def _best(self, block: Place, column: Place, rows: Sequence[Place]) -> set[Place]:
+        """Rows with the best mean of ours, as shown, among those that differ in the innermost axis alone."""
+        axes = [axis for axis in self.grid.rows if axis != MEASURE]
+        found: set[Place] = set()
+        groups: dict[Place, dict[Place, float]] = {}
+        for row in rows:
+            number = self._number(block, row, column)
+            if number is None or not number[1].better or not axes:
+                continue
+            values = self.ran.values(number[0].name, number[1])
+            if values and all(map(math.isfinite, values)):
+                apart = tuple(label for axis, label in zip(self.grid.rows, row, strict=True) if axis != axes[-1])
+                groups.setdefault(apart, {})[row] = round(mean_std(values)[0], number[1].digits)
+        for means in groups.values():
+            if len(means) > 1 and len(set(means.values())) > 1:
+                number = self._number(block, next(iter(means)), column)
+                top = (max if number and number[1].better == "high" else min)(means.values())
+                found |= {row for row, mean in means.items() if mean == top}
+        return found
+
+    def _entry(self, block: Place, row: Place, column: Place, best: bool) -> Entry:
+        number = self._number(block, row, column)
+        return entry(self.ran, *number, best=best) if number else Entry()
+
+
+def entry(ran: Ran, cell: Cell, measure: Measure, best: bool = False) -> Entry:
+    """A number of ours with the paper's and the difference; or in words why there is none."""
+    published = ran.published(cell.name, measure)
+    paper = "–" if published is None or published.value is None else spread(
+        published.value, published.spread, measure.digits
+    )  # fmt: skip
+    note = f"The paper's number: {published.remark}." if published and published.remark else ""
+    below: tuple[str, ...] = (paper,) if published else ()
+    values = ran.values(cell.name, measure)
+    if not values:
+        return _absent(ran, cell, measure, below, note)
+    mean = _moments(values)[0]
+    text = _text(values, measure.digits)
+    outcome = ran.outcomes[cell.name][0]
+    if len(values) != ran.n:
+        note = f"{note} n = {len(values)}.".strip()
+    if cell.name in ran.stand_ins:
+        note = f"{note} On {ran.stand_ins[cell.name]}, which stands in for the paper's data.".strip()
+        return Entry(text, mean, ran.link(outcome), "elsewhere", note, below)
+    if published and published.value is not None and math.isfinite(mean):
+        below = (paper, signed(mean - published.value, measure.digits))
+    return Entry(text, mean, ran.link(outcome), "best" if best else "", note, below)
+
+
+def _absent(ran: Ran, cell: Cell, measure: Measure, below: tuple[str, ...], note: str) -> Entry:
+    if cell.name in ran.problems:
+        reason = f"{cell.name} could not be run: {ran.problems[cell.name]}"
+        return Entry("failed", mark="bad", note=reason, below=below)
+    if ran.outcomes.get(cell.name):
+        return Entry("–", mark="muted", note=note or "This method has no such number.", below=below)
+    for scale in ran.elsewhere:
+        values = ran.values(cell.name, measure, scale)
+        if values:
+            note = f"{note} Run at scale {scale} (n = {len(values)}), not at {ran.scale}.".strip()
+            outcome = ran.elsewhere[scale][cell.name][0]
+            return Entry(
+                _text(values, measure.digits), _moments(values)[0], ran.link(outcome), "elsewhere", note, below
+            )
+    return Entry("not run", mark="missing", note=note, below=below)
+
+
+def legend(ran: Ran) -> Iterator[str]:
+    """What the numbers and their spreads are."""
+    suite = ran.suite
+    over = f"Ours: mean ± sample standard deviation over n = {ran.n} repetitions" if ran.n > 1 else "Ours: n = 1"
+    yield f"{over}, {'last' if suite.at == 'final' else 'best'} round. Best of ours in bold colour."
+    if suite.published:
+        spreads = any(number.spread is not None for number in suite.published.values())
+        kinds = {
+            "repetitions": f"its ± is over its {suite.repetitions} repetitions; what ± is, it does not say",
+            "clients": "its ± is over clients, and must not be compared with ours, which is over repetitions",
+            "": "it does not say what its ± is over, so that it must not be compared with ours",
+        }
+        said = f"; {kinds[suite.spread_over]}" if spreads else ""
+        differs = "" if set(ran.stand_ins) >= set(ran.outcomes) and ran.stand_ins else ", and ours − the paper's"
+        yield f"Small: the paper's number{differs}{said}."
+
+
+def data(ran: Ran, cells: Sequence[Cell], measures: Sequence[Measure]) -> pd.DataFrame:
+    """Everything a table shows, a row a number, unrounded."""
+    rows = []
+    for cell, measure in product(cells, measures):
+        values, published = ran.values(cell.name, measure), ran.published(cell.name, measure)
+        mean, std = mean_std(values) if values else (math.nan, None)
+        theirs = published.value if published else None
+        compared = bool(values) and theirs is not None and cell.name not in ran.stand_ins
+        rows.append(
+            {
+                **cell.labels,
+                "measure": measure.key,
+                "ours": mean if values else None,
+                "ours_std": std,
+                "n": len(values),
+                "paper": theirs,
+                "paper_spread": published.spread if published else None,
+                "paper_n": published.n if published else None,
+                "difference": mean - theirs if compared and theirs is not None else None,
+                "stand_in": ran.stand_ins.get(cell.name, ""),
+                "remark": ran.problems.get(cell.name, "") or (published.remark if published else ""),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def spread(value: float, std: float | None, digits: int) -> str:
+    """98.70 ± 0.12"""
+    if math.isinf(value):
+        return NEVER
+    return f"{value:.{digits}f}".replace("-", "−") + ("" if std is None else f" ± {std:.{digits}f}")
+
+
+def signed(value: float, digits: int) -> str:
+    """+0.12, −0.12, ±0"""
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return text if any(digit in text for digit in "123456789") else "±0"
+
+
+def _moments(values: Sequence[float]) -> tuple[float, float | None]:
+    return (math.inf, None) if any(map(math.isinf, values)) else mean_std(values)
+
+
+def _text(values: Sequence[float], digits: int) -> str:
+    never = sum(map(math.isinf, values))
+    if never and never < len(values):
+        return f"{NEVER} in {never} of {len(values)}"
+    return spread(*_moments(values), digits)

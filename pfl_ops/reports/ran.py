@@ -1,0 +1,91 @@
+"""A suite as far as it has been run: what its report is made from."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from pfl_ops.papers import Cell, Measure, Outcome, Outcomes, Published, ScaleName, Suite, Verdict
+from pfl_ops.papers.expression import Labels, matching
+
+Counts: TypeAlias = Callable[[str], Any]
+"""Name of a cell -> who holds how many samples of each class, int [K, L]; None: not known."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A suite, and what is known of its cells.
+
+    Attributes:
+        suite, scale: what was run. outcomes: finished repetitions of its cells, at this scale.
+        chosen: names of the cells that this run was to have; none: all.
+        stand_ins: cell -> the data set in place of its own. problems: cell -> why it could not be run.
+        elsewhere: other scales -> finished repetitions there.
+        link: address of a repetition's run. counts: of a cell's partition. about: further lines on the machine.
+    """
+
+    suite: Suite
+    scale: ScaleName
+    outcomes: Outcomes
+    chosen: Sequence[str] | None = None
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: Mapping[str, Outcomes] = field(default_factory=dict)
+    link: Callable[[Outcome], str | None] = lambda outcome: None
+    counts: Counts = lambda cell: None
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def labels(self) -> Labels:
+        """Axis -> its labels."""
+        return {axis: list(levels) for axis, levels in self.suite.axes.items()}
+
+    @cached_property
+    def n(self) -> int:
+        """Repetitions of most finished cells; of the scale where there is none."""
+        counts = [len(found) for found in self.outcomes.values() if found]
+        return max(set(counts), key=counts.count) if counts else self.suite.scale(self.scale).repetitions
+
+    @cached_property
+    def verdicts(self) -> tuple[Verdict | None, ...]:
+        """How each claim stands in our numbers; None: it is about stand-in data, and not judged."""
+        moved = set(self.stand_ins) & set(self.outcomes)
+        return tuple(
+            None if moved & claim.cells(self.labels) else verdict
+            for claim, verdict in zip(self.suite.claims, self.suite.judged(self.outcomes), strict=True)
+        )
+
+    def cells(self, pattern: str) -> list[Cell]:
+        """The cells of a pattern, in the suite's order; "": all."""
+        meant = matching(pattern, self.labels)
+        return [cell for cell in self.suite.cells if cell.name in meant]
+
+    def title(self, axis: str, label: str) -> str:
+        """Of a level, as the paper has it."""
+        return self.suite.axes[axis][label].title or label
+
+    def name(self, cell: Cell, axes: Sequence[str]) -> str:
+        """Of a cell among those that differ in these axes."""
+        return ", ".join(self.title(axis, cell.labels[axis]) for axis in axes) or cell.name
+
+    def varying(self, cells: Sequence[Cell], but: Sequence[str] = ()) -> list[str]:
+        """Axes in which some of the cells differ."""
+        return [axis for axis in self.labels if axis not in but and len({cell.labels[axis] for cell in cells}) > 1]
+
+    def values(self, cell: str, measure: Measure, scale: str = "") -> list[float]:
+        """A measure of each finished repetition, in the paper's unit; `scale`: another one."""
+        found = self.elsewhere.get(scale, {}) if scale else self.outcomes
+        each = (outcome.value(measure.key, self.suite.at, measure.unit) for outcome in found.get(cell, ()))
+        return [value for value in each if value is not None]
+
+    def published(self, cell: str, measure: Measure) -> Published | None:
+        """What the paper prints there."""
+        return self.suite.published.get((cell, measure.key))
+
+    @cached_property
+    def differences(self) -> dict[str, dict[str, tuple[Any, Any]]]:
+        """Cell -> {path: (paper's value, value here)}, of cells that were run; of all where none was."""
+        cells = [cell for cell in self.suite.cells if cell.name in self.outcomes] or list(self.suite.cells)
+        return {
+            cell.name: self.suite.differences(cell, self.scale, data=self.stand_ins.get(cell.name)) for cell in cells
+        }

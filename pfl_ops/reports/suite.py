@@ -1,0 +1,90 @@
+"""The report of a suite: its exhibits with our numbers beside the paper's, its claims, and what is behind them."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from pfl_ops.papers import PAPERS, Grid
+from pfl_ops.reports import background, charts, layout, verdicts
+from pfl_ops.reports.document import Block, Document, Items, Section, Text
+from pfl_ops.reports.ran import Ran
+
+
+def suite_report(ran: Ran) -> Document:
+    """A suite's page.
+
+    ran = Ran(suite, "small", outcomes, chosen=names, stand_ins={}, problems={}, elsewhere={}, link=link)
+    write(suite_report(ran), "reports/fliu/table1")
+    """
+    suite = ran.suite
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    sections = (
+        Section("", tuple(_first(ran))),
+        *_exhibits(ran),
+        Section("Claims", tuple(verdicts.blocks(ran))),
+        Section("What differs from the paper", tuple(background.differences(ran))),
+        Section("What the paper leaves open", tuple(background.left_open(ran))),
+        Section("Runs, machine and cost", tuple(background.cost(ran))),
+    )
+    return Document(
+        name=f"{suite.name} · {ran.scale}",
+        title=suite.title,
+        subtitle=f"{PAPERS.get(suite.paper, suite.paper)}. {suite.source}",
+        sections=tuple(section for section in sections if section.blocks),
+        generated=f"pfl-ops reproduce {suite.name} --scale {ran.scale}, {now}",
+    )
+
+
+def _first(ran: Ran) -> Iterator[Block]:
+    """What must be known before any number is read."""
+    moved = {cell: data for cell, data in ran.stand_ins.items() if cell in ran.outcomes}
+    if moved:
+        data = ", ".join(sorted(set(moved.values())))
+        count = "Every cell that was run" if len(moved) == len(ran.outcomes) else f"{cells(len(moved))} of these"
+        yield Text(
+            f"Stand-in data. {count} used {data} in place of the paper's data set, which is not here. Such numbers say "
+            "that the experiment runs, and nothing about the paper: no difference is taken, no claim is judged.",
+            "warning",
+        )
+    if ran.scale == "smoke":
+        yield Text(
+            "Scale smoke: a few rounds, clients and samples, n = 1. It shows that every experiment runs; its numbers "
+            "are not those of the paper's setting.",
+            "warning",
+        )
+    yield Items(tuple(_items(ran)))
+
+
+def _items(ran: Ran) -> Iterator[tuple[str, str]]:
+    suite, size = ran.suite, ran.suite.scale(ran.scale)
+    setting = {"full": "the paper's own setting", "small": "reduced, see below", "smoke": "cut to seconds, see below"}
+    theirs = f"the paper: {suite.repetitions}" if suite.repetitions > 1 else "the paper: 1"
+    yield "scale", f"{ran.scale}: {setting[ran.scale]}{f'. {size.note}' if size.note else ''}"
+    yield "repetitions", f"{ran.n} ({theirs})"
+    failed = sum(cell not in ran.outcomes for cell in ran.problems)
+    parts = [f"{len(ran.outcomes)} of {len(suite.cells)} run"]
+    parts += [f"{failed} failed"] if failed else []
+    if ran.chosen is not None and len(ran.chosen) < len(suite.cells):
+        parts.append(f"{len(ran.chosen)} chosen for this run")
+    yield "cells", ", ".join(parts)
+    if suite.claims:
+        yield "claims in the paper's numbers", verdicts.count(verdicts.in_paper(ran))
+        yield "claims in ours", verdicts.count(verdicts.in_ours(ran))
+
+
+def _exhibits(ran: Ran) -> Iterator[Section]:
+    """Tables, then figures, in the suite's order; files are named after the suite."""
+    tail = ran.suite.name.rpartition("/")[2]
+    grids = [exhibit for exhibit in ran.suite.exhibits if isinstance(exhibit, Grid)]
+    others = [exhibit for exhibit in ran.suite.exhibits if not isinstance(exhibit, Grid)]
+    yield Section("Numbers", tuple(layout.table(ran, grid, _name(tail, i, grids)) for i, grid in enumerate(grids)))
+    drawn = [charts.pictures(ran, exhibit, _name(tail, i, others)) for i, exhibit in enumerate(others)]
+    yield Section("Figures", tuple(block for blocks in drawn for block in blocks))
+
+
+def _name(tail: str, i: int, of: Sequence[object]) -> str:
+    return f"{tail}-{i + 1}" if len(of) > 1 else tail
+
+
+def cells(count: int) -> str:
+    """1 cell, 2 cells."""
+    return f"{count} cell{'s' * (count != 1)}"
