@@ -26,6 +26,8 @@ from pfl_ops.section import Section
 
 if TYPE_CHECKING:
     from pfl_ops.algorithms.base import Algorithm
+    from pfl_ops.data.clients import Clients
+    from pfl_ops.data.datasets import Dataset
     from pfl_ops.federation.simulate import Simulation
 else:
     Algorithm = Any  # its module imports torch
@@ -251,6 +253,28 @@ class Experiment(Section):
 
     # -- running one --------------------------------------------------------------------------------------------------
 
+    def clients(self, dataset: "Dataset | None" = None, *, data_dir: str | None = None) -> "Clients":
+        """Who holds which samples of the first repetition; nothing is trained.
+
+        Args:
+            dataset: the samples; none: as `data.datasets.load` finds them.
+            data_dir: where the data lie; none: as `data.datasets.load` finds them.
+        Raises:
+            PflOpsError: data are missing, or the partition is impossible.
+        """
+        from pfl_ops.data.clients import build_clients
+        from pfl_ops.data.datasets import load
+
+        return build_clients(
+            dataset or load(self.data, data_dir=data_dir),
+            self.partition,
+            seed=self.seed,
+            split=self.evaluation.split,
+            validation_share=self.evaluation.validation_share,
+            pooled=self.data.pooled,
+            test_share=self.data.test_share,
+        )
+
     def build(
         self,
         *,
@@ -271,20 +295,11 @@ class Experiment(Section):
         Raises:
             PflOpsError: data are missing, the partition is impossible, or the network does not fit.
         """
-        from pfl_ops.data.clients import build_clients
         from pfl_ops.federation.simulate import Simulation
         from pfl_ops.models.base import build, check, example_of
         from pfl_ops.samples import samples
 
-        clients = build_clients(
-            samples(self, data_dir, execution),
-            self.partition,
-            seed=self.seed,
-            split=self.evaluation.split,
-            validation_share=self.evaluation.validation_share,
-            pooled=self.data.pooled,
-            test_share=self.data.test_share,
-        )
+        clients = self.clients(samples(self, data_dir, execution))
         network = build(self.model, clients.shape, clients.n_classes, self.seed)
         return Simulation(
             network,

@@ -74,22 +74,13 @@ def partition(
 ) -> None:
     """Divide a data set over clients, and print who holds what."""
     from pfl_ops.cli.output import out, say
-    from pfl_ops.data.clients import build_clients
-    from pfl_ops.data.datasets import load
 
     # any method will do: only data, partition and seed are used
     experiment = experiment_of("local", {**flags, "partition": kind}, sets=sets, plugins=plugin, data_dir=data_dir)
-    dataset = load(experiment.data, data_dir=data_dir)
-    clients = build_clients(
-        dataset,
-        experiment.partition,
-        seed=experiment.seed,
-        split=experiment.evaluation.split,
-        validation_share=experiment.evaluation.validation_share,
-        pooled=experiment.data.pooled,
-        test_share=experiment.data.test_share,
+    clients = experiment.clients(data_dir=data_dir)
+    title = (
+        f"{experiment.partition.kind} on {experiment.data.label}, {len(clients.table)} clients, seed {experiment.seed}"
     )
-    title = f"{experiment.partition.kind} on {dataset.name}, {len(clients.table)} clients, seed {experiment.seed}"
     console = out()
     console.print(_table(clients, title))
     say(console, f"partition {clients.partition_digest}")
