@@ -2,7 +2,7 @@
 
 The door for notebooks and scripts; every name is imported when it is first used:
 
-    from pfl_ops import Experiment, run, tune, register
+    from pfl_ops import Experiment, run, tune, compare, register
 
     result = run(Experiment.of("fliu", dataset="digits", partition="path"))
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment as Experiment
+    from pfl_ops.reports.compare import compare as compare
     from pfl_ops.runs import run as run
     from pfl_ops.tuning import tune as tune
 
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WHERE = {"Experiment": "pfl_ops.experiment", "run": "pfl_ops.runs", "tune": "pfl_ops.tuning"}
+_WHERE = {
+    "Experiment": "pfl_ops.experiment",
+    "run": "pfl_ops.runs",
+    "tune": "pfl_ops.tuning",
+    "compare": "pfl_ops.reports.compare",
+}
 
 
 def register(name: str) -> Callable[[T], T]:
@@ -86,4 +92,4 @@ def __dir__() -> list[str]:
     return [*_WHERE, "register", "__version__"]
 
 
-__all__ = ["Experiment", "__version__", "register", "run", "tune"]
+__all__ = ["Experiment", "__version__", "compare", "register", "run", "tune"]

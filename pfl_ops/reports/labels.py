@@ -1,0 +1,67 @@
+"""What to call the rows of a comparison: the method, and the settings in which rows differ."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+APART = {"algorithm.name", "seed", "partition.seed", "repetitions", "evaluation.split", "evaluation.targets"}
+"""Paths that are no settings of a row: the method has its own place; in the others repetitions and trials differ."""
+
+BY_VALUE = {"data.name", "partition.kind", "model.name"}  # mnist says that it is a data set
+
+
+def labels(params: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
+    """A name for each row, and what else is to be known of it: ("fliu, gamma adaptive", "lr 0.001").
+
+    The name is the method, and the settings in which rows of this method differ; what else is any other setting in
+    which methods differ from one another (each may recommend its own learning rate). A setting that comes with a kind
+    (a partition's α) counts among the rows of that kind. Rows that differ in nothing known here get the same name.
+
+    Args:
+        params: of each row, every value by its path, as text.
+    """
+    methods = [row["algorithm.name"] for row in params]
+    own = {method: _differing([row for row in params if row["algorithm.name"] == method]) for method in set(methods)}
+    between = _differing([{p: value for p, value in row.items() if not p.startswith("algorithm.")} for row in params])
+    short = _short({path for row in params for path in row})
+
+    def said(row: Mapping[str, str], paths: set[str]) -> list[str]:
+        return [_said(path, value, short) for path, value in row.items() if path in paths]
+
+    return [
+        (", ".join([method, *said(row, own[method])]), ", ".join(said(row, between - own[method])))
+        for row, method in zip(params, methods, strict=True)
+    ]
+
+
+def _differing(rows: Sequence[Mapping[str, str]]) -> set[str]:
+    """Paths in which two rows that have it differ."""
+    values: dict[str, set[str]] = {}
+    for row in rows:
+        for path, value in row.items():
+            values.setdefault(path, set()).add(value)
+    return {path for path, found in values.items() if len(found) > 1} - APART
+
+
+def _said(path: str, text: str, short: Mapping[str, str]) -> str:
+    if path in BY_VALUE:
+        return _value(text)
+    name = short[path.removesuffix(".kind")] if path.endswith(".kind") else short[path]
+    return f"{name} {_value(text)}"
+
+
+def _short(paths: set[str]) -> dict[str, str]:
+    """The shortest end of each path that no other path has: "lr", "gamma.value"; of a kind that of its section."""
+    paths = paths | {path.removesuffix(".kind") for path in paths if path.endswith(".kind")}
+    ends = {path: [path.split(".", i)[-1] for i in range(path.count("."), -1, -1)] for path in paths}
+    used = Counter(end for of_one in ends.values() for end in of_one)
+    return {path: next((end for end in of_one if used[end] == 1), path) for path, of_one in ends.items()}
+
+
+def _value(text: str) -> str:
+    """A number with four digits; a file without its folder."""
+    if text == "None":
+        return "none"
+    try:
+        return text if text.lstrip("-").isdigit() else f"{float(text):.4g}"
+    except ValueError:
+        return text.rpartition("/")[2]

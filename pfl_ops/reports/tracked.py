@@ -1,0 +1,238 @@
+"""Tracked runs as plain records: which ones are meant, and what they are."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import pandas as pd
+
+from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.metrics import STAGES
+from pfl_ops.tracking import RunInfo, Store
+
+if TYPE_CHECKING:
+    from pfl_ops.metrics import Split
+
+Kind: TypeAlias = Literal["run", "trial", "final"]
+
+HASH = "pfl_ops.experiment_hash"
+STUDY = "pfl_ops.study"
+SHORTEST_ID = 4  # characters of an id that are taken for one
+COSTS = ("cost/up_bytes", "cost/down_bytes", "cost/train_seconds")
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A finished run.
+
+    Attributes:
+        experiment: MLflow's. study: it belongs to, or None.
+        kind: "trial" of a study, "final": the test of a study's choice, or "run".
+        group: hash of the experiment without its seed: the same for all repetitions.
+        split: which data it was scored on. stage: where its method is judged (`Algorithm.own_stage`).
+        params: every value of the experiment by its path, as text.
+        metrics: the last value of each tracked key, `final/…` and `best/…` among them.
+        history: of chosen keys, a row a round; empty before `with_history`.
+    """
+
+    run_id: str
+    name: str
+    experiment: str
+    study: str | None
+    kind: Kind
+    seed: int
+    group: str
+    split: "Split"
+    stage: str
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    history: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+
+    @property
+    def method(self) -> str:
+        """The algorithm's name."""
+        return self.params["algorithm.name"]
+
+    @property
+    def rounds(self) -> int:
+        """T."""
+        return int(self.params["training.rounds"])
+
+    @property
+    def partition(self) -> str | None:
+        """Hash of who holds which samples; None: it was not recorded (a trial)."""
+        return self.tags.get("pfl_ops.partition_hash")
+
+    def key(self, metric: str) -> str:
+        """The tracked key that a short one stands for: "acc" is "test/L1/acc", "G/local/mean" "test/G/local/mean"."""
+        first = metric.partition("/")[0]
+        if first in STAGES:
+            return f"{self.split}/{metric}"
+        return f"{self.split}/{self.stage}/{metric}" if first in ("acc", "local", "global") else metric
+
+    @staticmethod
+    def of(run: RunInfo, study: str | None = None) -> "Tracked":
+        """A run of the store; `study`: of its parent."""
+        split: Split = "val" if run.params["evaluation.split"] == "validation" else "test"
+        stages = [stage for stage in STAGES if any(key.startswith(f"{split}/{stage}/") for key in run.metrics)]
+        own = run.tags.get("pfl_ops.own_stage", "L1")
+        trial = run.identity != run.tags[HASH] and ":trial-" in (run.identity or "")
+        return Tracked(
+            run_id=run.run_id,
+            name=run.name,
+            experiment=run.experiment,
+            study=run.tags.get(STUDY) or study,
+            kind="trial" if trial else "final" if study else "run",
+            seed=int(run.params["seed"]),
+            group=run.tags["pfl_ops.group_hash"],
+            split=split,
+            stage=own if own in stages or not stages else stages[0],
+            params=run.params,
+            metrics=run.metrics,
+            tags=run.tags,
+        )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The runs that were meant.
+
+    Attributes:
+        runs: finished ones, oldest first, each repetition of a setting once.
+        unfinished: names of those that were left out.
+    """
+
+    runs: tuple[Tracked, ...]
+    unfinished: tuple[str, ...] = ()
+
+
+def select(
+    store: Store,
+    names: Sequence[str] = (),
+    *,
+    where: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    trials: bool = False,
+) -> Selection:
+    """Runs by what people call them.
+
+    Args:
+        names: of MLflow experiments, studies and runs, with * and ? for any; or the beginning of a run's id. None: all.
+            What stands above others (a study, a benchmark, a suite) means the runs below it.
+        where: and of these only those that MLflow's search finds by this filter.
+        tags: and of these only those with these tags.
+        trials: the trials of studies too; one that is named itself is always meant.
+    Raises:
+        PflOpsError: nothing has that name (the nearest is told), or nothing is left.
+    """
+    known = store.runs()
+    if not any(HASH in run.tags for run in known):
+        raise PflOpsError(f"{store.target.label} has no runs yet; make some: pfl-ops run fliu --repetitions 3")
+    by_id = {run.run_id: run for run in known}
+    meant: dict[str, RunInfo] = {}
+    for name in names or ("*",):
+        meant |= {run.run_id: run for run in _named(name, known, by_id, trials)}
+    if where:
+        found = {run.run_id for run in store.runs(where=where)}
+        meant = {key: run for key, run in meant.items() if key in found}
+    for tag, value in (tags or {}).items():
+        meant = {key: run for key, run in meant.items() if run.tags.get(tag) == value}
+    finished = [run for run in meant.values() if run.status == "FINISHED"]
+    if not finished:
+        raise PflOpsError(_nothing(known, list(meant.values()), trials))
+    records = [Tracked.of(run, _study_of(run, by_id)) for run in sorted(finished, key=lambda run: run.start)]
+    return Selection(tuple(_once(records)), tuple(run.name for run in meant.values() if run.status != "FINISHED"))
+
+
+def with_history(store: Store, runs: Iterable[Tracked], metrics: Collection[str]) -> list[Tracked]:
+    """The same runs with these metrics by round; short keys (`Tracked.key`) are each run's own.
+
+    Read for what is compared and no more: MLflow is asked once a run and key.
+    """
+    return [replace(run, history=store.history(run.run_id, {run.key(metric) for metric in metrics})) for run in runs]
+
+
+def clients(store: Store, run: Tracked) -> pd.DataFrame | None:
+    """Its table of clients, one row a client and stage; None: it keeps none (a trial)."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="pfl-ops-") as folder:
+        try:
+            return pd.read_parquet(store.download(run.run_id, "clients.parquet", folder))
+        except PflOpsError:
+            return None
+
+
+def _named(name: str, known: list[RunInfo], by_id: Mapping[str, RunInfo], trials: bool) -> Iterator[RunInfo]:
+    """What a name means, what stands below it included."""
+    hits = [run for run in known if fnmatchcase(run.name, name) or run.run_id == name]
+    places = [run for run in known if name in _places(run) or any(fnmatchcase(p, name) for p in _places(run))]
+    if not hits and not places and len(name) >= SHORTEST_ID and re.fullmatch("[0-9a-f]+", name):
+        hits = [run for run in known if run.run_id.startswith(name)]
+        if len(hits) > 1:
+            raise PflOpsError(f"{len(hits)} runs have ids that begin with '{name}'; give more of it")
+    if not hits and not places:
+        allowed = {run.name for run in known}.union(*map(_places, known))
+        close = nearest(name, allowed)
+        hint = f"did you mean '{close}'?" if close else _there_are(known)
+        raise PflOpsError(f"no run, study or experiment named '{name}'; {hint}")
+    itself = {run.run_id for run in hits} if name != "*" else set()
+    above = {run.run_id for run in hits + places if HASH not in run.tags}
+    for run in known:
+        if HASH not in run.tags:
+            continue
+        below = any(parent in above for parent in _ancestors(run, by_id))
+        if run.run_id in itself or ((run in places or run in hits or below) and (trials or not _is_trial(run))):
+            yield run
+
+
+def _places(run: RunInfo) -> set[str]:
+    """What a run may be called by: its experiment; of a study's own run the study."""
+    return {run.experiment} | ({run.tags[STUDY]} if STUDY in run.tags and HASH not in run.tags else set())
+
+
+def _is_trial(run: RunInfo) -> bool:
+    return ":trial-" in (run.identity or "")
+
+
+def _ancestors(run: RunInfo, by_id: Mapping[str, RunInfo]) -> Iterator[str]:
+    while run.parent:
+        yield run.parent
+        if run.parent not in by_id:
+            return
+        run = by_id[run.parent]
+
+
+def _study_of(run: RunInfo, by_id: Mapping[str, RunInfo]) -> str | None:
+    """The study whose run stands directly above."""
+    above = by_id.get(run.parent or "")
+    return above.tags.get(STUDY) if above else None
+
+
+def _once(runs: list[Tracked]) -> Iterator[Tracked]:
+    """Of runs that are the same repetition of the same setting, tracked in two places, the newest; and a row is one."""
+    newest = {(run.group, run.seed): run for run in runs}
+    yield from (run for run in runs if newest[run.group, run.seed] is run)
+
+
+def _there_are(known: Iterable[RunInfo]) -> str:
+    """`there are 12 runs in mnist-path (9) and digits-lsqs (3)`."""
+    counts: dict[str, int] = {}
+    for run in known:
+        if HASH in run.tags:
+            counts[run.experiment] = counts.get(run.experiment, 0) + 1
+    largest = sorted(counts.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{name} ({n})" for name, n in largest[:5])
+    more = f" and {len(largest) - 5} more" if len(largest) > 5 else ""
+    return f"there are {sum(counts.values())} runs, in {shown}{more}"
+
+
+def _nothing(known: list[RunInfo], meant: list[RunInfo], trials: bool) -> str:
+    if meant:
+        states = ", ".join(sorted({run.status.lower() for run in meant}))
+        return f"none of the {len(meant)} runs that are meant has finished ({states})"
+    hint = "" if trials or not any(map(_is_trial, known)) else "; --trials adds those of studies"
+    return f"no run is left to compare: {_there_are(known)}{hint}"
