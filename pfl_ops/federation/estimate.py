@@ -74,8 +74,12 @@ def estimate(simulation: Simulation) -> Estimate:
     few = min(simulation.scorer.stack, cohort)
     simulation.start()
     average = torch.from_numpy(abs(sizes - sizes.mean()).argsort(kind="stable")[:few].copy())
-    r = simulation.round_at(0, average, "estimate")
-    seconds, (update, stages) = _timed(lambda: simulation.method.round(s, r))
+
+    def a_round() -> tuple[Round, Update, Stages]:
+        r = simulation.round_at(0, average, "estimate")  # its own each time: a method notes a value once a round
+        return r, *simulation.method.round(s, r)
+
+    seconds, (r, update, stages) = _timed(a_round)
     counted = simulation.training.local_steps is not None  # steps: every client trains as long, whatever its size
     a_client = seconds / (few if counted else max(float(sizes[average.numpy()].sum()), 1.0) / sizes.mean())
     train = seconds if r.pooling else a_client * cohort

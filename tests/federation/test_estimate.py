@@ -166,3 +166,9 @@ def test_how_a_person_says_it() -> None:
         "0.0 s", "9.9 s", "12 s", "1 min 0 s", "1 min 1 s", "1 h 0 min",
     ]  # fmt: skip
     assert (size(1023), size(1536)) == ("1023 MiB", "1.5 GiB")
+
+
+def test_a_method_that_notes_values_is_estimated_too() -> None:
+    """A round is measured twice; a method may note a value once a round."""
+    fliu = Experiment.of("fliu", dataset="digits", clients=4, rounds=1)
+    assert estimate(fliu.build(execution=CHUNK)).seconds > 0
