@@ -1,0 +1,172 @@
+"""FLIU's Figures 2 to 8: who holds what, and curves over rounds."""
+
+from collections.abc import Mapping
+
+from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.exhibits import Allocation, Curves
+from pfl_ops.papers.fliu.setting import (
+    APFL,
+    BASE,
+    CIFAR,
+    CLT,
+    ENVIRONMENTS,
+    FEDAVG,
+    FEDFOMO,
+    FIXED,
+    FLIU,
+    L1_LOCAL,
+    L2_GLOBAL,
+    L2_LOCAL,
+    MNIST,
+    OURS,
+    OURS_OF_FEDFOMO,
+    OURS_OF_SKEW,
+    SMALL,
+)
+from pfl_ops.papers.published import Published, load
+from pfl_ops.papers.suite import Axis, Measure, Scale, Suite
+
+
+def _allocation(number: int, environment: str, what: str) -> Suite:
+    """Figures 2 to 4: who holds what among 10 clients of CIFAR-10. Nothing is trained for it."""
+    return Suite(
+        name=f"fliu/fig{number}",
+        title=f"Allocation of {what} to 10 clients, CIFAR-10, α = 1",
+        source=f"FLIU, Fig. {number}",
+        base={**BASE, **CIFAR, "partition.clients": 10},
+        axes={"environment": {environment: ENVIRONMENTS[environment]}, "method": FEDAVG},
+        measures=(),
+        exhibits=(Allocation(f"{environment}/fedavg", f"CIFAR-10, 10 clients, {environment.upper()}, α = 1"),),
+        ours={path: OURS[path] for path in ("seed",)},
+        small=Scale(note="The paper's own size: nothing is trained."),
+    )
+
+
+FIGURE_2 = _allocation(2, "ls", "labels")
+FIGURE_3 = _allocation(3, "qs", "numbers of samples")
+FIGURE_4 = _allocation(4, "lsqs", "numbers of samples and labels")
+
+
+def _ends(axis: Axis, environment: str, keys: tuple[str, ...]) -> Mapping[tuple[str, str], Published]:
+    """Where a figure's curves end: Table I's numbers of its cells."""
+    named = {f"{environment}/{method}" for method in axis}
+    return {place: number for place, number in load("fliu_table1").items() if place[0] in named and place[1] in keys}
+
+
+def _path_curves(number: int, key: str, stage: str, view: str, claims: tuple[Claim, ...]) -> Suite:
+    methods = {**CLT, **FEDAVG, **FLIU, **FIXED}
+    return Suite(
+        name=f"fliu/fig{number}",
+        title=f"{view} at {stage} over rounds, MNIST with PATH",
+        source=f"FLIU, Fig. {number}; its numbers are where Table I ends",
+        base={**BASE, **MNIST},
+        axes={"environment": {"path": ENVIRONMENTS["path"]}, "method": methods},
+        measures=(Measure(key, f"{stage} {view}"), Measure(f"{key}#1", "after round 1")),
+        exhibits=(Curves(key, caption=f"MNIST, PATH: {view} at {stage}", ylabel=view),),
+        published=_ends(methods, "path", (key,)),
+        spread_over="repetitions",
+        repetitions=3,
+        claims=claims,
+        ours=OURS,
+        small=SMALL,
+    )
+
+
+FIGURE_5 = _path_curves(
+    5,
+    L1_LOCAL,
+    "L1",
+    "Acc(L)",
+    (
+        Claim(
+            "Though it falls with each update, Acc(L) rises over the rounds at L1",
+            f"path/{{!local}}:{L1_LOCAL} > path/{{!local}}:{L1_LOCAL}#1",
+            "Sec. V",
+        ),
+        Claim("FLIU ends above FedAvg", f"path/fliu:{L1_LOCAL} > path/fedavg:{L1_LOCAL}", "Table I"),
+    ),
+)
+FIGURE_6 = _path_curves(
+    6,
+    L2_GLOBAL,
+    "L2",
+    "Acc(G)",
+    (
+        Claim(
+            "Though it falls with local training, Acc(G) rises over the rounds at L2",
+            f"path/{{fedavg,fliu}}:{L2_GLOBAL} > path/{{fedavg,fliu}}:{L2_GLOBAL}#1",
+            "Sec. V; the text says Acc(L), the caption Acc(G)",
+        ),
+        Claim("FLIU ends above FedAvg", f"path/fliu:{L2_GLOBAL} > path/fedavg:{L2_GLOBAL}", "Table I"),
+    ),
+)
+
+LSQS = {
+    "environment": {"lsqs": ENVIRONMENTS["lsqs"]},
+    "method": {**CLT, **FEDAVG, **APFL, **FEDFOMO, **FLIU},
+}
+TO_90, ABOVE_95, WORST, MEDIAN = f"{L2_LOCAL}@90", "test/L2/local/rho_95", "test/L2/local/worst", "test/L2/local/q50"
+
+FIGURE_7 = Suite(
+    name="fliu/fig7",
+    title="Acc(L) at L2 over rounds, MNIST with LSQS",
+    source="FLIU, Fig. 7; the prose names the rounds to 90 %",
+    base={**BASE, **MNIST},
+    axes=LSQS,
+    measures=(Measure(TO_90, "rounds to 90 %", digits=0, better="low"), Measure(L2_LOCAL, "L2 Acc(L)")),
+    exhibits=(Curves(L2_LOCAL, target=0.9, caption="MNIST, LSQS: Acc(L) at L2", ylabel="Acc(L)"),),
+    published=load("fliu_fig7"),
+    spread_over="repetitions",
+    repetitions=3,
+    claims=(
+        Claim(
+            "FedAvg and FLIU reach 90 % first, then APFL, then FedFomo",
+            f"max(lsqs/{{fedavg,fliu}}:{TO_90}) < lsqs/apfl:{TO_90} < lsqs/fedfomo:{TO_90}",
+            "Sec. V",
+        ),
+        Claim("FedAvg reaches 90 % within three rounds", f"lsqs/fedavg:{TO_90} <= 3", "Sec. V"),
+        Claim("FLIU reaches 90 % within three rounds", f"lsqs/fliu:{TO_90} <= 3", "Sec. V"),
+    ),
+    ours={**OURS, **OURS_OF_SKEW, **OURS_OF_FEDFOMO},
+    small=SMALL,
+)
+
+FIGURE_8 = Suite(
+    name="fliu/fig8",
+    title="Clients below 95 % at L2 over rounds, MNIST with LSQS",
+    source="FLIU, Fig. 8",
+    base={**BASE, **MNIST},
+    axes=LSQS,
+    measures=(
+        Measure(ABOVE_95, "clients above 95 %", unit=1.0, digits=1),
+        Measure(MEDIAN, "median client"),
+        Measure(WORST, "worst client"),
+    ),
+    exhibits=(
+        Curves(
+            "test/L2/local/below_95",
+            percent=False,
+            caption="MNIST, LSQS: clients with Acc(L) lower than 95 % at L2",
+            ylabel="clients",
+        ),
+    ),
+    spread_over="repetitions",
+    repetitions=3,
+    claims=(
+        Claim("FedAvg and FLIU raise the majority above 95 %", f"lsqs/{{fedavg,fliu}}:{MEDIAN} > 95", "Sec. V"),
+        Claim("With FedAvg and FLIU all clients are above 85 %", f"lsqs/{{fedavg,fliu}}:{WORST} > 85", "Sec. V"),
+        Claim(
+            "APFL and FedFomo leave more clients behind than FedAvg and FLIU",
+            f"max(lsqs/{{apfl,fedfomo}}:{ABOVE_95}) < min(lsqs/{{fedavg,fliu}}:{ABOVE_95})",
+            "Sec. V",
+        ),
+        Claim(
+            "All federated methods raise more clients above 95 % than CLT",
+            f"lsqs/{{!local}}:{ABOVE_95} > lsqs/local:{ABOVE_95}",
+            "Sec. V",
+        ),
+        Claim("FedAvg raises the most, FLIU included", f"lsqs/fedavg:{ABOVE_95} >= lsqs/fliu:{ABOVE_95}", "Sec. V"),
+    ),
+    ours={**OURS, **OURS_OF_SKEW, **OURS_OF_FEDFOMO},
+    small=SMALL,
+)
