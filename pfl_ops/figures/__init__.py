@@ -9,14 +9,20 @@ colour blindnesses and in print; `colours(names)` fixes them for all pictures of
 scheme; more than ten classes by a perceptually even scale, where the colour tells the neighbourhood of a class, not its
 number.
 
-    environments  who holds what                  comparing  several runs: lines, panels, over, scatter, distributions
-    onerun        one run: curves, clients        grids      two settings: bars, heat
-    studies       trials: history, pareto         files      save, to_svg, to_png
-    style, looks  themes; colours by name         parts, bands  axes and labels; mean and spread of repetitions
+    environments   who holds what: partition
+    onerun         one run: curves, clients
+    trends         several runs as lines: lines, panels, over
+    clouds         several runs as points: scatter, distributions
+    grids          two settings: bars, heat
+    studies        trials: history, pareto
+    files          save, to_svg, to_png
+    style, looks   themes; colours by name
+    bands          mean and spread of repetitions
+    parts, labels  axes, remarks and legends; names beside what they name
 """
 
 from pfl_ops.figures.bands import Band
-from pfl_ops.figures.comparing import distributions, lines, over, panels, scatter
+from pfl_ops.figures.clouds import distributions, scatter
 from pfl_ops.figures.environments import partition
 from pfl_ops.figures.files import save, to_png, to_svg
 from pfl_ops.figures.grids import bars, heat
@@ -24,6 +30,7 @@ from pfl_ops.figures.looks import colours
 from pfl_ops.figures.onerun import MEANINGS, VIEWS, Records, clients, curves
 from pfl_ops.figures.studies import history, pareto
 from pfl_ops.figures.style import CLASSES, theme
+from pfl_ops.figures.trends import lines, over, panels
 
 __all__ = [
     "CLASSES",

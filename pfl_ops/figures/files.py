@@ -72,7 +72,12 @@ def to_svg(figure: Figure, name: str = "", alt: str = "") -> str:
     body = re.sub(r"\s*<defs>\s*<style\b.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
     box, width = _attribute(attributes, "viewBox"), _attribute(attributes, "width").removesuffix("pt")
     start = re.sub(r"[^\w-]", "-", name) or f"f{hashlib.sha256(body.encode()).hexdigest()[:12]}"
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', body))
+    body = re.sub(r' id="([^"]+)"', lambda found: found.group() if found.group(1) in used else "", body)
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{start}-", body)
+    # a hundredth of a point is finer than any screen, and most of the size is digits
+    body = re.sub(r'\b(?:d|x|y)="[^"]+"', lambda found: re.sub(r"\d+\.\d{3,}", _shorter, found.group()), body)
+    body = re.sub(r"\s*\n\s*", "\n", body)
     told = f'role="img" aria-label="{escape(alt)}"' if alt else 'role="img"'
     look = f"max-width:{float(width) * 4 / 3:.0f}px;height:auto;stroke-linejoin:round;stroke-linecap:butt"
     return (
@@ -86,6 +91,10 @@ def _bytes(figure: Figure, kind: str, dpi: int, transparent: bool = False) -> by
     with style.style():
         figure.savefig(written, format=kind, dpi=dpi, metadata=STAMPS[kind], transparent=transparent)
     return written.getvalue()
+
+
+def _shorter(number: re.Match[str]) -> str:
+    return f"{float(number.group()):.2f}"
 
 
 def _attribute(text: str, name: str) -> str:

@@ -122,12 +122,15 @@ def heat(
         raise PflOpsError("there is nothing to draw: no cell has a value")
     shades = style.current()
     with style.style():
-        import matplotlib
+        from matplotlib.colors import LinearSegmentedColormap
 
         width = float(np.clip(2.1 + 0.72 * len(columns), 3.6, 11.0))
         figure, axes = style.single(width, float(np.clip(1.3 + 0.42 * len(rows), 2.2, 11.0)))
         picture = axes.imshow(
-            np.ma.masked_invalid(cells), cmap=matplotlib.colormaps["cividis"], aspect="auto", interpolation="nearest"
+            np.ma.masked_invalid(cells),
+            cmap=LinearSegmentedColormap.from_list("ramp", shades.ramp),
+            aspect="auto",
+            interpolation="nearest",
         )
         for i, j in np.ndindex(*cells.shape):
             if not there[i, j]:
@@ -135,7 +138,7 @@ def heat(
                 continue
             text = as_percent(float(cells[i, j])) if percent else format(float(cells[i, j]), form)
             red, green, blue, _ = picture.cmap(picture.norm(cells[i, j]))
-            dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
+            dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
             axes.text(j, i, text, ha="center", va="center", color="#FFFFFF" if dark else "#111111", fontsize=8)
         axes.set_xticks(range(len(columns)), [str(name) for name in columns])
         axes.set_yticks(range(len(rows)), [str(name) for name in rows])

@@ -24,8 +24,9 @@ class Theme:
     Args:
         name: "light" or "dark".
         paper: behind everything. ink: text. faint: axes and remarks. line: the grid. rest: what is not singled out.
-        palette: of methods and stages, by slot; as far apart as ten hues on this paper can be.
-        classes: of the classes of a data set.
+        palette: of methods and stages, by slot; found by a search that keeps them apart in OKLab as they are seen
+            with and without each colour blindness, the first six furthest.
+        classes: of the classes of a data set. ramp: from small to large values, even in lightness.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Theme:
     rest: str
     palette: tuple[str, ...]
     classes: tuple[str, ...]
+    ramp: tuple[str, ...]
 
 
 LIGHT = Theme(
@@ -46,13 +48,14 @@ LIGHT = Theme(
     line="#E2E2E2",
     rest="#BBBBBB",
     palette=(
-        *("#0072B2", "#D55E00", "#009E73", "#C2569A", "#CC8F00"),
-        *("#45A5DC", "#332288", "#8C2A4B", "#8A8B1F", "#6B6B6B"),
+        *("#0072B2", "#D55E00", "#009E73", "#943E75", "#D58D10"),
+        *("#8698D6", "#342763", "#810A0C", "#605A2A", "#866857"),
     ),
     classes=(
         *("#332288", "#88CCEE", "#44AA99", "#117733", "#999933"),
         *("#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB"),
     ),
+    ramp=("#EAF2F8", "#A3CBE5", "#4C97C9", "#0B4A80"),
 )
 DARK = Theme(
     name="dark",
@@ -62,13 +65,14 @@ DARK = Theme(
     line="#2D3238",
     rest="#5C636B",
     palette=(
-        *("#4A9FE0", "#F0803C", "#2FBF93", "#E28BC0", "#F2C14E"),
-        *("#9AD8F7", "#8E86EA", "#D9607F", "#BFC04A", "#B0B6BC"),
+        *("#67A5FE", "#EF8054", "#22D79C", "#AC6FAB", "#F5BD1B"),
+        *("#CFFCFB", "#856CEE", "#E6475F", "#F4ED39", "#B0C6E6"),
     ),
     classes=(
         *("#6F63D2", "#88CCEE", "#44AA99", "#2E8B57", "#A3A33A"),
         *("#DDCC77", "#CC6677", "#A8386F", "#C066B8", "#8A9097"),
     ),
+    ramp=("#1D2833", "#1F5788", "#4A9FE0", "#D3E9FA"),
 )
 THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
 CLASSES = LIGHT.classes
@@ -145,6 +149,8 @@ def _settings(shades: Theme) -> dict[str, Any]:
         "axes.titlecolor": shades.ink,
         "axes.titlelocation": "left",
         "axes.titlesize": 10,
+        "figure.constrained_layout.h_pad": 0.07,
+        "figure.constrained_layout.w_pad": 0.09,
         "figure.facecolor": shades.paper,
         "figure.titlesize": LARGE,
         "font.family": "DejaVu Sans",  # ships with matplotlib: the same text everywhere

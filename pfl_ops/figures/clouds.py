@@ -1,0 +1,175 @@
+"""Several runs as points: local against global, and client by client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pfl_ops import metrics
+from pfl_ops.errors import PflOpsError
+from pfl_ops.figures import style
+from pfl_ops.figures.bands import moments, numbers, repetitions
+from pfl_ops.figures.labels import place_labels
+from pfl_ops.figures.looks import Look, looks
+from pfl_ops.figures.onerun import VIEWS
+from pfl_ops.figures.parts import beside, key_below, percent_axis, remark, within_shares
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FRONT = "Pareto front of the means"
+
+
+def scatter(
+    points: Mapping[str, ArrayLike],
+    title: str | None = None,
+    xlabel: str = VIEWS[0],
+    ylabel: str = VIEWS[1],
+    front: bool = True,
+    percent: bool = True,
+    colours: Mapping[str, str] | None = None,
+) -> Figure:
+    """Two values of each name against one another: repetitions as small dots, their mean with ± standard deviations.
+
+    Args:
+        points: name -> (x, y) of each repetition [n, 2], or of one [2]; larger is better in both.
+        front: draw the Pareto front of the means: those that no other name beats in both.
+    Raises:
+        PflOpsError: the shapes do not fit, or there is no point.
+    """
+    clouds = {name: _cloud(name, given) for name, given in points.items()}
+    if not clouds:
+        raise PflOpsError("there is nothing to draw: no points were given")
+    seen = looks(clouds, colours)
+    found = {name: moments(cloud) for name, cloud in clouds.items()}
+    means = np.array([mean for mean, _ in found.values()])
+    with style.style():
+        figure, axes = style.single(6.6, 5.0)
+        for name, (mean, std) in found.items():
+            look, cloud = seen[name], clouds[name]
+            if len(cloud) > 1:
+                axes.scatter(cloud[:, 0], cloud[:, 1], s=9, color=look.colour, alpha=0.4, linewidths=0, zorder=2)
+                axes.errorbar(
+                    mean[0], mean[1], std[1], std[0], fmt="none", ecolor=look.colour, elinewidth=1.0, alpha=0.75
+                )
+            axes.plot(*mean, linestyle="", zorder=4, label=name, color=look.colour, **_large(look))
+        axes.grid(True, axis="both")
+        axes.margins(0.09)
+        if percent:
+            percent_axis(axes, "both")
+            within_shares(axes, [means[:, 0]], "x")
+            within_shares(axes, [means[:, 1]], "y")
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        note, names = repetitions({name: len(cloud) for name, cloud in clouds.items()})
+        remark(axes, note)
+        unbeaten = metrics.pareto(means) & front
+        if front:
+            key_below(figure, [_draw_front(axes, means[unbeaten])], [FRONT])
+        style.headline(figure, title)
+        dots = np.concatenate([*clouds.values(), *(_cross(mean, std) for mean, std in found.values())])
+        if not place_labels(figure, axes, means, [names[name] for name in found], dots, bold=unbeaten.tolist()):
+            _name_at_the_side(figure, [names[name] for name in found], list(seen.values()), unbeaten.tolist())
+    return figure
+
+
+def distributions(
+    values: Mapping[str, ArrayLike],
+    title: str | None = None,
+    xlabel: str = "accuracy of a client",
+    percent: bool = True,
+    colours: Mapping[str, str] | None = None,
+) -> Figure:
+    """How values spread, a row a name: every client as a dot, the quartiles as a box, the median and the mean.
+
+    Args:
+        values: name -> one value a client, of any shape (all repetitions together); NaN: a client without samples.
+    Raises:
+        PflOpsError: there is no value.
+    """
+    found = {}
+    for name, given in values.items():
+        flat = numbers(given, f"'{name}'").reshape(-1)
+        found[name] = np.sort(flat[np.isfinite(flat)])
+        if not len(found[name]):
+            raise PflOpsError(f"'{name}': there is no value to draw")
+    if not found:
+        raise PflOpsError("there is nothing to draw: no values were given")
+    seen = looks(found, colours)
+    shades = style.current()
+    with style.style():
+        figure, axes = style.single(7.2, 0.85 + 0.42 * len(found) + 0.3 * bool(title))
+        for i, (name, row) in enumerate(found.items()):
+            look = seen[name]
+            low, middle, high = np.quantile(row, [0.25, 0.5, 0.75])
+            axes.plot(
+                row, i + 0.5 * beside(len(row)), color=look.colour, marker="o", markersize=3, markeredgewidth=0,
+                linestyle="", alpha=0.45, rasterized=len(row) > 3000, label=name,
+            )  # fmt: skip
+            axes.fill_betweenx([i - 0.34, i + 0.34], low, high, color=look.colour, alpha=0.18, linewidth=0)
+            axes.plot([middle, middle], [i - 0.34, i + 0.34], color=look.colour, linewidth=2.0)
+            axes.plot(row.mean(), i, marker="D", markersize=5, color=shades.paper, mec=look.colour, mew=1.3)
+        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.set_yticks(range(len(found)), list(found))
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.grid(False, axis="y")
+        axes.grid(True, axis="x")
+        if percent:
+            percent_axis(axes, "x")
+            within_shares(axes, found.values(), "x")
+        axes.set_xlabel(xlabel)
+        counts = {len(row) for row in found.values()}
+        clients = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
+        remark(axes, f"quartiles, median, mean (◇) of {clients} values")
+        style.headline(figure, title)
+    return figure
+
+
+def _draw_front(axes: Axes, best: NDArray[np.float64]) -> Any:
+    """The stairs below which another mean is better, on to both ends of the axes; the line, for a legend."""
+    best = best[np.argsort(best[:, 0], kind="stable")]
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    x, y = np.array([left, *best[:, 0], best[-1, 0]]), np.array([best[0, 1], *best[:, 1], low])
+    (line,) = axes.plot(
+        x, y, color=style.current().faint, linewidth=1.0, linestyle=(0, (4, 2)), drawstyle="steps-pre", zorder=1.5,
+        label=FRONT,
+    )  # fmt: skip
+    axes.set_xlim(left, right)
+    axes.set_ylim(low, high)
+    return line
+
+
+def _name_at_the_side(figure: Figure, names: Sequence[str], seen: Sequence[Look], bold: Sequence[bool]) -> None:
+    """A legend at the right, for points too close to one another to have their names beside them."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], linestyle="", color=look.colour, **_large(look)) for look in seen]
+    legend = figure.legend(handles, names, loc="outside right upper", handletextpad=0.3, labelspacing=0.6)
+    for text, strong in zip(legend.get_texts(), bold, strict=True):
+        text.set_fontweight("bold" if strong else "normal")
+
+
+def _cross(mean: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Points along the error bars of a mean, which names should not cover."""
+    along = np.linspace(-1.0, 1.0, 15)[:, None]
+    return np.concatenate([mean + along * std * (1.0, 0.0), mean + along * std * (0.0, 1.0)])
+
+
+def _large(look: Look) -> dict[str, Any]:
+    return look.dots() | {"markersize": look.size * 1.75}
+
+
+def _cloud(name: str, given: ArrayLike) -> NDArray[np.float64]:
+    """Points that have both values, [n, 2]."""
+    cloud = np.atleast_2d(numbers(given, f"'{name}'"))
+    if cloud.ndim != 2 or cloud.shape[1] != 2:
+        raise PflOpsError(f"'{name}': points are [n, 2], got {list(cloud.shape)}")
+    cloud = cloud[np.isfinite(cloud).all(axis=1)]
+    if not len(cloud):
+        raise PflOpsError(f"'{name}': there is no point to draw")
+    return cloud

@@ -1,0 +1,125 @@
+"""Several runs as lines: what stands in it is what was given, named, with its spread and its n."""
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from pfl_ops import figures
+from pfl_ops.errors import PflOpsError
+from pfl_ops.figures.bands import summary
+from pfl_ops.figures.labels import apart
+
+NAN = float("nan")
+ROUNDS = [0, 5, 10]
+THREE = np.array([[0.1, 0.5, 0.7], [0.2, 0.6, 0.8], [0.3, 0.4, 0.9]])
+
+
+def drawn(axes, name):
+    (line,) = [line for line in axes.lines if line.get_label() == name]
+    return line
+
+
+def bands(axes, name):
+    return [band for band in axes.collections if band.get_label() == name]
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts if text.get_text()]
+
+
+def test_a_line_is_the_mean_and_its_band_the_sample_standard_deviation():
+    axes = figures.lines({"fliu": (ROUNDS, THREE), "fedavg": (ROUNDS, THREE - 0.05)}, "MNIST").axes[0]
+    np.testing.assert_allclose(drawn(axes, "fliu").get_ydata(), THREE.mean(axis=0))
+    (band,) = bands(axes, "fliu")
+    corners = band.get_paths()[0].vertices
+    for x, mean, std in zip(ROUNDS, THREE.mean(axis=0), THREE.std(axis=0, ddof=1), strict=True):
+        heights = corners[corners[:, 0] == x, 1]
+        np.testing.assert_allclose([heights.min(), heights.max()], [mean - std, mean + std])
+    assert texts(axes) == ["fliu", "fedavg"]
+    assert axes.get_title(loc="right") == "mean ± standard deviation, n = 3"
+    assert axes.get_figure().get_suptitle() == "MNIST"
+
+
+def test_one_repetition_has_no_band():
+    axes = figures.lines({"fliu": (ROUNDS, THREE[0])}).axes[0]
+    assert not bands(axes, "fliu")
+    assert axes.get_title(loc="right") == "n = 1"
+
+
+def test_names_say_their_n_where_it_differs():
+    axes = figures.lines(
+        {"fliu": (ROUNDS, THREE), "apfl": (ROUNDS, THREE[:1]), "dead": (ROUNDS, [NAN, 0.1, NAN])}
+    ).axes[0]
+    assert texts(axes) == ["fliu (n = 3)", "apfl (n = 1)", "dead (n = 1)"]
+    assert drawn(axes, "dead").get_xdata().tolist() == [5]
+
+
+def test_what_was_not_measured_is_left_out_of_mean_and_n():
+    found = summary("fliu", ([2, 1, 0], [[0.5, NAN, 0.1], [0.7, NAN, NAN], [NAN, NAN, NAN]]))
+    assert found.x.tolist() == [0, 2] and found.n == 2
+    np.testing.assert_allclose(found.mean, [0.1, 0.6])
+    np.testing.assert_allclose(found.std, [0.0, np.std([0.5, 0.7], ddof=1)])
+
+
+def test_names_stand_apart_beside_the_axes_in_the_order_of_the_ends():
+    many = {f"method {i}": (ROUNDS, THREE + 0.001 * i) for i in range(12)}
+    figure = figures.lines(many, target=0.8)
+    axes = figure.axes[0]
+    figure.draw_without_rendering()
+    boxes = {text.get_text(): text.get_window_extent() for text in axes.texts if text.get_text()}
+    assert set(boxes) == {*many, "target 80 %"}
+    assert all(box.x0 > axes.bbox.x1 and box.x1 < figure.bbox.x1 for box in boxes.values())
+    heights = sorted((box.y0, box.y1) for box in boxes.values())
+    assert all(low[1] < high[0] + 1 for low, high in pairwise(heights))
+    assert [name for name in sorted(many, key=lambda name: boxes[name].y0)] == list(many)
+
+
+def test_where_names_have_no_room_a_legend_stands_below():
+    figure = figures.lines({f"method {i}": (ROUNDS, THREE) for i in range(60)})
+    assert not texts(figure.axes[0])
+    assert len(figure.legends[0].get_texts()) == 60
+
+
+def test_places_are_moved_as_little_as_possible():
+    np.testing.assert_allclose(apart(np.array([0.5, 0.1, 0.5]), 0.1, 0.0, 1.0), [0.45, 0.1, 0.55])
+    np.testing.assert_allclose(apart(np.array([1.0, 1.0]), 0.1, 0.0, 1.0), [0.9, 1.0])
+
+
+def test_panels_share_names_and_looks():
+    grid = {"PATH": {"fliu": (ROUNDS, THREE), "apfl": (ROUNDS, THREE)}, "LSQS": {"apfl": (ROUNDS, THREE[:2])}}
+    figure = figures.panels(grid, "Figure 5", target=0.8)
+    left, right = figure.axes
+    assert [left.get_title("left"), right.get_title("left")] == ["PATH", "LSQS"]
+    assert drawn(left, "apfl").get_color() == drawn(right, "apfl").get_color() != drawn(left, "fliu").get_color()
+    assert left.get_ylim() == right.get_ylim()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["fliu", "apfl"]
+    assert legend.get_title().get_text() == "mean ± standard deviation, n = 2 to 3"
+
+
+def test_over_has_a_mean_with_error_bars_at_each_setting():
+    axes = figures.over({"fliu": ([0.1, 1.0, 0.5], THREE)}, xlabel="c", log=True).axes[0]
+    np.testing.assert_allclose(drawn(axes, "fliu").get_xdata(), [0.1, 0.5, 1.0])
+    np.testing.assert_allclose(drawn(axes, "fliu").get_ydata(), THREE.mean(axis=0)[[0, 2, 1]])
+    bars = axes.containers[0].lines[2][0].get_segments()
+    np.testing.assert_allclose([(bar[1, 1] - bar[0, 1]) / 2 for bar in bars], THREE.std(axis=0, ddof=1)[[0, 2, 1]])
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.1", "0.5", "1"]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: figures.lines({}), "no line was given"),
+        (lambda: figures.lines({"fliu": (ROUNDS, [[1, 2]])}), "'fliu': a line is (x [X], values [n, X]), got 3 x and"),
+        (lambda: figures.lines({"fliu": (ROUNDS, [[1, 2], [1]])}), "'fliu', values: these are no numbers in rows"),
+        (lambda: figures.lines({"fliu": [1, 2, 3]}), "'fliu': a line is"),
+        (lambda: figures.lines({"fliu": (ROUNDS, [NAN] * 3)}), "'fliu': there is no value to draw"),
+        (lambda: figures.panels({}), "no panel was given"),
+        (lambda: figures.over({"fliu": ([0, 1], [1, 2])}, log=True), "logarithmic axis has no place for 0"),
+    ],
+)
+def test_what_is_refused(call, words):
+    with pytest.raises(PflOpsError, match=re.escape(words)):
+        call()
