@@ -123,6 +123,7 @@ def test_help_answers_at_once(words: tuple[str, ...]) -> None:
         ("pfl-ops run fliu --partition l", {"ls", "lsqs"}),
         ("pfl-ops tune fliu --model cnn", {"cnn", "cnn6", "cnn_cifar", "cnn_tiny"}),
         ("pfl-ops run fliu --way v", {"vmap"}),
+        ("pfl-ops tune ditto,fedpr", {"ditto,fedprox", "ditto,fedprox_ft", "ditto,fedproto"}),
         ("pfl-ops list a", {"algorithms"}),
     ],
 )
@@ -436,6 +437,91 @@ def test_resuming_by_name_alone_takes_the_recorded_settings(
     assert result.exit_code == 0, result.output
     assert study[0]["experiment"] is None and study[0]["resume"]
     assert "study 'mine' tunes fliu, not ditto" in cli("tune", "ditto", "--name", "mine", "--resume").stderr
+
+
+# -- tune with several methods ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[dict[str, Any]]:
+    """Stands for `benchmark`: records its arguments, gives a leaderboard of two; reports land in `tmp_path`."""
+    calls: list[dict[str, Any]] = []
+    nan = float("nan")
+
+    def benchmark(experiments: Any, **given: Any) -> Any:
+        calls.append({"experiments": experiments, **given})
+        rows = {
+            **{"rank": pd.array([1, None], "Int64"), "method": ["fliu", "ditto"], "scored_at": "L1"},
+            **{"metric": "val/L1/acc", "status": ["complete", "failed"], "validation": [1.5, nan]},
+            **{"test": [1.4, nan], "std": [0.1, nan], "n": [2, 0], "difference": nan, "low": nan, "high": nan},
+            **{"p": nan, "p_holm": nan, "local": [0.9, nan], "global": [0.5, nan], "worst": [0.2, nan]},
+            **{"trials": 4, "complete": [4, 0], "pruned": 0, "failed": [0, 4], "tuned": 2, "search_seconds": 61.0},
+            **{"test_seconds": [3.0, nan], "sent_bytes": [2e6, nan], "openings": [1, 0], "trial": [3, None]},
+            **{"settings": ["lr=0.01", ""], "error": ["", "it broke"], "study": "", "run_id": None},
+        }
+        traces = pd.DataFrame({"method": "fliu", "trial": range(4), "state": "complete", "best": 1.5})
+        tests = pd.DataFrame({"method": "fliu", "seed": [0, 1], "score": [1.3, 1.5], "local": 0.9, "global": 0.5})
+        made = SimpleNamespace(
+            **{"name": "mine", "studies": {"fliu": SimpleNamespace(experiment=Experiment.of("fliu"))}},
+            **{"table": pd.DataFrame(rows), "traces": traces, "tests": tests, "notes": ("Mark this.",)},
+        )
+        given["report"](made)
+        return made
+
+    monkeypatch.setattr("pfl_ops.tuning.benchmark.benchmark", benchmark)
+    monkeypatch.chdir(tmp_path)
+    return calls
+
+
+def test_several_methods_are_tuned_under_one_budget(bench: list[dict[str, Any]], tmp_path: Path) -> None:
+    result = cli("tune", "fliu,", "ditto", "--trials", "4", "--repetitions", "2", "--lr", "0.1", "--name", "mine")
+    assert result.exit_code == 0, result.output
+    [call] = bench
+    assert [one.algorithm.name for one in call["experiments"]] == ["fliu", "ditto"]
+    assert {one.training.lr for one in call["experiments"]} == {0.1} and set(call["hold"]) == {"training.lr"}
+    assert (call["trials"], call["final_repetitions"], call["name"], call["metric"]) == (4, 2, "mine", None)
+    assert "2 methods, each with 4 trials and 2 test runs, " in result.stderr and "\n  ditto  each " in result.stderr
+    for part in ("1.400 ± 0.100", "4 (4 failed)", "trial 003  lr=0.01", "failed: it broke", "Mark this.", "2.0 MB"):
+        assert part in result.stdout
+    assert "report: reports/mine/index.html" in result.stdout
+    page = (tmp_path / "reports" / "mine" / "index.html").read_text(encoding="utf-8")
+    assert "1.400" in page and "it broke" in page and "<svg" in page
+
+
+def test_a_dry_run_of_several_methods_estimates_each(bench: list[dict[str, Any]]) -> None:
+    result = cli("tune", "fliu, ditto", "--dry-run")
+    assert result.exit_code == 0 and not bench
+    assert "2 methods, each with 12 trials and 1 test run" in result.stdout and "fliu   each about" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("fliu,ditto,fliu", "fliu is named twice"),
+        ("fliu,dito", "dito: no algorithm named 'dito'. Did you mean 'ditto'? (pfl-ops list algorithms)"),
+        ("fliu,ditto --set algorithm.gamma.kind=fixed", "--set algorithm.gamma.kind: only fliu has it, not ditto; "),
+        ("fliu,ditto --clients no", "fliu, ditto: partition.clients (K) must be"),
+        ("fliu,fedsgd --optimiser adam", "fedsgd: fedsgd needs training.optimiser=sgd"),
+        ("fliu,ditto --metric val/L1/acc --metric val/G/acc", "a benchmark ranks methods by one metric"),
+    ],
+)
+def test_mistakes_of_several_methods_are_one_clear_line(words: str, message: str, bench: list[dict[str, Any]]) -> None:
+    result = cli("tune", *words.split())
+    assert result.exit_code == 2 and result.stdout == "" and not bench
+    assert result.stderr.startswith(f"pfl-ops: {message}") and result.stderr.count("\n") == 1
+
+
+def test_a_benchmark_goes_on_by_its_name_alone(bench: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {name: tuning.Settings.of(Experiment.of(name, clients=5)) for name in ("fliu", "ditto")}
+    monkeypatch.setattr("pfl_ops.tuning.benchmark.members", lambda name, **_: kept)
+    for methods in ([], ["ditto,fliu"]):
+        result = cli("tune", *methods, "--name", "mine", "--repetitions", "3", "--resume")
+        assert result.exit_code == 0, result.output
+        call = bench.pop()
+        assert call["experiments"] is None and call["resume"] and call["final_repetitions"] == 3
+    assert (
+        "'mine' compares fliu, ditto, not apfl, fliu" in cli("tune", "apfl,fliu", "--name", "mine", "--resume").stderr
+    )
 
 
 # -- what is printed --------------------------------------------------------------------------------------------------

@@ -128,14 +128,13 @@ def _tell_estimates(
     if wrong:
         raise together(wrong)
     asked = Asked(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
-    text = f"{len(found)} methods, {wanted} trials of each"
+    text = f"{len(found)} methods, each with {wanted} trials"
     if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
         at_once = min(wanted, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
         one = sum(estimate.seconds for estimate in found.values())
         whole = duration(one * (wanted / at_once + finals))
-        text += (
-            f", {at_once} at once, and {finals} test run{'s' * (finals != 1)}: about {whole} if none is stopped early"
-        )
+        tests = f" and {finals} test run{'s' * (finals != 1)}" if finals else ""
+        text += f"{tests}, {at_once} at once: about {whole} if none is stopped early"
     say(console, text)
     width = max(map(len, found))
     for method, estimate in found.items():

@@ -257,7 +257,10 @@ def _begin(plans: Sequence[Beginning], means: Means, name: str, resume: bool) ->
     if name in known:
         raise PflOpsError(f"a study is named '{name}' already; choose another --name")
     if resume and not _members(known, name):
-        raise unknown("benchmark", name, {str(record[BENCHMARK]) for record in known.values() if record.get(BENCHMARK)})
+        others = {str(record[BENCHMARK]) for record in known.values() if record.get(BENCHMARK)}
+        raise (
+            unknown("benchmark", name, others) if others else PflOpsError(f"no benchmark '{name}', and no other either")
+        )
     begun = {}
     for plan in sorted(plans, key=lambda plan: plan.name not in known):
         ledger = plan.begin(means, resume and plan.name in known)

@@ -65,3 +65,34 @@ def test_a_live_table_in_a_terminal(n, expected):
         assert part in text
     assert len(text.splitlines()) <= 9
     assert "trial 000 starts" not in stream.getvalue()
+
+
+def test_studies_of_a_benchmark_are_told_apart():
+    """Each line names its method; the live table starts again with each study, and what a study gave stays above."""
+    parts = [("fliu", "1 of 2", "b.fliu"), ("ditto", "2 of 2", "b.ditto")]
+    events = [
+        event
+        for method, place, study in parts
+        for event in (
+            Event("begin", study, 1, method=method, place=place),
+            Event("end", study, 1, 1, 0, 0, 9, 9, {"a": 1.5}, "complete", "", POINT, BEST, method=method, place=place),
+            Event("study", study, 1, 1, text="all good", method=method, place=place),
+        )
+    ]
+    stream = io.StringIO()
+    with Show(stream) as show:
+        for event in events:
+            show(event)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "method 1 of 2, fliu: 0 of 1 trials done" and lines[1].startswith("fliu trial 000 complete: ")
+    assert lines[2] == "fliu (1 of 2): all good" and lines[4].startswith("ditto trial 000 ")
+
+    stream = io.StringIO()
+    show = Show(stream)
+    show.console = Console(file=stream, force_terminal=True, width=100)
+    with show:
+        for event in events[:4]:
+            show(event)
+        show.live.refresh()
+    assert "fliu (1 of 2): all good" in stream.getvalue()
+    assert "method 2 of 2  ditto" in stream.getvalue() and not show.ended
