@@ -110,18 +110,18 @@ LITTLE = {
     "partition.clients": 20,
     "training.local_epochs": 2,
     "training.batch_size": 20,
-    "training.rounds": 15,
+    "training.rounds": 10,
     "evaluation.subset": 100,
 }
 SMALL = Scale(
     LITTLE,
     repetitions=3,
-    note="20 clients of 100 images, 10 local steps a round instead of 60, 15 rounds: a minute or two on one core. "
+    note="20 clients of 100 images, 10 local steps a round instead of 60, 10 rounds: about a minute on one core. "
     "CLT, FedAvg and FLIU learn at 0.001 instead of 0.01, at which half of the networks die in their first steps.",
 )
 SMALL_CIFAR = Scale(
     {**LITTLE, "model.name": "cnn6"},
     repetitions=3,
-    note="20 clients of 100 images, 10 local steps a round instead of 60, 15 rounds, and a network of two "
+    note="20 clients of 100 images, 10 local steps a round instead of 60, 10 rounds, and a network of two "
     "convolutions (PFLlib's), five times as fast as the paper's.",
 )
