@@ -12,12 +12,15 @@ from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, with
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.progress import Progress, TaskID
 
     from pfl_ops.papers import Cell, ScaleName, Suite
     from pfl_ops.tuning.reproducing import Happened, Reproduced
 
 PANEL = "Reproducing"
+STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")
 
 
 def _names() -> list[str]:
@@ -127,7 +130,7 @@ def reproduce(
                 data_dir=data_dir,
                 execution=execution,
                 dry_run=dry_run,
-                on_suite=lambda suite: _keep(suite, reports),
+                on_suite=lambda suite: _keep(suite, reports, data_dir),
                 on_happened=watch,
             )
         except tuning.StudyInterrupted as stopped:
@@ -159,10 +162,10 @@ def _scale(name: str) -> "ScaleName":
 
 def _chosen(names: list[str], scale: str, only: str | None, every: bool) -> "list[tuple[Suite, tuple[Cell, ...]]]":
     """The suites that are meant, with their cells."""
-    from pfl_ops.papers import PAPERS, suite, suites
+    from pfl_ops.papers import PAPERS, find, suites
     from pfl_ops.papers.expression import matching
 
-    meant = [one for name in names for one in (suites(name) if name in PAPERS else (suite(name),))] or suites()
+    meant = [one for name in names for one in (suites(name) if name in PAPERS else (find(name),))] or suites()
     found = []
     for one in {one.name: one for one in meant}.values():
         cells = one.cells if every or only or scale != "smoke" else one.sample()
@@ -192,58 +195,56 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     say(out(), "\nrun one with: pfl-ops reproduce SUITE --scale smoke|small|full (n: the paper's repetitions, at full)")
 
 
-def _keep(found: "Reproduced", folder: Path) -> None:
+def _keep(found: "Reproduced", folder: Path, data_dir: str | None) -> None:
     """The suite's report, in its folder and in its run."""
     from pfl_ops.reports import suites
+    from pfl_ops.reports.ran import Ran
 
-    place = suites.keep(
+    def counts(cell: str) -> "NDArray[np.int64]":
+        jobs = found.part.jobs[cell]
+        return jobs[0].experiment.clients(data_dir=data_dir).table
+
+    ran = Ran(
         found.suite,
         found.scale,
         found.outcomes,
-        folder,
         chosen=found.part.chosen,
         stand_ins=found.part.stand_ins,
         problems=found.problems,
         elsewhere=found.elsewhere,
         link=found.link,
+        counts=counts,
     )
-    found.run.artifact(place, "report")
-    found.run.log([suites.tally(found)])
+    found.keep(suites.keep(ran, folder), suites.Summary.of_run(ran).metrics)
 
 
-def _summary(found: "list[Reproduced]", folder: Path) -> None:
+def _summary(done: "list[Reproduced]", folder: Path) -> None:
     """What was run, and how the claims stand."""
     from rich.table import Table
 
     from pfl_ops.cli.output import out, say
+    from pfl_ops.reports import suites
 
     console = out()
-    table = Table(
-        box=None, pad_edge=False, header_style="bold", title="claims judged on these runs", title_justify="left"
-    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("suite", no_wrap=True)
-    for title in ("cells", "failed", "hold", "do not", "undecided", "not run"):
+    for title in ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged"):
         table.add_column(title, justify="right")
-    table.add_column("report", no_wrap=True)
-    for one in found:
-        suite = one.suite
-        statuses = [] if one.part.stand_ins else [verdict.status for verdict in suite.judged(one.outcomes)]
-        counts = [statuses.count(status) for status in ("holds", "does not hold", "undecided", "not run")]
-        cells = f"{len(one.outcomes)} of {len(suite.cells)}"
-        told = [str(count or "·") for count in counts] if statuses else ["–"] * 4
-        table.add_row(suite.name, cells, str(len(one.problems) or "·"), *told, f"{folder / suite.name}/index.html")
+    names = [one.suite.name for one in done]
+    for summary in suites.found(folder):
+        if summary.suite in names:
+            stand = [summary.ours.get(status, 0) for status in STATUSES]
+            cells = [f"{summary.cells} of {summary.of}", *(str(n or "·") for n in (summary.failed, *stand))]
+            table.add_row(summary.suite, *cells)
     console.print(table)
-    for one in found:
+    for one in done:
         for cell, reason in one.problems.items():
             say(console, f"{one.suite.name} {cell}: {reason}")
-    standing = {name: data for one in found for name, data in one.part.stand_ins.items()}
-    if standing:
-        data = ", ".join(sorted(set(standing.values())))
-        say(
-            console,
-            f"stand-in data ({data}) in {len(standing)} cells, whose data set is not here; their claims are not judged",
-        )
-    say(console, f"\nall reports: {folder}/index.html")
+    moved = {f"{one.suite.name}/{cell}": data for one in done for cell, data in one.part.stand_ins.items()}
+    if moved:
+        data = ", ".join(sorted(set(moved.values())))
+        say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")
+    say(console, f"\nreports: {folder}/index.html")
 
 
 class Watch:

@@ -22,11 +22,11 @@ from pfl_ops.papers.published import Published
 from pfl_ops.papers.suite import SCALES, Axis, Cell, Changes, Level, Measure, Scale, ScaleName, Suite
 
 PAPERS = {
-    "fliu": "Hussaini, Theiß, Stein: Local Performance vs. Out-of-Distribution Generalization",
-    "drdm": "DRDM",
-    "fedpg": "FedPG",
-    "fedavg2rep": "FedAvg2Rep",
-    "fedas": "FedAS",
+    "fliu": "FLIU: Hussaini, Theiß, Stein, Local Performance vs. Out-of-Distribution Generalization",
+    "drdm": "DRDM: Krouka et al., Distributionally Robust Federated Learning with Client Drift Minimization",
+    "fedpg": "FedPG: Preserving Global Performance in Personalized Federated Learning (anonymous ICCV submission)",
+    "fedavg2rep": "FedAvg2Rep: Bayat, Hybrid Approaches to Federated Learning for Heterogeneous Data Distributions",
+    "fedas": "FedAS: Yang, Huang, Ye, Bridging Inconsistency in Personalized Federated Learning",
 }
 """Name of the module -> the paper."""
 
@@ -43,7 +43,7 @@ def suites(paper: str | None = None) -> tuple[Suite, ...]:
     return tuple(suite for name in names for suite in import_module(f"pfl_ops.papers.{name}").SUITES)
 
 
-def suite(name: str) -> Suite:
+def find(name: str) -> Suite:
     """The suite of that name.
 
     Raises:
@@ -58,5 +58,5 @@ def suite(name: str) -> Suite:
 __all__ = [
     "PAPERS", "SCALES", "Allocation", "Axis", "Bars", "Cell", "Changes", "Claim", "Curves", "Energy", "Exhibit",
     "Grid", "Instance", "Level", "Measure", "Outcome", "Outcomes", "Over", "Published", "Scale", "ScaleName", "Suite",
-    "Verdict", "suite", "suites",
+    "Verdict", "find", "suites",
 ]  # fmt: skip

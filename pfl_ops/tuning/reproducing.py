@@ -16,12 +16,13 @@ from pfl_ops.papers.exhibits import Curves
 from pfl_ops.papers.outcome import tracked_keys
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, RunInfo, Store
+from pfl_ops.tracking.run import now
 from pfl_ops.tuning.asked import Amount, Asked
 from pfl_ops.tuning.plans import Job, Part, Plan
 from pfl_ops.tuning.pool import Done, Failed, Happening, Place, Pool, Progress, Started, Work, simulate
 from pfl_ops.tuning.resources import check_gpus, cluster, share
 from pfl_ops.tuning.session import StudyInterrupted
-from pfl_ops.tuning.trial import pack_plugins
+from pfl_ops.tuning.trial import Reported, pack_plugins
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +53,11 @@ class Reproduced:
     @property
     def suite(self) -> Suite:
         return self.part.suite
+
+    def keep(self, report: Path, metrics: Mapping[str, float]) -> None:
+        """Put a report into the suite's run, and numbers that sum it up."""
+        self.run.artifact(report, "report")
+        self.run.log([Reported(0, dict(metrics), now())])
 
 
 Kind: TypeAlias = Literal["begin", "start", "round", "end", "failed"]
