@@ -2,7 +2,7 @@
 
 The door for notebooks and scripts; every name is imported when it is first used:
 
-    from pfl_ops import Experiment, run, tune, compare, register
+    from pfl_ops import Experiment, run, tune, benchmark, compare, register
 
     result = run(Experiment.of("fliu", dataset="digits", partition="path"))
 """
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pfl_ops.reports.compare import compare as compare
     from pfl_ops.runs import run as run
     from pfl_ops.tuning import tune as tune
+    from pfl_ops.tuning.benchmark import benchmark as benchmark
 
     __version__: str
 
@@ -25,6 +26,7 @@ _WHERE = {
     "Experiment": "pfl_ops.experiment",
     "run": "pfl_ops.runs",
     "tune": "pfl_ops.tuning",
+    "benchmark": "pfl_ops.tuning.benchmark",
     "compare": "pfl_ops.reports.compare",
 }
 
@@ -92,4 +94,4 @@ def __dir__() -> list[str]:
     return [*_WHERE, "register", "__version__"]
 
 
-__all__ = ["Experiment", "__version__", "compare", "register", "run", "tune"]
+__all__ = ["Experiment", "__version__", "benchmark", "compare", "register", "run", "tune"]

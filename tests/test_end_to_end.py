@@ -136,6 +136,30 @@ def test_a_file_equals_the_flags_and_a_recorded_partition_gives_the_same_clients
     assert partitions == {final.data.tags["pfl_ops.partition_hash"]}  # ... with the same clients
 
 
+def test_methods_under_one_budget_meet_the_same_clients_and_end_in_one_leaderboard(tmp_path: Path) -> None:
+    words = ["fedavg,ditto", "--dataset", "digits", "--trials", "2", "--repetitions", "2", *SMALL, "--rounds", "2"]
+    output = pfl_ops("tune", *words, "--name", "mine", home=tmp_path)
+    for said in ("1  ", "2  ", "fedavg", "ditto", "paired t test over 2 seeds", "reports/mine/index.html"):
+        assert said in output
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlruns/mlflow.db")
+    experiment = client.get_experiment_by_name("mine")
+    assert experiment is not None
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    top = runs["benchmark"].info.run_id
+    assert "report/index.html" in {f.path for f in client.list_artifacts(top, "report")}
+    for method in ("fedavg", "ditto"):
+        assert runs[method].data.tags["mlflow.parentRunId"] == top
+        tested = [runs[f"{method} final-seed{seed}"].data.metrics["final/test/L1/acc"] for seed in (0, 1)]
+        assert runs[method].data.metrics["leaderboard/test"] == pytest.approx(sum(tested) / 2)
+        assert not [key for key in runs[f"{method} trial-000"].data.metrics if "test/" in key]
+    partitions = [
+        [runs[f"{method} final-seed{seed}"].data.tags["pfl_ops.partition_hash"] for seed in (0, 1)]
+        for method in ("fedavg", "ditto")
+    ]
+    assert partitions[0] == partitions[1] and len(set(partitions[0])) == 2
+
+
 @pytest.mark.needs_data("mnist")
 def test_mnist(tmp_path: Path) -> None:
     small = ["--train-size", "1000", "--clients", "5", "--rounds", "2", "--model", "mlp"]

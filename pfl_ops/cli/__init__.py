@@ -3,6 +3,7 @@
 app      the application: errors, --debug, --version
 options  flags and what they set
 run, tune, reproduce, compare, bench, browse   the commands
+benchmark   tune with several methods
 show     what `list` and `show` print
 live     progress and tables
 output   where it is printed

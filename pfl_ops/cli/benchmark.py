@@ -160,7 +160,8 @@ def _write(made: "Benchmark") -> Path:
         "seeds": ", ".join(str(seed) for seed in sorted(set(made.tests["seed"]))) or f"{first.seed}, not tested",
     }
     generated = f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}"
-    document = leaderboard(made.name, made.table, made.traces, made.tests, made.notes, about, generated)
+    title = f"Leaderboard: {first.data.label}, {first.partition.kind}"
+    document = leaderboard(made.name, made.table, made.traces, made.tests, made.notes, about, title, generated)
     return write(document, REPORTS / made.name)
 
 

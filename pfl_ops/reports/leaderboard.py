@@ -20,6 +20,7 @@ def leaderboard(
     tests: pd.DataFrame,
     notes: Sequence[str] = (),
     about: Mapping[str, str] | None = None,
+    title: str = "Leaderboard",
     generated: str = "",
 ) -> Document:
     """The report of a benchmark.
@@ -32,7 +33,7 @@ def leaderboard(
         traces: one row a trial: method, trial, state, value, best. tests: one row a test run: method, seed, score,
             local, global, worst.
         notes: what has to be said with the table. about: what all methods share, term and text.
-        generated: when and by what.
+        title: at the top. generated: when and by what.
     """
     colours = figures.colours(sorted(table["method"]))
     ahead: list[Block] = [_ranking(table, notes)]
@@ -62,13 +63,16 @@ def leaderboard(
     if about:
         sections.append(Section("What all methods share", (Items(tuple(about.items())),)))
     subtitle = f"{len(table)} methods, {int(table['trials'].max())} trials each"
-    return Document(name, f"Benchmark {name}", subtitle, tuple(sections), generated)
+    return Document(name, title, subtitle, tuple(sections), generated)
 
 
 def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
     above = ("rank", "method", "scored at", "validation", "test", "Acc(L)", "Acc(G)", "worst client")
-    head = (*map(Head, above), Head("less the first", note="mean difference in test scores, and its 95 % interval"))
-    head = (*head, Head("p", note="paired t test over the seeds, corrected after Holm"))
+    head = (
+        *map(Head, above),
+        Head("less the first", note="mean difference in test scores, and its 95 % interval, not corrected"),
+        Head("p", note="paired t test over the seeds, corrected after Holm"),
+    )
     rows = []
     for row in table.to_dict("records"):
         first = row["rank"] == 1
@@ -83,7 +87,7 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
                     Entry(test, _finite(row["test"]), mark="best" if first else "" if test != "–" else "missing"),
                     *(_number(row[view]) for view in ("local", "global", "worst")),
                     _difference(row),
-                    _number(row["p_holm"], mark="bad" if row["p_holm"] < CLEAR and row["difference"] else ""),
+                    Entry() if first else _number(row["p_holm"], mark="bad" if row["p_holm"] < CLEAR else ""),
                 )
             )
         )
@@ -105,7 +109,6 @@ def _difference(row: Mapping[Any, Any]) -> Entry:
 
 def _spent(table: pd.DataFrame) -> Table:
     """What each method's search and test took."""
-    titles = ("method", "trials", "finished", "stopped early", "failed", "settings varied", "search", "a test run")
     rows = [
         Row(
             (
@@ -119,8 +122,12 @@ def _spent(table: pd.DataFrame) -> Table:
         )
         for row in table.to_dict("records")
     ]
-    head = (*map(Head, titles), Head("sent", note="up and down, all clients, one test run"))
-    head = (*head, Head("test opened", note="choices of the method that the test data were opened for"))
+    titles = ("method", "trials", "finished", "stopped early", "failed", "settings varied", "search", "a test run")
+    head = (
+        *map(Head, titles),
+        Head("sent", note="up and down, all clients, one test run"),
+        Head("test opened", note="choices of the method that the test data were opened for"),
+    )
     caption = "Cost: seconds of all trials together, and of one test run on average"
     return Table("cost", caption, (head,), tuple(rows), data=table)
 
@@ -140,7 +147,7 @@ def _chosen(table: pd.DataFrame) -> Table:
 
 
 def _by_seed(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
-    """Test scores, a column a seed; the best of each seed is marked."""
+    """Test scores, a column a seed."""
     scores = tests.pivot(index="method", columns="seed", values="score")
     scores = scores.reindex([method for method in table["method"] if method in scores.index])
     rows = [

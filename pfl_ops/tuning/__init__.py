@@ -10,8 +10,11 @@ The only package that imports Ray and Optuna.
     asked      what was asked for a trial: numbers, auto, or nothing
     packing    how many trials run at once, by measurement
     resources  Ray itself, and a trial's share of it
+    begin      a study before it begins, and what it runs with
     session    one sitting: trials, then the test of the choice
     study      `tune`
+    benchmark  `benchmark`: several methods under one budget
+    board      its leaderboard
     show       a study in the terminal
 
 and for the papers' suites:

@@ -279,6 +279,7 @@ def _run(store: Store, name: str, plans: Sequence[Beginning], means: Means) -> R
         identity=f"benchmark:{name}",
         params=shared,
         tags=provenance()
+        | {"pfl_ops.kind": "benchmark"}
         | {"pfl_ops.benchmark": name, "pfl_ops.methods": ", ".join(plan.method for plan in plans)}
         | {f"pfl_ops.{key}": str(value) for key, value in budget.items()},
     )
@@ -342,10 +343,10 @@ def _points(made: Benchmark) -> list[Reported]:
     points: dict[int, dict[str, float]] = {}
     for row in made.traces.to_dict("records"):
         if not math.isnan(row["best"]):
-            points.setdefault(int(row["trial"]), {})[f"best/{row['method']}"] = row["best"]
+            points.setdefault(int(row["trial"]), {})[f"search/{row['method']}"] = row["best"]
     for row in made.table.to_dict("records"):
         if not math.isnan(row["test"]):
-            points.setdefault(int(row["n"]), {})[f"test/{row['method']}"] = row["test"]
+            points.setdefault(int(row["n"]), {})[f"tested/{row['method']}"] = row["test"]
     return [Reported(step, found, int(1000 * time.time())) for step, found in sorted(points.items())]
 
 

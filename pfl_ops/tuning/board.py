@@ -235,7 +235,8 @@ def _scored(entries: Sequence[Entry]) -> str:
         by_stage.setdefault(entry.stage, []).append(entry.plan.method)
     if len(by_stage) == 1:
         metric = entries[0].metric
-        return f"Every method is scored by {metric} for the choice, and by test{metric.removeprefix('val')} at the end."
+        means = " (Acc(L) + Acc(G))" if metric.endswith("/acc") else ""
+        return f"Every method is chosen by {metric} and tested by test{metric.removeprefix('val')}{means}, last round."
     at = ", ".join(f"{stage} ({', '.join(methods)})" for stage, methods in by_stage.items())
     return (
         f"Each method is scored on the models that its clients would use: {at}. "

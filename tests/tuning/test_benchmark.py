@@ -103,7 +103,7 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
         assert runs["late trial-001"].parent == late.run_id
         assert {run.status for run in runs.values()} == {"FINISHED"}
         assert toy.metrics["leaderboard/test"] == pytest.approx(0.79) and toy.tags["pfl_ops.benchmark"] == "mine"
-        assert store.history(top.run_id)["best/late"].dropna().tolist() == [0.25, 0.75]
+        assert store.history(top.run_id)["search/late"].dropna().tolist() == [0.25, 0.75]
         assert "| 1 | toy | L1 | 0.7500 | 0.7900 ± 0.0100 | 3 |" in top.tags["mlflow.note.content"]
         kept = pd.read_csv(store.download(top.run_id, "leaderboard.csv"))
         assert kept["method"].tolist() == ["toy", "late"]
