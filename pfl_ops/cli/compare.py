@@ -130,7 +130,7 @@ def _columns(c: "Comparison") -> dict[str, str | None]:
     from pfl_ops.reports.numbers import VIEWS, title_of
 
     columns: dict[str, str | None] = {"": None, "n": None, "stage": None, **VIEWS}
-    columns |= {title_of(c.metric): c.metric, "to the best": None, "p": None}
+    columns |= {title_of(c.metric): c.metric, "vs best": None, "p": None}
     columns["best @ round" if c.at == "final" else "last"] = None
     if c.target is not None:
         columns[f"rounds to {c.target:g}"] = None
@@ -141,10 +141,12 @@ def _table(c: "Comparison", shown: list[str]) -> "Table":
     """A row a line, and below it one for each other stage that was scored; settings stand under the name."""
     from rich.table import Table
 
-    from pfl_ops.reports.numbers import title_of
+    from pfl_ops.reports.numbers import count, title_of
 
     at = "last round" if c.at == "final" else "best round of each run"
-    title = f"{len(c.lines)} settings, {sum(len(line.runs) for line in c.lines)} runs, {at}, by {title_of(c.metric)}"
+    n = sum(len(line.runs) for line in c.lines)
+    aim = f"; rounds to {title_of(c.target_metric)} ≥ {c.target:g}" if c.target is not None else ""
+    title = f"{count(len(c.lines), 'setting')}, {count(n, 'run')}, {at}, by {title_of(c.metric)}{aim}"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for name in shown:
         if not name:
@@ -166,7 +168,7 @@ def _rows(c: "Comparison", line: "Line") -> Iterator[dict[str, str]]:
 
     there = {name: metric for name, metric in _columns(c).items() if metric}
     first = {name: spread(line.values(metric, c.at)) for name, metric in there.items()}
-    first |= {"": escape(line.label), "n": str(len(line.runs)), "stage": line.stage, "to the best": ahead(c, line)}
+    first |= {"": escape(line.label), "n": str(len(line.runs)), "stage": line.stage, "vs best": ahead(c, line)}
     first |= {"p": chance(line.difference.p) if line.difference else ""}
     first |= dict.fromkeys(("best @ round", "last"), other_round(c, line))
     if c.target is not None:

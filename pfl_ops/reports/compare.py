@@ -241,7 +241,8 @@ def _checked(metric: str | None, runs: Sequence[Tracked], at: At) -> str | None:
     """
     if metric is None or any(_value(run, metric, at) is not None for run in runs):
         return metric
-    full = sorted({key for run in runs for key in run.metrics if not key.startswith(("final/", "best/", "reached/"))})
+    tracked = {key.removeprefix("final/") for run in runs for key in run.metrics}
+    full = sorted(key for key in tracked if not key.startswith(("best/", "reached/", "pfl_ops/")))
     short = {key.split("/", i)[-1] for key in full if key.startswith(("val/", "test/")) for i in (1, 2)}
     close = nearest(metric, [*full, *short])
     hint = f"did you mean '{close}'?" if close else f"for example {', '.join(full[:3])}"

@@ -9,7 +9,7 @@ from pfl_ops import metrics
 from pfl_ops.reports.compare import Comparison, Line
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Block, Document, Entry, Head, Items, Row, Section, Table, Text
-from pfl_ops.reports.numbers import VIEWS, chance, number, rounds_text, signed, size, spread, title_of
+from pfl_ops.reports.numbers import VIEWS, chance, count, number, rounds_text, signed, size, spread, title_of
 from pfl_ops.statistics import mean_std
 
 COMMON = (
@@ -219,11 +219,10 @@ def document(c: Comparison) -> Document:
         Section("Stages, rounds and cost", (*more, costs(c))),
         Section("What was compared", (Items(_common(c)), run_table(c))),
     ]
-    told = "setting" if len(c.lines) == 1 else "settings"
     return Document(
         "compare",
         f"Compared: {_and(list(dict.fromkeys(line.runs[0].method for line in c.lines)))}",
-        f"{len(c.lines)} {told}, {n} runs",
+        f"{count(len(c.lines), 'setting')}, {count(n, 'run')}",
         tuple(section for section in sections if section.blocks),
         f"pfl-ops compare, {datetime.now():%Y-%m-%d %H:%M}, from {c.place}",
     )

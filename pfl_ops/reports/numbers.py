@@ -11,6 +11,11 @@ VIEWS = {"Acc(L)": "local/mean", "Acc(G)": "global/mean", "Acc": "acc", "worst c
 """Heading -> metric of a stage, as `pfl-ops run` prints them."""
 
 
+def count(n: int, what: str) -> str:
+    """1 run, 3 runs."""
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """0.912, or a dash where there is none."""
     return "–" if value is None or not np.isfinite(value) else f"{value:.{digits}f}"
@@ -42,14 +47,15 @@ def size(values: Mapping[int, float]) -> str:
 
 
 def rounds_text(reached: Mapping[int, int | None]) -> str:
-    """7, 6.3 ± 0.6, 7 (2 of 3), or never."""
+    """7, 6.3 ± 0.6, never; where only some have it the mean of these: 6.5 (2 of 3)."""
     there = {seed: float(value) for seed, value in reached.items() if value is not None}
     if not reached:
         return "–"
     if not there:
         return "never"
-    text = f"{next(iter(there.values())):.0f}" if len(there) == 1 else spread(there, 1)
-    return text if len(there) == len(reached) else f"{text} ({len(there)} of {len(reached)})"
+    if len(there) < len(reached):
+        return f"{mean_std(there.values())[0]:.3g} ({len(there)} of {len(reached)})"
+    return f"{there.popitem()[1]:.0f}" if len(there) == 1 else spread(there, 1)
 
 
 def title_of(metric: str) -> str:

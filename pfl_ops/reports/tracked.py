@@ -77,7 +77,7 @@ class Tracked:
     def of(run: RunInfo, study: str | None = None) -> "Tracked":
         """A run of the store; `study`: of its parent."""
         split: Split = "val" if run.params["evaluation.split"] == "validation" else "test"
-        stages = [stage for stage in STAGES if any(key.startswith(f"{split}/{stage}/") for key in run.metrics)]
+        stages = [stage for stage in STAGES if any(f"/{split}/{stage}/" in f"/{key}" for key in run.metrics)]
         own = run.tags.get("pfl_ops.own_stage", "L1")
         trial = run.identity != run.tags[HASH] and ":trial-" in (run.identity or "")
         return Tracked(

@@ -1,0 +1,330 @@
+"""Runs side by side: lines, order, tests, warnings; and the command, on a store of recorded runs."""
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from pfl_ops.cli import app
+from pfl_ops.cli.compare import show
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.reports.compare import Comparison, compare
+from pfl_ops.reports.compared import costs, document, results
+from pfl_ops.reports.document import Picture, Table, Text
+from pfl_ops.reports.labels import labels
+from pfl_ops.reports.numbers import chance, rounds_text, size, spread, title_of
+from pfl_ops.tracking import Store
+
+SEEDS = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77), "ditto": (0.3, 0.4)}
+
+
+@pytest.fixture
+def store(made: Any, shelf: Any) -> Any:
+    """Three methods; the first is 0.01, 0.02, 0.03 above the second; the third lacks a seed."""
+    runs = [made(method, seed, acc) for method, accs in SEEDS.items() for seed, acc in enumerate(accs)]
+    curves = {
+        run.run_id: {
+            "test/L1/local/mean": [0.1, 0.4 + seed / 10, 0.5 + seed / 10],
+            "test/L1/global/mean": [0.1, math.nan, 0.3],
+            "cost/up_bytes": [math.nan, 1000.0, 1000.0],
+            "cost/down_bytes": [math.nan, 500.0, 548.0],
+            "cost/train_seconds": [math.nan, 1.5, 2.5],
+        }
+        for run in runs
+        for seed in [int(run.params["seed"])]
+    }
+    return shelf(runs, curves)
+
+
+def go(store: Any, *names: str, **how: Any) -> Comparison:
+    return compare(*names, store=store, **how)
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+
+
+def test_repetitions_are_one_line_and_the_best_is_first(store: Any) -> None:
+    found = go(store)
+    assert [line.label for line in found.lines] == ["fliu", "fedavg", "ditto"]
+    assert [[run.seed for run in line.runs] for line in found.lines] == [[0, 1, 2], [0, 1, 2], [0, 1]]
+    assert found.metric == "acc" and found.lines[0].values("acc") == pytest.approx({0: 0.9, 1: 1.05, 2: 1.2})
+    assert found.lines[0].stages == ["L1", "G"]
+
+
+def test_the_difference_is_tested_over_common_seeds(store: Any) -> None:
+    best, second, third = go(store, metric="local/mean").lines
+    assert best.difference is None and second.difference and third.difference
+    assert second.difference.difference == pytest.approx(-0.02) and second.difference.n == 3
+    assert third.difference.n == 2 and third.difference.p is None  # 0.3 less twice: a spread of 0 tests nothing
+    # t = −2√3, see test_statistics; the only test
+    assert second.difference.p == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14))
+
+
+def test_p_is_corrected_for_the_number_of_lines(made: Any, shelf: Any) -> None:
+    lines = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77), "ditto": (0.58, 0.66, 0.74)}  # 0.02, 0.04, 0.06
+    found = go(shelf([made(m, s, a) for m, accs in lines.items() for s, a in enumerate(accs)]), metric="local/mean")
+    once = 1 - 2 * math.sqrt(3) / math.sqrt(14)
+    assert [line.difference.p for line in found.lines if line.difference] == pytest.approx([2 * once, 2 * once])
+
+
+def test_smaller_is_better_where_it_is(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", 0), made("fedavg", 0)]
+    runs[0].metrics["train/loss"], runs[1].metrics["train/loss"] = 2.0, 1.0
+    assert [line.label for line in go(shelf(runs), metric="train/loss").lines] == ["fedavg", "fliu"]
+
+
+def test_values_of_the_best_round(store: Any) -> None:
+    found = go(store, at="best")
+    assert found.lines[0].values("acc", "best") == pytest.approx({0: 1.15, 1: 1.3, 2: 1.45})
+    assert "the best rounds were chosen on the test data, which flatters" in found.complaints
+
+
+def test_rounds_to_a_target_and_cost(store: Any) -> None:
+    line = go(store, target=0.6).lines[0]
+    assert line.rounds_to(0.6) == {0: None, 1: 2, 2: 1}  # 0.5; 0.6 at last; 0.6 at once
+    assert line.cost("cost/up_bytes", "cost/down_bytes") == {0: 3048.0, 1: 3048.0, 2: 3048.0}
+    assert line.cost("cost/train_seconds") == {0: 4.0, 1: 4.0, 2: 4.0}
+
+
+def test_a_target_is_of_own_data_unless_a_metric_is_named(store: Any) -> None:
+    assert go(store, target=0.5).target_metric == "local/mean"
+    assert go(store, target=0.5, metric="global/mean").target_metric == "global/mean"
+
+
+def test_lines_without_the_metric_are_last_and_told(made: Any, shelf: Any) -> None:
+    found = go(shelf([made("fliu", 0, None), made("fedavg", 0, 0.5), made("ditto", 0, status="FAILED")]))
+    assert [line.label for line in found.lines] == ["fedavg", "fliu"]
+    assert found.remarks == ("not finished, and left out: ditto-seed0", "no acc at the last round: fliu")
+    assert found.lines[1].difference is None
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"metric": "L1/lokal/mean"}, "none of these runs has a metric 'L1/lokal/mean'; did you mean 'L1/local/mean'"),
+        ({"metric": "test/L2/acc"}, "none of these runs has a metric 'test/L2/acc'; did you mean 'test/L1/acc'"),
+        ({"metric": "?"}, "'.'; for example test/G/local/mean, test/L1/acc"),
+        ({"at": "last"}, "at must be final or best, got 'last'"),
+    ],
+)
+def test_mistakes_are_one_line(store: Any, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(PflOpsError, match=message) as caught:
+        go(store, **how)
+    assert "\n" not in str(caught.value)
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+
+
+def flat(method: str, **settings: Any) -> dict[str, str]:
+    changes = {path.replace("__", "."): value for path, value in settings.items()}
+    return {path: str(value) for path, value in Experiment.of(method).override(changes).flat.items()}
+
+
+def test_a_label_is_the_method_and_what_tells_its_lines_apart() -> None:
+    faster = {"training__lr": 0.1}
+    rows = [flat("fedavg"), flat("fedavg", **faster, seed=4), flat("fedavg", **faster, data__name="mnist")]
+    assert [label for label, _ in labels(rows)] == [
+        "fedavg, digits, lr 0.05", "fedavg, digits, lr 0.1", "fedavg, mnist, lr 0.1",
+    ]  # fmt: skip
+
+
+def test_settings_of_a_kind_are_told_by_the_kind() -> None:
+    rows = [flat("fliu", algorithm__gamma__kind="adaptive"), flat("fliu", algorithm__gamma__kind="fixed")]
+    assert [label for label, _ in labels(rows)] == ["fliu, gamma adaptive", "fliu, gamma fixed"]
+
+
+def test_what_methods_differ_in_does_not_lengthen_their_names() -> None:
+    found = labels([flat("fliu", training__lr=0.001), flat("fedavg", training__lr=0.1)])
+    assert [label for label, _ in found] == ["fliu", "fedavg"]
+    assert "lr 0.001" in found[0][1] and "lr 0.1" in found[1][1]
+
+
+def test_lines_that_nothing_known_tells_apart_have_their_hash(made: Any, shelf: Any) -> None:
+    found = go(shelf([made(group="aaaaaaaa"), made(group="bbbbbbbb")]))
+    assert {line.label for line in found.lines} == {"fliu #aaaaaa", "fliu #bbbbbb"}
+
+
+# -- what is unfair ---------------------------------------------------------------------------------------------------
+
+
+def test_alike_runs_have_nothing_to_complain_of(made: Any, shelf: Any) -> None:
+    assert go(shelf([made("fliu", 0), made("fedavg", 0)])).complaints == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "complaint"),
+    [
+        ({"data.name": "mnist"}, "the data differ: name=digits ('fliu'); name=mnist ('fedavg')"),
+        ({"partition.kind": "path"}, "the partitions differ: kind=lsqs ('fliu'); kind=path ('fedavg')"),
+        ({"training.rounds": 5}, "the rounds differ: rounds=20 ('fliu'); rounds=5 ('fedavg')"),
+        ({"evaluation.subset": 30}, "other clients or subsets are scored: subset=auto ('fliu'); subset=30 ('fedavg')"),
+        ({"tags": {"pfl_ops.partition_hash": "x"}}, "clients hold other samples in seed 0"),
+        ({"seed": 3}, "the seeds differ, none in common: 0 ('fliu'); 3 ('fedavg')"),
+    ],
+)
+def test_what_makes_a_comparison_unfair(made: Any, shelf: Any, other: dict[str, Any], complaint: str) -> None:
+    assert go(shelf([made("fliu", 0), made("fedavg", **{"seed": 0, **other})])).complaints == (complaint,)
+
+
+def test_a_trial_beside_a_run(made: Any, shelf: Any) -> None:
+    found = go(shelf([made("fliu", 0), made("fedavg", 0, trial=7)]), trials=True, metric="local/mean")
+    assert {line.label for line in found.lines} == {"fliu", "fedavg (trial-007)"}
+    assert found.complaints == (
+        "the accuracies are of other data: split=test ('fliu'); split=validation ('fedavg (trial-007)')",
+        "a trial never saw all training data: runs ('fliu'); trials ('fedavg (trial-007)')",
+    )
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert (spread({}), spread({0: 0.5}), spread({0: 0.5, 1: 0.7})) == ("–", "0.500", "0.600 ± 0.141")
+    assert (chance(None), chance(0.0004), chance(0.0312)) == ("–", "<0.001", "0.031")
+    assert (size({}), size({0: 12.0}), size({0: 3 * 2**20})) == ("–", "12 B", "3 MiB")
+    assert (rounds_text({}), rounds_text({0: None}), rounds_text({0: 7})) == ("–", "never", "7")
+    assert rounds_text({0: 7, 1: None, 2: 9}) == "8 (2 of 3)"
+    assert (title_of("acc"), title_of("L2/local/worst"), title_of("train/loss")) == (
+        "Acc", "L2 worst client", "train/loss",
+    )  # fmt: skip
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [160, 120, 80, 60])
+def test_the_table_fits_the_terminal(store: Any, width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    show(go(store, target=0.6), console)
+    text = console.export_text()
+    assert "fliu" in text and "best" in text and "1.050 ± 0.150" in text  # never given up: the one that decides
+    assert all(len(line.rstrip()) <= width for line in text.splitlines() if "no room for" not in line)
+    assert ("no room for" in text) == (width < 160)
+
+
+def test_the_report_of_a_comparison(store: Any) -> None:
+    found = go(store, target=0.6)
+    report = document(found)
+    assert [table.name for table in report.each(Table)] == ["results", "stages", "costs", "runs"]
+    assert [picture.name for picture in report.each(Picture)] == ["curves", "local-global", "rounds", "cost"]
+    warnings = [b.text for section in report.sections for b in section.blocks if isinstance(b, Text)]
+    assert warnings == [
+        "Not a fair comparison: the seeds differ, 0, 1 in common: 0 to 2 ('fliu', 'fedavg'); 0, 1 ('ditto')."
+    ]
+    first = results(found).rows[0].entries
+    assert (first[0].text, first[1].text, first[3].text, first[3].mark) == ("fliu", "3", "0.700 ± 0.100", "best")
+    assert [row.entries[4].text for row in costs(found).rows] == ["1.5 (2 of 3)", "1.5 (2 of 3)", "2 (1 of 2)"]
+    for picture in report.each(Picture):
+        assert picture.draw().axes
+
+
+def test_clients_are_drawn_where_they_are_kept(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame({"client": [0, 1, 0], "stage": ["L1", "L1", "G"], "local": [0.5, math.nan, 0.1]})
+    monkeypatch.setattr("pfl_ops.reports.compare.clients", lambda *_: table)
+    assert "clients" in {picture.name for picture in document(go(store)).each(Picture)}
+    assert "clients" not in {picture.name for picture in document(go(store, with_clients=False)).each(Picture)}
+
+
+def test_tables_in_full_precision(store: Any) -> None:
+    found = go(store, target=0.6)
+    table = found.table.set_index("label")
+    assert table.loc["fliu", "acc"] == pytest.approx(1.05) and table.loc["fliu", "acc std"] == pytest.approx(0.15)
+    assert table.loc["fedavg", "difference"] == pytest.approx(-0.03) and table.loc["ditto", "pairs"] == 2
+    assert table.loc["fliu", "bytes"] == 3048 and table.loc["fliu", "reached"] == 2
+    runs = found.runs
+    assert len(runs) == 8 and runs["run_id"].is_unique
+    one = runs[(runs["method"] == "fedavg") & (runs["seed"] == 1)].iloc[0]
+    assert one["final/test/L1/local/mean"] == 0.68 and one["param training.rounds"] == "20"
+    assert one["rounds to 0.6"] == 2 and one["up_bytes"] == 2000
+
+
+# -- the command, on a real store -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Record:
+    round: int
+    metrics: dict[str, float]
+    time: int = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Two methods, two seeds, three rounds each, and a run that was killed."""
+    folder = tmp_path_factory.mktemp("home")
+    with Store.open(folder) as store:
+        for method, accs in {"fliu": (0.8, 0.9), "fedavg": (0.5, 0.7)}.items():
+            for seed, acc in enumerate(accs):
+                e = Experiment.of(method, seed=seed, rounds=2)
+                tags = {"pfl_ops.experiment_hash": f"{method}{seed}", "pfl_ops.group_hash": method, "team": "a"}
+                run = store.run(
+                    "digits-lsqs", f"{method}-seed{seed}", identity=f"{method}{seed}", params=e.flat, tags=tags
+                )
+                curve = [{f"test/L1/{v}/mean": acc * t / 2 for v in ("local", "global")} for t in range(3)]
+                run.log(Record(t, {**at, "cost/up_bytes": 10.0, "cost/down_bytes": 10.0}) for t, at in enumerate(curve))
+                run.log([Record(2, {f"final/test/L1/{k}": acc for k in ("local/mean", "global/mean", "local/worst")})])
+                run.log([Record(2, {"final/test/L1/acc": 2 * acc})])
+                run.table({"client": [0, 1], "stage": ["L1"] * 2, "local": [acc, acc / 2]}, "clients.parquet")
+                run.finish("KILLED" if (method, seed) == ("fedavg", 1) else "FINISHED")
+    yield folder
+
+
+def cli(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
+    monkeypatch.setenv("PFL_OPS_HOME", str(home))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return CliRunner().invoke(app, ["compare", *words])
+
+
+def test_the_command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, table, tex = (tmp_path / name for name in ("c.html", "new/c.csv", "c.tex"))
+    result = cli(home, monkeypatch, "--html", str(page), "--csv", str(table), "--latex", str(tex), "--target", "0.6")
+    assert result.exit_code == 0, result.output
+    assert "2 settings, 3 runs" in result.stdout and "1.700 ± 0.141" in result.stdout
+    assert result.stderr.splitlines() == [
+        "not a fair comparison: the seeds differ, 0 in common: 0, 1 ('fliu'); 0 ('fedavg')",
+        "not finished, and left out: fedavg-seed1",
+    ]
+    assert "<svg" in page.read_text() and 'id="figure-clients"' in page.read_text()
+    rows = list(csv.DictReader(table.open()))
+    assert [(row["method"], row["seed"], row["final/test/L1/acc"]) for row in rows] == [
+        ("fliu", "0", "1.6"), ("fliu", "1", "1.8"), ("fedavg", "0", "1.0"),
+    ]  # fmt: skip
+    assert "\\toprule" in tex.read_text() and "1.700" in tex.read_text()
+
+
+def test_the_command_finds_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(*words: str) -> str:
+        result = cli(home, monkeypatch, *words)
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()[0]
+
+    assert first("fliu*").startswith("1 setting, 2 runs, ")
+    assert "2 runs" in first("--filter", "params.`algorithm.name` = 'fliu'", "--tag", "team=a")
+    assert first("fedavg-seed0").startswith("1 setting, 1 run, ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["flui-seed0"], "no run, study or experiment named 'flui-seed0'; did you mean 'fliu-seed0'?"),
+        (["--tag", "team"], "--tag needs key=value, got 'team'"),
+        (["--tag", "team=b"], "no run is left to compare: there are 4 runs, in digits-lsqs (4)"),
+        (["--filter", "params.lr like"], "Invalid"),
+        (["--metric", "ac"], "none of these runs has a metric 'ac'; did you mean 'acc'?"),
+        (["--at", "end"], "'end' is not one of 'final', 'best'"),
+    ],
+)
+def test_errors_are_one_line(home: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
+    result = cli(home, monkeypatch, *words)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert message in result.stderr and result.stderr.count("\n") == 1

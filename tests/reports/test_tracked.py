@@ -1,0 +1,136 @@
+"""Which runs are meant."""
+
+from typing import Any
+
+import pytest
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.reports.tracked import Tracked, clients, select, with_history
+
+
+@pytest.fixture
+def store(made: Any, study: Any, shelf: Any) -> Any:
+    """Two methods with two seeds, a study with two trials and one test run, a benchmark of the machine."""
+    above = study("fliu-study", "5" * 32)
+    bench = study("", "6" * 32, experiment="pfl-ops-bench")
+    bench.tags.clear()
+    lr: dict[str, Any] = {"training.lr": 0.3}
+    below = {"parent": above.run_id, "experiment": "fliu-study"}
+    runs = [
+        bench, made("fedavg", 0), made("fedavg", 1), made("fliu", 0, tags={"who": "me"}), made("fliu", 1), above,
+        made("fliu", 0, trial=0, **below, tags={"pfl_ops.study": "fliu-study"}),
+        made("fliu", 0, trial=1, **below, tags={"pfl_ops.study": "fliu-study"}, **lr),
+        made("fliu", 0, name="final-seed0", **below, **lr),
+    ]  # fmt: skip
+    return shelf(runs)
+
+
+def names(store: Any, *given: str, **how: Any) -> list[str]:
+    return [run.name for run in select(store, given, **how).runs]
+
+
+def test_by_what_people_call_them(store: Any) -> None:
+    plain = ["fedavg-seed0", "fedavg-seed1", "fliu-seed0", "fliu-seed1"]
+    assert names(store) == [*plain, "final-seed0"]
+    assert names(store, "digits-lsqs") == plain
+    assert names(store, "fliu-seed1") == ["fliu-seed1"]
+    assert names(store, "fliu-seed*", "fedavg-seed0") == ["fedavg-seed0", "fliu-seed0", "fliu-seed1"]
+    by_id = store.kept[3].run_id
+    assert names(store, by_id) == names(store, by_id[:6]) == ["fliu-seed0"]
+
+
+def test_a_study_means_its_tests_and_on_request_its_trials(store: Any) -> None:
+    assert names(store, "fliu-study") == ["final-seed0"]
+    assert names(store, "5" * 32) == ["final-seed0"]
+    assert names(store, "fliu-study", trials=True) == ["trial-000", "trial-001", "final-seed0"]
+    assert names(store, "trial-001") == ["trial-001"]  # named itself
+    assert names(store, "trial-*", "final-seed0") == ["trial-000", "trial-001", "final-seed0"]
+
+
+def test_what_stands_two_floors_below_is_meant_too(made: Any, study: Any, shelf: Any) -> None:
+    suite, cell = study("suite", "1" * 32), study("fliu", "2" * 32, experiment="suite")
+    cell = type(cell)(**{**vars(cell), "parent": suite.run_id})
+    run = made("fliu", 0, name="final-seed0", parent=cell.run_id, experiment="elsewhere")
+    assert names(shelf([suite, cell, run]), "1" * 32) == ["final-seed0"]
+
+
+def test_filters_are_taken_of_what_is_named(store: Any) -> None:
+    store.found = {store.kept[1].run_id, store.kept[3].run_id}
+    assert names(store, where="params.x = '1'") == ["fedavg-seed0", "fliu-seed0"]
+    assert names(store, "fliu-seed*", where="params.x = '1'") == ["fliu-seed0"]
+    assert names(store, tags={"who": "me"}) == ["fliu-seed0"]
+
+
+def test_what_a_record_says(store: Any) -> None:
+    trial, final = select(store, ["fliu-study", "trial-000"]).runs
+    assert (trial.kind, trial.split, trial.study, trial.partition) == ("trial", "val", "fliu-study", None)
+    assert (final.kind, final.split, final.study, final.seed) == ("final", "test", "fliu-study", 0)
+    assert (final.method, final.rounds, final.stage) == ("fliu", 20, "L1")
+    assert select(store, ["fliu-seed0"]).runs[0].kind == "run"
+
+
+@pytest.mark.parametrize(
+    ("short", "key"),
+    [
+        ("acc", "test/L1/acc"),
+        ("local/worst", "test/L1/local/worst"),
+        ("G/acc", "test/G/acc"),
+        ("val/L2/acc", "val/L2/acc"),
+        ("train/loss", "train/loss"),
+    ],
+)
+def test_short_keys(made: Any, short: str, key: str) -> None:
+    assert Tracked.of(made()).key(short) == key
+
+
+def test_a_method_is_judged_where_its_clients_have_their_models(made: Any) -> None:
+    run = made(tags={"pfl_ops.own_stage": "G"})
+    assert Tracked.of(run).key("acc") == "test/G/acc"
+    assert Tracked.of(made(tags={"pfl_ops.own_stage": "L2"})).stage == "L1"  # not scored: the first that is
+
+
+def test_a_repetition_counts_once_however_often_it_is_tracked(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", 0, name="alone"), made("fliu", 1), made("fliu", 0, name="of a study")]
+    assert names(shelf(runs)) == ["fliu-seed1", "of a study"]
+
+
+def test_unfinished_runs_are_left_out_and_named(made: Any, shelf: Any) -> None:
+    found = select(shelf([made("fliu", 0), made("fliu", 1, status="KILLED")]))
+    assert [run.seed for run in found.runs] == [0] and found.unfinished == ("fliu-seed1",)
+
+
+@pytest.mark.parametrize(
+    ("given", "how", "message"),
+    [
+        (["flui-seed0"], {}, "no run, study or experiment named 'flui-seed0'; did you mean 'fliu-seed0'?"),
+        (["fliu-stduy"], {}, "did you mean 'fliu-study'?"),
+        (["???"], {}, r"there are 7 runs, in digits-lsqs \(4\), fliu-study \(3\)"),
+        (["000"], {}, "no run, study or experiment named '000'"),
+        ([], {"tags": {"who": "you"}}, "no run is left to compare: there are 7 runs.*--trials adds those of studies"),
+    ],
+)
+def test_names_that_mean_nothing(store: Any, given: list[str], how: dict[str, Any], message: str) -> None:
+    with pytest.raises(PflOpsError, match=message.replace("?", r"\?")):
+        select(store, given, **how)
+
+
+def test_nothing_to_compare(made: Any, shelf: Any) -> None:
+    with pytest.raises(PflOpsError, match="a shelf has no runs yet; make some: pfl-ops run fliu"):
+        select(shelf([]))
+    with pytest.raises(PflOpsError, match=r"none of the 1 runs that are meant has finished \(running\)"):
+        select(shelf([made(status="RUNNING")]))
+
+
+def test_the_beginning_of_an_id_must_mean_one_run(made: Any, shelf: Any) -> None:
+    runs = [type(run)(**{**vars(run), "run_id": f"abcd{i}"}) for i, run in enumerate([made(), made("fedavg")])]
+    with pytest.raises(PflOpsError, match="2 runs have ids that begin with 'abcd'; give more of it"):
+        select(shelf(runs), ["abcd"])
+
+
+def test_only_the_metrics_that_are_compared_are_read(made: Any, shelf: Any) -> None:
+    run = made()
+    store = shelf([run], {run.run_id: {"test/L1/acc": [0.1, 0.2]}})
+    [found] = with_history(store, select(store).runs, ["acc", "cost/up_bytes"])
+    assert store.asked == [(run.run_id, ("cost/up_bytes", "test/L1/acc"))]
+    assert found.history["test/L1/acc"].tolist() == [0.1, 0.2] and found.history["cost/up_bytes"].isna().all()
+    assert clients(store, found) is None
