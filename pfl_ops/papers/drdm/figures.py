@@ -1,0 +1,159 @@
+"""DRDM's Figures 1 to 6: curves over rounds, local steps, energy."""
+
+from collections.abc import Mapping
+
+from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.drdm.setting import (
+    AVERAGE,
+    BASE,
+    BASELINES,
+    CLASS_SKEW_OURS,
+    DEVIATION,
+    DRDM,
+    KMNIST,
+    MEASURES,
+    METHODS,
+    MNIST,
+    OURS,
+    OURS_OF_DRDM,
+    OURS_OF_SCAFF_PD,
+    SMALL_CNN,
+    SMALL_LINEAR,
+    WORST,
+    class_skew,
+    size_skew,
+)
+from pfl_ops.papers.drdm.tables import BEST_AVERAGE, BEST_WORST, FEDAVG_LAST, LEAST_DEVIATION
+from pfl_ops.papers.exhibits import Curves, Energy, Exhibit
+from pfl_ops.papers.published import Published, load
+from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
+
+TO_70, TO_80 = f"{WORST}@70", f"{WORST}@80"
+
+
+def _curves(
+    number: int, title: str, skew: Axis, data: Changes, table: int, claims: tuple[Claim, ...], target: str, small: Scale
+) -> Suite:
+    """Average, standard deviation and worst accuracy over rounds; they end where a column of the table stands."""
+    axis = "size_skew" if table % 2 == 0 else "class_skew"
+    published: Mapping[tuple[str, str], Published] = load(f"drdm_table{table}")
+    percent = target.partition("@")[2]
+    return Suite(
+        name=f"drdm/fig{number}",
+        title=title,
+        source=f"DRDM, Fig. {number}; its numbers are those of Table {table}",
+        base={**BASE, **data},
+        axes={axis: skew, "method": METHODS},
+        measures=(*MEASURES, Measure(target, f"rounds to a worst case of {percent} %", digits=0, better="low")),
+        exhibits=(
+            Curves(AVERAGE, panel=axis, caption=f"{title}: average over clients", ylabel="average accuracy"),
+            Curves(DEVIATION, panel=axis, caption=f"{title}: deviation over clients", ylabel="standard deviation"),
+            Curves(WORST, panel=axis, caption=f"{title}: worst client", ylabel="worst accuracy"),
+        ),
+        published={place: value for place, value in published.items() if place[0].partition("/")[0] in skew},
+        repetitions=5,
+        claims=(
+            *claims,
+            Claim(
+                f"DRDM needs the fewest rounds to a worst case of {percent} %",
+                f"*/drdm:{target} < min(*/{BASELINES}:{target})",
+                f"abstract: fewer communication rounds; {percent}: ours",
+            ),
+        ),
+        ours={**OURS, **OURS_OF_DRDM, **OURS_OF_SCAFF_PD, "partition.alpha": CLASS_SKEW_OURS, **_size_skew_ours(axis)},
+        damage=("The values of both skews are lost.",),
+        instead={"kmnist": "fashion_mnist"},
+        small=small,
+    )
+
+
+def _size_skew_ours(axis: str) -> dict[str, str]:
+    return {"partition.s": "lost; of the values in the table"} if axis == "size_skew" else {}
+
+
+OUTPERFORMS = (
+    Claim("DRDM has the highest average", BEST_AVERAGE, "Sec. 4"),
+    Claim("DRDM has the highest worst-case accuracy", BEST_WORST, "Sec. 4"),
+    Claim("DRDM has the lowest standard deviation", LEAST_DEVIATION, "Sec. 4"),
+)
+
+FIGURE_1 = _curves(
+    1,
+    "Kuzushiji-MNIST, CNN, equal sizes",
+    class_skew(0.1),
+    KMNIST,
+    1,
+    (*OUTPERFORMS, *(Claim(f"FedAvg is last in {what}", says, "Sec. 4: in all metrics") for what, says in FEDAVG_LAST)),
+    TO_70,
+    SMALL_CNN,
+)
+FIGURE_2 = _curves(2, "Kuzushiji-MNIST, CNN, with size skew", size_skew(0.5), KMNIST, 2, OUTPERFORMS, TO_70, SMALL_CNN)
+FIGURE_5 = _curves(
+    5, "MNIST, linear, with size skew 0.3", size_skew(0.3), MNIST, 4, OUTPERFORMS[:2], TO_80, SMALL_LINEAR
+)
+FIGURE_6 = _curves(
+    6, "MNIST, linear, with size skew 0.7", size_skew(0.7), MNIST, 4, OUTPERFORMS[:2], TO_80, SMALL_LINEAR
+)
+
+STEPS: Axis = {f"t{tau}": Level({"training.local_steps": tau}, str(tau)) for tau in (1, 2, 5, 10, 20)}
+
+
+def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...], ours: Mapping[str, str]) -> Suite:
+    """DRDM with several numbers of local steps: the same runs for both figures."""
+    return Suite(
+        name=f"drdm/fig{number}",
+        title=title,
+        source=f"DRDM, Fig. {number}",
+        base={**BASE, **MNIST},
+        axes={"tau": STEPS, "method": DRDM},
+        measures=(Measure(TO_80, "rounds to a worst case of 80 %", digits=0, better="low"), MEASURES[1]),
+        exhibits=(exhibit,),
+        repetitions=5,
+        claims=claims,
+        ours={**OURS, **OURS_OF_DRDM, "data.name": "MNIST, linear: not said", **ours},
+        damage=("The numbers of local steps, and the rounds that each needs, are lost.",),
+        small=SMALL_LINEAR,
+    )
+
+
+FIGURE_3 = _steps(
+    3,
+    "DRDM's worst case over rounds for several numbers of local steps",
+    Curves(WORST, target=0.8, caption="Worst client, by local steps τ", ylabel="worst accuracy"),
+    (
+        Claim(
+            "More local steps reach a worst case of 80 % in fewer rounds",
+            f"t20/drdm:{TO_80} < t10/drdm:{TO_80} < t5/drdm:{TO_80} < t2/drdm:{TO_80} < t1/drdm:{TO_80}",
+            "Sec. 4; the target is Figure 4's",
+        ),
+    ),
+    {},
+)
+FIGURE_4 = _steps(
+    4,
+    "The number of local steps with least energy to a worst case of 80 %",
+    Energy(
+        "tau",
+        0.8,
+        WORST,
+        snr_db=(-20.0, -10.0, 0.0, 10.0, 20.0),
+        bandwidth=(1e5, 1e6, 1e7),
+        power=0.1,
+        step_energy=1e-3,
+        caption="Local steps τ of least energy, by signal-to-noise ratio and bandwidth: a transmitter of 0.1 W, 1 mJ a "
+        "local step (ours)",
+    ),
+    (
+        Claim(
+            "Where sending is dear, many local steps cost least: the rounds, which then decide, fall with τ",
+            f"t20/drdm:{TO_80} < t5/drdm:{TO_80} < t1/drdm:{TO_80}",
+            "Sec. 4, by Eq. 18 without the energy of steps",
+        ),
+        Claim(
+            "Where sending is cheap, few do: the local steps in all, which then decide, rise with τ",
+            f"1 * t1/drdm:{TO_80} < 5 * t5/drdm:{TO_80} < 20 * t20/drdm:{TO_80}",
+            "Sec. 4, by Eq. 18 without the energy of sending",
+        ),
+    ),
+    {"training.local_steps": "1, 2, 5, 10, 20: lost"},
+)
