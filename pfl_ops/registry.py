@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -31,7 +32,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """Every name, the package's own first, in their order."""
-        outside = {e.name for e in entry_points(group=f"pfl_ops.{self.kind}s")} | set(self._found)
+        outside = {entry.name for entry in self._installed} | set(self._found)
         return [*self.builtin, *sorted(outside - set(self.builtin))]
 
     def add(self, name: str, thing: T) -> T:
@@ -52,12 +53,17 @@ class Registry(Generic[T]):
             if name in self.builtin:
                 importlib.import_module(self.builtin[name])
             else:
-                for entry in entry_points(group=f"pfl_ops.{self.kind}s"):
+                for entry in self._installed:
                     if entry.name == name:
                         self._found.setdefault(name, self._load(entry))
         if name not in self._found:
             raise unknown(self.kind, name, self.names(), see=f"pfl-ops list {self.kind}s")
         return self._found[name]
+
+    @cached_property
+    def _installed(self) -> tuple[EntryPoint, ...]:
+        """What other packages offer; read once, since the metadata of every package takes longer than all else here."""
+        return tuple(entry_points(group=f"pfl_ops.{self.kind}s"))
 
     def _load(self, entry: EntryPoint) -> Any:
         try:
