@@ -11,6 +11,7 @@ from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Outc
 from pfl_ops.reports.document import Picture, Text
 from pfl_ops.reports.ran import Ran
 
+NAMED = 4  # cells that were not run, up to which a caption names them
 NOTHING = "Not drawn: of what it shows, nothing was run."
 
 
@@ -22,7 +23,8 @@ def pictures(ran: Ran, exhibit: Exhibit, name: str) -> Iterator[Picture | Text]:
         yield Text(f"{title}. {NOTHING}", "note")
     for picture in drawn:
         missing = _missing(ran, exhibit)
-        note = f" Not run: {', '.join(missing)}." if missing else ""
+        named = "; ".join(missing) if len(missing) <= NAMED else f"{len(missing)} of its cells"
+        note = f" Not run: {named}." if missing else ""
         yield Picture(picture.name, f"{_sentence(picture.caption or title)}{note}", picture.draw, picture.alt)
 
 

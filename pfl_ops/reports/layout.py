@@ -48,9 +48,14 @@ class _Layout:
                 rule = i > 0 and len(row) > 1 and row[0] != there[i - 1][0]
                 body.append(Row((*titles, *entries), kind="rule" if rule else ""))
         return Table(
-            name, self.grid.caption or self.ran.suite.title, self._head(columns), tuple(body),
-            notes=tuple(legend(self.ran)), data=data(self.ran, self._cells, self._measures), titles=len(self.grid.rows),
-        )  # fmt: skip
+            name=name,
+            caption=self.grid.caption or self.ran.suite.title,
+            head=self._head(columns),
+            rows=tuple(body),
+            notes=tuple(legend(self.ran, self._measures)),
+            data=data(self.ran, self._cells, self._measures),
+            titles=len(self.grid.rows),
+        )
 
     # -- where things stand --------------------------------------------------------------------------------------------
 
@@ -98,7 +103,7 @@ class _Layout:
         if self.grid.columns and self.grid.columns[-1] == MEASURE:
             words = [title[-1].split(" ", 1) for title in titles]
             first = [word[0] for word in words if len(word) > 1]
-            if any(first.count(word) > 1 for word in first):
+            if len(set(first)) > 1 and len(set(first)) < len(first):
                 titles = [[*title[:-1], word[0], word[-1]] for title, word in zip(titles, words, strict=True)]
         depth = len(titles[0]) if titles else 1
         left = [[Head("")] * len(self.grid.rows) for _ in range(depth)]
@@ -167,7 +172,8 @@ def entry(ran: Ran, cell: Cell, measure: Measure, best: bool = False) -> Entry:
     if len(values) != ran.n:
         note = f"{note} n = {len(values)}.".strip()
     if cell.name in ran.stand_ins:
-        note = f"{note} On {ran.stand_ins[cell.name]}, which stands in for the paper's data.".strip()
+        if not set(ran.outcomes) <= set(ran.stand_ins):
+            note = f"{note} On {ran.stand_ins[cell.name]}, which stands in for the paper's data.".strip()
         return Entry(text, mean, ran.link(outcome), "elsewhere", note, below)
     if published and published.value is not None and math.isfinite(mean):
         below = (paper, signed(mean - published.value, measure.digits))
@@ -191,20 +197,26 @@ def _absent(ran: Ran, cell: Cell, measure: Measure, below: tuple[str, ...], note
     return Entry("not run", mark="missing", note=note, below=below)
 
 
-def legend(ran: Ran) -> Iterator[str]:
+def legend(ran: Ran, measures: Sequence[Measure]) -> Iterator[str]:
     """What the numbers and their spreads are."""
     suite = ran.suite
+    keys = {measure.key for measure in measures}
+    printed = [number for (_, key), number in suite.published.items() if key in keys]
     over = f"Ours: mean ± sample standard deviation over n = {ran.n} repetitions" if ran.n > 1 else "Ours: n = 1"
-    yield f"{over}, {'last' if suite.at == 'final' else 'best'} round. Best of ours in bold colour."
-    if suite.published:
-        spreads = any(number.spread is not None for number in suite.published.values())
+    linked = any(ran.link(outcome) for each in ran.outcomes.values() for outcome in each)
+    yield (
+        f"{over}, {'last' if suite.at == 'final' else 'best'} round; the best of ours in bold colour."
+        f"{' Numbers lead to their runs in MLflow.' if linked else ''}"
+    )
+    if printed:
+        spreads = any(number.spread is not None for number in printed)
         kinds = {
             "repetitions": f"its ± is over its {suite.repetitions} repetitions; what ± is, it does not say",
             "clients": "its ± is over clients, and must not be compared with ours, which is over repetitions",
             "": "it does not say what its ± is over, so that it must not be compared with ours",
         }
         said = f"; {kinds[suite.spread_over]}" if spreads else ""
-        differs = "" if set(ran.stand_ins) >= set(ran.outcomes) and ran.stand_ins else ", and ours − the paper's"
+        differs = "" if set(ran.outcomes) <= set(ran.stand_ins) else ", and ours − the paper's"
         yield f"Small: the paper's number{differs}{said}."
 
 
@@ -213,9 +225,9 @@ def data(ran: Ran, cells: Sequence[Cell], measures: Sequence[Measure]) -> pd.Dat
     rows = []
     for cell, measure in product(cells, measures):
         values, published = ran.values(cell.name, measure), ran.published(cell.name, measure)
-        mean, std = mean_std(values) if values else (math.nan, None)
+        mean, std = _moments(values) if values else (math.nan, None)
         theirs = published.value if published else None
-        compared = bool(values) and theirs is not None and cell.name not in ran.stand_ins
+        compared = math.isfinite(mean) and theirs is not None and cell.name not in ran.stand_ins
         rows.append(
             {
                 **cell.labels,
@@ -242,9 +254,9 @@ def spread(value: float, std: float | None, digits: int) -> str:
 
 
 def signed(value: float, digits: int) -> str:
-    """+0.12, −0.12, ±0"""
+    """+0.12, −0.12, ±0.00"""
     text = f"{value:+.{digits}f}".replace("-", "−")
-    return text if any(digit in text for digit in "123456789") else "±0"
+    return text if any(digit in text for digit in "123456789") else f"±{text[1:]}"
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float | None]:

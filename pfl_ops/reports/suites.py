@@ -1,0 +1,172 @@
+"""The reports of all suites in one folder, and the page that leads to them."""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.estimate import duration
+from pfl_ops.papers import PAPERS
+from pfl_ops.reports import verdicts
+from pfl_ops.reports.document import Document, Entry, Head, Mark, Row, Section, Table, Text
+from pfl_ops.reports.ran import Ran
+from pfl_ops.reports.suite import suite_report
+from pfl_ops.reports.write import write
+
+FILE = "summary.json"
+COLUMNS: Sequence[tuple[str, Mark]] = (("holds", "good"), ("does not hold", "bad"), ("undecided", "open"))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A suite's report in a few numbers.
+
+    Attributes:
+        suite, title, scale: which. cells: finished. of: all. failed: could not be run.
+        paper, ours: how many claims stand how, in the paper's numbers and in ours.
+        stand_ins: data sets that took the place of others. seconds: that its runs took.
+        written: when.
+    """
+
+    suite: str
+    title: str
+    scale: str
+    cells: int
+    of: int
+    failed: int
+    paper: Mapping[str, int]
+    ours: Mapping[str, int]
+    stand_ins: Sequence[str]
+    seconds: float
+    written: str
+
+    @staticmethod
+    def of_run(ran: Ran) -> "Summary":
+        """Of what a report would show."""
+        each = [outcome.seconds for found in ran.outcomes.values() for outcome in found]
+        return Summary(
+            suite=ran.suite.name,
+            title=ran.suite.title,
+            scale=ran.scale,
+            cells=len(ran.outcomes),
+            of=len(ran.suite.cells),
+            failed=sum(cell not in ran.outcomes for cell in ran.problems),
+            paper=dict(Counter(verdicts.in_paper(ran))),
+            ours=dict(Counter(verdicts.in_ours(ran))),
+            stand_ins=sorted({data for cell, data in ran.stand_ins.items() if cell in ran.outcomes}),
+            seconds=sum(seconds for seconds in each if not math.isnan(seconds)),
+            written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Names and values for MLflow: suite/cells, suite/claims_hold, …"""
+        stand = {f"suite/claims_{name.replace(' ', '_')}": float(count) for name, count in self.ours.items()}
+        return {"suite/cells": float(self.cells), "suite/cells_failed": float(self.failed), **stand}
+
+
+def keep(ran: Ran, folder: str | Path) -> Path:
+    """Write a suite's report to `folder`/<suite>, and the page of all reports that are in `folder`.
+
+    Returns:
+        the suite's folder.
+    Raises:
+        PflOpsError: it can't be written.
+    """
+    place = Path(folder, ran.suite.name)
+    write(suite_report(ran), place)
+    try:
+        made = place / f".{FILE}"
+        made.write_text(json.dumps(asdict(Summary.of_run(ran)), indent=1), encoding="utf-8")
+        made.replace(place / FILE)
+    except OSError as error:
+        raise PflOpsError(f"can't write the report to {place}: {error.strerror or error}") from error
+    write(overview(found(folder)), folder)
+    return place
+
+
+def found(folder: str | Path) -> list[Summary]:
+    """Of every report in a folder, in the papers' order; one that can't be read is passed over."""
+    summaries = []
+    for path in Path(folder).glob(f"*/*/{FILE}"):
+        try:
+            summaries.append(Summary(**json.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError):
+            continue
+    return sorted(summaries, key=_order)
+
+
+def overview(summaries: Sequence[Summary]) -> Document:
+    """The page that leads to every suite's, as `<suite>/index.html` beside it."""
+    blocks: list[Table | Text] = []
+    moved = [summary.suite for summary in summaries if summary.stand_ins]
+    if moved:
+        blocks.append(
+            Text(f"Stand-in data in {', '.join(moved)}: their numbers say nothing about the papers.", "warning")
+        )
+    if summaries:
+        blocks.append(_table(summaries))
+    else:
+        blocks.append(Text("No suite has been run yet: `pfl-ops reproduce --list` names them."))
+    return Document(
+        name="reports",
+        title="Published experiments, run again",
+        subtitle="Every suite that was run here, with the paper's claims about it",
+        sections=(Section("", tuple(blocks)),),
+        generated=f"{len(summaries)} suites, {max((summary.written for summary in summaries), default='')}",
+    )
+
+
+def _table(summaries: Sequence[Summary]) -> Table:
+    rows: list[Row] = []
+    paper = ""
+    for summary in summaries:
+        name = summary.suite.partition("/")[0]
+        if name != paper:
+            rows.append(Row(title=PAPERS.get(name, name), kind="block"))
+            paper = name
+        rows.append(Row(tuple(_entries(summary))))
+    claims = tuple(Head(text) for text in ("hold", "do not", "open"))
+    head = (
+        (Head(""), Head(""), Head(""), Head(""), Head("claims: the paper's", 3),
+         Head("claims: ours", 4), Head("")),
+        (Head("suite"), Head("shows"), Head("scale"), Head("cells run"), *claims, *claims, Head("not judged"),
+         Head("computing")),
+    )  # fmt: skip
+    note = "Open: undecided; in the paper's numbers: not printed. Not judged: not run, or on stand-in data."
+    return Table(
+        "suites", "Cells that were run, and claims: in the paper's own numbers, and in ours", head, tuple(rows), (note,)
+    )
+
+
+def _entries(summary: Summary) -> Iterator[Entry]:
+    yield Entry(summary.suite, link=f"{summary.suite}/index.html")
+    yield Entry(summary.title)
+    yield Entry(summary.scale, below=("stand-in data",) if summary.stand_ins else ())
+    failed = (f"{summary.failed} failed",) if summary.failed else ()
+    yield Entry(f"{summary.cells} of {summary.of}", summary.cells, below=failed)
+    yield from _counts(summary.paper, "not printed")
+    yield from _counts(summary.ours)
+    absent = summary.ours.get("not run", 0) + summary.ours.get("not judged", 0)
+    yield Entry(str(absent or "·"), absent, mark="muted")
+    yield Entry(duration(summary.seconds), summary.seconds)
+
+
+def _counts(standings: Mapping[str, int], more: str = "") -> Iterator[Entry]:
+    for standing, mark in COLUMNS:
+        count = standings.get(standing, 0) + (standings.get(more, 0) if standing == "undecided" else 0)
+        yield Entry(str(count or "·"), count, mark=mark if count else "muted")
+
+
+def _order(summary: Summary) -> tuple[int, bool, list[tuple[int, str]]]:
+    """Papers in their order; of each the tables first, then by number."""
+    paper, _, exhibit = summary.suite.partition("/")
+    places = list(PAPERS)
+    parts = re.findall(r"(\d+)|(\D+)", exhibit)
+    key = [(int(number or 0), text) for number, text in parts]
+    return places.index(paper) if paper in places else len(places), not exhibit.startswith("table"), key
