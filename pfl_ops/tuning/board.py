@@ -116,7 +116,13 @@ def tests(entries: Sequence[Entry]) -> pd.DataFrame:
 
 
 def points(entry: Entry) -> list[Reported]:
-    """The leaderboard's numbers that one study alone decides, for its own run: columns of MLflow's page."""
+    """The leaderboard's numbers that one study alone decides, for its own run: columns of MLflow's page.
+
+    None for a study of several objectives, or of something that is no score of a stage: it has no place in a ranking.
+    """
+    goal = entry.plan.settings.objective
+    if not goal.single or not goal.stages:
+        return []
     row = _row(entry)
     kept = ("validation", "test", "std", "local", "global", "worst", "search_seconds", "test_seconds", "sent_bytes")
     found = {f"leaderboard/{name}": float(row[name]) for name in kept if not math.isnan(row[name])}

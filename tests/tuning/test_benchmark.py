@@ -9,7 +9,7 @@ from tuning_fake import records, toy
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import StudyInterrupted, board, tune
+from pfl_ops.tuning import Settings, StudyInterrupted, board, tune
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.benchmark import benchmark, members, settings_of
 
@@ -238,3 +238,12 @@ def test_a_failed_method_stands_last_with_its_reason():
     text = board.markdown(table, board.notes(entries, table))
     assert "|  | toy | L1 | 0.9000 |  | 0 | failed: the disk is full |" in text
     assert text.endswith("- toy failed: the disk is full.")
+
+
+def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():
+    (record,) = board.points(entry("toy", 0.9, {0: 0.5, 1: 0.7}))
+    assert record.round == 2, "a step for each number of seeds: MLflow shows the last"
+    assert record.metrics["leaderboard/test"] == pytest.approx(0.6) and record.metrics["leaderboard/validation"] == 0.9
+    for metric in ("train/loss", ["val/L1/acc", "val/G/acc"]):
+        plan = SimpleNamespace(settings=Settings.of(methods("toy")[0], SPACE, metric=metric))
+        assert board.points(board.Entry(plan, SimpleNamespace())) == []
