@@ -1,0 +1,338 @@
+"""A suite's report: what stands in it, and what it says where there is nothing."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pfl_ops.papers import (
+    Allocation,
+    Axis,
+    Bars,
+    Claim,
+    Curves,
+    Energy,
+    Grid,
+    Level,
+    Measure,
+    Outcome,
+    Over,
+    Published,
+    Scale,
+    Suite,
+)
+from pfl_ops.reports import Document, Entry, Items, Picture, Table, Text, suites, to_csv, to_html, to_markdown
+from pfl_ops.reports.background import amount
+from pfl_ops.reports.layout import signed, spread
+from pfl_ops.reports.ran import Ran
+from pfl_ops.reports.suite import suite_report
+from pfl_ops.reports.verdicts import count
+
+ACC, G, TO_90 = "test/L1/local/mean", "test/G/global/mean", "test/L1/local/mean@90"
+METHODS: Axis = {
+    "local": Level({"algorithm.name": "local"}, "CLT"),
+    "fedavg": Level({"algorithm.name": "fedavg"}, "FedAvg"),
+    "fliu": Level({"algorithm.name": "fliu", "training.lr": 0.1}, "FLIU"),
+}
+ENVIRONMENTS: Axis = {
+    "iid": Level({"partition.kind": "iid"}, "IID"),
+    "path": Level({"partition.kind": "path"}, "PATH"),
+}
+PAPER = {"iid": {"local": 92.8, "fedavg": 98.7, "fliu": 98.6}, "path": {"local": 99.1, "fedavg": 85.7, "fliu": 99.5}}
+SUITE = Suite(
+    name="fliu/table1",
+    title="Table I",
+    source="FLIU, Table I",
+    base={"data.name": "mnist", "partition.clients": 100, "training.rounds": 100, "training.lr": 0.01},
+    axes={"environment": ENVIRONMENTS, "method": METHODS},
+    measures=(Measure(ACC, "L1 Acc(L)"), Measure(TO_90, "L1 rounds", digits=0, better="low"), Measure(G, "G")),
+    exhibits=(Grid(("method",), ("measure",), ("environment",), measures=(ACC, G), caption="Accuracy in percent"),),
+    published={
+        **{(f"{env}/{m}", ACC): Published(v, 0.2, 3) for env, row in PAPER.items() for m, v in row.items()},
+        ("path/fliu", ACC): Published(None, remark="lost in extraction"),
+    },
+    spread_over="repetitions",
+    repetitions=3,
+    claims=(
+        Claim("FedAvg is best in IID", f"iid/fedavg:{ACC} > iid/{{!fedavg}}:{ACC}"),
+        Claim("CLT is worst everywhere", f"*/local:{ACC} < */fedavg:{ACC}", "Sec. V"),
+        Claim("FLIU is above FedAvg in PATH", f"path/fliu:{ACC} > path/fedavg:{ACC}"),
+    ),
+    ours={"partition.alpha": "not stated", "training.batch_size": "not stated either"},
+    damage=("PATH FLIU is lost",),
+    small=Scale({"partition.clients": 20, "training.rounds": 20}, 2, "an hour"),
+)  # fmt: skip
+
+
+def outcome(seed: int, final: float, rounds: int = 4) -> Outcome:
+    curve = np.linspace(0.5 * final, final, rounds)
+    history = pd.DataFrame(
+        {ACC: curve, "cost/up_bytes": 1e6, "cost/down_bytes": 2e6, "cost/clients": 2.0}, index=range(1, rounds + 1)
+    )
+    tags = {"pfl_ops.cpu": "a processor", "version.torch": "2.9"}
+    return Outcome(seed, {f"final/{ACC}": final}, history, f"run-{seed}", "7", 60.0, tags)
+
+
+def outcomes() -> dict[str, list[Outcome]]:
+    """Of a suite run as far as one cell that failed and one that was not chosen."""
+    means = {"iid/local": 0.93, "iid/fedavg": 0.987, "iid/fliu": 0.98, "path/local": 0.99}
+    return {cell: [outcome(0, mean), outcome(1, mean + 0.002)] for cell, mean in means.items()}
+
+
+def ran(suite: Suite = SUITE, **changes: object) -> Ran:
+    given = Ran(
+        suite,
+        "small",
+        outcomes(),
+        chosen=["iid/local", "iid/fedavg", "iid/fliu", "path/local", "path/fedavg"],
+        problems={"path/fedavg": "not enough memory"},
+        link=lambda outcome: f"http://localhost:5000/#/experiments/7/runs/{outcome.run_id}",
+    )
+    return replace(given, **changes)  # type: ignore[arg-type]
+
+
+def table(document: Document, name: str) -> Table:
+    return next(table for table in document.each(Table) if table.name == name)
+
+
+def numbers(given: Ran) -> dict[str, Entry]:
+    """Entries of the first column of the exhibit by cell."""
+    found, block = {}, ""
+    for row in table(suite_report(given), "table1").rows:
+        if row.kind == "block":
+            block = row.title
+        else:
+            found[f"{block} {row.entries[0].text}"] = row.entries[1]
+    return found
+
+
+def warnings(document: Document) -> str:
+    blocks = [block for section in document.sections for block in section.blocks]
+    return " ".join(block.text for block in blocks if isinstance(block, Text) and block.kind == "warning")
+
+
+def test_a_number_stands_beside_the_papers() -> None:
+    found = numbers(ran())
+    assert found["IID FedAvg"].text == "98.80 ± 0.14"
+    assert found["IID FedAvg"].below == ("98.70 ± 0.20", "+0.10")
+    assert found["IID FedAvg"].link == "http://localhost:5000/#/experiments/7/runs/run-0"
+    assert {name: entry.mark for name, entry in found.items() if name.startswith("IID")} == {
+        "IID CLT": "", "IID FedAvg": "best", "IID FLIU": "",
+    }  # fmt: skip
+    assert found["PATH CLT"].mark == ""  # alone in its column: best of nothing
+
+
+def test_what_was_not_run_says_so_and_what_failed_says_why() -> None:
+    found = numbers(ran())
+    assert (found["PATH FedAvg"].text, found["PATH FedAvg"].mark) == ("failed", "bad")
+    assert "not enough memory" in found["PATH FedAvg"].note
+    assert (found["PATH FLIU"].text, found["PATH FLIU"].mark) == ("not run", "missing")
+    assert found["PATH FLIU"].below == ("–",) and "lost in extraction" in found["PATH FLIU"].note
+
+
+def test_what_was_run_at_another_scale_says_so() -> None:
+    entry = numbers(ran(elsewhere={"smoke": {"path/fliu": [outcome(0, 0.4)]}}))["PATH FLIU"]
+    assert (entry.text, entry.mark) == ("40.00", "elsewhere")
+    assert "Run at scale smoke (n = 1), not at small." in entry.note
+    assert len(entry.below) == 1  # no difference
+
+
+def test_a_number_that_a_method_has_not_and_another_n_are_told() -> None:
+    fewer = {**outcomes(), "iid/fliu": [outcome(0, 0.98)]}
+    document = suite_report(ran(outcomes=fewer))
+    rows = [row for row in table(document, "table1").rows if row.entries]
+    assert rows[0].entries[2].text == "–" and rows[0].entries[2].note == "This method has no such number."
+    assert rows[2].entries[1].note == "n = 1."
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        ("repetitions", "over its 3 repetitions"),
+        ("clients", "must not be compared"),
+        ("", "does not say what its ± is over"),
+    ],
+)
+def test_spreads_of_different_kinds_are_told_apart(over: str, said: str) -> None:
+    notes = " ".join(table(suite_report(ran(replace(SUITE, spread_over=over))), "table1").notes)  # type: ignore[arg-type]
+    assert said in notes
+    assert "over n = 2 repetitions" in notes
+
+
+def test_a_target_that_was_never_reached_is_no_number() -> None:
+    grid = Grid(("method",), ("measure",), ("environment",), measures=(TO_90,))
+    found = numbers(ran(replace(SUITE, exhibits=(grid,), measures=SUITE.measures[1:] + SUITE.measures[:1])))
+    assert found["IID FedAvg"].text == "4 ± 0"
+    low = {**outcomes(), "iid/fedavg": [outcome(0, 0.2), outcome(1, 0.95)], "iid/fliu": [outcome(0, 0.1)]}
+    found = numbers(ran(replace(SUITE, exhibits=(grid,)), outcomes=low))
+    assert found["IID FedAvg"].text == "never in 1 of 2"
+    assert found["IID FLIU"].text == "never" and found["IID FLIU"].value == math.inf
+    assert found["IID CLT"].mark == ""  # never reached elsewhere
+
+
+def test_stand_in_data_are_marked_and_nothing_is_judged() -> None:
+    given = ran(stand_ins={cell.name: "digits" for cell in SUITE.cells})
+    document = suite_report(given)
+    assert "Stand-in data" in warnings(document) and "digits" in warnings(document)
+    entry = numbers(given)["IID FedAvg"]
+    assert entry.mark == "elsewhere" and entry.below == ("98.70 ± 0.20",)
+    verdicts = [row.entries[2].text for row in table(document, "claims").rows]
+    assert verdicts == ["– not judged", "– not judged", "– not run"]
+    assert not any(row["difference"] for row in rows_of(table(document, "table1")))
+
+
+def test_one_cell_on_stand_in_data_leaves_the_other_claims() -> None:
+    verdicts = [
+        row.entries[2].text for row in table(suite_report(ran(stand_ins={"path/local": "digits"})), "claims").rows
+    ]
+    assert verdicts == ["✓ holds", "– not judged", "– not run"]
+
+
+def test_claims_are_judged_twice() -> None:
+    first, second, third = table(suite_report(ran()), "claims").rows
+    assert (first.entries[1].text, first.entries[2].text) == ("✓ holds", "✓ holds")
+    assert first.entries[2].below == ("2 of 2",) and len(first.entries[2].more) == 2
+    assert first.entries[2].more[0].endswith("98.8 > 93.1 (n = 2)")
+    assert (second.entries[1].text, second.entries[1].mark) == ("✗ does not hold", "bad")
+    assert second.entries[1].below == ("1 of 2; not at path",)
+    assert second.entries[1].more[1] == "path: 99.1 < 85.7, does not hold"
+    assert second.entries[2].text == "? undecided" and second.entries[2].mark == "open"
+    assert second.entries[0].below == ("Sec. V",)
+    assert (third.entries[1].text, third.entries[2].text) == ("– not printed", "– not run")
+
+
+def rows_of(table: Table) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(to_csv(table))))
+
+
+def test_the_csv_has_every_number_unrounded() -> None:
+    rows = rows_of(table(suite_report(ran()), "table1"))
+    assert len(rows) == 12
+    row = next(
+        row for row in rows if row["environment"] == "iid" and row["method"] == "fedavg" and row["measure"] == ACC
+    )
+    assert float(row["ours"]) == pytest.approx(98.8, abs=1e-12) and row["n"] == "2"
+    assert float(row["ours_std"]) == pytest.approx(math.sqrt(0.02), abs=1e-9)
+    assert (float(row["paper"]), float(row["paper_spread"])) == (98.7, 0.2)
+    assert float(row["difference"]) == float(row["ours"]) - 98.7
+    failed = next(row for row in rows if row["environment"] == "path" and row["method"] == "fedavg")
+    assert failed["ours"] == "" and failed["remark"] == "not enough memory"
+
+
+def test_what_differs_from_the_paper_is_listed_and_where() -> None:
+    louder = {**METHODS, "fliu": replace(METHODS["fliu"], at={"small": {"training.lr": 0.5}})}
+    document = suite_report(ran(replace(SUITE, axes={**SUITE.axes, "method": louder})))
+    rows = {tuple(entry.text for entry in row.entries) for row in table(document, "differences").rows}
+    assert rows == {
+        ("`repetitions`", "3", "2", "all cells"),
+        ("`partition.clients`", "100", "20", "all cells"),
+        ("`training.rounds`", "100", "20", "all cells"),
+        ("`training.lr`", "0.1", "0.5", "method FLIU"),
+    }
+
+
+def test_the_papers_own_setting_differs_in_nothing() -> None:
+    one = {cell: found[:1] for cell, found in outcomes().items()}
+    document = suite_report(ran(replace(SUITE, repetitions=1), scale="full", outcomes=one))
+    assert "differences" not in [table.name for table in document.each(Table)]
+    assert "Nothing: every cell has the paper's own setting" in to_markdown(document)
+
+
+def test_what_is_open_and_damaged_is_told() -> None:
+    document = suite_report(ran())
+    rows = {row.entries[0].text: row.entries for row in table(document, "ours").rows}
+    assert (
+        rows["`training.batch_size`"][2].text == "not stated either" and int(rows["`training.batch_size`"][1].text) > 0
+    )
+    assert "PATH FLIU is lost" in to_markdown(document)
+
+
+def test_the_cost_is_told() -> None:
+    document = suite_report(ran(about={"machine": "two cores"}))
+    said: Mapping[str, str] = dict(
+        item
+        for section in document.sections
+        for block in section.blocks
+        if isinstance(block, Items)
+        for item in block.items
+    )
+    assert said["machine"] == "two cores" and said["processor"] == "a processor" and said["PyTorch"] == "2.9"
+    assert said["computing"] == "8 min 0 s in 8 runs"
+    assert said["sent"] == "96 MB"
+    assert said["cells"] == "4 of 6 run, 1 failed, 5 chosen for this run"
+    assert said["claims in the paper's numbers"] == "1 holds, 1 does not hold, 1 not printed"
+    runs = table(document, "runs")
+    assert len(runs.rows) == 4 and len(rows_of(runs)) == 8
+
+
+def test_rows_by_measure_find_the_best_of_each() -> None:
+    grid = Grid(("method", "measure"), ("environment",), measures=(ACC, TO_90))
+    rows = table(suite_report(ran(replace(SUITE, exhibits=(grid,)))), "table1").rows
+    assert [row.entries[0].text for row in rows] == ["CLT", "", "FedAvg", "", "FLIU", ""]
+    assert [row.kind for row in rows] == ["", "", "rule", "", "rule", ""]
+    assert [row.entries[2].mark for row in rows] == ["", "", "best", "", "", ""]
+
+
+def test_pictures_show_what_was_run_and_say_what_was_not() -> None:
+    steps: Axis = {f"tau{n}": Level({"training.local_steps": n}, str(n)) for n in (1, 5)}
+    exhibits = (
+        Curves(ACC, panel="environment", caption="Over rounds", ylabel="Acc"),
+        Curves(ACC, "path/*/tau5", caption="Nothing"),
+        Over("tau", ((0.0, ACC),), "iid/*/*", caption="Over steps", xlabel="τ"),
+        Bars(ACC, "environment", caption="Bars"),
+        Allocation("path/fliu/tau1", "Who holds what"),
+        Energy("tau", 0.8, ACC, (0.0, 10.0), (1e6,), 0.1, 1e-3, "Energy"),
+    )
+    suite = replace(SUITE, axes={**SUITE.axes, "tau": steps}, exhibits=exhibits, claims=(), published={}, small=Scale())
+    found = {f"{cell}/tau1": each for cell, each in outcomes().items()} | {"iid/fliu/tau5": [outcome(0, 0.99)]}
+    document = suite_report(
+        ran(suite, outcomes=found, chosen=None, problems={}, counts=lambda cell: np.eye(3, dtype=int))
+    )
+    pictures = {picture.name: picture for picture in document.each(Picture)}
+    assert list(pictures) == ["table1-1", "table1-3", "table1-4", "table1-5", "table1-6"]
+    assert pictures["table1-1"].caption == "Over rounds. Not run: 7 of its cells."
+    assert "CLT" in pictures["table1-1"].alt
+    assert "Nothing. Not drawn: of what it shows, nothing was run." in to_markdown(document).replace("\\", "")
+    assert all(picture.draw().axes for picture in pictures.values())
+
+
+def test_a_report_of_nothing_is_a_report() -> None:
+    text = to_markdown(suite_report(ran(outcomes={}, problems={})))
+    assert "0 of 6 run" in text and "*not run*" in text
+    assert to_html(suite_report(ran(outcomes={}, problems={}))).count("not run") >= 6
+
+
+def test_reports_are_kept_together(tmp_path: Path) -> None:
+    assert suites.keep(ran(), tmp_path) == tmp_path / "fliu" / "table1"
+    suites.keep(ran(replace(SUITE, name="fliu/fig10", claims=())), tmp_path)
+    suites.keep(ran(replace(SUITE, name="fliu/fig5", claims=()), stand_ins={"iid/local": "digits"}), tmp_path)
+    (tmp_path / "fliu" / "fig5" / "extra.txt").write_text("stays")
+    found = suites.found(tmp_path)
+    assert [summary.suite for summary in found] == ["fliu/table1", "fliu/fig5", "fliu/fig10"]
+    page = (tmp_path / "index.html").read_text()
+    assert 'href="fliu/table1/index.html"' in page and "Stand-in data in fliu/fig5" in page
+    assert (tmp_path / "fliu" / "table1" / "index.html").exists()
+    assert found[0].metrics == {
+        "suite/cells": 4.0, "suite/cells_failed": 1.0, "suite/claims_holds": 1.0, "suite/claims_undecided": 1.0,
+        "suite/claims_not_run": 1.0,
+    }  # fmt: skip
+    (tmp_path / "fliu" / "fig5" / suites.FILE).write_text("{")  # a page of reports outlives one that is damaged
+    rows = [row for row in table(suites.overview(suites.found(tmp_path)), "suites").rows if row.entries]
+    assert [row.entries[0].text for row in rows] == ["fliu/table1", "fliu/fig10"]
+
+
+def test_numbers_and_counts_in_words() -> None:
+    assert (spread(98.7, 0.123, 2), spread(-1.5, None, 1), spread(math.inf, None, 0)) == (
+        "98.70 ± 0.12",
+        "−1.5",
+        "never",
+    )
+    assert (signed(0.123, 2), signed(-0.123, 2), signed(-0.001, 2), signed(0.0, 0)) == ("+0.12", "−0.12", "±0.00", "±0")
+    assert count(["holds", "holds", "undecided", "does not hold"]) == "2 hold, 1 does not hold, 1 undecided"
+    assert (amount(96_000_000), amount(12)) == ("96 MB", "12 B")
