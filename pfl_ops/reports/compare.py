@@ -197,8 +197,8 @@ def _lines(runs: Sequence[Tracked]) -> list[Line]:
     for run in runs:
         groups.setdefault(run.group, []).append(run)
     members = [sorted(group, key=lambda run: run.seed) for group in groups.values()]
-    told = labels([group[0].params for group in members])
-    names = [_with_trial(name, group[0]) for (name, _), group in zip(told, members, strict=True)]
+    told = labels([group[0].params for group in members], [_trial(group[0]) for group in members])
+    names = [name for name, _ in told]
     unique = [
         f"{name} #{group[0].group[:6]}" if names.count(name) > 1 else name
         for name, group in zip(names, members, strict=True)
@@ -206,10 +206,12 @@ def _lines(runs: Sequence[Tracked]) -> list[Line]:
     return [Line(name, tuple(g), settings) for name, g, (_, settings) in zip(unique, members, told, strict=True)]
 
 
-def _with_trial(name: str, run: Tracked) -> str:
-    """A trial is one repetition on validation data: its number goes with its name."""
+def _trial(run: Tracked) -> str | None:
+    """A trial goes by its number: fliu trial-003."""
+    if run.kind != "trial":
+        return None
     stopped = ", stopped early" if run.tags.get("pfl_ops.trial_state") == "pruned" else ""
-    return f"{name} ({run.name}{stopped})" if run.kind == "trial" else name
+    return f"{run.method} {run.name.removeprefix(run.method).strip()}{stopped}"
 
 
 def _ordered(lines: Sequence[Line], metric: str, at: At) -> tuple[Line, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pfl_ops.reports.tracked import Tracked
 
 Rows = Mapping[str, Sequence[Tracked]]
-SHOWN = 3  # rows named for a value
+SHOWN = 2  # rows named for a value
 
 
 def complaints(rows: Rows) -> list[str]:
@@ -18,12 +18,16 @@ def complaints(rows: Rows) -> list[str]:
         _settings(rows, "the data differ", "data."),
         _settings(rows, "the partitions differ", "partition.kind", "partition.clients") or _partitions(rows),
         _settings(rows, "the rounds differ", "training.rounds"),
-        _settings(rows, "the accuracies are of other data", "evaluation.split"),
         _settings(rows, "other clients or subsets are scored", "evaluation.subset", "evaluation.clients"),
-        _different(rows, "a trial never saw all training data", lambda r: "trials" if r.kind == "trial" else "runs"),
+        _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role)
+        or _settings(rows, "the accuracies are of other data", "evaluation.split"),
         _seeds(rows),
     ]
     return [line for line in found if line]
+
+
+def _role(run: Tracked) -> str:
+    return "trials" if run.kind == "trial" else "runs"
 
 
 def _settings(rows: Rows, what: str, *starts: str) -> str:

@@ -9,7 +9,7 @@ APART = {"algorithm.name", "seed", "partition.seed", "repetitions", "evaluation.
 BY_VALUE = {"data.name", "partition.kind", "model.name"}  # mnist says that it is a data set
 
 
-def labels(params: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
+def labels(params: Sequence[Mapping[str, str]], names: Sequence[str | None] = ()) -> list[tuple[str, str]]:
     """A name for each row, and what else is to be known of it: ("fliu, gamma adaptive", "lr 0.001").
 
     The name is the method, and the settings in which rows of this method differ; what else is any other setting in
@@ -18,19 +18,29 @@ def labels(params: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
 
     Args:
         params: of each row, every value by its path, as text.
+        names: those that rows have already (a trial): all settings are then what else is to be known. None: no row has.
     """
+    names = list(names) or [None] * len(params)
     methods = [row["algorithm.name"] for row in params]
-    own = {method: _differing([row for row in params if row["algorithm.name"] == method]) for method in set(methods)}
     between = _differing([{p: value for p, value in row.items() if not p.startswith("algorithm.")} for row in params])
     short = _short({path for row in params for path in row})
 
-    def said(row: Mapping[str, str], paths: set[str]) -> list[str]:
-        return [_said(path, value, short) for path, value in row.items() if path in paths]
+    rows = list(zip(params, methods, names, strict=True))
+    among = {  # (method, whether rows with a name count) -> paths
+        (m, all_rows): _differing([row for row, method, name in rows if method == m and (all_rows or name is None)])
+        for m in set(methods)
+        for all_rows in (True, False)
+    }
 
-    return [
-        (", ".join([method, *said(row, own[method])]), ", ".join(said(row, between - own[method])))
-        for row, method in zip(params, methods, strict=True)
-    ]
+    def said(row: Mapping[str, str], paths: set[str]) -> list[str]:
+        return [_said(path, text, short) for path, text in row.items() if path in paths and text != "None"]
+
+    found = []
+    for row, method, name in rows:
+        first = set() if name else among[method, False]
+        rest = (among[method, True] | between) - first
+        found.append((name or ", ".join([method, *said(row, first)]), ", ".join(said(row, rest))))
+    return found
 
 
 def _differing(rows: Sequence[Mapping[str, str]]) -> set[str]:
@@ -50,17 +60,17 @@ def _said(path: str, text: str, short: Mapping[str, str]) -> str:
 
 
 def _short(paths: set[str]) -> dict[str, str]:
-    """The shortest end of each path that no other path has: "lr", "gamma.value"; of a kind that of its section."""
-    paths = paths | {path.removesuffix(".kind") for path in paths if path.endswith(".kind")}
-    ends = {path: [path.split(".", i)[-1] for i in range(path.count("."), -1, -1)] for path in paths}
+    """The shortest end of each path that no other path has, "lr"; with its section where that is within another one,
+    "gamma.value"; of a kind that of its section, "gamma"."""
+    kinds = {path.removesuffix(".kind") for path in paths if path.endswith(".kind")}
+    longest = {path: 1 if path.count(".") < 2 or path in kinds else path.count(".") - 1 for path in paths | kinds}
+    ends = {path: [path.split(".", i)[-1] for i in range(longest[path], -1, -1)] for path in paths | kinds}
     used = Counter(end for of_one in ends.values() for end in of_one)
     return {path: next((end for end in of_one if used[end] == 1), path) for path, of_one in ends.items()}
 
 
 def _value(text: str) -> str:
     """A number with four digits; a file without its folder."""
-    if text == "None":
-        return "none"
     try:
         return text if text.lstrip("-").isdigit() else f"{float(text):.4g}"
     except ValueError:

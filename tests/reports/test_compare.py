@@ -141,6 +141,10 @@ def test_a_label_is_the_method_and_what_tells_its_lines_apart() -> None:
 def test_settings_of_a_kind_are_told_by_the_kind() -> None:
     rows = [flat("fliu", algorithm__gamma__kind="adaptive"), flat("fliu", algorithm__gamma__kind="fixed")]
     assert [label for label, _ in labels(rows)] == ["fliu, gamma adaptive", "fliu, gamma fixed"]
+    rows = [flat("fliu", algorithm__gamma={"kind": "fixed", "value": value}) for value in (0.25, 0.5)]
+    assert [label for label, _ in labels(rows)] == ["fliu, gamma.value 0.25", "fliu, gamma.value 0.5"]
+    rows = [flat("fedavg"), flat("fedavg", training__local_steps=5)]
+    assert [label for label, _ in labels(rows)] == ["fedavg, local_epochs 1", "fedavg, local_steps 5"]
 
 
 def test_what_methods_differ_in_does_not_lengthen_their_names() -> None:
@@ -178,11 +182,18 @@ def test_what_makes_a_comparison_unfair(made: Any, shelf: Any, other: dict[str, 
 
 def test_a_trial_beside_a_run(made: Any, shelf: Any) -> None:
     found = go(shelf([made("fliu", 0), made("fedavg", 0, trial=7)]), trials=True, metric="local/mean")
-    assert {line.label for line in found.lines} == {"fliu", "fedavg (trial-007)"}
+    assert {line.label for line in found.lines} == {"fliu", "fedavg trial-007"}
     assert found.complaints == (
-        "the accuracies are of other data: split=test ('fliu'); split=validation ('fedavg (trial-007)')",
-        "a trial never saw all training data: runs ('fliu'); trials ('fedavg (trial-007)')",
+        "trials, scored on validation data and trained on less, stand beside runs: runs ('fliu'); "
+        "trials ('fedavg trial-007')",
     )
+
+
+def test_trials_go_by_their_number_and_their_settings_stand_beside(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", 0, trial=i, **{"training.lr": lr}) for i, lr in enumerate((0.1, 0.2))]
+    runs += [made("fliu", 0, **{"training.lr": 0.2})]
+    lines = {line.label: line.settings for line in go(shelf(runs), trials=True, metric="local/mean").lines}
+    assert lines == {"fliu trial-000": "lr 0.1", "fliu trial-001": "lr 0.2", "fliu": "lr 0.2"}
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
