@@ -8,6 +8,7 @@ from typing import Any
 from pfl_ops.experiment import Experiment
 
 SAMPLES, CLIENTS, ROUNDS, BATCH, STEPS, SUBSET = 400, 8, 2, 20, 2, 100
+DIGITS = 10  # classes of the data set that stands in for any other
 
 
 def cut(experiment: Experiment) -> Experiment:
@@ -37,13 +38,16 @@ def cut(experiment: Experiment) -> Experiment:
 
 
 def moved(experiment: Experiment, data: str) -> Experiment:
-    """The same on another data set; on digits with the network for digits, and natural clients become LSQS ones."""
+    """The same on another data set; on digits with the network for digits, natural clients become LSQS ones, and no
+    client has more classes than there are."""
     changes: dict[str, Any] = {"data.name": data}
     if data == "digits":
         changes["model.name"] = None
         changes |= {path: None for path in ("data.roles", "data.records") if experiment.get(path) is not None}
         if experiment.partition.kind == "natural":
             changes |= {"partition.kind": "lsqs", "partition.clients": CLIENTS}
+        if (experiment.get("partition.classes_per_client") or 0) > DIGITS:
+            changes["partition.classes_per_client"] = DIGITS
     return experiment.override(changes)
 
 
