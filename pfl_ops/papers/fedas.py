@@ -270,8 +270,8 @@ FIGURE_3A = Suite(
     ),
     ours={
         **FIGURE_OURS,
-        "algorithm.substitute": "the paper does not say what parameters are replaced by, nor which accuracy falls: here "
-        "by their values of before all training, on the client's own training samples; Fisher information by batches",
+        "algorithm.substitute": "the paper does not say what replaces parameters, nor which accuracy falls: here their "
+        "values of before all training, and the client's own training samples; Fisher information by batches",
     },
     smoke=SMOKE,
     small=Scale(LAST, 3, FEWER),
