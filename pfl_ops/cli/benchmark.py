@@ -172,7 +172,9 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
 
     console = out()
     console.print(leaderboard_table(made))
-    say(console, "\nchosen:")
+    console.print()
+    console.print(cost_table(made))
+    say(console, "\nchosen")
     width = max(map(len, made.table["method"]))
     for row in made.table.to_dict("records"):
         said = f"failed: {row['error']}" if row["error"] else f"trial {int(row['trial']):03d}  {row['settings']}"
@@ -184,29 +186,17 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
 
 
 def leaderboard_table(made: "Benchmark") -> "Table":
-    """A row a method, best first."""
-    from rich.table import Table
-
+    """A row a method, best first: scores."""
     from pfl_ops.cli.live import number
-    from pfl_ops.federation.estimate import duration
 
     n = int(made.table["n"].max())
     over = f", test: mean ± std of {n} seeds" if n > 1 else ""
-    table = Table(
-        title=f"benchmark {made.name}{over}", title_justify="left", title_style="bold", box=None, pad_edge=False
-    )
-    table.add_column("", justify="right")
-    for title in ("method", "scored at"):
-        table.add_column(title)
-    for title in ("validation", "test", "less the first", "p", "Acc(L)", "Acc(G)", "worst client", "trials"):
-        table.add_column(title, justify="right")
-    for title in ("search", "test run", "sent", "test opened"):
-        table.add_column(title, justify="right")
+    right = ("validation", "test", "less the first", "p", "Acc(L)", "Acc(G)", "worst client")
+    table = _table(f"benchmark {made.name}{over}", ("", "method", "scored at"), right)
     for row in made.table.to_dict("records"):
         spread = f" ± {number(row['std'])}" if math.isfinite(row["std"]) else ""
-        lost = f" ({row['failed']} failed)" if row["failed"] else ""
         table.add_row(
-            "–" if row["rank"] is None or row["rank"] != row["rank"] else str(row["rank"]),
+            str(row["rank"]) if row["rank"] == row["rank"] and row["rank"] is not None else "–",
             row["method"],
             row["scored_at"],
             number(row["validation"]),
@@ -214,10 +204,35 @@ def leaderboard_table(made: "Benchmark") -> "Table":
             f"{row['difference']:+.3f}" if math.isfinite(row["difference"]) else "",
             f"{row['p_holm']:.2g}" if math.isfinite(row["p_holm"]) else "",
             *(number(row[view]) for view in ("local", "global", "worst")),
-            f"{row['trials']}{lost}",
+        )
+    return table
+
+
+def cost_table(made: "Benchmark") -> "Table":
+    """A row a method: what it took, in its search and for one test run."""
+    from pfl_ops.federation.estimate import duration
+
+    right = ("trials", "settings varied", "search", "a test run", "sent", "test data opened")
+    table = _table("cost", ("method",), right)
+    for row in made.table.to_dict("records"):
+        table.add_row(
+            row["method"],
+            f"{row['trials']}" + (f" ({row['failed']} failed)" if row["failed"] else ""),
+            str(row["tuned"]),
             duration(row["search_seconds"]),
             duration(row["test_seconds"]) if math.isfinite(row["test_seconds"]) else "–",
             f"{row['sent_bytes'] / 1e6:,.1f} MB" if math.isfinite(row["sent_bytes"]) else "–",
-            str(row["openings"]),
+            f"{row['openings']} time{'s' * (row['openings'] != 1)}",
         )
+    return table
+
+
+def _table(title: str, left: Iterable[str], right: Iterable[str]) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in left:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
     return table
