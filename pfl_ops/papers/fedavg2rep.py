@@ -151,7 +151,8 @@ OURS = {
     "evaluation.every": "not stated; it moves no training",
     "evaluation.clients": "the score needs G alone: clients' own models are scored for ten of them",
 }
-OURS_CIFAR = {path: why for path, why in OURS.items() if not path.startswith("data.")}
+SHAKESPEARES = ("data.roles", "training.momentum", "training.weight_decay")
+OURS_CIFAR = {path: why for path, why in OURS.items() if path not in SHAKESPEARES}
 LAST = "which round is scored is not said (last: ours)"
 UNMEASURED = ("Whether federated training augments images is not said: here it does not.",)
 WITHOUT_FILE = (
@@ -160,7 +161,8 @@ WITHOUT_FILE = (
     "anew), as `centralized` leaves them on an .npz file of that data set; at small they must be those of cnn_tiny "
     "with 64 units. At smoke it starts from fresh weights, and no claim is judged.",
 )
-NETWORKS = "cnn_tiny in place of FakeLeNet-5 and 10,000 images; CharLSTM with 64 units and 200 records a role"
+SMALL_IMAGES = "cnn_tiny in place of FakeLeNet-5 and 10,000 images"
+SMALL_LINES = "CharLSTM with 64 units and 200 records a role"
 
 # -- Table 2 -----------------------------------------------------------------------------------------------------------
 
@@ -194,7 +196,7 @@ TABLE_2 = Suite(
         "Centralized training uses standard augmentation, which there is not here, and 40,000 of the images, the "
         "others being held out; here all 50,000.",
     ),
-    small=Scale(repetitions=3, note=f"{NETWORKS}; 240 and 200 rounds, 40 and 8 epochs"),
+    small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; {SMALL_LINES}; 240 and 200 rounds, 40 and 8 epochs"),
     exceptions={
         "shakespeare_iid/j4/fedavg": ROUNDS_SHAKESPEARE["*/j4/fedavg"],
         "shakespeare_iid/j4/centralized": rounds(20, 8),
@@ -281,7 +283,7 @@ TABLE_3 = Suite(
     ),
     ours=OURS,
     unmeasured=UNMEASURED,
-    small=Scale(repetitions=3, note=f"{NETWORKS}; 240 · 4/J and 200 · 4/J rounds"),
+    small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; {SMALL_LINES}; 240 · 4/J and 200 · 4/J rounds"),
     exceptions={f"{{shakespeare,shakespeare_iid}}{pattern[1:]}": more for pattern, more in ROUNDS_SHAKESPEARE.items()},
 )
 
@@ -370,7 +372,7 @@ TABLE_4 = Suite(
     ours=OURS_TABLE_4,
     damage=('"See Table 2" and "consistent with Table 2" in Section 4.6.2 mean Table 3.',),
     unmeasured=(*UNMEASURED, *WITHOUT_FILE),
-    small=Scale(repetitions=3, note=f"{NETWORKS}; an eighth of the rounds, about"),
+    small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; an eighth of the rounds, about"),
     exceptions=ROUNDS_HYBRIDS,
 )
 
@@ -416,7 +418,7 @@ FIGURE_1 = Suite(
     },
     damage=("The image is lost.",),
     unmeasured=("The test loss, which the figure shows too, is not tracked.", *TABLE_2.unmeasured[1:]),
-    small=Scale(repetitions=3, note="cnn_tiny in place of FakeLeNet-5, 10,000 images, 40 epochs"),
+    small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; 40 epochs"),
 )
 
 # -- Figure 2 ----------------------------------------------------------------------------------------------------------
@@ -456,7 +458,7 @@ FIGURE_2 = Suite(
     },
     damage=("The image is lost.",),
     unmeasured=("That more local steps help against the plateau, too, has no setting in the text.",),
-    small=Scale(repetitions=3, note="CharLSTM with 64 units, 200 records a role"),
+    small=Scale(repetitions=3, note=SMALL_LINES),
     exceptions={"*/j4/fedavg/*": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
 
@@ -508,7 +510,7 @@ FIGURE_4 = Suite(
         "Figure 3, the clients' probabilities by γ, is no experiment: each run's table of clients has them.",
         "At smaller scales there are fewer than 500 rounds, and two claims are not judged.",
     ),
-    small=Scale(repetitions=5, note="cnn_tiny in place of FakeLeNet-5, 10,000 images, 240 rounds"),
+    small=Scale(repetitions=5, note=f"{SMALL_IMAGES}; 240 rounds"),
 )
 
 FIGURE_5 = Suite(
@@ -537,7 +539,7 @@ FIGURE_5 = Suite(
     ),
     ours={**OURS, **OURS_GAMMA},
     damage=("The image is lost.",),
-    small=Scale(repetitions=3, note="CharLSTM with 64 units, 200 records a role"),
+    small=Scale(repetitions=3, note=SMALL_LINES),
     exceptions={"*/j4/fedavg/*": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
 
@@ -555,7 +557,7 @@ FIGURE_6 = Suite(
     ours=OURS,
     damage=("The image is lost.",),
     unmeasured=("That clients have a similar distribution of labels is left to the eye: no measure of it is named.",),
-    small=Scale(note="CharLSTM with 64 units, 200 records a role"),
+    small=Scale(note=SMALL_LINES),
     exceptions={"*/j4/fedavg": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
 
