@@ -22,6 +22,7 @@ from pfl_ops.papers.fliu.setting import (
     OURS_OF_FEDFOMO,
     OURS_OF_SKEW,
     SMALL,
+    SMOKE,
 )
 from pfl_ops.papers.published import Published, load
 from pfl_ops.papers.suite import Axis, Measure, Scale, Suite
@@ -39,6 +40,7 @@ def _allocation(number: int, environment: str, what: str) -> Suite:
         exhibits=(Allocation(f"{environment}/fedavg", f"CIFAR-10, 10 clients, {environment.upper()}, α = 1"),),
         ours={path: OURS[path] for path in ("seed",)},
         small=Scale(note="The paper's own size: nothing is trained."),
+        smoke=SMOKE,
     )
 
 
@@ -69,6 +71,7 @@ def _path_curves(number: int, key: str, stage: str, view: str, claims: tuple[Cla
         claims=claims,
         ours=OURS,
         small=SMALL,
+        smoke=SMOKE,
     )
 
 
@@ -129,6 +132,7 @@ FIGURE_7 = Suite(
     ),
     ours={**OURS, **OURS_OF_SKEW, **OURS_OF_FEDFOMO},
     small=SMALL,
+    smoke=SMOKE,
 )
 
 FIGURE_8 = Suite(
@@ -169,4 +173,5 @@ FIGURE_8 = Suite(
     ),
     ours={**OURS, **OURS_OF_SKEW, **OURS_OF_FEDFOMO},
     small=SMALL,
+    smoke=SMOKE,
 )

@@ -125,3 +125,4 @@ SMALL_CIFAR = Scale(
     note="20 clients of 100 images, 10 local steps a round instead of 60, 10 rounds, and a network of two "
     "convolutions (PFLlib's), five times as fast as the paper's.",
 )
+SMOKE = Scale({"model.name": "cnn_tiny"}, note="A tiny network: the paper's takes seconds a round even so.")

@@ -27,6 +27,7 @@ from pfl_ops.papers.fliu.setting import (
     SKEWED,
     SMALL,
     SMALL_CIFAR,
+    SMOKE,
     STAGES,
     G,
 )
@@ -132,6 +133,7 @@ TABLE_1 = Suite(
         "LS FLIU90's spread of L2 Acc(L), 0.14, contradicts those of Acc(G) and Acc, and is left out.",
     ),
     small=SMALL,
+    smoke=SMOKE,
 )
 
 TABLE_2 = Suite(
@@ -172,6 +174,7 @@ TABLE_2 = Suite(
         "Three spreads of LSQS repeat the row above; FedAvg's is Table III's, those of FLIU25 and FLIU50 are left out.",
     ),
     small=SMALL_CIFAR,
+    smoke=SMOKE,
 )
 
 FEW = {"partition.clients": 5}
@@ -263,4 +266,5 @@ TABLE_3 = Suite(
         repetitions=3,
         note="As Tables I and II at this size; 5 clients of 400 images stand for 10, 20 of 100 for 100.",
     ),
+    smoke=SMOKE,
 )
