@@ -13,6 +13,7 @@ from pfl_ops.reports.ran import Ran
 
 NAMED = 4  # cells that were not run, up to which a caption names them
 NOTHING = "Not drawn: of what it shows, nothing was run."
+UNREACHED = "Not drawn: no number of local steps reached the target in every repetition."
 
 
 def pictures(ran: Ran, exhibit: Exhibit, name: str) -> Iterator[Picture | Text]:
@@ -20,7 +21,8 @@ def pictures(ran: Ran, exhibit: Exhibit, name: str) -> Iterator[Picture | Text]:
     title = getattr(exhibit, "caption", "") or ran.suite.title
     drawn = list(_pictures(ran, exhibit, name))
     if not drawn:
-        yield Text(f"{title}. {NOTHING}", "note")
+        why = UNREACHED if isinstance(exhibit, Energy) and ran.outcomes else NOTHING
+        yield Text(f"{_sentence(title)} {why}", "note")
     for picture in drawn:
         missing = _missing(ran, exhibit)
         named = "; ".join(missing) if len(missing) <= NAMED else f"{len(missing)} of its cells"
@@ -48,6 +50,14 @@ def _missing(ran: Ran, exhibit: Exhibit) -> list[str]:
         return []
     cells = ran.cells(getattr(exhibit, "cells", ""))
     return [ran.name(cell, ran.varying(cells)) for cell in cells if not ran.outcomes.get(cell.name)]
+
+
+def _described(ran: Ran, key: str) -> str:
+    """A tracked key for an axis: its measure's title, or "accuracy (L2, own data)" in its parts."""
+    titles = [measure.title for measure in ran.suite.measures if measure.key == key]
+    where = {"local": "own data", "global": "pooled data"}
+    parts = [where.get(part, part) for part in key.split("/")[1:] if part != "mean"]
+    return titles[0] if titles else f"accuracy ({', '.join(parts)})"
 
 
 def _sentence(text: str) -> str:
@@ -85,7 +95,7 @@ def _curves(ran: Ran, exhibit: Curves, name: str) -> Iterator[Picture]:
             grid[title] = series
     if not grid:
         return
-    ylabel, colours = exhibit.ylabel or exhibit.key, _colours(ran, axes)
+    ylabel, colours = exhibit.ylabel or _described(ran, exhibit.key), _colours(ran, axes)
     if exhibit.panel:
         draw = partial(
             figures.panels, grid, None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours
@@ -178,12 +188,14 @@ def _energy(ran: Ran, exhibit: Energy, name: str) -> Iterator[Picture]:
         _effort(ran, cell, exhibit, outcome) for cell in ran.suite.cells for outcome in ran.outcomes.get(cell.name, ())
     ]
     found = [effort for effort in efforts if effort is not None]
-    if not any(effort.rounds for effort in found):
+    if not found:
         return
     grid = energy.grid(
         found, snr_db=exhibit.snr_db, bandwidth=exhibit.bandwidth, power=exhibit.power, step_energy=exhibit.step_energy
     )
     best = np.where(grid.best > 0, grid.best, np.nan)
+    if np.isnan(best).all():
+        return
     rows, columns = [f"{db:g}" for db in exhibit.snr_db], [f"{w / 1e6:g}" for w in exhibit.bandwidth]
     draw = partial(
         figures.heat,

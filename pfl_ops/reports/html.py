@@ -162,15 +162,13 @@ def _cell(table: Table, entry: Entry, kind: str, tag: str) -> str:
         text += f'<span class="spread"> ± {_inline(spread)}</span>'
     if entry.link and urlsplit(entry.link).scheme in ("", "http", "https"):
         text = f'<a href="{escape(entry.link)}">{text}</a>'
-    text += _mark(table, entry.note)
-    if entry.more:
-        lines = "".join(f"<li>{_inline(line)}</li>" for line in entry.more)
-        inside = f"<details><summary>{text}</summary><ul>{lines}</ul></details>"
-    else:
-        inside = f'<span class="text">{text}</span>' if entry.mark else text
+    inside = f'<span class="text">{text}{_mark(table, entry.note)}</span>'
     if entry.below:
         lines = "".join(f"<b>{_inline(line)}</b>" for line in entry.below)
         inside += f'<span class="below">{lines}</span>'
+    if entry.more:
+        lines = "".join(f"<li>{_inline(line)}</li>" for line in entry.more)
+        inside = f"<details><summary>{inside}</summary><ul>{lines}</ul></details>"
     scope = ' scope="row"' if tag == "th" else ""
     return f'<{tag} class="{(kind + " " + entry.mark).strip()}"{scope}>{inside}</{tag}>'
 

@@ -1,7 +1,8 @@
 """A table in a paper's layout: each number ours, with the paper's and the difference below it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, product
@@ -101,10 +102,10 @@ class _Layout:
             for column in columns
         ]
         if self.grid.columns and self.grid.columns[-1] == MEASURE:
-            words = [title[-1].split(" ", 1) for title in titles]
-            first = [word[0] for word in words if len(word) > 1]
-            if len(set(first)) > 1 and len(set(first)) < len(first):
-                titles = [[*title[:-1], word[0], word[-1]] for title, word in zip(titles, words, strict=True)]
+            words = Counter(measure.title.split(" ")[0] for measure in self._measures if " " in measure.title)
+            shared = {word for word, count in words.items() if count > 1}
+            if shared and len(words) > 1:
+                titles = [[*title[:-1], *_apart(title[-1], shared)] for title in titles]
         depth = len(titles[0]) if titles else 1
         left = [[Head("")] * len(self.grid.rows) for _ in range(depth)]
         left[-1] = [Head("" if axis == MEASURE else axis) for axis in self.grid.rows]
@@ -153,6 +154,12 @@ class _Layout:
     def _entry(self, block: Place, row: Place, column: Place, best: bool) -> Entry:
         number = self._number(block, row, column)
         return entry(self.ran, *number, best=best) if number else Entry()
+
+
+def _apart(title: str, shared: Collection[str]) -> tuple[str, str]:
+    """L1, Acc(L) of "L1 Acc(L)" where others begin with L1 too."""
+    first, _, rest = title.partition(" ")
+    return (first, rest) if first in shared else ("", title)
 
 
 def entry(ran: Ran, cell: Cell, measure: Measure, best: bool = False) -> Entry:

@@ -20,7 +20,7 @@ STANDINGS: Mapping[str, tuple[str, Mark]] = {
 HOW = (
     "In the paper's numbers: as printed. In ours: by the 95 % t interval of the mean of the differences, paired over "
     "seeds; undecided where it covers zero, and always with a single repetition. A claim about several cells holds "
-    "where it holds in each."
+    "where it holds in each; below it stands in how many it does."
 )
 
 
@@ -64,12 +64,12 @@ def _entry(verdict: Verdict | None, absent: str) -> Entry:
         text, mark = STANDINGS["not judged"]
         return Entry(text, mark=mark)
     text, mark = STANDINGS[absent if verdict.status == "not run" else verdict.status]
-    if len(verdict.instances) == 1:
-        detail = verdict.instances[0].detail
+    if len(verdict.instances) == 1 or verdict.status == "not run":
+        detail = verdict.instances[0].detail if verdict.instances else ""
         return Entry(text, mark=mark, below=(detail,) if detail else ())
     more = [
         f"{instance.where}: {instance.detail or absent}{'' if instance.status in ('holds', 'not run') else ', '}"
         f"{'' if instance.status in ('holds', 'not run') else instance.status}"
         for instance in verdict.instances
     ]
-    return Entry(text, mark=mark, below=(verdict.count,) if verdict.count else (), more=tuple(more))
+    return Entry(text, mark=mark, below=(verdict.count.replace("not run", absent),), more=tuple(more))

@@ -336,3 +336,14 @@ def test_numbers_and_counts_in_words() -> None:
     assert (signed(0.123, 2), signed(-0.123, 2), signed(-0.001, 2), signed(0.0, 0)) == ("+0.12", "−0.12", "±0.00", "±0")
     assert count(["holds", "holds", "undecided", "does not hold"]) == "2 hold, 1 does not hold, 1 undecided"
     assert (amount(96_000_000), amount(12)) == ("96 MB", "12 B")
+
+
+def test_energy_to_a_target_that_was_not_reached_is_not_drawn() -> None:
+    steps: Axis = {"tau1": Level({"training.local_steps": 1}, "1")}
+    energy = Energy("tau", 0.999, ACC, (0.0, 10.0), (1e6,), 0.1, 1e-3, "Energy")
+    suite = replace(
+        SUITE, axes={**SUITE.axes, "tau": steps}, exhibits=(energy,), claims=(), published={}, small=Scale()
+    )
+    document = suite_report(ran(suite, outcomes={"iid/fliu/tau1": [outcome(0, 0.9)]}, chosen=None, problems={}))
+    assert not list(document.each(Picture))
+    assert "Energy. Not drawn: no number of local steps reached the target" in to_markdown(document)
