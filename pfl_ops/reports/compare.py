@@ -203,15 +203,16 @@ def _lines(runs: Sequence[Tracked]) -> list[Line]:
         f"{name} #{group[0].group[:6]}" if names.count(name) > 1 else name
         for name, group in zip(names, members, strict=True)
     ]
-    return [Line(name, tuple(g), settings) for name, g, (_, settings) in zip(unique, members, told, strict=True)]
+    early = [["stopped early"] * (g[0].tags.get("pfl_ops.trial_state") == "pruned") for g in members]
+    settings = [", ".join(filter(None, [more, *stop])) for (_, more), stop in zip(told, early, strict=True)]
+    return [Line(name, tuple(group), more) for name, group, more in zip(unique, members, settings, strict=True)]
 
 
 def _trial(run: Tracked) -> str | None:
     """A trial goes by its number: fliu trial-003."""
     if run.kind != "trial":
         return None
-    stopped = ", stopped early" if run.tags.get("pfl_ops.trial_state") == "pruned" else ""
-    return f"{run.method} {run.name.removeprefix(run.method).strip()}{stopped}"
+    return f"{run.method} {run.name.removeprefix(run.method).strip()}"
 
 
 def _ordered(lines: Sequence[Line], metric: str, at: At) -> tuple[Line, ...]:

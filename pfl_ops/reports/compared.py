@@ -106,22 +106,25 @@ def results(c: Comparison) -> Table:
     best = {metric: _best(c, metric) for metric in views.values()}
     rows = []
     for line in c.lines:
-        title = Entry(line.label, below=(line.settings,) if line.settings else ())
+        title = Entry(line.label, below=tuple(filter(None, line.settings.split(", "))))
         entries = [title, Entry(str(len(line.runs)), len(line.runs)), Entry(line.stage)]
         for metric in views.values():
             values = line.values(metric, c.at)
             entries.append(_entry(values, mark="best" if values and line is best[metric] and len(c.lines) > 1 else ""))
         rows.append(Row((*entries, *_tested(c, line))))
-    head = ("", "n", "stage", *views, f"{title_of(c.metric)}: difference to the best", "p")
+    to_best = f"{title_of(c.metric)} less the best line's over common seeds, with its 95 % interval (paired t)."
+    chances = (
+        "Two-sided, corrected for the number of tests (Holm). The best line was found by the same numbers: p says how "
+        "clear its lead is, and no more."
+    )
+    heads = (*map(Head, ("", "n", "stage", *views)), Head("vs best", note=to_best), Head("p", note=chances))
     notes = (
         "Mean ± sample standard deviation over n repetitions, at "
         + ("the last round." if c.at == "final" else "each run's best round."),
         "Accuracies are fractions, means over clients; Acc = Acc(L) + Acc(G). Stage: where the method is judged.",
-        "Difference: over common seeds, with its 95 % interval (paired t). p: two-sided, corrected for the number of "
-        "lines (Holm). The best line was found by the same numbers, so p says how clear its lead is, no more.",
     )
     caption = f"Ordered by {title_of(c.metric)}."
-    return Table("results", caption, (tuple(map(Head, head)),), tuple(rows), notes, c.table)
+    return Table("results", caption, (heads,), tuple(rows), notes, c.table)
 
 
 def _tested(c: Comparison, line: Line) -> tuple[Entry, Entry]:

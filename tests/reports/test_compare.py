@@ -190,10 +190,11 @@ def test_a_trial_beside_a_run(made: Any, shelf: Any) -> None:
 
 
 def test_trials_go_by_their_number_and_their_settings_stand_beside(made: Any, shelf: Any) -> None:
-    runs = [made("fliu", 0, trial=i, **{"training.lr": lr}) for i, lr in enumerate((0.1, 0.2))]
+    runs = [made("fliu", 0, trial=0, **{"training.lr": 0.1}, tags={"pfl_ops.trial_state": "pruned"})]
+    runs += [made("fliu", 0, trial=1, **{"training.lr": 0.2})]
     runs += [made("fliu", 0, **{"training.lr": 0.2})]
     lines = {line.label: line.settings for line in go(shelf(runs), trials=True, metric="local/mean").lines}
-    assert lines == {"fliu trial-000": "lr 0.1", "fliu trial-001": "lr 0.2", "fliu": "lr 0.2"}
+    assert lines == {"fliu trial-000": "lr 0.1, stopped early", "fliu trial-001": "lr 0.2", "fliu": "lr 0.2"}
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
