@@ -13,6 +13,7 @@ The only package that imports Ray and Optuna.
     begin      a study before it begins, and what it runs with
     session    one sitting: trials, then the test of the choice
     study      `tune`
+    terms      what methods must share to be compared
     benchmark  `benchmark`: several methods under one budget
     board      its leaderboard
     show       a study in the terminal

@@ -14,13 +14,12 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 
-from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.errors import PflOpsError, together, unknown
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
@@ -38,10 +37,8 @@ from pfl_ops.tuning.resources import cluster
 from pfl_ops.tuning.session import Final, StudyInterrupted, run_final
 from pfl_ops.tuning.settings import TRIALS, Settings
 from pfl_ops.tuning.study import Study, conduct
+from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
 from pfl_ops.tuning.trial import Records, Reported, simulate
-
-COMMON = ("data.", "partition.", "model.", "participation.", "evaluation.", "seed", "training.rounds")
-"""Beginnings of the paths in which methods must agree to be compared."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ def benchmark(
         raise PflOpsError("give an experiment for each method, or the name of a benchmark and resume")
     check_fair({**old, **settings})
     for each in settings.values():
-        _check_builds(each, means)
+        check_builds(each, means)
     name = name or _name(list(settings.values()), means.data_dir)
     there = old or _members(ledgers.recorded(means.studies), name)
     trials = trials or max([each.trials for each in there.values()], default=TRIALS)
@@ -171,72 +168,6 @@ def benchmark(
 def members(name: str, *, home: str | Path | None = None, storage: str | None = None) -> dict[str, Settings]:
     """The settings of each method of a benchmark that exists, by method, in the order in which they were begun."""
     return _members(ledgers.recorded(stored(storage, Home.open(home))), name)
-
-
-def settings_of(
-    experiments: Sequence[Experiment],
-    space: Space | str | Path | None = None,
-    trials: int | None = None,
-    metric: str | Sequence[str] | None = None,
-    mode: str | None = None,
-    scheduler: str | None = None,
-    hold: Collection[str] = (),
-) -> dict[str, Settings]:
-    """The settings of each method's study; the mistakes of all methods are told together.
-
-    Raises:
-        PflOpsError: as above.
-    """
-    methods = [one.algorithm.name for one in experiments]
-    if not methods or len(set(methods)) < len(methods):
-        raise PflOpsError(f"a benchmark compares different methods, got {', '.join(methods) or 'none'}")
-    if metric is not None and not isinstance(metric, str):
-        given = list(metric)
-        if len(given) > 1:
-            raise PflOpsError(f"a benchmark ranks methods by one metric, got {', '.join(given)}; tune one for a front")
-        metric = given[0] if given else None
-    if metric is not None and not metric.startswith("val/"):
-        raise PflOpsError(f"a benchmark ranks methods by a validation score, such as val/L1/acc, got '{metric}'")
-    found: dict[str, Settings] = {}
-    wrong: dict[str, str] = {}
-    for one, method in zip(experiments, methods, strict=True):
-        try:
-            made = Settings.of(one, space, trials, metric, mode, scheduler, hold)
-            if made.objective.stages == ("L1",) and type(one.algorithm).personal is Algorithm.personal:
-                raise PflOpsError(f"{made.objective.metrics[0]}: {method} leaves no model with clients")
-            found[method] = made
-        except PflOpsError as error:
-            wrong[method] = str(error)
-    if wrong:
-        raise together(wrong)
-    return found
-
-
-def check_fair(settings: Mapping[str, Settings]) -> None:
-    """Refuse methods that would not be compared on the same terms.
-
-    Raises:
-        PflOpsError: the first setting in which two of them differ.
-    """
-    (first, mine), *others = ((method, each.experiment.flat) for method, each in settings.items())
-    for method, theirs in others:
-        for path in [*mine, *theirs]:
-            if path.startswith(COMMON) and mine.get(path) != theirs.get(path):
-                raise PflOpsError(
-                    f"methods are compared on the same {path}: {first} has {mine.get(path)}, "
-                    f"{method} {theirs.get(path)}"
-                )
-
-
-def _check_builds(settings: Settings, means: Means) -> None:
-    """Refuse what a trial's first step would: data that are missing, an impossible partition or network."""
-    here = means.execution.model_copy(update={"device": "cpu", "workers": 1, "threads": 1})
-    here = here.model_copy(update={"way": "loop" if here.way == "auto" else here.way, "chunk": here.chunk or 1})
-    try:
-        with closing(settings.experiment.build(data_dir=means.data_dir, execution=here)):
-            pass
-    except PflOpsError as error:
-        raise PflOpsError(f"{settings.experiment.algorithm.name}: {error}") from error
 
 
 def _name(settings: Sequence[Settings], data_dir: str | None) -> str:
@@ -355,3 +286,6 @@ def _go_on(begun: Sequence[tuple[Beginning, Ledger]], name: str, means: Means) -
     done, wanted = sum(ledger.done() for _, ledger in begun), sum(plan.settings.trials for plan, _ in begun)
     command = f"pfl-ops tune {methods} --name {name}{means.repeated(begun[0][0].finals)} --resume"
     return f"stopped with {done} of {wanted} trials done; go on with: {command}"
+
+
+__all__ = ["Benchmark", "benchmark", "members", "settings_of"]
