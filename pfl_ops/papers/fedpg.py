@@ -131,8 +131,8 @@ def datasets(**small: Changes) -> Axis:
 
 DATASETS = datasets(
     fmnist={"data.train_size": 12_000, "training.rounds": 60},
-    cifar10={"data.train_size": 4_000, "training.rounds": 25},
-    cifar100={"data.train_size": 4_000, "training.rounds": 25, "model.hidden": 64},
+    cifar10={"data.train_size": 4_000, "training.rounds": 20},
+    cifar100={"data.train_size": 4_000, "training.rounds": 20, "model.hidden": 64},
 )
 FEW: Changes = {
     "partition.clients": 20,
@@ -264,7 +264,7 @@ TABLE_1 = Suite(
         "SplitGP's first number is followed by a stray comma.",
     ),
     unmeasured=(*UNMEASURED, "APFL stands in the table and not in the text's list of baselines."),
-    small=Scale(FEW, 3, f"20 clients, a fifth of them online, 60 or 25 rounds; {NETWORK}"),
+    small=Scale(FEW, 3, f"20 clients, a fifth of them online, 60 or 20 rounds; {NETWORK}"),
 )
 
 # -- Figure 4 ----------------------------------------------------------------------------------------------------------
@@ -490,7 +490,7 @@ TABLE_2 = Suite(
         "The rows of spreads have lost or damaged labels.",
     ),
     unmeasured=(UNMEASURED[0],),
-    small=Scale(FEW, 5, f"20 clients, a fifth of them online, 60 or 25 rounds; {NETWORK}"),
+    small=Scale(FEW, 5, f"20 clients, a fifth of them online, 60 or 20 rounds; {NETWORK}"),
 )
 
 SUITES = (TABLE_1, FIGURE_4, FIGURE_5, TABLE_2)
