@@ -12,7 +12,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.estimate import duration, size
 from pfl_ops.federation.settings import Execution
 from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
-from pfl_ops.papers.exhibits import Curves
+from pfl_ops.papers.exhibits import Curves, Energy
 from pfl_ops.papers.outcome import tracked_keys
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, RunInfo, Store
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COST = ("cost/train_seconds", "cost/eval_seconds")
+TRAFFIC = ("cost/up_bytes", "cost/down_bytes", "cost/clients")
 EACH = 2.0  # seconds, roughly: a run's own start, and its artifacts
 
 
@@ -273,8 +274,8 @@ class Sitting:
     # -- what is there -----------------------------------------------------------------------------------------------
 
     def _read(self, job: Job, info: RunInfo) -> Outcome:
-        keys = {key for key in needed(job.suite) if key in info.metrics} | {key for key in COST if key in info.metrics}
-        history = self.store.history(info.run_id, keys=sorted(keys))
+        asked = {key for part in self.plan.parts for key in needed(part.suite)}  # several may show this run
+        history = self.store.history(info.run_id, keys=sorted(asked & set(info.metrics)))
         return Outcome(job.experiment.seed, info.metrics, history, info.run_id, None, seconds(history), info.tags)
 
     def _gather(self) -> None:
@@ -324,9 +325,10 @@ class Sitting:
 def needed(suite: Suite) -> set[str]:
     """The tracked keys of which a report of the suite wants the history."""
     asked = [measure.key for measure in suite.measures]
-    asked += [f"{exhibit.key}@0" for exhibit in suite.exhibits if isinstance(exhibit, Curves)]
+    asked += [f"{exhibit.key}@0" for exhibit in suite.exhibits if isinstance(exhibit, Curves | Energy)]
     meanings = {tuple(suite.stages(cell).items()) for cell in suite.cells}
-    return {tracked for key in asked for stages in meanings for tracked in tracked_keys(key, dict(stages))}
+    tracked = {tracked for key in asked for stages in meanings for tracked in tracked_keys(key, dict(stages))}
+    return {*tracked, *COST, *TRAFFIC}
 
 
 def outcome(result: Result) -> Outcome:
