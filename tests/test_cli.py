@@ -45,6 +45,9 @@ OPTIONS = {
     | {"--name", "--storage", "--address"},
     "compare": {"--filter", "--tag", "--trials", "--metric", "--target", "--at", "--html", "--csv", "--latex"}
     | {"--tracking-uri"},
+    "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
+    | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
+    | {"--device", "--way", "--threads"},
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
     | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},

@@ -9,6 +9,7 @@ import typer
 
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, with_default, with_flags
+from pfl_ops.cli.run import PAGE
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.progress import Progress, TaskID
 
-    from pfl_ops.papers import Cell, ScaleName, Suite
+    from pfl_ops.papers import Cell, Outcome, ScaleName, Suite
+    from pfl_ops.reports.suites import Summary
     from pfl_ops.tuning.reproducing import Happened, Reproduced
 
 PANEL = "Reproducing"
@@ -118,6 +120,7 @@ def reproduce(
     from pfl_ops import tuning  # heavy; mistakes are told before
 
     plan = tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir)
+    summaries: list[Summary] = []
     with Watch(dry_run) as watch:
         try:
             found = tuning.reproduce(
@@ -130,14 +133,14 @@ def reproduce(
                 data_dir=data_dir,
                 execution=execution,
                 dry_run=dry_run,
-                on_suite=lambda suite: _keep(suite, reports, data_dir),
+                on_suite=lambda suite: summaries.append(_keep(suite, reports, data_dir, tracking_uri)),
                 on_happened=watch,
             )
         except tuning.StudyInterrupted as stopped:
             say(err(), str(stopped))
             raise typer.Exit(130) from None
     if not dry_run:
-        _summary(found, reports)
+        _tell(found, summaries, reports)
 
 
 def _number(flag: str, given: str | None) -> float | None:
@@ -195,7 +198,7 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     say(out(), "\nrun one with: pfl-ops reproduce SUITE --scale smoke|small|full (n: the paper's repetitions, at full)")
 
 
-def _keep(found: "Reproduced", folder: Path, data_dir: str | None) -> None:
+def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri: str | None) -> "Summary":
     """The suite's report, in its folder and in its run."""
     from pfl_ops.reports import suites
     from pfl_ops.reports.ran import Ran
@@ -212,30 +215,38 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None) -> None:
         stand_ins=found.part.stand_ins,
         problems=found.problems,
         elsewhere=found.elsewhere,
-        link=found.link,
+        link=lambda outcome: page(outcome, tracking_uri),
         counts=counts,
     )
-    found.keep(suites.keep(ran, folder), suites.Summary.of_run(ran).metrics)
+    summary = suites.Summary.of_run(ran)
+    found.keep(suites.keep(ran, folder), summary.metrics)
+    return summary
 
 
-def _summary(done: "list[Reproduced]", folder: Path) -> None:
+def page(outcome: "Outcome", tracking_uri: str | None) -> str | None:
+    """A run's page in MLflow, as `pfl-ops ui` or the server has it."""
+    if outcome.run_id is None or outcome.experiment_id is None:
+        return None
+    server = tracking_uri if tracking_uri and tracking_uri.startswith("http") else PAGE
+    return f"{server}/#/experiments/{outcome.experiment_id}/runs/{outcome.run_id}"
+
+
+def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) -> None:
     """What was run, and how the claims stand."""
     from rich.table import Table
 
     from pfl_ops.cli.output import out, say
-    from pfl_ops.reports import suites
 
     console = out()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("suite", no_wrap=True)
     for title in ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged"):
         table.add_column(title, justify="right")
-    names = [one.suite.name for one in done]
-    for summary in suites.found(folder):
-        if summary.suite in names:
-            stand = [summary.ours.get(status, 0) for status in STATUSES]
-            cells = [f"{summary.cells} of {summary.of}", *(str(n or "·") for n in (summary.failed, *stand))]
-            table.add_row(summary.suite, *cells)
+    order = [one.suite.name for one in done]
+    for summary in sorted(summaries, key=lambda summary: order.index(summary.suite)):
+        stand = [summary.ours.get(status, 0) for status in STATUSES]
+        counts = (str(n or "·") for n in (summary.failed, *stand))
+        table.add_row(summary.suite, f"{summary.cells} of {summary.of}", *counts)
     console.print(table)
     for one in done:
         for cell, reason in one.problems.items():

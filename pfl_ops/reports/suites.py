@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.estimate import duration
-from pfl_ops.papers import PAPERS
+from pfl_ops.papers import PAPERS, SCALES
 from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, Mark, Row, Section, Table, Text
 from pfl_ops.reports.ran import Ran
@@ -73,12 +73,17 @@ class Summary:
 def keep(ran: Ran, folder: str | Path) -> Path:
     """Write a suite's report to `folder`/<suite>, and the page of all reports that are in `folder`.
 
+    A report of a larger scale is not replaced: beside it, the smaller one goes to `folder`/<suite>/<scale>.
+
     Returns:
-        the suite's folder.
+        the folder that the report is in.
     Raises:
         PflOpsError: it can't be written.
     """
     place = Path(folder, ran.suite.name)
+    before = _summary(place / FILE)
+    if before is not None and SCALES.index(before.scale) > SCALES.index(ran.scale):
+        place = place / ran.scale
     write(suite_report(ran), place)
     try:
         made = place / f".{FILE}"
@@ -92,13 +97,15 @@ def keep(ran: Ran, folder: str | Path) -> Path:
 
 def found(folder: str | Path) -> list[Summary]:
     """Of every report in a folder, in the papers' order; one that can't be read is passed over."""
-    summaries = []
-    for path in Path(folder).glob(f"*/*/{FILE}"):
-        try:
-            summaries.append(Summary(**json.loads(path.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError):
-            continue
-    return sorted(summaries, key=_order)
+    read = (_summary(path) for path in Path(folder).glob(f"*/*/{FILE}"))
+    return sorted((summary for summary in read if summary is not None), key=_order)
+
+
+def _summary(path: Path) -> Summary | None:
+    try:
+        return Summary(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def overview(summaries: Sequence[Summary]) -> Document:

@@ -40,6 +40,7 @@ class RunInfo:
     Attributes:
         metrics: the last value of each.
         start, end: ms since the epoch; end is None while it runs.
+        experiment_id: MLflow's, of `experiment`.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class RunInfo:
     metrics: dict[str, float]
     start: int
     end: int | None
+    experiment_id: str = ""
 
 
 class Store:
@@ -316,4 +318,5 @@ def _info(run: MlflowRun, experiment: str) -> RunInfo:
         metrics=dict(run.data.metrics),
         start=run.info.start_time,
         end=run.info.end_time,
+        experiment_id=run.info.experiment_id,
     )

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -15,7 +16,7 @@ from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
 from pfl_ops.papers.outcome import tracked_keys
 from pfl_ops.results import Result
-from pfl_ops.tracking import Run, RunInfo, Store
+from pfl_ops.tracking import Run, RunInfo, Store, provenance
 from pfl_ops.tracking.run import now
 from pfl_ops.tuning.asked import Amount, Asked
 from pfl_ops.tuning.plans import Job, Part, Plan
@@ -49,7 +50,6 @@ class Reproduced:
     problems: Mapping[str, str]
     elsewhere: Mapping[str, Outcomes]
     run: Run
-    link: Callable[[Outcome], str | None] = lambda outcome: None
 
     @property
     def suite(self) -> Suite:
@@ -241,7 +241,7 @@ class Sitting:
                 self._fail(job, happened.reason)
             case Done():
                 try:
-                    self.outcomes[job.digest] = outcome(self._track(job))
+                    self.outcomes[job.digest] = self._track(job)
                 except PflOpsError as error:
                     self._fail(job, str(error))
                 else:
@@ -253,30 +253,40 @@ class Sitting:
         self.over += 1
         self.tell("failed", job, text=reason)
 
-    def _track(self, job: Job) -> Result:
+    def _track(self, job: Job) -> Outcome:
         """The finished run, read from its checkpoint into the store."""
-        return runs.run(
+        parent = self.parents[job.suite.name]
+        tags = {
+            "pfl_ops.kind": "cell",
+            "pfl_ops.suite": job.suite.name,
+            "pfl_ops.cell": job.cell.name,
+            "pfl_ops.scale": self.plan.scale,
+            **({"pfl_ops.stand_in": job.stand_in} if job.stand_in else {}),
+        }
+        result = runs.run(
             job.experiment,
             store=self.store,
-            parent=self.parents[job.suite.name],
+            parent=parent,
             name=job.name,
             data_dir=self.data_dir,
             execution=self.execution,
-            tags={
-                "pfl_ops.kind": "cell",
-                "pfl_ops.suite": job.suite.name,
-                "pfl_ops.cell": job.cell.name,
-                "pfl_ops.scale": self.plan.scale,
-                **({"pfl_ops.stand_in": job.stand_in} if job.stand_in else {}),
-            },
+            tags=tags,
         )
+        return outcome(result, parent.experiment_id, self._here)
+
+    @cached_property
+    def _here(self) -> dict[str, str]:
+        """Versions and machine, as every run of this sitting has them."""
+        return provenance()
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
     def _read(self, job: Job, info: RunInfo) -> Outcome:
         asked = {key for part in self.plan.parts for key in needed(part.suite)}  # several may show this run
         history = self.store.history(info.run_id, keys=sorted(asked & set(info.metrics)))
-        return Outcome(job.experiment.seed, info.metrics, history, info.run_id, None, seconds(history), info.tags)
+        return Outcome(
+            job.experiment.seed, info.metrics, history, info.run_id, info.experiment_id, seconds(history), info.tags
+        )
 
     def _gather(self) -> None:
         """Hand over the suites of which nothing is left to run."""
@@ -309,11 +319,13 @@ class Sitting:
     def _elsewhere(self, part: Part) -> dict[str, Outcomes]:
         """Cells that are finished at another scale, as far as their runs say so."""
         found: dict[str, dict[str, list[Outcome]]] = {}
+        cells = {cell.name: part.suite.stages(cell) for cell in part.suite.cells}
         for info in self.finished.values():
             scale, cell = info.tags.get("pfl_ops.scale", ""), info.tags.get("pfl_ops.cell", "")
-            if info.tags.get("pfl_ops.suite") == part.suite.name and scale != self.plan.scale:
-                seed = int(info.params.get("seed", 0))
-                found.setdefault(scale, {}).setdefault(cell, []).append(Outcome(seed, info.metrics, run_id=info.run_id))
+            here = info.tags.get("pfl_ops.suite") == part.suite.name and cell in cells
+            if here and scale != self.plan.scale and "pfl_ops.stand_in" not in info.tags:
+                one = Outcome(int(info.params.get("seed", 0)), info.metrics, None, info.run_id, info.experiment_id)
+                found.setdefault(scale, {}).setdefault(cell, []).append(replace(one, stages=cells[cell]))
         return dict(found)
 
     def tell(self, kind: Kind, job: Job | None = None, round: int = 0, text: str = "") -> None:
@@ -331,11 +343,17 @@ def needed(suite: Suite) -> set[str]:
     return {*tracked, *COST, *TRAFFIC}
 
 
-def outcome(result: Result) -> Outcome:
-    """A finished run as a report wants it."""
+def outcome(result: Result, experiment_id: str | None = None, tags: Mapping[str, str] | None = None) -> Outcome:
+    """A finished run as a report wants it; `tags`: its versions and machine."""
     last = {str(key): float(column.dropna().iloc[-1]) for key, column in result.rounds.items() if column.notna().any()}
     return Outcome(
-        result.experiment.seed, {**last, **result.final}, result.rounds, result.run_id, None, seconds(result.rounds)
+        result.experiment.seed,
+        {**last, **result.final},
+        result.rounds,
+        result.run_id,
+        experiment_id,
+        seconds(result.rounds),
+        tags or {},
     )
 
 
