@@ -1,12 +1,16 @@
 """What is behind a suite's numbers: settings that differ from the paper's or are open there, runs, machine, cost."""
 
 import math
+import platform
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 from typing import Any
 
 import pandas as pd
 
 from pfl_ops.federation.estimate import duration
+from pfl_ops.machine import cpu_model
 from pfl_ops.papers import Outcome
 from pfl_ops.reports.document import Block, Entry, Head, Items, Row, Table, Text
 from pfl_ops.reports.ran import Ran
@@ -79,8 +83,9 @@ def cost(ran: Ran) -> Iterator[Block]:
     items = dict(ran.about)
     for tag, title in TAGS.items():
         values = sorted({outcome.tags[tag] for outcome in outcomes if outcome.tags.get(tag)})
-        if values:
-            items.setdefault(title, ", ".join(values))
+        said = ", ".join(values) or (_here(tag) if outcomes else "")
+        if said:
+            items.setdefault(title, said)
     seconds = [outcome.seconds for outcome in outcomes if not math.isnan(outcome.seconds)]
     if seconds:
         items["computing"] = f"{duration(sum(seconds))} in {len(seconds)} runs"
@@ -148,6 +153,18 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _here(tag: str) -> str:
+    """What a run of this process would be tagged with."""
+    if tag == "pfl_ops.cpu":
+        return cpu_model() or ""
+    if tag == "version.python":
+        return platform.python_version()
+    try:
+        return installed(tag.removeprefix("version.")) if tag.startswith("version.") else ""
+    except PackageNotFoundError:
+        return ""
 
 
 def _mean(values: Sequence[float]) -> float:

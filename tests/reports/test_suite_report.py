@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import platform
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -263,6 +264,7 @@ def test_the_cost_is_told() -> None:
         for item in block.items
     )
     assert said["machine"] == "two cores" and said["processor"] == "a processor" and said["PyTorch"] == "2.9"
+    assert said["Python"] == platform.python_version()  # no run says: this machine's
     assert said["computing"] == "8 min 0 s in 8 runs"
     assert said["sent"] == "96 MB"
     assert said["cells"] == "4 of 6 run, 1 failed, 5 chosen for this run"
