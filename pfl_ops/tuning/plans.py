@@ -84,12 +84,14 @@ def plan(
         PflOpsError: not one of the cells can be run; the first reason.
     """
     made = Plan(scale, tuple(_part(suite, cells, scale, repetitions, data_dir) for suite, cells in chosen))
-    if not made.wanted:
-        raise PflOpsError(next(reason for part in made.parts for reason in part.problems.values()))
+    problems = [reason for part in made.parts for reason in part.problems.values()]
+    if problems and not made.wanted:
+        raise PflOpsError(problems[0])
     return made
 
 
 def _part(suite: Suite, cells: Sequence[Cell], scale: ScaleName, repetitions: int | None, data_dir: str | None) -> Part:
+    cells = cells if suite.measures else ()  # who holds what: a picture that needs no run
     names = {cell.name for cell in cells}
     jobs: dict[str, tuple[Job, ...]] = {}
     stand_ins: dict[str, str] = {}

@@ -145,6 +145,14 @@ def test_data_that_are_not_here_are_replaced_at_smoke_only(tmp_path: Path, monke
     assert {job.experiment.data.name for job in plan.wanted} == {"digits"}
 
 
+def test_a_picture_of_a_partition_needs_no_run(tmp_path: Path) -> None:
+    allocation = replace(TOY, name="toy/fig2", measures=(), published={}, claims=(), exhibits=())
+    assert not planned(allocation).wanted
+    (found,) = tuning.reproduce(planned(allocation), home=tmp_path, work=dies)
+    assert not found.outcomes
+    assert set(found.part.jobs) == {cell.name for cell in allocation.cells}
+
+
 def test_nothing_that_can_be_run_is_an_error() -> None:
     wrong = replace(TOY, base={**TOY.base, "training.lr": -1.0})
     with pytest.raises(PflOpsError, match="toy/table1, cell iid/fedavg"):
