@@ -27,6 +27,7 @@ class Result:
         final: `final/…` and `best/…` keys. clients: one row a client and stage, of the full last evaluation.
         folder: its checkpoints. complaints: damaged checkpoints that were passed over, and what a resumed run keeps.
         hints: a line where another precision would have been much faster.
+        page: where MLflow's page shows it beside its like, behind the server's address; None: it was never reached.
     """
 
     run_id: str | None
@@ -38,6 +39,7 @@ class Result:
     complaints: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
     data_dir: str | None = field(default=None, repr=False)
+    page: str | None = None
 
     def global_model(self) -> "dict[str, Tensor] | None":
         """G of the last round by parameter name; None where the method has none."""

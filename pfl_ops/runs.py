@@ -116,6 +116,8 @@ def run(
     """
     import pandas as pd
 
+    from pfl_ops.tracking.notes import title
+    from pfl_ops.tracking.questions import METHODS
     from pfl_ops.tracking.store import Store
 
     experiment = experiment if experiment.repetitions == 1 else experiment.repetition(0)
@@ -129,12 +131,13 @@ def run(
                 str(parent.spool.header["experiment"])
                 if parent
                 else f"{experiment.data.label}-{experiment.partition.kind}",
-                name or f"{experiment.label}-seed{experiment.seed}",
+                name or f"{title(experiment)} seed{experiment.seed}",
                 identity=digest,
                 parent=parent,
                 params=experiment.flat,
                 tags={**_tags(experiment, simulation, digest, data_dir), **(tags or {})},
             )
+            kind = (tags or {}).get("pfl_ops.kind", "run")
             done = resume and _is_done(store, digest, parent)
             with _told(tracked), closing(simulation):
                 for record in simulation.run():
@@ -143,6 +146,7 @@ def run(
                         on_record(record)
                 if not done:
                     _keep(experiment, simulation, tracked)
+                    _present(experiment, simulation, tracked, kind)
             tracked.finish("FINISHED")
             result = Result(
                 run_id=tracked.run_id,
@@ -154,6 +158,7 @@ def run(
                 complaints=simulation.complaints,
                 hints=simulation.hints,
                 data_dir=data_dir,
+                page=tracked.page(METHODS.get(kind, METHODS["run"])[0]),
             )
             del simulation
             gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
@@ -183,12 +188,16 @@ def _alone(folder: Path, label: str) -> Iterator[None]:
 
 
 def _is_done(store: "Store", digest: str, parent: "Run | None") -> bool:
-    """Whether the tracked run has all that `_keep` gives it; a server that does not answer has not said so."""
+    """Whether the tracked run has all that `_keep` gives it; a server that does not answer has not said so.
+
+    The same experiment may be tracked elsewhere: a study's test is another run than one that was asked for by itself.
+    """
     try:
-        before = store.find(digest, parent=parent)
+        before = store.runs(where=f"tags.`pfl_ops.identity` = '{digest}'")
     except PflOpsError:
         return False
-    return before is not None and FINISHED in before.metrics
+    above = parent.run_id if parent else None
+    return any(run.parent == above and FINISHED in run.metrics for run in before)
 
 
 @contextmanager
@@ -207,6 +216,7 @@ def _told(tracked: "Run") -> Iterator[None]:
 
 
 def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:
+    from pfl_ops.tracking.notes import title
     from pfl_ops.tracking.provenance import provenance
 
     resolved = simulation.resolved
@@ -217,6 +227,8 @@ def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_di
             partition=simulation.clients.partition_digest,
             device=resolved.device,
         ),
+        "pfl_ops.kind": "run",
+        "pfl_ops.method": title(experiment),
         "algorithm": experiment.algorithm.name,
         "dataset": experiment.data.label,
         "partition": experiment.partition.kind,
@@ -235,9 +247,11 @@ def _keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> N
     """What stays of a finished run: final scores, configuration, partition, tables, figures, models."""
     from pfl_ops import figures
     from pfl_ops.data.recorded import write_partition
+    from pfl_ops.tracking.questions import scores
 
-    last = simulation.records[-1]
-    tracked.log([Record(last.round, simulation.final, last.time)])
+    last, stage = simulation.records[-1], experiment.algorithm.own_stage
+    score = scores(simulation.final, experiment.evaluation.split, stage)
+    tracked.log([Record(last.round, {**simulation.final, **score}, last.time)])
     tracked.text(experiment.to_yaml(), "config.yaml")
     clients = simulation.clients
     tracked.dataset(
@@ -271,6 +285,16 @@ def _keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> N
         )
     tracked.flush()
     tracked.log([Record(last.round, {FINISHED: 1.0}, last.time)])  # after all the rest: a run that has it has it all
+
+
+def _present(experiment: Experiment, simulation: "Simulation", tracked: "Run", kind: str) -> None:
+    """How MLflow's page shows the run beside its like."""
+    from pfl_ops.tracking import notes, questions
+
+    keys = {key for record in simulation.records for key in record.metrics} | simulation.final.keys()
+    view = questions.methods(kind, experiment.evaluation.split, keys)
+    note = notes.comparison(f"{experiment.data.label}, {experiment.partition.kind}") if kind == "run" else ""
+    tracked.present(note=note, views=[view])
 
 
 def _by_stage(columns: Mapping[str, list[Any]]) -> dict[str, list[float]]:

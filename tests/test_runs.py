@@ -203,6 +203,7 @@ def test_a_finished_run_is_read(result: runs.Result, store: Store, monkeypatch: 
     again = go(store, experiment(), on_record=lambda record: seen.append(record.round))
     same(again, result)
     assert again.run_id == result.run_id and seen == [0, 1, 2, 3]
+    assert again.page == result.page and "viewStateShareKey=methods" in (result.page or "")
     assert tracked(store, experiment()).status == "FINISHED"
     pd.testing.assert_frame_equal(again.rounds, result.rounds)  # the clock's columns too: nothing was measured again
 
@@ -224,6 +225,18 @@ def test_repetitions_are_runs_of_their_own(store: Store, result: runs.Result) ->
     several = go(store, experiment().override({"repetitions": 3}))
     assert several.run_id == result.run_id and several.experiment.repetitions == 1
     assert experiment().repetition(1).digest() != experiment().digest()
+
+
+def test_a_study_s_test_is_another_run_than_the_same_experiment_by_itself(store: Store) -> None:
+    above = store.run("a-study", "study", identity="a study")
+    below = go(store, experiment(seed=13), parent=above, name="final-seed13", tags={"pfl_ops.kind": "final"})
+    alone = go(store, experiment(seed=13))
+    above.finish()
+    assert below.run_id != alone.run_id and below.page != alone.page
+    both = {run.run_id: run for run in store.runs(where=f"tags.`pfl_ops.experiment_hash` = '{alone.experiment.hash}'")}
+    assert both.keys() == {below.run_id, alone.run_id}
+    assert len({run.metrics["score/acc"] for run in both.values()}) == 1  # each has all that is kept
+    assert [both[r.run_id or ""].tags["pfl_ops.kind"] for r in (below, alone)] == ["final", "run"]
 
 
 # -- stopped -----------------------------------------------------------------------------------------------------------
@@ -317,7 +330,7 @@ def test_a_server_that_does_not_answer_does_not_stop_it(store: Store, monkeypatc
     def silent(*_: Any, **__: Any) -> Any:
         raise PflOpsError("the tracking server does not answer")
 
-    monkeypatch.setattr(store, "find", silent)
+    monkeypatch.setattr(store, "runs", silent)
     assert len(go(store, experiment(seed=9)).rounds) == 4
 
 

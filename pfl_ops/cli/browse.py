@@ -1,5 +1,6 @@
 """`pfl-ops list`, `show`, `partition` and `ui`: commands that look, and train nothing."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,7 +129,7 @@ def ui(
     import subprocess
 
     from pfl_ops.cli.output import err, say
-    from pfl_ops.tracking import ui_command
+    from pfl_ops.tracking import newest_pages, ui_command
 
     argv, env = ui_command(tracking_uri=tracking_uri, port=port)
     for ending in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal: don't leave the server behind
@@ -137,7 +138,11 @@ def ui(
     server = subprocess.Popen(
         argv, env={"UVICORN_LOG_LEVEL": "warning", "PYTHONWARNINGS": "ignore", **env}, start_new_session=True
     )
-    say(err(), f"http://127.0.0.1:{port} in some seconds; Ctrl-C ends it")
+    address = f"http://127.0.0.1:{port}"
+    say(err(), f"{address} in some seconds; Ctrl-C ends it")
+    with suppress(Exception):  # where to look first is no reason to fail
+        for name, page in newest_pages(tracking_uri=tracking_uri):
+            say(err(), f"  {name}: {address}{page}")
     try:
         code = server.wait()
     except KeyboardInterrupt:

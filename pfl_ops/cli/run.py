@@ -1,5 +1,6 @@
 """`pfl-ops run`: one tracked simulation, or several repetitions of it."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from pfl_ops.cli.options import (
     with_flags,
 )
 
+PAGE = "http://127.0.0.1:5000"  # where pfl-ops ui serves it unless told otherwise
 ALGORITHM = typer.Argument(
     metavar="ALGORITHM",
     show_default=False,
@@ -92,11 +94,13 @@ def run(
     console.print(results_table([result.final for result in results], split))
     for result in results:
         say(console, f"run {result.run_id}  (seed {result.experiment.seed})")
-    say(console, "look closer: " + ui_hint(tracking_uri))
+    say(console, "look closer: " + ui_hint(tracking_uri, results[-1].page))
 
 
-def ui_hint(tracking_uri: str | None) -> str:
-    """How to see the runs in MLflow's page."""
-    if tracking_uri and tracking_uri.startswith("http"):
-        return tracking_uri
-    return "pfl-ops ui" + (f" --tracking-uri {tracking_uri}" if tracking_uri else "")
+def ui_hint(tracking_uri: str | None, page: str | None = None) -> str:
+    """How to see the runs in MLflow's page; `page`: where in it, behind the server's address."""
+    server = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+    if server.startswith("http"):
+        return server.rstrip("/") + (page or "")
+    command = "pfl-ops ui" + (f" --tracking-uri {tracking_uri}" if tracking_uri else "")
+    return f"{command}, then {PAGE}{page}" if page else command

@@ -211,4 +211,4 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
         console.print()
         console.print(results_table([result.final for result in study.finals], "test"))
         say(console, f"the test data were opened {study.openings} time{'s' * (study.openings != 1)} for this study")
-    say(console, f"\nlook closer: {ui_hint(tracking_uri)}  (experiment {study.name})")
+    say(console, f"\nlook closer: {ui_hint(tracking_uri, study.page)}  (experiment {study.name})")

@@ -13,11 +13,14 @@ import yaml
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.delivery import Delivery
 from pfl_ops.tracking.spool import Entry, Spool
+from pfl_ops.tracking.views import View, view_address
+from pfl_ops.tracking.views import tags as view_tags
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+NOTE = "mlflow.note.content"
 ROUNDS_AT_ONCE = 10
 POINTS_AT_ONCE = 1000
 SECONDS_AT_MOST = 5.0  # between a record and its sending, when rounds are slow
@@ -62,6 +65,15 @@ class Run:
         return str(self.spool.header["experiment"])
 
     @property
+    def experiment_id(self) -> str | None:
+        """MLflow's id of its experiment; None as long as the target was never reached."""
+        return self._delivery.sender.known_experiment(self.experiment)
+
+    def page(self, view: str) -> str | None:
+        """Where MLflow's page shows a saved view of its experiment: the address after the server's; None: unknown."""
+        return view_address(self.experiment_id, view) if self.experiment_id else None
+
+    @property
     def finished(self) -> bool:
         """Whether it takes no more records."""
         return self.spool.closed
@@ -88,6 +100,23 @@ class Run:
     def tags(self, tags: Mapping[str, object]) -> None:
         """Set tags; a tag that is there is overwritten."""
         self.append({"op": "tags", "tags": {key: str(value) for key, value in tags.items()}})
+
+    def present(self, *, note: str = "", views: Iterable[View] = ()) -> None:
+        """Describe its MLflow experiment; what somebody has written or saved there stays.
+
+        Args:
+            note: a description, Markdown. views: for the page's menu "Views".
+        """
+        tags = {"mlflow.experimentKind": "custom_model_development"}  # the page for training, not the one for chats
+        self.append({"op": "experiment", "tags": tags | ({NOTE: note} if note else {}) | view_tags(views)})
+
+    def choose(self, identity: str) -> None:
+        """Mark the run of that identity below this one, and no other, with the tag `pfl_ops.chosen`."""
+        self.append({"op": "choose", "identity": identity})
+
+    def note(self, text: str) -> None:
+        """Set its description, which MLflow's page shows on top: Markdown."""
+        self.tags({NOTE: text})
 
     def params(self, params: Mapping[str, object]) -> None:
         """Set parameters; one that the run already has keeps its value."""

@@ -26,6 +26,7 @@ from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
+from pfl_ops.tracking import views
 from pfl_ops.tracking.home import Target
 from pfl_ops.tracking.spool import Entry, Header, Spool, key
 
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 IDENTITY = "pfl_ops.identity"
 PARENT = "mlflow.parentRunId"
+CHOSEN = "pfl_ops.chosen"  # "yes": the trial whose configuration was tested
 METRICS_AT_ONCE = 1000  # MLflow's limits for one batch
 TAGS_AT_ONCE = 100
 LONGEST = 6000  # characters of a param's or tag's value
@@ -102,6 +104,10 @@ class Sender:
                     self._made.add(self._runs[name])
             return self._runs[name]
 
+    def known_experiment(self, name: str) -> str | None:
+        """The id of the MLflow experiment of that name, if it has been found or made."""
+        return self._experiments.get(name)
+
     def known_run(self, header: Header) -> str | None:
         """The id of that header's run, if it has been found or made."""
         return self._runs.get(key(header))
@@ -131,6 +137,22 @@ class Sender:
         tags = [RunTag(name, value[:LONGEST]) for name, value in entry["tags"].items()]
         for some in pieces(tags, TAGS_AT_ONCE):
             self.client.log_batch(run_id, tags=some)
+
+    def _experiment(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        experiment = self.experiment_id(spool.header["experiment"])
+        there = self.client.get_experiment(experiment).tags
+        for name, value in views.missing(there, entry["tags"]).items():
+            self.client.set_experiment_tag(experiment, name, value)
+
+    def _choose(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        experiment = self.experiment_id(spool.header["experiment"])
+        for before in self.client.search_runs(
+            [experiment], f"tags.`{PARENT}` = '{run_id}' and tags.`{CHOSEN}` = 'yes'", max_results=50
+        ):
+            if before.data.tags[IDENTITY] != entry["identity"]:
+                self.client.delete_tag(before.info.run_id, CHOSEN)
+        for found in self.search(experiment, entry["identity"], run_id):
+            self.client.set_tag(found.info.run_id, CHOSEN, "yes")
 
     def _params(self, run_id: str, spool: Spool, entry: Entry) -> None:
         there = self.client.get_run(run_id).data.params

@@ -3,9 +3,12 @@
 import os
 import socket
 import sys
+from pathlib import Path
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.home import Home, Target
+
+FIRST = ("methods", "tests", "trials")  # of an experiment's saved views, the one to look at
 
 
 def ui_command(
@@ -44,3 +47,20 @@ def ui_command(
     }
     env.pop("MLFLOW_TRACKING_URI", None)  # the server is told its store on the command line
     return argv, env
+
+
+def newest_pages(home: str | None = None, tracking_uri: str | None = None, most: int = 3) -> list[tuple[str, str]]:
+    """(experiment, where the page shows its saved view) of the experiments that were last written to."""
+    from mlflow import MlflowClient
+
+    from pfl_ops.tracking.views import TAG, view_address
+
+    target = Target.of(Home.open(home), tracking_uri)
+    if target.uri.startswith("sqlite:") and not Path(target.uri.removeprefix("sqlite:///").split("?")[0]).exists():
+        return []  # asking would make it
+    found = []
+    for experiment in MlflowClient(target.uri).search_experiments(order_by=["last_update_time DESC"], max_results=50):
+        view = next((view for view in FIRST if TAG + view in experiment.tags), None)
+        if view:
+            found.append((str(experiment.name), view_address(experiment.experiment_id, view)))
+    return found[:most]

@@ -19,6 +19,7 @@ from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, Store, provenance
+from pfl_ops.tracking.notes import title
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.driver import Driver, Event, OnEvent, TrialRun
@@ -55,6 +56,7 @@ def run_final(experiment: Experiment, name: str, session: "Session") -> "Result"
         store=session.store,
         parent=session.parent,
         name=name,
+        tags={"pfl_ops.kind": "final", "pfl_ops.study": session.ledger.name},
     )
 
 
@@ -141,11 +143,25 @@ class Session:
         return self.store.run(
             self.parent.experiment,
             f"{self.prefix}trial-{number:03d}",
-            identity=f"{digest}:trial-{number:03d}",  # two trials of a study may have the same configuration
+            identity=self.trial_identity(number, point),
             parent=self.parent,
             params=experiment.flat,
-            tags={**provenance(experiment=digest, group=group), "pfl_ops.study": self.ledger.name},
+            tags={
+                **provenance(experiment=digest, group=group),
+                "pfl_ops.kind": "trial",
+                "pfl_ops.study": self.ledger.name,
+                "pfl_ops.method": title(experiment),
+                "pfl_ops.own_stage": experiment.algorithm.own_stage,
+                "algorithm": experiment.algorithm.name,
+                "dataset": experiment.data.label,
+                "partition": experiment.partition.kind,
+                "model": experiment.model.name,
+            },
         )
+
+    def trial_identity(self, number: int, point: Point) -> str:
+        """Of a trial's run: two trials of a study may have the same configuration."""
+        return f"{self.experiment_at(point).digest(self.data_dir)}:trial-{number:03d}"
 
     def _forget(self, point: Point) -> None:
         """A trial that was stopped early is over: its models would only fill the disk."""

@@ -14,7 +14,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Point, Space
 from pfl_ops.tracking import Home, Run, Store, provenance
-from pfl_ops.tuning import board
+from pfl_ops.tuning import board, presented
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import Beginning, Means, check, stored
@@ -41,6 +41,7 @@ class Study:
         table: one row a trial. pareto: the front of several objectives, as rows of the table; None: there was one.
         finals: test runs of the chosen configuration, one a repetition.
         openings: how often the test data were opened for this study.
+        page: where MLflow's page shows its trials, behind the server's address; None: it was never reached.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Study:
     pareto: pd.DataFrame | None = None
     finals: "list[Result]" = field(default_factory=list)
     openings: int = 0
+    page: str | None = None
 
 
 def tune(
@@ -186,6 +188,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             study = _result(session, plan.experiment, plan.finals)
             if below:
                 parent.log(board.points(board.Entry(plan, ledger, study)))
+            presented.end(parent, study)
             return study
         except (KeyboardInterrupt, StudyInterrupted):
             parent.finish("KILLED", patience=5)
@@ -205,6 +208,8 @@ def _parent(store: Store, plan: Beginning, ledger: Ledger, means: Means, below: 
     """The study's own run."""
     experiment, digest = plan.settings.experiment, ledger.settings["digest"]
     tags = {"pfl_ops.study": plan.name} | ({"pfl_ops.benchmark": plan.benchmark} if below else {})
+    tags |= {"pfl_ops.kind": "study", "algorithm": experiment.algorithm.name, "dataset": experiment.data.label}
+    tags |= {"partition": experiment.partition.kind, "model": experiment.model.name}
     run = store.run(
         below.experiment if below else plan.name,
         plan.method if below else "study",
@@ -214,6 +219,7 @@ def _parent(store: Store, plan: Beginning, ledger: Ledger, means: Means, below: 
         parent=below,
     )
     run.yaml(plan.settings.as_dict(), "study.yaml")
+    presented.begin(run, plan, bool(below))
     return run
 
 
@@ -235,6 +241,7 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
     values = dict(zip(goal.metrics, map(float, trial.values or ()), strict=True))
     parent.text(chosen.to_yaml(), "best.yaml")
     parent.tags({"pfl_ops.best_trial": f"trial-{number:03d}"} | {f"best.{key}": value for key, value in values.items()})
+    parent.choose(session.trial_identity(number, trial.params))
     pareto = None
     if not goal.single:
         front = [n for n, _ in ledger.best()]
@@ -253,6 +260,7 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
         pareto,
         session.finals,
         openings,
+        parent.page("trials"),
     )
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
@@ -28,7 +29,7 @@ if __name__ == "__main__":
                 scheduler="none",
                 resume="--resume" in sys.argv,
                 records=records,
-                final=lambda experiment, name, session: name,
+                final=lambda experiment, name, session: SimpleNamespace(final={}),
                 on_event=show,
             )
     except StudyInterrupted as error:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -99,13 +100,14 @@ def test_a_study_survives_ctrl_c_and_sigkill(start, home):
         time.sleep(1.0)
         if checkpoints(home) == now:
             break
+    tested = SimpleNamespace(final={})
     study = tune(
-        None, name="killed", resume=True, trials=5, home=home, concurrency=1, records=records, final=lambda *_: "tested"
+        None, name="killed", resume=True, trials=5, home=home, concurrency=1, records=records, final=lambda *_: tested
     )
     assert study.table["state"].tolist() == ["complete"] * 5
     assert study.table["trial"].tolist() == [0, 1, 2, 3, 4]
     assert study.table["algorithm.x"].tolist()[:4] == [0.5, 0.7, 0.6, 0.8]  # none lost, none twice
-    assert (study.best["algorithm.x"], study.finals) == (study.table["algorithm.x"].max(), ["tested"])
+    assert (study.best["algorithm.x"], study.finals) == (study.table["algorithm.x"].max(), [tested])
     assert kept <= ledger(home).done() == 5
 
     # the first two went on from their checkpoints: rounds of more than one process, the old ones unchanged

@@ -31,7 +31,7 @@ def run(home):
 
         def final(experiment, name, session):
             finals.append((name, experiment))
-            return name
+            return SimpleNamespace(final={"final/test/L1/acc": 1.0 + experiment.seed / 10})
 
         study = tune(
             experiment, space=space, home=home, records=records, final=final, on_event=events.append, **settings
@@ -83,6 +83,13 @@ def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
         assert [c.name for c in children] == [f"trial-{i:03d}" for i in range(6)]
         assert [c.status for c in children] == ["FINISHED", "FINISHED", "FAILED", "FAILED", "FAILED", "FINISHED"]
         assert all(c.parent == parent.run_id for c in children)
+        assert [c.tags["pfl_ops.kind"] for c in (parent, *children)] == ["study", *["trial"] * 6]
+        assert [c.tags.get("pfl_ops.chosen") for c in children] == [*[None] * 5, "yes"]
+        assert {key: parent.metrics[key] for key in ("val/L1/acc", "score/acc", "score/n", "score/trials")} == {
+            "val/L1/acc": pytest.approx(0.8), "score/acc": pytest.approx(1.55), "score/n": 2, "score/trials": 6
+        }  # fmt: skip
+        assert parent.metrics["score/acc/std"] == pytest.approx(0.1 / 2**0.5)  # of 1.5 and 1.6
+        assert "trial-005" in parent.tags["mlflow.note.content"] and "0.8" in parent.tags["mlflow.note.content"]
         assert children[2].tags["pfl_ops.error"] == errors[2]
         assert "tuning_fake.py" in store.download(children[2].run_id, "error.txt").read_text()
         assert children[0].params["algorithm.x"] == "0.5"

@@ -1,0 +1,87 @@
+"""What MLflow's page calls runs, and the descriptions that it shows on top of runs and experiments: Markdown."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+
+GIVEN = ("algorithm.name", "data.name", "partition.kind", "model.name")
+APART = ("evaluation.", "seed", "repetitions", "partition.seed", *GIVEN)
+MOST = 100  # characters of a title
+
+STAGES = """**How to read the keys.** `val/…`: each client's validation share; `test/…`: the test data.
+`L1`: what a client holds once the round is over; `L2`: right after its local training; `G`: the one model of all.
+`local`: on the client's own data; `global`: on everybody's; `acc` = local mean + global mean, between 0 and 2.
+`final/…`: the last full evaluation; `best/…`: that of the best round; `score/…`: `final/…` at the stage of the method's
+own models; `cost/…`: what it took."""
+
+
+def title(experiment: Experiment) -> str:
+    """The method, and the settings in which the experiment differs from its defaults: "fliu lr=0.01 gamma=fixed"."""
+    name = experiment.algorithm.name
+    try:
+        usual = Experiment.compose(flags={path: experiment.get(path) for path in GIVEN}).flat
+    except PflOpsError:  # a partition from a file: nothing is usual about it
+        return name
+    differing = {
+        path: value
+        for path, value in experiment.flat.items()
+        if not path.startswith(APART) and (path not in usual or usual[path] != value)
+    }
+    text = " ".join([name, *(f"{_short(path)}={_value(value)}" for path, value in differing.items())])
+    return text if len(text) <= MOST else text[: MOST - 1] + "…"
+
+
+def _short(path: str) -> str:
+    """The last name of a path; of a kind that of its section."""
+    return path.removesuffix(".kind").rpartition(".")[2]
+
+
+def _value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def study(
+    name: str, objective: str, chosen: Mapping[str, Any], values: Mapping[str, float], trial: int, test: str
+) -> str:
+    """A study that has a result.
+
+    Args:
+        objective: what was looked for, in words.
+        chosen, values, trial: the best point, its objective, its number.
+        test: its result on test data, in words; "": it was not tested.
+    """
+    settings = "\n".join(f"| `{path}` | {_value(value)} |" for path, value in chosen.items())
+    reached = ", ".join(f"`{key}` {value:.4f}" for key, value in values.items())
+    return f"""**Study {name}**: looked for {objective}, on validation data.
+
+Chosen: **trial-{trial:03d}** ({reached})
+
+| setting | value |
+|---|---|
+{settings}
+
+{test or "The test data stay closed."}
+
+{STAGES}
+"""
+
+
+def comparison(data: str) -> str:
+    """An experiment of single runs on the same data."""
+    return f"""Runs on **{data}**. Menu *Views*, *Methods*: which method is best, by how much, at which settings.
+Runs that differ in nothing but their seed are one row, their mean.
+
+{STAGES}
+"""
+
+
+def tuning(method: str, data: str, objective: str, paths: Sequence[str]) -> str:
+    """An experiment of a study."""
+    varied = ", ".join(f"`{path}`" for path in paths)
+    return f"""Tuning of **{method}** on **{data}**: looks for {objective}. Varied: {varied}.
+Menu *Views*: *Trials* (validation data), *Tests* (the chosen configuration on test data), *Study* (all, nested).
+
+{STAGES}
+"""

@@ -1,0 +1,129 @@
+"""The questions that MLflow's page is to answer at once, as saved views: which method, which trial, and why."""
+
+from collections.abc import Collection, Sequence
+
+from pfl_ops import metrics
+from pfl_ops.metrics import Split
+from pfl_ops.tracking.views import Chart, View
+
+SCORES = ("acc", "local/mean", "global/mean", "local/worst")
+"""What a run is judged by, at the stage of its method's own models: score/acc, score/local/mean, ..."""
+
+METHODS = {"run": ("methods", "Methods"), "cell": ("methods", "Methods"), "final": ("tests", "Tests")}
+
+
+def scores(final: dict[str, float], split: Split, stage: str) -> dict[str, float]:
+    """`score/...`: the last full evaluation at the method's own stage, under names that all methods share."""
+    found = {f"score/{name}": final.get(metrics.key(split, stage, name, prefix="final/")) for name in SCORES}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def methods(kind: str, split: Split, known: Collection[str]) -> View:
+    """Which method is best, by how much, at which settings: runs of one method and settings are one row and one line.
+
+    Args:
+        kind: run, final or cell: the runs that are compared.
+        split: what they are scored on.
+        known: the metrics that they have.
+    """
+    key, name = METHODS.get(kind, ("methods", "Methods"))
+    curves = [
+        Chart("LINE", f"{stage}, {view}", (metrics.key(split, stage, view, "mean"),))
+        for stage, view in (("L1", "local"), ("L1", "global"), ("L2", "local"), ("L2", "global"), ("G", "global"))
+    ]
+    return View(
+        key=key,
+        name=name,
+        where=f"tags.`pfl_ops.kind` = '{kind}'",
+        columns=(
+            *(("metrics", f"score/{score}") for score in SCORES),
+            *(("params", path) for path in ("training.lr", "training.rounds")),
+            ("metrics", "cost/up_bytes"),
+        ),
+        order="score/acc",
+        descending=True,
+        sections=(
+            (
+                "Which method is best?",
+                (
+                    Chart("BAR", "Acc = Acc(L) + Acc(G)", ("score/acc",)),
+                    Chart("BAR", "Acc(L): on each client's own data", ("score/local/mean",)),
+                    Chart("BAR", "Acc(G): on everybody's data", ("score/global/mean",)),
+                    Chart("BAR", "the worst client", ("score/local/worst",)),
+                    Chart("SCATTER", "local against global", ("score/global/mean", "score/local/mean")),
+                ),
+            ),
+            ("Over rounds", tuple(c for c in curves if c.metrics[0] in known)),
+        ),
+        folded=tuple(known),
+        group="pfl_ops.cell" if kind == "cell" else "pfl_ops.method",
+    )
+
+
+def trials(
+    study: str,
+    metric: Sequence[str],
+    modes: Sequence[str],
+    paths: Sequence[str],
+    always: Sequence[str],
+    stages: Sequence[str],
+    method: str = "",
+) -> list[View]:
+    """Which trial is best, and what made it so; and the study with all that belongs to it.
+
+    Args:
+        study: its name. method: where several studies share an MLflow experiment, whose this is.
+        metric, modes: the objective.
+        paths: the settings that vary. always: those that every trial has.
+        stages: those that trials score.
+    """
+    views = {view: [metrics.key("val", stage, view, "mean") for stage in stages] for view in ("local", "global")}
+    both = tuple(key for pair in zip(views["local"], views["global"], strict=True) for key in pair)
+    varied = tuple(("params", path) for path in paths)
+    goals = tuple(dict.fromkeys([*metric, *both]))
+    title = f": {method}" if method else ""
+    scatter = (metric[0], metric[1]) if len(metric) > 1 else (views["global"][0], views["local"][0])
+    known = [metrics.key("val", stage, view, "q50") for stage in stages for view in ("local", "global")]
+    known += [metrics.key("val", stage, "acc") for stage in stages]
+    best = View(
+        key=f"trials-{method}" if method else "trials",
+        name=f"Trials{title}",
+        where=f"tags.`pfl_ops.kind` = 'trial' and tags.`pfl_ops.study` = '{study}'",
+        columns=(
+            *(("metrics", key) for key in goals),
+            ("tags", "pfl_ops.chosen"),
+            *varied,
+            ("tags", "pfl_ops.trial_state"),
+        ),
+        order=metric[0],
+        descending=modes[0] == "max",
+        sections=(
+            (
+                "Which trial is best, and at which settings?",
+                (
+                    *(Chart("BAR", key, (key,)) for key in metric),
+                    Chart("PARALLEL", "settings", tuple(metric), tuple(always)),
+                    Chart("SCATTER", "what was gained by what", scatter),
+                ),
+            ),
+            ("Over rounds", tuple(Chart("LINE", key, (key,)) for key in (*goals, "train/loss"))),
+        ),
+        folded=(*known, "cost/up_bytes", "train/lr"),
+    )
+    if method:
+        return [best]
+    whole = View(
+        key="study",
+        name="Study",
+        where="",
+        columns=(
+            *(("metrics", key) for key in (*metric, "score/acc", "score/acc/std", "score/n")),
+            ("tags", "pfl_ops.chosen"),
+            *varied,
+        ),
+        order="",
+        descending=True,
+        sections=(("The study", (Chart("BAR", metric[0], (metric[0],)), Chart("BAR", "score/acc", ("score/acc",)))),),
+        folded=(*known, "leaderboard/test", "cost/up_bytes", "train/lr"),
+    )
+    return [best, whole]

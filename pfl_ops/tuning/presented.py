@@ -1,0 +1,58 @@
+"""How MLflow's page shows a study: its description, its saved views, and the numbers by which studies compare."""
+
+import time
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from pfl_ops import statistics
+from pfl_ops.tracking import Run, notes, questions
+from pfl_ops.tuning.begin import Beginning
+from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.trial import Reported
+
+if TYPE_CHECKING:
+    from pfl_ops.tuning.study import Study
+
+
+def begin(parent: Run, plan: Beginning, shared: bool) -> None:
+    """Views of a study's trials, from its first round on; `shared`: its MLflow experiment has other studies too."""
+    settings, goal = plan.settings, plan.settings.objective
+    experiment = settings.experiment
+    paths = [parameter.key for parameter in settings.space.parameters]
+    views = questions.trials(
+        plan.name,
+        goal.metrics,
+        goal.modes,
+        paths,
+        [parameter.key for parameter in settings.space.parameters if not parameter.when],
+        goal.stages or (experiment.algorithm.own_stage,),
+        plan.method if shared else "",
+    )
+    data = f"{experiment.data.label}, {experiment.partition.kind}"
+    note = "" if shared else notes.tuning(experiment.algorithm.name, data, _words(goal), paths)
+    parent.present(note=note, views=views)
+
+
+def end(parent: Run, study: "Study") -> None:
+    """What was chosen, and how good it is: a description, and metrics beside those of other studies."""
+    experiment, now = study.experiment, int(1000 * time.time())
+    tested = pd.DataFrame([questions.scores(r.final, "test", experiment.algorithm.own_stage) for r in study.finals])
+    found = {str(key): statistics.mean_std(tested[key]) for key in tested}
+    means = {key: mean for key, (mean, _) in found.items()}
+    spreads = {f"{key}/std": std for key, (_, std) in found.items() if std is not None}
+    counts = {"score/n": float(len(tested)), "score/trials": float(len(study.table))}
+    # Steps grow with what was done: of a study that was continued the later numbers are kept.
+    parent.log([Reported(len(study.table) + len(tested), {**study.values, **means, **spreads, **counts}, now)])
+    test = ", ".join(f"`{key}` {m:.4f}{'' if s is None else f' ± {s:.4f}'}" for key, (m, s) in found.items())
+    text = f"Tested with {len(tested)} seed{'s' * (len(tested) != 1)}: {test}." if found else ""
+    goal = _words(study.objective)
+    parent.note(notes.study(study.name, goal, study.best, study.values, study.trial, text))
+
+
+def _words(goal: Objective) -> str:
+    """What is looked for: the largest `val/L1/acc`."""
+    return " and ".join(
+        f"the {'largest' if mode == 'max' else 'smallest'} `{key}`"
+        for key, mode in zip(goal.metrics, goal.modes, strict=True)
+    )

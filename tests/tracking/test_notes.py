@@ -1,0 +1,21 @@
+"""What runs are called."""
+
+from pfl_ops.experiment import Experiment
+from pfl_ops.tracking.notes import MOST, study, title
+
+
+def test_a_run_is_called_by_its_method_and_what_is_unusual_about_it():
+    assert title(Experiment.of("fedavg", dataset="digits", seed=3, repetitions=2)) == "fedavg"
+    assert title(Experiment.of("fedavg", dataset="digits", lr=0.25, clients=7)) == "fedavg clients=7 lr=0.25"
+    fixed = {"algorithm.gamma.kind": "fixed", "algorithm.gamma.value": 0.5}
+    assert title(Experiment.of("fliu", **fixed)) == "fliu gamma=fixed value=0.5"
+    assert title(Experiment.of("fliu", lr=0.001)) == "fliu"  # its own recommendation
+    every = {"lr": 1 / 3, "clients": 7, "rounds": 9, "batch_size": 3, "local_steps": 5, "participation": 0.123}
+    long = title(Experiment.of("fedavg", **every, **{"training.momentum": 0.123, "training.weight_decay": 0.001}))
+    assert len(long) == MOST and long.endswith("…")
+
+
+def test_a_study_says_what_was_chosen():
+    text = study("mine", "the largest `val/L1/acc`", {"training.lr": 0.01234567}, {"val/L1/acc": 1.25}, 3, "")
+    for said in ("Study mine", "**trial-003** (`val/L1/acc` 1.2500)", "| `training.lr` | 0.01235 |", "stay closed"):
+        assert said in text

@@ -1,0 +1,114 @@
+"""Saved views: what MLflow's page reads from an experiment's tags, as it writes it itself. tests/test_ui.py looks."""
+
+import json
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from pfl_ops.tracking import Store, newest_pages, questions
+from pfl_ops.tracking.views import TAG, Chart, View, compare_address, missing, tags, view_address
+
+
+def view(**changes):
+    given = {
+        "key": "mine",
+        "name": "Mine",
+        "where": "",
+        "columns": (("metrics", "score/acc"), ("params", "training.lr")),
+        "order": "score/acc",
+        "descending": True,
+        "sections": (
+            ("First", (Chart("BAR", "bars", ("a",)), Chart("SCATTER", "dots", ("a", "b")))),
+            ("Second", (Chart("LINE", "lines", ("test/L1/acc",)), Chart("PARALLEL", "all", ("a",), ("training.lr",)))),
+        ),
+        "folded": ("test/L1/acc", "test/L1/local/mean", "test/L1/local/std", "loss"),
+    }
+    return View(**{**given, **changes})
+
+
+def test_a_view_is_what_the_page_saves():
+    (tag, text), = tags([view()]).items()  # fmt: skip
+    envelope = json.loads(text)
+    assert (tag, envelope["name"]) == ("mlflow.sharedViewState.mine", "Mine")
+    assert {type(envelope[key]) for key in ("createdAt", "updatedAt")} == {int}
+    state = json.loads(envelope["state"])
+    assert state["selectedColumns"] == ["metrics.`score/acc`", "params.`training.lr`"]
+    assert (state["orderByKey"], state["orderByAsc"], state["groupBy"]) == ("metrics.`score/acc`", False, None)
+    sections = {section["uuid"]: section for section in state["compareRunSections"]}
+    names = [(section["name"], section["display"]) for section in sections.values()]
+    folded = ["Model metrics", "test/L1", "test/L1/local"]
+    assert names == [("First", True), ("Second", True), *((name, False) for name in folded)]
+    charts = state["compareRunCharts"]
+    assert [(c["type"], sections[c["metricSectionId"]]["name"]) for c in charts] == [
+        ("BAR", "First"), ("SCATTER", "First"), ("LINE", "Second"), ("PARALLEL", "Second")
+    ]  # fmt: skip
+    assert len({c["uuid"] for c in charts}) == 4
+    assert (charts[1]["xaxis"]["key"], charts[1]["yaxis"]["key"]) == ("a", "b")
+    assert (charts[3]["selectedParams"], charts[3]["selectedMetrics"]) == (["training.lr"], ["a"])
+
+
+def test_a_view_of_groups_and_one_by_age():
+    state = view(group="pfl_ops.method", order="").state
+    assert state["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "pfl_ops.method"}]
+    assert state["orderByKey"] == "attributes.start_time"
+
+
+def test_a_view_that_mlflow_would_refuse_is_left_out():
+    long = view(folded=tuple(f"section-{i}/metric" for i in range(300)))
+    assert tags([long, view(key="short")]).keys() == {TAG + "short"}
+
+
+def test_what_somebody_has_changed_stays():
+    ours, newer = tags([view()]), tags([view(order="loss")])
+    theirs = {TAG + "mine": json.dumps({**json.loads(ours[TAG + "mine"]), "updatedAt": 1_700_000_000_000})}
+    assert missing({}, ours) == ours
+    assert missing(ours, ours) == {}
+    assert missing(ours, newer) == newer
+    assert missing(theirs, newer) == {}
+    assert missing({TAG + "mine": "[]"}, newer) == missing({TAG + "mine": "{"}, newer) == {}
+    assert missing({"mlflow.note.content": "mine"}, {"mlflow.note.content": "yours"}) == {}
+
+
+def test_addresses():
+    address = urlsplit(view_address("7", "methods")).fragment
+    assert address.startswith("/experiments/7/runs?")
+    query = parse_qs(address.partition("?")[2])
+    assert query["viewStateShareKey"] == ["methods"] and query["compareRunsMode"] == ["CHART"]
+    assert "compareRunsMode" not in view_address("7", "methods", charts=False)
+    query = parse_qs(compare_address(["7", "7"], ["a", "b"]).partition("?")[2])
+    assert (query["runs"], query["experiments"]) == (['["a", "b"]'], ['["7"]'])
+
+
+def test_a_score_is_the_last_evaluation_at_the_method_s_own_stage():
+    final = {"final/test/L1/acc": 1.0, "final/test/L2/acc": 1.2, "final/test/L2/local/mean": 0.7, "best/test/L2/acc": 2}
+    assert questions.scores(final, "test", "L2") == {"score/acc": 1.2, "score/local/mean": 0.7}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "mlruns") as store:
+        yield store
+
+
+def test_an_experiment_is_described_once(store, tmp_path):
+    assert newest_pages(str(tmp_path / "elsewhere")) == []
+    run = store.run("digits", "a", identity="a")
+    run.present(note="what it is", views=[questions.methods("run", "test", ["score/acc"])])
+    run.finish()
+    run = store.run("digits", "b", identity="b")
+    run.present(note="another", views=[])
+    run.finish()
+    found = store._sender.client.get_experiment_by_name("digits").tags
+    assert found["mlflow.note.content"] == "what it is" and TAG + "methods" in found
+    assert run.page("methods") == view_address(run.experiment_id, "methods")
+    assert newest_pages(str(tmp_path / "mlruns")) == [("digits", run.page("methods"))]
+
+
+def test_one_child_is_chosen(store):
+    parent = store.run("study", "study", identity="s")
+    for i in range(3):
+        store.run("study", f"trial-{i}", identity=f"t{i}", parent=parent).finish()
+    for chosen in ("t1", "t2", "t2"):
+        parent.choose(chosen)
+    parent.finish()
+    assert {run.name for run in store.runs("study") if "pfl_ops.chosen" in run.tags} == {"trial-2"}
