@@ -1,5 +1,6 @@
 """Whole runs in Ray's processes, as many at once as fit. They only compute; what happens is told to the driver."""
 
+import gc
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -97,7 +98,10 @@ class Worker:
         self.place, self.work = place, work
 
     def run(self, payload: Payload) -> Iterator[Reported]:
-        yield from self.work(payload, self.place)
+        try:
+            yield from self.work(payload, self.place)
+        finally:
+            gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
 
 
 @dataclass
