@@ -159,6 +159,11 @@ ERRORS = {
     "list algorithm": "Did you mean 'algorithms'?",
     "bench --model cnn,mpl": "no model named 'mpl'. Did you mean 'mlp'? (pfl-ops list models)",
     "bench --batch 10,x": "--batch (B) must be a list, each an integer >= 1, got 'x'",
+    "reproduce fliu/tabel1": "no suite named 'fliu/tabel1'. Did you mean 'fliu/table1'? (pfl-ops reproduce --list)",
+    "reproduce fliu/table1 --scale tiny": "--scale must be one of smoke, small, full, got 'tiny'",
+    "reproduce fliu/table1 --only path/flui": "no label in 'path/flui' named 'flui'. Did you mean 'fliu'?",
+    "reproduce fliu/table1 --only path": "'path' has 1 parts, and cells have 2: environment/method",
+    "reproduce fliu/table1 --cpus-per-cell none": "--cpus-per-cell must be a number above 0, got 'none'",
     "shw fliu": "no such command 'shw'. Did you mean 'show'? (pfl-ops --help)",
 }
 
@@ -554,3 +559,12 @@ def test_trials_are_listed_best_first_and_cut(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     assert "the best 3 of 20 trials" in lines[0]
     assert [line.split()[0] for line in lines[2:]] == ["*019", "018", "017"]
+
+
+# -- reproduce --------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_suites_has_all_five_papers() -> None:
+    listed = cli("reproduce", "--list").stdout
+    for name in ("fliu/table1", "drdm/table6", "fedpg/fig5", "fedavg2rep/table3", "fedas/fig7"):
+        assert name in listed
