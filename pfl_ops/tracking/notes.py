@@ -7,7 +7,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 
 GIVEN = ("algorithm.name", "data.name", "partition.kind", "model.name")
-APART = ("evaluation.", "seed", "repetitions", "partition.seed", *GIVEN)
+APART = ("evaluation.", "seed", "repetitions", "partition.seed", "partition.kind", "data.name", "algorithm.name")
 MOST = 100  # characters of a title
 
 STAGES = """**How to read the keys.** `val/…`: each client's validation share; `test/…`: the test data.
@@ -20,8 +20,11 @@ own models; `cost/…`: what it took."""
 def title(experiment: Experiment) -> str:
     """The method, and the settings in which the experiment differs from its defaults: "fliu lr=0.01 gamma=fixed"."""
     name = experiment.algorithm.name
+    given = {path: experiment.get(path) for path in GIVEN}
     try:
-        usual = Experiment.compose(flags={path: experiment.get(path) for path in GIVEN}).flat
+        usual = Experiment.compose(flags=given).flat
+        del given["model.name"]
+        usual["model.name"] = Experiment.compose(flags=given).model.name
     except PflOpsError:  # a partition from a file: nothing is usual about it
         return name
     differing = {
@@ -34,8 +37,8 @@ def title(experiment: Experiment) -> str:
 
 
 def _short(path: str) -> str:
-    """The last name of a path; of a kind that of its section."""
-    return path.removesuffix(".kind").rpartition(".")[2]
+    """The last name of a path; of a kind or a network that of its section."""
+    return path.removesuffix(".kind").removesuffix(".name").rpartition(".")[2]
 
 
 def _value(value: Any) -> str:

@@ -7,6 +7,8 @@ from pfl_ops.tracking.notes import MOST, study, title
 def test_a_run_is_called_by_its_method_and_what_is_unusual_about_it():
     assert title(Experiment.of("fedavg", dataset="digits", seed=3, repetitions=2)) == "fedavg"
     assert title(Experiment.of("fedavg", dataset="digits", lr=0.25, clients=7)) == "fedavg clients=7 lr=0.25"
+    assert title(Experiment.of("fedavg", dataset="digits", model="mlp")) == "fedavg model=mlp"
+    assert title(Experiment.of("fedavg", dataset="mnist")) == "fedavg"
     fixed = {"algorithm.gamma.kind": "fixed", "algorithm.gamma.value": 0.5}
     assert title(Experiment.of("fliu", **fixed)) == "fliu gamma=fixed value=0.5"
     assert title(Experiment.of("fliu", lr=0.001)) == "fliu"  # its own recommendation

@@ -1,0 +1,42 @@
+"""A study as a user starts it, in a process of its own, and what MLflow has of it: shared by the tests that look."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import mlflow
+from mlflow.tracking import MlflowClient
+
+SMALL = ["--clients", "4", "--rounds", "4", "--set", "evaluation.global_every=2", "--set", "training.local_epochs=1"]
+
+
+def pfl_ops(*words: str, home: Path, env: Mapping[str, str] | None = None) -> str:
+    """Run the command in a folder of its own; its standard output."""
+    code = "from pfl_ops.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=home,
+        env={**os.environ, "PFL_OPS_HOME": str(home / "mlruns"), **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"pfl-ops {' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+class Tuned:
+    """A finished study and what MLflow says of it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.words = ["tune", "fliu", "--dataset", "digits", "--trials", "3", *SMALL]
+        self.output = pfl_ops(*self.words, home=home)
+        self.client = MlflowClient(f"sqlite:///{home}/mlruns/mlflow.db")
+        self.runs = self.client.search_runs([e.experiment_id for e in self.client.search_experiments()])
+
+    def named(self, start: str) -> list[mlflow.entities.Run]:
+        return sorted((r for r in self.runs if r.info.run_name.startswith(start)), key=lambda r: r.info.run_name)

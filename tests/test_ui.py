@@ -1,0 +1,256 @@
+"""MLflow's page as people see it: a real study and real runs, in a real browser.
+
+Screenshots go to the folder PFL_OPS_SCREENSHOTS, or beside the test's other files.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end import Tuned
+
+from pfl_ops import runs
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.settings import Execution
+from pfl_ops.reports import Document, Entry, Head, Row, Section, Table, to_html
+from pfl_ops.tracking import Store, newest_pages
+from pfl_ops.tracking.views import compare_address, view_address
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PATIENCE = 90  # seconds for the page to show something, on a machine that is busy
+CALM = {  # the page's chat window opens by itself at the first visit
+    "mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": "true",
+    "mlflow.assistant.panelOpen_v1": "false",
+}
+FIRST_ROW = "[role=row][row-index='0']"
+FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1500,1500"),
+    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+def missing() -> str:
+    """What a browser test lacks here; "": nothing."""
+    try:
+        import selenium  # noqa: F401
+    except ImportError:
+        return "selenium (pip install -e '.[dev]')"
+    return ", ".join(name for name in ("chromium", "chromedriver") if not shutil.which(name))
+
+
+if missing():
+    pytest.skip(f"the browser test needs {missing()}", allow_module_level=True)
+
+from selenium import webdriver  # noqa: E402
+from selenium.common.exceptions import WebDriverException  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(os.environ.get("PFL_OPS_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(tuned: Tuned) -> list[runs.Result]:
+    """Two methods with two seeds each, beside the study."""
+    small = {"clients": 4, "rounds": 2, "evaluation.global_every": 1, "data.train_size": 300}
+    with Store.open(tuned.home / "mlruns") as store:
+        return [
+            runs.run(
+                Experiment.of(method, dataset="digits", model="linear", seed=seed, **small),
+                execution=Execution(device="cpu", way="loop", threads=1),
+                store=store,
+            )
+            for method in ("ditto", "local")
+            for seed in (0, 1)
+        ]
+
+
+@pytest.fixture(scope="module")
+def report(tuned: Tuned) -> str:
+    """A report as the product writes it, kept with a run; where the page shows it."""
+    cells = (Entry("FLIU"), Entry("97.1", 97.1, mark="best"), Entry("96.8", 96.8))
+    table = Table("table1", "Accuracy [%]", ((Head("method"), Head("ours"), Head("paper")),), (Row(cells),))
+    document = Document("table1", "Table I, ours beside theirs", "a test", (Section("Results", (table,)),))
+    with Store.open(tuned.home / "mlruns") as store, store.run("a-suite", "fliu/table1", identity="a suite") as run:
+        run.tags({"pfl_ops.kind": "suite"})
+        run.text(to_html(document), "report/index.html")
+        return f"/#/experiments/{run.experiment_id}/runs/{run.run_id}/artifacts/report/index.html"
+
+
+@pytest.fixture(scope="module")
+def server(tuned: Tuned, compared: Any, report: str) -> Iterator[str]:
+    """`pfl-ops ui` on a free port."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = "from pfl_ops.cli import main; main()"
+    log = tuned.home / "ui.log"
+    environment = {**os.environ, "PFL_OPS_HOME": str(tuned.home / "mlruns")}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "ui", "--port", str(port)], stdout=out, stderr=out, env=environment
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+
+        def answers(_: Any) -> bool:
+            assert process.poll() is None, f"the page did not start: {log.read_text()[-2000:]}"
+            with urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
+                return answer.status == 200
+
+        WebDriverWait(None, PATIENCE, ignored_exceptions=(OSError,)).until(answers)  # type: ignore[type-var]
+        yield address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0  # and MLflow's server with it
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+class Page:
+    """What the browser shows."""
+
+    def __init__(self, driver: webdriver.Chrome, server: str, screenshots: Path) -> None:
+        self.driver, self.server, self.screenshots = driver, server, screenshots
+        self.wait = WebDriverWait(driver, PATIENCE, ignored_exceptions=(WebDriverException,))
+        driver.get(f"{server}/health")
+        for key, value in CALM.items():
+            driver.execute_script("localStorage.setItem(arguments[0], arguments[1])", key, value)
+
+    def open(self, address: str, *texts: str) -> None:
+        """Go there, and wait until all texts are seen."""
+        self.driver.get("about:blank")  # an address that differs behind the # only would not be loaded
+        self.driver.get(self.server + address)
+        self.see(*texts)
+
+    def see(self, *texts: str) -> None:
+        def seen(driver: webdriver.Chrome) -> bool:
+            body = driver.find_element("tag name", "body").text
+            return all(text in body for text in texts)
+
+        self.until(seen, f"the texts {texts}")
+
+    def until(self, condition: Callable[[webdriver.Chrome], Any], what: str) -> Any:
+        try:
+            return self.wait.until(condition)
+        except WebDriverException as error:
+            self.shoot("failed")
+            shown = self.driver.find_element("tag name", "body").text
+            raise AssertionError(f"{what} not seen at {self.driver.current_url}:\n{shown[:3000]}") from error
+
+    def shoot(self, name: str) -> None:
+        self.driver.save_screenshot(str(self.screenshots / f"{name}.png"))
+
+    def charts(self, number: int, marks: str) -> None:
+        """Wait for charts that are drawn."""
+        self.until(lambda d: len(d.find_elements("css selector", f".js-plotly-plot {marks}")) >= number, marks)
+
+
+@pytest.fixture
+def page(chromium: webdriver.Chrome, server: str, screenshots: Path) -> Page:
+    return Page(chromium, server, screenshots)
+
+
+@pytest.fixture(scope="module")
+def study(tuned: Tuned) -> Any:
+    (parent,) = [run for run in tuned.runs if run.data.tags["pfl_ops.kind"] == "study"]
+    return parent
+
+
+def test_a_study_and_what_belongs_to_it(page: Page, tuned: Tuned, study: Any) -> None:
+    """The table has a row for the study, which opens to its trials and tests; their scores share columns."""
+    children = ["trial-000", "trial-001", "trial-002", "final-seed0"]
+    page.open(view_address(study.info.experiment_id, "study", charts=False), "Study", "study", "score/acc", "Tuning of")
+    assert not any(child in page.driver.find_element("tag name", "body").text for child in children)
+    expander = f"{FIRST_ROW} [col-id*='Run Name'] button"
+    page.until(lambda d: d.find_element("css selector", expander).click() or True, "the sign that opens the study")
+    page.see(*children, f"{study.data.metrics['val/L1/acc']:.5f}"[:-1])
+    page.shoot("study")
+
+
+def test_which_trial_is_best(page: Page, tuned: Tuned, study: Any) -> None:
+    """The address that `tune` prints: its trials, the best first, with what was varied; bars and curves are drawn."""
+    told = tuned.output.partition("http://127.0.0.1:5000")[2].split()[0]
+    assert told == view_address(study.info.experiment_id, "trials")
+    page.open(told, "Trials", "Which trial is best", "trial-000", "trial-001", "trial-002")
+    page.charts(3, ".barlayer .point")
+    page.charts(3, ".scatterlayer .trace .lines, .scatterlayer .trace path.js-line")
+    page.shoot("trials")
+    page.open(told.replace("compareRunsMode=CHART&", ""), "algorithm.gamma.kind", "pfl_ops.chosen")
+    best = max(tuned.named("trial-"), key=lambda run: run.data.metrics["val/L1/acc"])
+    first = page.until(lambda d: d.find_element("css selector", f"{FIRST_ROW} a").text, "the first row")
+    assert first == best.info.run_name == study.data.tags["pfl_ops.best_trial"]
+    page.shoot("trials-table")
+
+
+def test_which_method_is_best(page: Page, tuned: Tuned, compared: list[runs.Result]) -> None:
+    """Runs that differ in their seed only are one row, one bar and one line: their mean."""
+    assert compared[0].page
+    page.open(compared[0].page, "Methods", "Which method is best?", "Group: ditto", "Group: local", "Runs on digits")
+    page.charts(2, ".barlayer .point")
+    for method in (compared[:2], compared[2:]):
+        mean = sum(result.final["final/test/L1/acc"] for result in method) / 2
+        page.see(f"{mean:.2f}")
+    page.shoot("methods")
+    pages = dict(newest_pages(str(tuned.home / "mlruns")))
+    assert pages["digits-lsqs"] == compared[0].page
+    assert compared[0].page in (tuned.home / "ui.log").read_text()
+
+
+def test_runs_beside_one_another(page: Page, tuned: Tuned, compared: list[runs.Result]) -> None:
+    ids = [str(result.run_id) for result in compared]
+    experiment = tuned.client.get_run(ids[0]).info.experiment_id
+    names = [tuned.client.get_run(run_id).info.run_name for run_id in ids]
+    page.open(compare_address([experiment], ids), "Comparing 4 Runs", "algorithm.name", *names)
+    page.shoot("compare")
+
+
+def test_the_partition_and_the_data(page: Page, tuned: Tuned) -> None:
+    (final,) = tuned.named("final-")
+    run = f"/#/experiments/{final.info.experiment_id}/runs/{final.info.run_id}"
+    page.open(f"{run}/artifacts/figures/partition.png", "partition.png", "clients.parquet", "config.yaml", "models")
+    drawn = "return [...document.images].some(image => image.complete && image.naturalWidth > 400)"
+    page.until(lambda d: d.execute_script(drawn), "the picture of the partition")
+    page.shoot("partition")
+    page.open(run, "final-seed0", "digits (", "pfl_ops.partition_hash"[:5])
+
+
+def test_a_report(page: Page, report: str) -> None:
+    """HTML is shown in a frame that may run no scripts: text, style and all must be in the one file."""
+    page.open(report, "report/index.html")
+    frame = page.until(lambda d: d.find_element("css selector", "iframe"), "the report's frame")
+    page.driver.switch_to.frame(frame)
+    try:
+        page.see("Table I, ours beside theirs", "97.1")
+        font = "return getComputedStyle(document.body).fontFamily"
+        assert "Times" not in page.driver.execute_script(font)  # its own style, not the browser's
+    finally:
+        page.driver.switch_to.default_content()
+    page.shoot("report")
