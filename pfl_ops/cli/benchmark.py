@@ -182,7 +182,7 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     console.print()
     for note in made.notes:
         say(console, note)
-    say(console, f"\nlook closer: {ui_hint(tracking_uri)}  (experiment {made.name})")
+    say(console, f"\nlook closer: {ui_hint(tracking_uri, made.page)}  (experiment {made.name})")
 
 
 def leaderboard_table(made: "Benchmark") -> "Table":

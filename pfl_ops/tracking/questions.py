@@ -37,8 +37,8 @@ def methods(kind: str, split: Split, known: Collection[str]) -> View:
         where=f"tags.`pfl_ops.kind` = '{kind}'",
         columns=(
             *(("metrics", f"score/{score}") for score in SCORES),
-            *(("params", path) for path in ("training.lr", "training.rounds")),
             ("metrics", "cost/up_bytes"),
+            *(("params", path) for path in ("training.lr", "training.rounds")),
         ),
         order="score/acc",
         descending=True,

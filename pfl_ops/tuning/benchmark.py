@@ -50,6 +50,7 @@ class Benchmark:
         studies: of each method that has a result. failures: why the others have none.
         table: the leaderboard, see `board.leaderboard`. traces: one row a trial. tests: one row a test run.
         notes: what has to be said with the table.
+        page: where MLflow's page shows its tests, behind the server's address; None: it was never reached.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Benchmark:
     traces: pd.DataFrame
     tests: pd.DataFrame
     notes: tuple[str, ...]
+    page: str | None = None
 
 
 Report = Callable[[Benchmark], Path | None]
@@ -258,6 +260,7 @@ def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None
         board.traces(entries),
         board.tests(entries),
         board.notes(entries, table),
+        run.page("tests"),
     )
     for kept, file in ((made.table, "leaderboard"), (made.traces, "traces"), (made.tests, "tests")):
         run.text(kept.to_csv(index=False), f"{file}.csv")
