@@ -27,7 +27,7 @@ def records(point: Point, context: Context) -> Iterator[Reported]:
     file.parent.mkdir(parents=True, exist_ok=True)
     done = json.loads(file.read_text()) if file.exists() else []
     if toy.behaviour == "meet":
-        _meet(Path(context.home, "met"), 4)
+        _meet(Path(context.home, f"met-{experiment.seed}"), 4)  # each test's trials among themselves
     for old in done:
         yield Reported(**{**old, "metrics": _numbers(old["metrics"])})
     for t in range(len(done), context.rounds + 1):
