@@ -18,6 +18,7 @@ from pfl_ops.cli import app
 from pfl_ops.cli.live import Line, spread, trials_table
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
+from pfl_ops.cli.run import ui_hint
 from pfl_ops.experiment import FLAGS, Experiment, fields
 from pfl_ops.federation.estimate import Estimate
 from pfl_ops.federation.settings import Execution
@@ -268,7 +269,8 @@ class Fake:
             if self.interrupt:
                 raise KeyboardInterrupt
         final = {"final/test/L1/local/mean": 0.7, "final/test/L1/global/mean": 0.25, "final/test/L1/acc": 0.95}
-        return SimpleNamespace(final=final, run_id=f"id-{experiment.seed}", experiment=experiment, complaints=[])
+        shown = {"run_id": f"id-{experiment.seed}", "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
+        return SimpleNamespace(final=final, experiment=experiment, complaints=[], **shown)
 
     def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
         return Estimate(180, 8, 20, experiment.training.rounds, 500, 3, self.hints)
@@ -292,7 +294,8 @@ def test_run_shows_rounds_and_results(fake: Fake) -> None:
     assert "about 3 min 0 s (2 rounds of 8.0 s" in result.stderr
     # the global view is not measured in round 2: its last value stands
     assert "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 0.700  Acc(G) 0.250  1,234 samples/s\n" in result.stderr
-    assert "0.700 ± 0.000" in result.stdout and "id-5" in result.stdout and "pfl-ops ui" in result.stdout
+    assert "0.700 ± 0.000" in result.stdout and "id-5" in result.stdout
+    assert "pfl-ops ui, then http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=methods" in result.stdout
 
 
 def test_a_file_equals_the_flags(fake: Fake, tmp_path: Path) -> None:
@@ -370,6 +373,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             best={"training.lr": 0.01, "algorithm.gamma.kind": "adaptive"},
             finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7})],
             openings=1,
+            page=None,
         )
 
     monkeypatch.setattr(tuning, "tune", tune)
@@ -472,6 +476,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[d
         made = SimpleNamespace(
             **{"name": "mine", "studies": {"fliu": SimpleNamespace(experiment=Experiment.of("fliu"))}},
             **{"table": pd.DataFrame(rows), "traces": traces, "tests": tests, "notes": ("Mark this.",)},
+            page="/#/experiments/8/runs",
         )
         given["report"](made)
         return made
@@ -544,6 +549,15 @@ def test_the_line_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] += 30
     line.record(SimpleNamespace(round=6, metrics={"val/G/global/mean": 0.4}, time=81_000))
     assert line.text(6) == "round 6/10  Acc(L) 0.500  Acc(G) 0.400  1 min 0 s left"
+
+
+def test_where_to_look_closer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert ui_hint(None) == "pfl-ops ui"
+    assert ui_hint("sqlite:///x.db", "/#/a") == "pfl-ops ui --tracking-uri sqlite:///x.db, then http://127.0.0.1:5000/#/a"
+    assert ui_hint("http://there:80/", "/#/a") == "http://there:80/#/a"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://elsewhere")
+    assert ui_hint(None, "/#/a") == "https://elsewhere/#/a"
 
 
 def test_numbers_as_people_read_them() -> None:
