@@ -9,8 +9,8 @@ A claim is one or more comparisons of terms, `cell:key`, in the unit of the pape
     lsqs/fedavg:test/L2/local/mean@90 < lsqs/apfl:test/L2/local/mean@90
 
 `*` stands for every label of its axis, the same one in all terms: one instance of the claim for each. `{a,b}` stands
-for each of these labels, `{!a}` for all but those: outside of a function each is an instance of its own, inside max,
-min or mean they are the arguments. There is no division, since "/" joins labels.
+for each of these labels, `{!a}` for all but those: each is an instance of its own, but right inside max, min or mean
+they are the arguments. There is no division, since "/" joins labels.
 """
 
 import math
@@ -152,7 +152,7 @@ class Claim:
         return [term for _, node in self._parsed for term in node.terms()]
 
     def _bindings(self, labels: Labels) -> Iterator[Bound]:
-        """Every choice of labels for the stars, and for the braces outside of functions."""
+        """Every choice of labels for the stars, and for the braces outside of max, min and mean."""
         free: dict[tuple[int, str], Sequence[str]] = {}
         for term in self._terms:
             for place, part in term.free(labels):

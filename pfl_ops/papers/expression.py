@@ -21,12 +21,8 @@ TOKEN = re.compile(
     rf"\s*(?:(?P<term>{PART}(?:/{PART})*:[\w./]+(?:[@#][\d.]+)?)|(?P<number>\d+(?:\.\d+)?)|(?P<name>[a-z]+)(?=\()"
     r"|(?P<sign><=|>=|<|>|[-+*(),]))"
 )
-FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "max": max,
-    "min": min,
-    "mean": fmean,
-    "abs": lambda values: abs(values[0]),
-}
+OF_MANY: Mapping[str, Callable[[Sequence[float]], float]] = {"max": max, "min": min, "mean": fmean}
+FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {**OF_MANY, "abs": lambda values: abs(values[0])}
 COMPARISONS = ("<=", ">=", "<", ">")
 
 
@@ -82,7 +78,7 @@ class Number(Node):
 
 @dataclass(frozen=True)
 class Term(Node):
-    """`cell:key`; `inside`: of a function, whose arguments its braces become."""
+    """`cell:key`; `inside`: of max, min or mean, whose arguments its braces become."""
 
     parts: tuple[str, ...] = ()
     key: str = ""
@@ -90,6 +86,11 @@ class Term(Node):
 
     def terms(self) -> "Iterator[Term]":
         yield self
+
+    @property
+    def many(self) -> bool:
+        """Whether it stands for several cells in an instance."""
+        return self.inside and any(part.startswith("{") for part in self.parts)
 
     def free(self, labels: Labels) -> list[tuple[int, str]]:
         """Parts that a binding fills."""
@@ -99,8 +100,9 @@ class Term(Node):
 
     def cells(self, labels: Labels, bound: Bound) -> list[str]:
         """The cells that it stands for in an instance: one, or the arguments of its function."""
+        free = self.free(labels)
         places = enumerate(zip(self.parts, labels.values(), strict=True))
-        meant = [[bound[i, p]] if (i, p) in bound else labels_of(p, known, self.key) for i, (p, known) in places]
+        meant = [[bound[i, p]] if (i, p) in free else labels_of(p, known, self.key) for i, (p, known) in places]
         return ["/".join(chosen) for chosen in product(*meant)]
 
     def values(self, of: Callable[[str, str], float], labels: Labels, bound: Bound) -> list[float]:
@@ -140,15 +142,15 @@ class Parser:
         node = self._product(inside)
         while self._next() in ("+", "-"):
             minus = self._take() == "-"
-            right = self._product(inside)
-            node = Node((node, Node((right,), _negative) if minus else right))
+            right = self._one(self._product(inside))
+            node = Node((self._one(node), Node((right,), _negative) if minus else right))
         return node
 
     def _product(self, inside: bool) -> Node:
         node = self._factor(inside)
         while self._next() == "*":
             self._take()
-            node = Node((node, self._factor(inside)), math.prod)
+            node = Node((self._one(node), self._one(self._factor(inside))), math.prod)
         return node
 
     def _factor(self, inside: bool) -> Node:
@@ -161,22 +163,29 @@ class Parser:
             pattern, _, key = text.partition(":")
             return Term(parts=tuple(pattern.split("/")), key=key, inside=inside)
         if kind == "name" and text in FUNCTIONS:
-            return self._bracket(Node((), FUNCTIONS[text]), inside=True)
+            return self._bracket(FUNCTIONS[text], inside=text in OF_MANY, many=text in OF_MANY)
         if text == "(":
             self.tokens.insert(0, ("sign", "("))
-            return self._bracket(Node(), inside)
+            return self._bracket(sum, inside, many=False)
         if text == "-":
-            return Node((self._factor(inside),), _negative)
+            return Node((self._one(self._factor(inside)),), _negative)
         raise self._wrong(text)
 
-    def _bracket(self, node: Node, inside: bool) -> Node:
+    def _bracket(self, operation: Callable[[Sequence[float]], float], inside: bool, many: bool) -> Node:
+        """`many`: it takes several arguments, those of braces too; else one."""
         self._expect("(")
         arguments = [self._sum(inside)]
-        while self._next() == ",":
+        while many and self._next() == ",":
             self._take()
             arguments.append(self._sum(inside))
         self._expect(")")
-        return Node(tuple(arguments), node.operation)
+        return Node(tuple(arguments if many else map(self._one, arguments)), operation)
+
+    def _one(self, node: Node) -> Node:
+        """The node, which must be one number: braces are arguments of max, min and mean and of nothing between."""
+        if isinstance(node, Term) and node.many:
+            raise self._wrong(f"{'/'.join(node.parts)}:{node.key}")
+        return node
 
     def _expect(self, text: str) -> None:
         if self._next() != text:

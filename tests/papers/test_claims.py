@@ -68,6 +68,15 @@ def test_the_same_braces_at_the_same_place_are_one_label():
     assert verdict.status == "holds"
 
 
+def test_braces_in_abs_are_instances_and_those_of_a_mean_beside_them_its_arguments():
+    """mean(197.5, 197.3) = 197.4: each is 0.1 from it; 171.6 and 181.3 are 4.85 from theirs."""
+    pair = "{fedavg,fliu}"
+    near = judge(f"abs(iid/{pair}:{ACC} - mean(iid/{pair}:{ACC})) < 1", PAPER)
+    assert [(i.where, i.status) for i in near.instances] == [("fedavg", "holds"), ("fliu", "holds")]
+    assert judge(f"abs(iid/{pair}:{ACC} - mean(iid/{pair}:{ACC})) < 0.09", PAPER).status == "does not hold"
+    assert judge(f"abs(path/{pair}:{ACC} - mean(path/{pair}:{ACC})) < 4", PAPER).count == "0 of 2"
+
+
 def test_a_hole_of_the_grid_is_no_instance():
     cells = [c for c in CELLS if c != "path/fedavg"]
     assert [i.where for i in judge(f"*/fliu:{ACC} > */fedavg:{ACC}", PAPER, cells=cells).instances] == ["iid"]
@@ -127,6 +136,10 @@ def test_never_reached_is_later_than_any_round():
         (f"fliu:{ACC} > 1", "has 1 parts, and cells have 2"),
         ("path/fliu:test/L3/acc > 1", "no measure 'test/L3/acc'"),
         (f"sqrt(path/fliu:{ACC}) > 1", "can't be read at 'sqrt'"),
+        (f"abs(path/fliu:{ACC}, path/apfl:{ACC}) > 1", "can't be read at ','"),
+        (f"max(path/{{fliu,apfl}}:{ACC} - 1) > 1", "can't be read at 'path/{fliu,apfl}"),
+        (f"max(2 * path/{{fliu,apfl}}:{ACC}) > 1", "can't be read at 'path/{fliu,apfl}"),
+        (f"max((path/{{fliu,apfl}}:{ACC}), 3) > 1", "can't be read at 'path/{fliu,apfl}"),
     ],
 )
 def test_a_claim_that_says_nothing_is_refused(says, message):
