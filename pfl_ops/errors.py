@@ -31,6 +31,12 @@ def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "") -> PflO
     return PflOpsError(f"no {kind} named '{name}'.{hint}" + (f" ({see})" if see else ""))
 
 
+def in_a_line(error: BaseException, most: int = 500) -> str:
+    """Any error as one line of at most so many characters; what is no mistake of the user's with its kind in front."""
+    text = " ".join(str(error).split())[:most]
+    return text if isinstance(error, PflOpsError) else f"{type(error).__name__}: {text}"
+
+
 def together(wrong: Mapping[str, str]) -> PflOpsError:
     """The mistakes of several as one error: a line for each name, or one line where all mistakes are the same."""
     if len(set(wrong.values())) == 1 and len(wrong) > 1:

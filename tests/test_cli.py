@@ -18,10 +18,12 @@ from pfl_ops.cli import app
 from pfl_ops.cli.live import Line, spread, trials_table
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
+from pfl_ops.cli.reproduce import page
 from pfl_ops.cli.run import ui_hint
 from pfl_ops.experiment import FLAGS, Experiment, fields
 from pfl_ops.federation.estimate import Estimate
 from pfl_ops.federation.settings import Execution
+from pfl_ops.papers import Outcome
 
 ROOT = Path(__file__).parents[1]
 
@@ -501,6 +503,13 @@ def test_several_methods_are_tuned_under_one_budget(bench: list[dict[str, Any]],
     assert "1.400" in page and "it broke" in page and "<svg" in page
 
 
+def test_a_benchmark_is_told_though_its_report_cannot_be_written(bench: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("a file where the folder should be")
+    result = cli("tune", "fliu,ditto", "--name", "mine")
+    assert result.exit_code == 2 and "1.400 ± 0.100" in result.stdout
+    assert result.stderr.splitlines()[-1].startswith("pfl-ops: no report of mine: can't write the report to reports")
+
+
 def test_a_dry_run_of_several_methods_estimates_each(bench: list[dict[str, Any]]) -> None:
     result = cli("tune", "fliu, ditto", "--dry-run")
     assert result.exit_code == 0 and not bench
@@ -582,3 +591,37 @@ def test_the_list_of_suites_has_all_five_papers() -> None:
     listed = cli("reproduce", "--list").stdout
     for name in ("fliu/table1", "drdm/table6", "fedpg/fig5", "fedavg2rep/table3", "fedas/fig7"):
         assert name in listed
+
+
+def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("fliu/table1", "fliu/table2")
+    told: list[str] = []
+
+    def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
+        found = [SimpleNamespace(suite=suite, problems={}, part=SimpleNamespace(stand_ins={})) for suite in plan]
+        for one in found:
+            on_suite(one)
+        return found
+
+    def keep(found: Any, *_: Any) -> Any:
+        told.append(found.suite.name)
+        if found.suite.name == names[0]:
+            raise ValueError("an axis without end")
+        return SimpleNamespace(suite=found.suite.name, cells=3, of=40, failed=0, ours={})
+
+    monkeypatch.setattr(tuning, "plan", lambda chosen, *_, **__: [suite for suite, _ in chosen])
+    monkeypatch.setattr(tuning, "reproduce", reproduce)
+    monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"], "_keep", keep)
+    result = cli("reproduce", *names)
+    assert told == list(names)
+    assert result.exit_code == 2 and "fliu/table2" in result.stdout and "3 of 40" in result.stdout
+    assert result.stderr == "pfl-ops: no report of fliu/table1: ValueError: an axis without end\n"
+
+
+def test_links_of_a_report_lead_to_the_server_that_keeps_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    outcome = Outcome(0, {}, run_id="r", experiment_id="8")
+    assert page(outcome, "sqlite:///x.db") == "http://127.0.0.1:5000/#/experiments/8/runs/r"
+    assert page(outcome, "http://there:80/") == "http://there:80/#/experiments/8/runs/r"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://elsewhere")
+    assert page(outcome, None) == "https://elsewhere/#/experiments/8/runs/r"

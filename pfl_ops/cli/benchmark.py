@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pfl_ops.cli.options import assignments, experiment_of
-from pfl_ops.errors import PflOpsError, together
+from pfl_ops.errors import PflOpsError, in_a_line, together
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -83,9 +83,14 @@ def run_benchmark(
     if dry_run:
         return
     written: list[Path] = []
+    wrong: list[Exception] = []
 
-    def report(made: "Benchmark") -> Path:
-        written.append(_write(made))
+    def report(made: "Benchmark") -> Path | None:
+        try:
+            written.append(_write(made))
+        except Exception as error:  # the benchmark is done; what is wrong with its page is told below its table
+            wrong.append(error)
+            return None
         return written[-1].parent
 
     try:
@@ -99,6 +104,8 @@ def run_benchmark(
     _show(made, given["tracking_uri"])
     for page in written:
         say(out(), f"report: {page}")
+    for error in wrong:
+        raise PflOpsError(f"no report of {made.name}: {in_a_line(error)}") from error
 
 
 def _tell_estimates(
@@ -188,6 +195,7 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
 def leaderboard_table(made: "Benchmark") -> "Table":
     """A row a method, best first: scores."""
     from pfl_ops.cli.live import number
+    from pfl_ops.reports.numbers import chance
 
     n = int(made.table["n"].max())
     over = f", test: mean ± std of {n} seeds" if n > 1 else ""
@@ -202,7 +210,7 @@ def leaderboard_table(made: "Benchmark") -> "Table":
             number(row["validation"]),
             number(row["test"]) + spread,
             f"{row['difference']:+.3f}" if math.isfinite(row["difference"]) else "",
-            f"{row['p_holm']:.2g}" if math.isfinite(row["p_holm"]) else "",
+            chance(row["p_holm"]) if math.isfinite(row["p_holm"]) else "",
             *(number(row[view]) for view in ("local", "global", "worst")),
         )
     return table

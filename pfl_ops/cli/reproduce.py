@@ -9,8 +9,8 @@ import typer
 
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, with_default, with_flags
-from pfl_ops.cli.run import PAGE
-from pfl_ops.errors import PflOpsError
+from pfl_ops.cli.run import PAGE, served
+from pfl_ops.errors import PflOpsError, in_a_line, together
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,6 +121,14 @@ def reproduce(
 
     plan = tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir)
     summaries: list[Summary] = []
+    without: dict[str, Exception] = {}
+
+    def keep(suite: "Reproduced") -> None:
+        try:
+            summaries.append(_keep(suite, reports, data_dir, tracking_uri))
+        except Exception as error:  # its runs are kept; a report that can't be made stops no other suite
+            without[f"no report of {suite.suite.name}"] = error
+
     with Watch(dry_run) as watch:
         try:
             found = tuning.reproduce(
@@ -133,7 +141,7 @@ def reproduce(
                 data_dir=data_dir,
                 execution=execution,
                 dry_run=dry_run,
-                on_suite=lambda suite: summaries.append(_keep(suite, reports, data_dir, tracking_uri)),
+                on_suite=keep,
                 on_happened=watch,
             )
         except tuning.StudyInterrupted as stopped:
@@ -141,6 +149,8 @@ def reproduce(
             raise typer.Exit(130) from None
     if not dry_run:
         _tell(found, summaries, reports)
+    if without:
+        raise together({what: in_a_line(why) for what, why in without.items()}) from next(iter(without.values()))
 
 
 def _number(flag: str, given: str | None) -> float | None:
@@ -203,9 +213,9 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
     from pfl_ops.reports import suites
     from pfl_ops.reports.ran import Ran
 
-    def counts(cell: str) -> "NDArray[np.int64]":
-        jobs = found.part.jobs[cell]
-        return jobs[0].experiment.clients(data_dir=data_dir).table
+    def counts(cell: str) -> "NDArray[np.int64] | None":
+        jobs = found.part.jobs.get(cell)
+        return jobs[0].experiment.clients(data_dir=data_dir).table if jobs else None
 
     ran = Ran(
         found.suite,
@@ -227,8 +237,7 @@ def page(outcome: "Outcome", tracking_uri: str | None) -> str | None:
     """A run's page in MLflow, as `pfl-ops ui` or the server has it."""
     if outcome.run_id is None or outcome.experiment_id is None:
         return None
-    server = tracking_uri if tracking_uri and tracking_uri.startswith("http") else PAGE
-    return f"{server}/#/experiments/{outcome.experiment_id}/runs/{outcome.run_id}"
+    return f"{served(tracking_uri) or PAGE}/#/experiments/{outcome.experiment_id}/runs/{outcome.run_id}"
 
 
 def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) -> None:
@@ -255,7 +264,8 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
     if moved:
         data = ", ".join(sorted(set(moved.values())))
         say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")
-    say(console, f"\nreports: {folder}/index.html")
+    if summaries:
+        say(console, f"\nreports: {folder}/index.html")
 
 
 class Watch:
@@ -269,6 +279,7 @@ class Watch:
         from pfl_ops.cli.output import err, out
 
         self.console, self.told = err(), out() if dry_run else err()
+        self.again = "" if dry_run else "; the reports are written again"
         self.progress: Progress | None = None
         self.began = time.monotonic()
         self.bars: dict[str, TaskID] = {}
@@ -286,7 +297,7 @@ class Watch:
 
         job = happened.job
         if happened.kind == "begin":
-            say(self.told, happened.text or "everything is finished already; the reports are written again")
+            say(self.told, happened.text or f"everything is finished already{self.again}")
             self._begin(happened)
         elif job is not None and self.progress:
             self._draw(happened)
@@ -326,8 +337,9 @@ class Watch:
         job, progress = happened.job, self.progress
         match happened.kind:
             case "start":
-                rounds = job.experiment.training.rounds
-                self.bars[job.digest] = progress.add_task(f"{job.suite.name} {job.name}", total=rounds)
+                if job.digest not in self.bars:  # else its process died, and another goes on
+                    rounds = job.experiment.training.rounds
+                    self.bars[job.digest] = progress.add_task(f"{job.suite.name} {job.name}", total=rounds)
             case "round":
                 progress.update(self.bars[job.digest], completed=happened.round)
             case "end" | "failed":

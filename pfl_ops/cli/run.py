@@ -97,10 +97,15 @@ def run(
     say(console, "look closer: " + ui_hint(tracking_uri, results[-1].page))
 
 
+def served(tracking_uri: str | None) -> str:
+    """The address of the MLflow server that keeps the runs; "": they lie in a file."""
+    place = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+    return place.rstrip("/") if place.startswith("http") else ""
+
+
 def ui_hint(tracking_uri: str | None, page: str | None = None) -> str:
     """How to see the runs in MLflow's page; `page`: where in it, behind the server's address."""
-    server = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-    if server.startswith("http"):
-        return server.rstrip("/") + (page or "")
+    if server := served(tracking_uri):
+        return server + (page or "")
     command = "pfl-ops ui" + (f" --tracking-uri {tracking_uri}" if tracking_uri else "")
     return f"{command}, then {PAGE}{page}" if page else command

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.federation.memory import peak
 from pfl_ops.probe import memory
 from pfl_ops.probe.settle import settle
@@ -79,10 +79,7 @@ def _listen(pipe: Connection, orders: "queue.SimpleQueue[Any]") -> None:
 
 
 def _told(error: Exception) -> tuple[str, str]:
-    text = " ".join(str(error).split())[:300]
-    if memory.out_of_memory(error):
-        return "memory", text
-    return "error", text if isinstance(error, PflOpsError) else f"{type(error).__name__}: {text}"
+    return "memory" if memory.out_of_memory(error) else "error", in_a_line(error, 300)
 
 
 class Trial:

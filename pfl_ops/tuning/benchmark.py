@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pfl_ops.errors import PflOpsError, together, unknown
+from pfl_ops.errors import PflOpsError, in_a_line, together, unknown
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import load_plugin
@@ -234,8 +234,7 @@ def _sit(i: int, plan: Beginning, ledger: Ledger, of: int, means: Means, trackin
     except StudyInterrupted:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())[:500]
-        entry = Entry(plan, ledger, error=text if isinstance(error, PflOpsError) else f"{type(error).__name__}: {text}")
+        entry = Entry(plan, ledger, error=in_a_line(error))
         scores = f"failed: {entry.error}"
     told(Event("study", plan.name, plan.settings.trials, ledger.done(), text=scores))
     return entry

@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.stopper import Stopper
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.ledger import state_of
 from pfl_ops.tuning.search import StudySearch
@@ -116,7 +116,7 @@ class Driver(tune.Callback, Stopper):
         cause = _cause(trial)
         if isinstance(cause, ObjectiveMissing):
             self.hopeless = cause
-        self.search.fail(trial.trial_id, _one_line(cause))
+        self.search.fail(trial.trial_id, in_a_line(cause))
         self._end(trial, _text(trial))
 
     # -- Ray's stopper -----------------------------------------------------------------------------------------------
@@ -215,8 +215,3 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     if isinstance(cause, BaseException):
         yield from _chain(cause)
         yield cause
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:500]
-    return text if isinstance(error, PflOpsError) else f"{type(error).__name__}: {text}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe.memory import keep_within
 from pfl_ops.tuning.resources import Share
@@ -168,7 +168,7 @@ class Pool(Generic[T]):
             return Progress(now.job, ray.get(next(stream))), True
         except StopIteration:
             return Done(now.job), True
-        except RayActorError:
+        except (RayActorError, OutOfMemoryError):  # the latter where Ray itself ended the process
             if now.tries < TRIES:
                 return None, False
             return Failed(
@@ -176,5 +176,4 @@ class Pool(Generic[T]):
             ), False
         except RayTaskError as error:
             cause = error.cause if isinstance(error.cause, BaseException) else error
-            text = " ".join(str(cause).split())[:500]
-            return Failed(now.job, text if isinstance(cause, PflOpsError) else f"{type(cause).__name__}: {text}"), True
+            return Failed(now.job, in_a_line(cause)), True
