@@ -163,12 +163,15 @@ def compare(
         with_clients: read the tables of clients too, which the report draws.
         home, tracking_uri: work folder and MLflow's address, as for `run`. store: an open one instead.
     Raises:
-        PflOpsError: no such run or metric (the nearest is told), or nothing that has finished.
+        PflOpsError: no such run or metric (the nearest is told), a target of a metric that should fall, or nothing
+            that has finished.
     """
     from contextlib import closing, nullcontext
 
     if at not in ("final", "best"):
         raise PflOpsError(f"at must be final or best, got '{at}'")
+    if target is not None and metric is not None and metrics.smaller_is_better(metric):
+        raise PflOpsError(f"a target is a value to rise to, and {metric} is better the smaller it is")
     with nullcontext(store) if store else closing(Store.open(home, tracking_uri)) as store:
         chosen = select(store, names, where=where, tags=tags, trials=trials)
         metric = _checked(metric, chosen.runs, at)

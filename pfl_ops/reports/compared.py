@@ -162,9 +162,8 @@ def costs(c: Comparison) -> Table:
         entries.append(_entry(line.values("best/round"), 1))
         if c.target is not None:
             reached = line.rounds_to(c.target, c.target_metric)
-            entries.append(
-                Entry(rounds_text(reached), min((r for r in reached.values() if r is not None), default=None))
-            )
+            there = [r for r in reached.values() if r is not None]
+            entries.append(Entry(rounds_text(reached), mean_std(there)[0] if there else None))
         for keys in (["cost/up_bytes"], ["cost/down_bytes"]):
             values = line.cost(*keys)
             entries.append(Entry(size(values), mean_std(values.values())[0] if values else None))

@@ -15,8 +15,9 @@ def complaints(rows: Rows) -> list[str]:
         rows: label -> repetitions.
     """
     found = [
-        _settings(rows, "the data differ", "data."),
+        _settings(rows, "the data differ", "data.") or _settings(rows, "the networks differ", "model."),
         _settings(rows, "the partitions differ", "partition.kind", "partition.clients") or _partitions(rows),
+        _settings(rows, "other clients take part in a round", "participation."),
         _settings(rows, "the rounds differ", "training.rounds"),
         _settings(rows, "other clients or subsets are scored", "evaluation.subset", "evaluation.clients"),
         _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role)

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from pfl_ops import figures
-from pfl_ops.reports.document import Block, Document, Entry, Head, Items, Picture, Row, Section, Table
+from pfl_ops.reports.document import Block, Document, Entry, Head, Items, Mark, Picture, Row, Section, Table
+from pfl_ops.reports.numbers import chance
 
 CLEAR = 0.05  # below this a corrected p is a difference
 
@@ -73,21 +74,22 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
         Head("less the first", note="mean difference in test scores, and its 95 % interval, not corrected"),
         Head("p", note="paired t test over the seeds, corrected after Holm"),
     )
-    rows = []
+    rows, tested = [], table["test"].notna().any()
     for row in table.to_dict("records"):
         first = row["rank"] == 1
         test = _score(row["test"], row["std"])
+        best: Mark = "best" if first else ""
         rows.append(
             Row(
                 (
                     Entry("–" if pd.isna(row["rank"]) else str(row["rank"])),
                     Entry(row["method"], note=f"failed: {row['error']}" if row["error"] else ""),
                     Entry(row["scored_at"]),
-                    _number(row["validation"]),
-                    Entry(test, _finite(row["test"]), mark="best" if first else "" if test != "–" else "missing"),
+                    _number(row["validation"], mark="" if tested else best),  # of what the ranks are
+                    Entry(test, _finite(row["test"]), mark=best if test != "–" else "missing"),
                     *(_number(row[view]) for view in ("local", "global", "worst")),
                     _difference(row),
-                    Entry() if first else _number(row["p_holm"], mark="bad" if row["p_holm"] < CLEAR else ""),
+                    Entry() if first else _chance(row["p_holm"]),
                 )
             )
         )
@@ -176,8 +178,12 @@ def _score(mean: float, std: float) -> str:
     return f"{mean:.3f} ± {std:.3f}" if math.isfinite(std) else _or_dash(mean, "{:.3f}")
 
 
-def _number(value: float, mark: Any = "") -> Entry:
+def _number(value: float, mark: Mark = "") -> Entry:
     return Entry(_or_dash(value, "{:.3f}"), _finite(value), mark=mark)
+
+
+def _chance(p: float) -> Entry:
+    return Entry(chance(_finite(p)), _finite(p), mark="bad" if p < CLEAR else "")
 
 
 def _or_dash(value: float, form: str) -> str:

@@ -47,8 +47,8 @@ def _first(ran: Ran) -> Iterator[Block]:
         )
     if ran.scale == "smoke":
         yield Text(
-            "Scale smoke: a few rounds, clients and samples, n = 1. It shows that every experiment runs; its numbers "
-            "are not those of the paper's setting.",
+            f"Scale smoke: a few rounds, clients and samples, n = {ran.n}. It shows that every experiment runs; its "
+            "numbers are not those of the paper's setting.",
             "warning",
         )
     yield Items(tuple(_items(ran)))

@@ -158,6 +158,12 @@ def test_lines_that_nothing_known_tells_apart_have_their_hash(made: Any, shelf: 
     assert {line.label for line in found.lines} == {"fliu #aaaaaa", "fliu #bbbbbb"}
 
 
+def test_a_target_is_of_what_should_rise(store: Any) -> None:
+    """A spread of 0.3 is "0.1 or more" from the start, which would be told as the best."""
+    with pytest.raises(PflOpsError, match="local/std is better the smaller it is"):
+        go(store, metric="local/std", target=0.1)
+
+
 # -- what is unfair ---------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +176,14 @@ def test_alike_runs_have_nothing_to_complain_of(made: Any, shelf: Any) -> None:
     [
         ({"data.name": "mnist"}, "the data differ: name=digits ('fliu'); name=mnist ('fedavg')"),
         ({"partition.kind": "path"}, "the partitions differ: kind=lsqs ('fliu'); kind=path ('fedavg')"),
+        (
+            {"model.name": "linear"},
+            "the networks differ: hidden=32 name=cnn_tiny ('fliu'); name=linear ('fedavg')",
+        ),
+        (
+            {"participation.share": 0.5},
+            "other clients take part in a round: share=1.0 ('fliu'); share=0.5 ('fedavg')",
+        ),
         ({"training.rounds": 5}, "the rounds differ: rounds=20 ('fliu'); rounds=5 ('fedavg')"),
         ({"evaluation.subset": 30}, "other clients or subsets are scored: subset=auto ('fliu'); subset=30 ('fedavg')"),
         ({"tags": {"pfl_ops.partition_hash": "x"}}, "clients hold other samples in seed 0"),
