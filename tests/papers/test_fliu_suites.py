@@ -78,7 +78,8 @@ def test_clt_is_the_same_at_both_stages():
 FAILS = {
     "table1": {
         "On PATH, FLIU's L1 Acc(G) is above FedAvg's": "",
-        "On PATH, a larger γ is better at L1 Acc": "",
+        "In IID, a smaller γ is better at L1 Acc": "",  # FLIU10 197.26 < FLIU25 197.45
+        "On PATH, a larger γ is better at L1 Acc, up to 0.5": "",
     },
     "table2": {
         "On PATH, FLIU's L2 Acc is above FedAvg's": "",

@@ -122,7 +122,7 @@ SMALL = Scale(
 SMALL_CIFAR = Scale(
     {**LITTLE, "model.name": "cnn6"},
     repetitions=3,
-    note="20 clients of 100 images, 10 local steps a round instead of 60, 10 rounds, and a network of two "
+    note="20 clients of 100 images, 10 local steps a round instead of 50, 10 rounds, and a network of two "
     "convolutions (PFLlib's), five times as fast as the paper's.",
 )
 SMOKE = Scale({"model.name": "cnn_tiny"}, note="A tiny network: the paper's takes seconds a round even so.")
