@@ -216,19 +216,19 @@ def _told(tracked: "Run") -> Iterator[None]:
 
 
 def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:
-    from pfl_ops.tracking.notes import title
+    from pfl_ops.tracking.notes import line
     from pfl_ops.tracking.provenance import provenance
 
-    resolved = simulation.resolved
+    resolved, group = simulation.resolved, experiment.digest(data_dir, seed=False)
     return {
         **provenance(
             experiment=digest,
-            group=experiment.digest(data_dir, seed=False),
+            group=group,
             partition=simulation.clients.partition_digest,
             device=resolved.device,
         ),
         "pfl_ops.kind": "run",
-        "pfl_ops.method": title(experiment),
+        "pfl_ops.method": line(experiment, group),
         "algorithm": experiment.algorithm.name,
         "dataset": experiment.data.label,
         "partition": experiment.partition.kind,

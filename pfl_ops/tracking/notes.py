@@ -36,6 +36,14 @@ def title(experiment: Experiment) -> str:
     return text if len(text) <= MOST else text[: MOST - 1] + "…"
 
 
+def line(experiment: Experiment, group: str) -> str:
+    """What repetitions share, and runs with other settings don't: the title, where it says all that is set; else with
+    the beginning of the group's hash, which leaves out the seed alone."""
+    text, scored = title(experiment), experiment.evaluation
+    whole = not text.endswith("…") and experiment.partition.kind != "file" and scored == type(scored)()
+    return text if whole else f"{text} #{group[:6]}"
+
+
 def _short(path: str) -> str:
     """The last name of a path; of a kind or a network that of its section."""
     return path.removesuffix(".kind").removesuffix(".name").rpartition(".")[2]

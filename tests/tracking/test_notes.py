@@ -1,7 +1,7 @@
 """What runs are called."""
 
 from pfl_ops.experiment import Experiment
-from pfl_ops.tracking.notes import MOST, study, title
+from pfl_ops.tracking.notes import MOST, line, study, title
 
 
 def test_a_run_is_called_by_its_method_and_what_is_unusual_about_it():
@@ -15,6 +15,16 @@ def test_a_run_is_called_by_its_method_and_what_is_unusual_about_it():
     every = {"lr": 1 / 3, "clients": 7, "rounds": 9, "batch_size": 3, "local_steps": 5, "participation": 0.123}
     long = title(Experiment.of("fedavg", **every, **{"training.momentum": 0.123, "training.weight_decay": 0.001}))
     assert len(long) == MOST and long.endswith("…")
+
+
+def test_runs_are_one_line_only_where_nothing_but_their_seed_differs():
+    """MLflow's page shows the mean of a line: two settings must not be one."""
+    assert line(Experiment.of("fedavg", lr=0.25, seed=3), "abcdefgh") == "fedavg lr=0.25"
+    scored = Experiment.of("fedavg", **{"evaluation.subset": 30})
+    assert title(scored) == "fedavg" and line(scored, "abcdefgh") == "fedavg #abcdef"
+    every = {"lr": 1 / 3, "clients": 7, "rounds": 9, "batch_size": 3, "local_steps": 5, "participation": 0.123}
+    long = Experiment.of("fedavg", **every, **{"training.momentum": 0.123, "training.weight_decay": 0.001})
+    assert line(long, "abcdefgh") == f"{title(long)} #abcdef"
 
 
 def test_a_study_says_what_was_chosen():
