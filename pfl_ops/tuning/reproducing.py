@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pfl_ops import runs
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import in_a_line
 from pfl_ops.federation.estimate import duration, size
 from pfl_ops.federation.settings import Execution
 from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
@@ -242,8 +242,8 @@ class Sitting:
             case Done():
                 try:
                     self.outcomes[job.digest] = self._track(job)
-                except PflOpsError as error:
-                    self._fail(job, str(error))
+                except Exception as error:  # its checkpoint stays: it is read again in the next sitting
+                    self._fail(job, in_a_line(error))
                 else:
                     self.over += 1
                     self.tell("end", job)
