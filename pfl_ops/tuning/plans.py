@@ -81,7 +81,7 @@ def plan(
         chosen: suites with the cells to run. scale: their size. repetitions: n; none: the scale's.
         data_dir: where the data lie.
     Raises:
-        PflOpsError: not one of the cells can be run; the first reason.
+        PflOpsError: there is nothing to run, since cells can't be; the first reason.
     """
     made = Plan(scale, tuple(_part(suite, cells, scale, repetitions, data_dir) for suite, cells in chosen))
     problems = [reason for part in made.parts for reason in part.problems.values()]
@@ -91,8 +91,8 @@ def plan(
 
 
 def _part(suite: Suite, cells: Sequence[Cell], scale: ScaleName, repetitions: int | None, data_dir: str | None) -> Part:
-    cells = cells if suite.measures else ()  # who holds what: a picture that needs no run
     names = {cell.name for cell in cells}
+    cells = cells if suite.measures else ()  # who holds what: a picture that needs the data and no run
     jobs: dict[str, tuple[Job, ...]] = {}
     stand_ins: dict[str, str] = {}
     problems: dict[str, str] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pfl_ops import runs
-from pfl_ops.errors import in_a_line
+from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.federation.estimate import duration, size
 from pfl_ops.federation.settings import Execution
 from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
@@ -184,7 +184,11 @@ class Sitting:
     def estimate(self, missing: Sequence[Job]) -> str:
         """Time and memory for the missing jobs, in words, from a measured round of one job of each kind.
 
-        A kind is a method with a network on a data set; at smoke, where a round says little, a network alone.
+        A kind is a method with a network on a data set; at smoke, where a round says little, a network alone. A job
+        that can't be measured leaves that to the next of its kind: why it fails is told when it is run.
+
+        Raises:
+            PflOpsError: not one can be measured; the last reason.
         """
         kinds: dict[tuple[str, ...], list[Job]] = {}
         for job in missing:
@@ -195,11 +199,24 @@ class Sitting:
         execution = self.execution.model_copy(update={"threads": self.execution.threads or max(1, int(self._cpus))})
         whole, largest = 0.0, 0.0
         hints: list[str] = []
+        unknown, why = 0, ""
         for jobs in kinds.values():
-            found = runs.estimate(jobs[0].experiment, data_dir=self.data_dir, execution=execution)
-            whole += (found.seconds + EACH) * len(jobs)
-            largest = max(largest, found.memory_mib)
-            hints += found.hints
+            for job in jobs:
+                try:
+                    found = runs.estimate(job.experiment, data_dir=self.data_dir, execution=execution)
+                except Exception as error:  # as where it is run
+                    why = in_a_line(error)
+                    continue
+                whole += (found.seconds + EACH) * len(jobs)
+                largest = max(largest, found.memory_mib)
+                hints += found.hints
+                break
+            else:
+                unknown += len(jobs)
+        if unknown == len(missing):
+            raise PflOpsError(why)
+        if unknown:
+            hints.append(f"without {unknown} of them, of which no round could be measured: {why}")
         cells = f"{len(missing)} runs, {at_once} at once, about {duration(whole / at_once)}"
         return "\n".join([f"{cells}, memory {size(largest * at_once)}", *dict.fromkeys(hints)])
 

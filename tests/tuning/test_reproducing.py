@@ -13,12 +13,13 @@ from toy_suite import ACC, TOY
 
 from pfl_ops import tuning
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import Cell, Suite
+from pfl_ops.papers import Cell, Level, Measure, Suite
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.plans import Plan, stand_in
 
 pytestmark = pytest.mark.slow
 
+METHODS = TOY.axes["method"]
 # the same two environments as a figure: its FedAvg cells are the table's
 FIGURE = replace(
     TOY,
@@ -132,6 +133,26 @@ def test_a_dry_run_tells_what_it_takes_and_writes_no_run(one_ray: None, tmp_path
         assert store.runs() == []
 
 
+def test_a_cell_that_cannot_be_measured_keeps_no_other_from_running(tmp_path: Path) -> None:
+    """Digits has fewer images than these clients, which shows when an experiment is built."""
+    crowd = {"partition.clients": 5000}
+    told: list = []
+
+    def estimate(**methods: Level) -> str:
+        suite = replace(TOY, axes={**TOY.axes, "method": {**METHODS, **methods}})
+        plan = tuning.plan([(suite, suite.cells)], "small", repetitions=1)
+        tuning.reproduce(plan, home=tmp_path, dry_run=True, on_happened=told.append, work=dies)
+        return str(told[-1].text)
+
+    fedavg = METHODS["fedavg"]
+    in_iid = replace(fedavg, changes={**fedavg.changes, **crowd})  # path has its own number of clients
+    assert "could be measured" not in estimate(fedavg=in_iid)
+    said = estimate(fedavg=replace(fedavg, at={"small": crowd}))
+    assert said.startswith("5 runs, ") and "without 2 of them, of which no round could be measured" in said
+    with pytest.raises(PflOpsError, match="5,000 clients"):
+        estimate(**{name: replace(level, at={"small": crowd}) for name, level in METHODS.items()})
+
+
 def test_data_that_are_not_here_are_replaced_at_smoke_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache"))
     nowhere = str(tmp_path)
@@ -153,7 +174,8 @@ def test_a_picture_of_a_partition_needs_no_run(tmp_path: Path) -> None:
     assert set(found.part.jobs) == {cell.name for cell in allocation.cells}
 
 
-def test_nothing_that_can_be_run_is_an_error() -> None:
-    wrong = replace(TOY, base={**TOY.base, "training.lr": -1.0})
+@pytest.mark.parametrize("measures", [TOY.measures, ()])
+def test_nothing_that_can_be_run_or_shown_is_an_error(measures: tuple[Measure, ...]) -> None:
+    wrong = replace(TOY, base={**TOY.base, "training.lr": -1.0}, measures=measures)
     with pytest.raises(PflOpsError, match="toy/table1, cell iid/fedavg"):
         planned(wrong, cells=(TOY.cell("iid/fedavg"), TOY.cell("iid/local")))
