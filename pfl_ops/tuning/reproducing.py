@@ -334,16 +334,19 @@ class Sitting:
         return found
 
     def _elsewhere(self, part: Part) -> dict[str, Outcomes]:
-        """Cells that are finished at another scale, as far as their runs say so."""
-        found: dict[str, dict[str, list[Outcome]]] = {}
+        """Cells that are finished at another scale, as far as their runs say so.
+
+        Of several runs with one seed it is the newest: the suite was changed since the others.
+        """
+        found: dict[str, dict[str, dict[int, Outcome]]] = {}
         cells = {cell.name: part.suite.stages(cell) for cell in part.suite.cells}
         for info in self.finished.values():
             scale, cell = info.tags.get("pfl_ops.scale", ""), info.tags.get("pfl_ops.cell", "")
             here = info.tags.get("pfl_ops.suite") == part.suite.name and cell in cells
             if here and scale != self.plan.scale and "pfl_ops.stand_in" not in info.tags:
                 one = Outcome(int(info.params.get("seed", 0)), info.metrics, None, info.run_id, info.experiment_id)
-                found.setdefault(scale, {}).setdefault(cell, []).append(replace(one, stages=cells[cell]))
-        return dict(found)
+                found.setdefault(scale, {}).setdefault(cell, {})[one.seed] = replace(one, stages=cells[cell])
+        return {scale: {cell: list(each.values()) for cell, each in of.items()} for scale, of in found.items()}
 
     def tell(self, kind: Kind, job: Job | None = None, round: int = 0, text: str = "") -> None:
         """Tell who watches."""

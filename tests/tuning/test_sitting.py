@@ -7,10 +7,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "papers"))
 
-from toy_suite import TOY
+from toy_suite import ACC, TOY
 
 from pfl_ops import tuning
 from pfl_ops.federation.settings import Execution
+from pfl_ops.tracking.store import RunInfo
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.pool import Done, simulate
 from pfl_ops.tuning.reproducing import Happened, Sitting
@@ -29,3 +30,25 @@ def test_a_run_that_cannot_be_kept_is_a_failed_cell(monkeypatch: pytest.MonkeyPa
     sitting._take(Done(plan.wanted[0]))
     assert sitting.failures == {plan.wanted[0].digest: "ValueError: an axis without end"}
     assert [happened.kind for happened in told] == ["failed"] and sitting.over == 1
+
+
+def test_of_another_scale_each_seed_is_shown_once() -> None:
+    """A suite that was changed leaves its old runs in the store, oldest first; stand-in data count nowhere."""
+
+    def run(name: str, seed: int, scale: str, acc: float, **tags: str) -> RunInfo:
+        where = {"pfl_ops.suite": TOY.name, "pfl_ops.cell": "path/fliu", "pfl_ops.scale": scale, **tags}
+        return RunInfo(name, name, "", "FINISHED", name, None, where, {"seed": str(seed)}, {f"final/{ACC}": acc}, 0, 1)
+
+    plan = tuning.plan([(TOY, TOY.cells)], "smoke")
+    sitting = Sitting(plan, None, None, Execution(), Asked.of(None, None, None), None, None, None, simulate)
+    runs = (
+        run("old", 0, "small", 1.0),
+        run("new", 0, "small", 1.5),
+        run("second", 1, "small", 1.25),
+        run("here", 0, "smoke", 0.5),
+        run("digits", 0, "full", 2.0, **{"pfl_ops.stand_in": "digits"}),
+    )
+    sitting.finished = {one.name: one for one in runs}
+    (found,) = sitting._elsewhere(plan.parts[0]).items()
+    assert found[0] == "small"
+    assert [(one.seed, one.value(ACC)) for one in found[1]["path/fliu"]] == [(0, 1.5), (1, 1.25)]
