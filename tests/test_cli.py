@@ -165,7 +165,7 @@ ERRORS = {
     "reproduce fliu/tabel1": "no suite named 'fliu/tabel1'. Did you mean 'fliu/table1'? (pfl-ops reproduce --list)",
     "reproduce fliu/table1 --scale tiny": "--scale must be one of smoke, small, full, got 'tiny'",
     "reproduce fliu/table1 --only path/flui": "no label in 'path/flui' named 'flui'. Did you mean 'fliu'?",
-    "reproduce fliu/table1 --only path": "'path' has 1 parts, and cells have 2: environment/method",
+    "reproduce fliu/table1 --only path": "'path' has 1 part, and cells have 2: environment/method",
     "reproduce fliu/table1 --cpus-per-cell none": "--cpus-per-cell must be a number above 0, got 'none'",
     "shw fliu": "no such command 'shw'. Did you mean 'show'? (pfl-ops --help)",
 }

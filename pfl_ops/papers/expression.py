@@ -34,9 +34,14 @@ def matching(pattern: str, labels: Labels) -> set[str]:
     """
     parts = pattern.split("/") if pattern else ["*"] * len(labels)
     if len(parts) != len(labels):
-        raise PflOpsError(f"'{pattern}' has {len(parts)} parts, and cells have {len(labels)}: {'/'.join(labels)}")
+        raise _uneven(pattern, parts, labels)
     meant = [labels_of(part, known, pattern) for part, known in zip(parts, labels.values(), strict=True)]
     return {"/".join(chosen) for chosen in product(*meant)}
+
+
+def _uneven(pattern: str, parts: Sequence[str], labels: Labels) -> PflOpsError:
+    count = "1 part" if len(parts) == 1 else f"{len(parts)} parts"
+    return PflOpsError(f"'{pattern}' has {count}, and cells have {len(labels)}: {'/'.join(labels)}")
 
 
 def labels_of(part: str, known: Sequence[str], where: str) -> list[str]:
@@ -95,7 +100,7 @@ class Term(Node):
     def free(self, labels: Labels) -> list[tuple[int, str]]:
         """Parts that a binding fills."""
         if len(self.parts) != len(labels):
-            raise PflOpsError(f"'{'/'.join(self.parts)}' has {len(self.parts)} parts, and cells have {len(labels)}")
+            raise _uneven("/".join(self.parts), self.parts, labels)
         return [(i, p) for i, p in enumerate(self.parts) if p == "*" or (p.startswith("{") and not self.inside)]
 
     def cells(self, labels: Labels, bound: Bound) -> list[str]:

@@ -217,7 +217,8 @@ class Sitting:
             raise PflOpsError(why)
         if unknown:
             hints.append(f"without {unknown} of them, of which no round could be measured: {why}")
-        cells = f"{len(missing)} runs, {at_once} at once, about {duration(whole / at_once)}"
+        count = "1 run" if len(missing) == 1 else f"{len(missing)} runs, {at_once} at once"
+        cells = f"{count}, about {duration(whole / at_once)}"
         return "\n".join([f"{cells}, memory {size(largest * at_once)}", *dict.fromkeys(hints)])
 
     def parent(self, part: Part) -> Run:

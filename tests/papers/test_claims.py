@@ -133,7 +133,7 @@ def test_never_reached_is_later_than_any_round():
         (f"path/fliu:{ACC} > ", "the end"),
         (f"path/fliu:{ACC} / 2 > 1", "can't be read at '/ 2 > 1'"),
         (f"path/flui:{ACC} > 1", "Did you mean 'fliu'"),
-        (f"fliu:{ACC} > 1", "has 1 parts, and cells have 2"),
+        (f"fliu:{ACC} > 1", "has 1 part, and cells have 2"),
         ("path/fliu:test/L3/acc > 1", "no measure 'test/L3/acc'"),
         (f"sqrt(path/fliu:{ACC}) > 1", "can't be read at 'sqrt'"),
         (f"abs(path/fliu:{ACC}, path/apfl:{ACC}) > 1", "can't be read at ','"),
