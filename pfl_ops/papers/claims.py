@@ -171,12 +171,20 @@ class Claim:
         seeds = sorted(set.intersection(*(set(of_seed) for of_seed in values.values()))) if values else [0]
         if not seeds:
             return Instance(where, "not run", "")
-        sides = [[node.value(_of(values, seed), labels, bound) for seed in seeds] for _, node in self._parsed]
         signs = [sign for sign, _ in self._parsed[1:]]
-        judged = [
-            _compare(sign, [a - b for a, b in zip(left, right, strict=True)], exact)
-            for sign, (left, right) in zip(signs, pairwise(sides), strict=True)
-        ]
+        nodes = [node for _, node in self._parsed]
+        judged = []
+        for sign, (left, right) in zip(signs, pairwise(nodes), strict=True):
+            above = sign in (">", ">=")
+            lefts, rights = (
+                [_each(node, every, _of(values, seed), labels, bound) for seed in seeds]
+                for node, every in ((left, min if above else max), (right, max if above else min))
+            )
+            judged += [
+                _compare(sign, [a[i] - b[j] for a, b in zip(lefts, rights, strict=True)], exact)
+                for i, j in product(range(len(lefts[0])), range(len(rights[0])))
+            ]
+        sides = [[node.value(_of(values, seed), labels, bound) for seed in seeds] for node in nodes]
         status: Status = "holds"
         if "does not hold" in judged:
             status = "does not hold"
@@ -189,6 +197,16 @@ class Claim:
 
 def _of(values: Numbers, seed: int) -> Callable[[str, str], float]:
     return lambda cell, key: values[cell, key][seed]
+
+
+def _each(
+    node: Node, every: Callable[..., float], of: Callable[[str, str], float], labels: Labels, bound: Bound
+) -> list[float]:
+    """What is compared: above a max is above each of its arguments, and every pair is judged by itself.
+
+    The largest of several noisy values is too large on average; that of each seed would be held against a method.
+    """
+    return node.arguments(of, labels, bound) if node.operation is every else [node.value(of, labels, bound)]
 
 
 def _compare(sign: str, differences: Sequence[float], exact: bool) -> Status:

@@ -72,6 +72,10 @@ class Node:
     def values(self, of: Callable[[str, str], float], labels: Labels, bound: Bound) -> list[float]:
         return [self.value(of, labels, bound)]
 
+    def arguments(self, of: Callable[[str, str], float], labels: Labels, bound: Bound) -> list[float]:
+        """Those of a function."""
+        return [v for node in self.of for v in node.values(of, labels, bound)]
+
 
 @dataclass(frozen=True)
 class Number(Node):

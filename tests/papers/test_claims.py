@@ -111,6 +111,27 @@ def test_ours_is_judged_by_pairs_of_seeds(fliu, fedavg, status):
     assert verdict.instances[0].detail.endswith(f"(n = {len(fliu)})")
 
 
+def test_above_a_max_is_above_each_of_its_arguments():
+    """x is 10 in each of 5 seeds; each other has 8 but for one seed of its own, in which it has 10.1.
+
+    Differences of a pair: -0.1 once, 2 four times: mean 1.58, s = 0.94, half width 2.776 x 0.42 = 1.17, so above 0. The
+    largest of each seed would be 10.1 five times, and x never above it.
+    """
+    others = [f"m{i}" for i in range(5)]
+    labels = {"method": ["x", *others]}
+    numbers = {"x": dict.fromkeys(range(5), 10.0)}
+    numbers |= {f"m{i}": {seed: 10.1 if seed == i else 8.0 for seed in range(5)} for i in range(5)}
+
+    def verdict(says):
+        return Claim("", says).judge(lambda cell, key: numbers[cell], labels, labels["method"])
+
+    assert verdict(f"x:{ACC} > max({{!x}}:{ACC})").status == "holds"
+    assert verdict(f"max({{!x}}:{ACC}) < x:{ACC}").status == "holds"
+    assert verdict(f"min({{!x}}:{ACC}) > x:{ACC}").status == "does not hold"
+    numbers["m3"] = dict.fromkeys(range(5), 11.0)
+    assert verdict(f"x:{ACC} > max({{!x}}:{ACC})").status == "does not hold"
+
+
 def test_only_common_seeds_count():
     numbers = {"path/fliu": {0: 92.0, 1: 93.0, 2: 94.0, 3: 0.0}, "path/fedavg": {0: 90.0, 1: 90.0, 2: 90.0}}
     assert judge(f"path/fliu:{ACC} > path/fedavg:{ACC}", numbers, exact=False).status == "holds"
