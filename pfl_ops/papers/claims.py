@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
+from statistics import fmean
 from typing import Literal, TypeAlias
 
 from pfl_ops.errors import PflOpsError
@@ -184,13 +185,12 @@ class Claim:
                 _compare(sign, [a[i] - b[j] for a, b in zip(lefts, rights, strict=True)], exact)
                 for i, j in product(range(len(lefts[0])), range(len(rights[0])))
             ]
-        sides = [[node.value(_of(values, seed), labels, bound) for seed in seeds] for node in nodes]
         status: Status = "holds"
         if "does not hold" in judged:
             status = "does not hold"
         elif "undecided" in judged:
             status = "undecided"
-        numbers = [_short(sum(side) / len(side)) for side in sides]
+        numbers = [_short(_shown(node, [_of(values, seed) for seed in seeds], labels, bound)) for node in nodes]
         detail = numbers[0] + "".join(f" {sign} {number}" for sign, number in zip(signs, numbers[1:], strict=True))
         return Instance(where, status, detail if exact else f"{detail} (n = {len(seeds)})")
 
@@ -207,6 +207,14 @@ def _each(
     The largest of several noisy values is too large on average; that of each seed would be held against a method.
     """
     return node.arguments(of, labels, bound) if node.operation is every else [node.value(of, labels, bound)]
+
+
+def _shown(node: Node, seeds: Sequence[Callable[[str, str], float]], labels: Labels, bound: Bound) -> float:
+    """A side's mean over seeds; of a max, the largest mean of its arguments."""
+    if node.operation in (max, min):
+        each = [node.arguments(of, labels, bound) for of in seeds]
+        return node.operation([fmean(argument) for argument in zip(*each, strict=True)])
+    return fmean(node.value(of, labels, bound) for of in seeds)
 
 
 def _compare(sign: str, differences: Sequence[float], exact: bool) -> Status:

@@ -127,6 +127,7 @@ def test_above_a_max_is_above_each_of_its_arguments():
 
     assert verdict(f"x:{ACC} > max({{!x}}:{ACC})").status == "holds"
     assert verdict(f"max({{!x}}:{ACC}) < x:{ACC}").status == "holds"
+    assert verdict(f"x:{ACC} > max({{!x}}:{ACC})").instances[0].detail == "10 > 8.42 (n = 5)"  # (10.1 + 4 x 8) / 5
     assert verdict(f"min({{!x}}:{ACC}) > x:{ACC}").status == "does not hold"
     numbers["m3"] = dict.fromkeys(range(5), 11.0)
     assert verdict(f"x:{ACC} > max({{!x}}:{ACC})").status == "does not hold"
