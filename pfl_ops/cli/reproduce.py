@@ -255,7 +255,7 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
     for summary in sorted(summaries, key=lambda summary: order.index(summary.suite)):
         stand = [summary.ours.get(status, 0) for status in STATUSES]
         counts = (str(n or "·") for n in (summary.failed, *stand))
-        table.add_row(summary.suite, f"{summary.cells} of {summary.of}", *counts)
+        table.add_row(summary.suite, summary.run, *counts)
     console.print(table)
     for one in done:
         for cell, reason in one.problems.items():

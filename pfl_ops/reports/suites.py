@@ -27,7 +27,7 @@ class Summary:
     """A suite's report in a few numbers.
 
     Attributes:
-        suite, title, scale: which. cells: finished. of: all. failed: could not be run.
+        suite, title, scale: which. cells: finished. of: all that need a run. failed: could not be run.
         paper, ours: how many claims stand how, in the paper's numbers and in ours.
         stand_ins: data sets that took the place of others. seconds: that its runs took.
         written: when.
@@ -54,7 +54,7 @@ class Summary:
             title=ran.suite.title,
             scale=ran.scale,
             cells=len(ran.outcomes),
-            of=len(ran.suite.cells),
+            of=len(ran.suite.cells) if ran.suite.measures else 0,
             failed=sum(cell not in ran.outcomes for cell in ran.problems),
             paper=dict(Counter(verdicts.in_paper(ran))),
             ours=dict(Counter(verdicts.in_ours(ran))),
@@ -62,6 +62,11 @@ class Summary:
             seconds=sum(seconds for seconds in each if not math.isnan(seconds)),
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )
+
+    @property
+    def run(self) -> str:
+        """How many cells were run: 8 of 40; a picture of a partition needs no run."""
+        return f"{self.cells} of {self.of}" if self.of else "–"
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -156,7 +161,7 @@ def _entries(summary: Summary) -> Iterator[Entry]:
     yield Entry(summary.title)
     yield Entry(summary.scale, below=("stand-in data",) if summary.stand_ins else ())
     failed = (f"{summary.failed} failed",) if summary.failed else ()
-    yield Entry(f"{summary.cells} of {summary.of}", summary.cells, below=failed)
+    yield Entry(summary.run, summary.cells, below=failed)
     yield from _counts(summary.paper, "not printed")
     yield from _counts(summary.ours)
     absent = summary.ours.get("not run", 0) + summary.ours.get("not judged", 0)
