@@ -79,7 +79,9 @@ def _listen(pipe: Connection, orders: "queue.SimpleQueue[Any]") -> None:
 
 
 def _told(error: Exception) -> tuple[str, str]:
-    return "memory" if memory.out_of_memory(error) else "error", in_a_line(error, 300)
+    if memory.out_of_memory(error):
+        return "memory", " ".join(str(error).split())[:300]  # it says what it is
+    return "error", in_a_line(error, 300)
 
 
 class Trial:
