@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 tune: $(STAMP) ## the demo: tune FLIU on real handwritten digits, a few minutes on two cores
 	$(BIN)/pfl-ops tune fliu --dataset digits
 
-reproduce: $(STAMP) ## five papers' tables and figures, ours beside theirs: a glance at all, ten minutes on two cores
+reproduce: $(STAMP) ## five papers' tables and figures, ours beside theirs: a glance at all, 10 to 15 minutes on two cores
 	$(BIN)/pfl-ops reproduce $(SUITE) --scale $(SCALE)
 
 bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten minutes on two cores

@@ -607,7 +607,7 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
         told.append(found.suite.name)
         if found.suite.name == names[0]:
             raise ValueError("an axis without end")
-        return SimpleNamespace(suite=found.suite.name, cells=3, of=40, failed=0, ours={})
+        return SimpleNamespace(suite=found.suite.name, run="3 of 40", failed=0, ours={})
 
     monkeypatch.setattr(tuning, "plan", lambda chosen, *_, **__: [suite for suite, _ in chosen])
     monkeypatch.setattr(tuning, "reproduce", reproduce)
