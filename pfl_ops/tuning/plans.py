@@ -14,12 +14,14 @@ class Job:
     """One repetition of a cell.
 
     Attributes:
-        experiment: what is run. digest: its identity. suite, cell: where it was met first.
+        experiment: what is run. digest: its identity. number: of the repetition, from 0.
+        suite, cell: where it was met first.
         stand_in: the data set in place of the cell's own; "": none.
     """
 
     experiment: Experiment
     digest: str
+    number: int
     suite: Suite
     cell: Cell
     stand_in: str = ""
@@ -62,10 +64,11 @@ class Plan:
     @property
     def wanted(self) -> tuple[Job, ...]:
         """Every run once, though several suites may show it; the first repetition of all cells comes first."""
-        jobs = {job.digest: job for part in reversed(self.parts) for job in part.wanted}
-        first = [job.digest for part in self.parts for job in part.wanted]
-        found = [jobs[digest] for digest in dict.fromkeys(first)]
-        return tuple(sorted(found, key=lambda job: job.experiment.seed - job.suite.experiment(job.cell).seed))
+        jobs: dict[str, Job] = {}
+        for part in self.parts:
+            for job in part.wanted:
+                jobs.setdefault(job.digest, job)
+        return tuple(sorted(jobs.values(), key=lambda job: job.number))
 
 
 def plan(
@@ -101,9 +104,10 @@ def _part(suite: Suite, cells: Sequence[Cell], scale: ScaleName, repetitions: in
             own = suite.experiment(cell, scale)
             data = stand_in(suite, own.data.name, scale, data_dir)
             experiment = suite.experiment(cell, scale, data=data) if data else own
-            n = repetitions or experiment.repetitions
-            each = [experiment.repetition(i) for i in range(n)]
-            jobs[cell.name] = tuple(Job(one, one.digest(data_dir), suite, cell, data or "") for one in each)
+            each = [experiment.repetition(i) for i in range(repetitions or experiment.repetitions)]
+            jobs[cell.name] = tuple(
+                Job(one, one.digest(data_dir), i, suite, cell, data or "") for i, one in enumerate(each)
+            )
         except PflOpsError as error:
             if cell.name in names:
                 problems[cell.name] = str(error)

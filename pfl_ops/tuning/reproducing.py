@@ -300,11 +300,15 @@ class Sitting:
     # -- what is there -----------------------------------------------------------------------------------------------
 
     def _read(self, job: Job, info: RunInfo) -> Outcome:
-        asked = {key for part in self.plan.parts for key in needed(part.suite)}  # several may show this run
-        history = self.store.history(info.run_id, keys=sorted(asked & set(info.metrics)))
+        history = self.store.history(info.run_id, keys=sorted(self._shown & set(info.metrics)))
         return Outcome(
             job.experiment.seed, info.metrics, history, info.run_id, info.experiment_id, seconds(history), info.tags
         )
+
+    @cached_property
+    def _shown(self) -> set[str]:
+        """The tracked keys of which any suite wants the history: several may show one run."""
+        return {key for part in self.plan.parts for key in needed(part.suite)}
 
     def _gather(self) -> None:
         """Hand over the suites of which nothing is left to run."""
