@@ -10,7 +10,6 @@ Tensors pass through memory one file at a time, whatever their number.
 
 import hashlib
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +20,8 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
+
+from pfl_ops.files import sync
 
 DRAFT = ".writing-"
 
@@ -103,11 +104,11 @@ def write(place: Path, about: Mapping[str, Any], parts: Iterable[dict[str, Tenso
         text = json.dumps({**kept, "digest": digest})
         (draft / "meta.json").write_text(text, encoding="utf-8")
         for path in [*draft.iterdir(), draft]:
-            _sync(path)
+            sync(path)
         if place.exists():
             shutil.rmtree(place)
         draft.rename(place)
-        _sync(folder)
+        sync(folder)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -142,11 +143,3 @@ def _why(error: Exception, name: str) -> str:
         return f"{Path(error.filename or name).name} is missing"
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return f"{name}: {why}".splitlines()[0]
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,0 +1,66 @@
+"""Whole files on disk: written aside, synced, renamed. A kill or a full disk leaves the old file or the new one."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: Path | str) -> Iterator[Path]:
+    """Yield a hidden path beside `path`; when the block ends, sync that file and rename it to `path`.
+
+    If the block raises, the hidden file is removed and `path` stays as it was.
+
+    Args:
+        path: the file to make or to replace. Its folder must exist.
+    Yields:
+        the path to write to, with the same suffix (some writers choose their format by it).
+    Raises:
+        OSError: the folder can't be written, or the disk is full.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder, "a.txt")) as draft:
+    ...         _ = draft.write_text("whole")
+    ...     Path(folder, "a.txt").read_text()
+    'whole'
+    """
+    path = Path(path)
+    draft = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
+    try:
+        yield draft
+        sync(draft)
+        os.replace(draft, path)
+        sync(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path | str, content: str | bytes) -> None:
+    """Write a file so that a reader finds the old content or the new one, never a part.
+
+    Args:
+        path: the file to make or to replace. Its folder must exist.
+        content: text (written as UTF-8) or bytes.
+    Raises:
+        OSError: as for `replacing`.
+    """
+    with replacing(path) as draft:
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sync(path: Path | str) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk.
+
+    Raises:
+        OSError: the path does not exist, or the disk failed.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
