@@ -6,6 +6,10 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from pfl_ops.errors import PflOpsError
+
+_KERNEL = Path("/proc")  # the kernel says that root may write there, and then refuses
+
 
 @contextlib.contextmanager
 def replacing(path: Path | str) -> Iterator[Path]:
@@ -51,6 +55,30 @@ def write_whole(path: Path | str, content: str | bytes) -> None:
     """
     with replacing(path) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def check_writable(path: Path | str, name: str, advice: str) -> None:
+    """Check that a folder or a file could be made or written, without making it.
+
+    Args:
+        path: the folder or the file; its parents may be missing too.
+        name: what it is, and advice: what to do, for the message.
+    Raises:
+        PflOpsError: something in its place, or its nearest existing parent, can't be written.
+
+    >>> check_writable("/proc/none/x", "the report's folder", "name another")
+    Traceback (most recent call last):
+    pfl_ops.errors.PflOpsError: the report's folder /proc/none/x can't be written (/proc is not writable); name another
+    """
+    path = Path(path).expanduser().absolute()
+    there = next((place for place in (path, *path.parents) if os.path.lexists(place)), path)
+    if there != path and not there.is_dir():
+        why = f"{there} is not a folder"
+    elif not os.access(there, os.W_OK | (os.X_OK if there.is_dir() else 0)) or _KERNEL in (there, *there.parents):
+        why = f"{there} is not writable"
+    else:
+        return
+    raise PflOpsError(f"{name} {path} can't be written ({why}); {advice}")
 
 
 def sync(path: Path | str) -> None:

@@ -58,15 +58,16 @@ class Delivery:
     Args:
         sender: does the sending.
         root: the folder of all spools.
+        down: the target was found down already.
     """
 
-    def __init__(self, sender: Sender, root: Path) -> None:
+    def __init__(self, sender: Sender, root: Path, down: bool = False) -> None:
         self.sender = sender
         self.root = root
         self.spools: dict[str, Spool] = {}
         self._change = threading.Condition()
         self._stop = False
-        self._down_since: float | None = None
+        self._down_since = time.monotonic() if down else None
         self._tries: dict[str, int] = {}
         self._thread = threading.Thread(target=self._run, name="pfl-ops tracking", daemon=True)
         self._thread.start()

@@ -1,16 +1,18 @@
 """Where things lie: the work folder, and the place that tracking goes to."""
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.addresses import SQL_SCHEMES, check_database, check_server, redact_address
+from pfl_ops.databases import sqlite_file
+from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.files import check_writable
 
 SCHEMES = "http://HOST:PORT, https://HOST, sqlite:///FILE or another SQL database's address"
+NAME = "tracking address"
 
 
 @dataclass(frozen=True)
@@ -24,14 +26,25 @@ class Home:
     root: Path
 
     @classmethod
+    def at(cls, path: Path | str | None = None) -> "Home":
+        """Return the work folder without making it.
+
+        Raises:
+            PflOpsError: it could not be made or written.
+        """
+        root = Path(path or os.environ.get("PFL_OPS_HOME") or "mlruns").expanduser().absolute()
+        check_writable(root, "the work folder", "name another by PFL_OPS_HOME")
+        return cls(root)
+
+    @classmethod
     def open(cls, path: Path | str | None = None) -> "Home":
         """The work folder, made if need be; two processes that start at once both find it whole.
 
         Raises:
             PflOpsError: the folder can't be made or written.
         """
-        root = Path(path or os.environ.get("PFL_OPS_HOME") or "mlruns").expanduser().absolute()
-        home = cls(root)
+        home = cls.at(path)
+        root = home.root
         try:
             root.mkdir(parents=True, exist_ok=True)
             with home.lock():
@@ -75,12 +88,10 @@ class Target:
     Attributes:
         uri: MLflow's tracking address, absolute.
         artifacts: folder for the artifacts of new experiments; None: the server decides.
-        lock: a lock file for a database that may have to be made; None: not ours to make.
     """
 
     uri: str
     artifacts: Path | None
-    lock: Path | None
 
     @classmethod
     def of(cls, home: Home, tracking_uri: str | None = None) -> "Target":
@@ -89,28 +100,41 @@ class Target:
         A foreign `sqlite:///x/t.db` keeps `artifacts/` beside itself.
 
         Raises:
-            PflOpsError: an address that MLflow can't use.
+            PflOpsError: an address that MLflow can't use, or one whose driver is not installed.
         """
         uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home.database}"
-        scheme = urlsplit(uri).scheme
-        if scheme in ("http", "https") and urlsplit(uri).hostname:
-            return cls(uri.rstrip("/"), None, None)
+        scheme, separator, _ = uri.partition("://")
+        if scheme in ("http", "https"):
+            check_server(uri, NAME)
+            return cls(uri.rstrip("/"), None)
         if scheme == "sqlite":
-            name = uri.removeprefix("sqlite:///").split("?")[0]
-            if not uri.startswith("sqlite:///") or not name or name.startswith(":"):
-                raise PflOpsError(f"tracking address '{uri}' names no file; write sqlite:///FILE")
-            file = Path(name).expanduser().absolute()
-            return cls(f"sqlite:///{file}", file.parent / "artifacts", file.parent / f".{file.name}.lock")
-        if scheme.split("+")[0] in ("postgresql", "mysql", "mssql"):
-            return cls(uri, home.artifacts, None)
-        raise PflOpsError(f"tracking address '{uri}' is not one that works here; allowed: {SCHEMES}")
+            file = sqlite_file(uri)
+            if file is None:
+                raise PflOpsError(f"{NAME} '{uri}' names no file; write sqlite:///FILE")
+            check_writable(file, NAME, "name another file")
+            return cls(f"sqlite:///{file}", file.parent / "artifacts")
+        if scheme.split("+")[0] in SQL_SCHEMES:
+            check_database(uri, NAME)
+            return cls(uri, home.artifacts)
+        close = nearest(scheme, ["http", "https", "sqlite", *SQL_SCHEMES]) if separator else None
+        hint = f"did you mean '{close}://'? Allowed" if close else "allowed"
+        raise PflOpsError(f"{NAME} '{redact_address(uri)}' is not one that works here; {hint}: {SCHEMES}")
 
     @property
     def server(self) -> bool:
         """Whether this is a tracking server rather than a database."""
-        return self.lock is None and self.artifacts is None
+        return self.artifacts is None
 
     @property
     def label(self) -> str:
         """The address without user name and password: for messages and for the spool."""
-        return re.sub(r"//[^/]*@", "//", self.uri)
+        return redact_address(self.uri)
+
+
+def check_places(tracking_uri: str | None = None, home: Path | str | None = None) -> None:
+    """Check the work folder and the tracking address before anything long begins; nothing is made or sent.
+
+    Raises:
+        PflOpsError: the folder can't be written, or the address can't be used.
+    """
+    Target.of(Home.at(home), tracking_uri)

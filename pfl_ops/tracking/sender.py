@@ -28,7 +28,8 @@ from mlflow.models import Model
 
 from pfl_ops.tracking import views
 from pfl_ops.tracking.home import Target
-from pfl_ops.tracking.spool import Entry, Header, Spool, key
+from pfl_ops.tracking.schema import connect
+from pfl_ops.tracking.spool import Entry, Header, Spool, key, read_header
 
 T = TypeVar("T")
 
@@ -57,12 +58,20 @@ class Sender:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.client = MlflowClient(target.uri)
+        self._client: MlflowClient | None = None
         self._mutex = threading.RLock()
         self._experiments: dict[str, str] = {}
         self._runs: dict[str, str] = {}
         self._made: set[str] = set()  # ids of runs that were not there before
         self._known: dict[str, dict[str, set[int]] | None] = {}  # run id -> metric -> steps it has; None: don't care
+
+    @property
+    def client(self) -> MlflowClient:
+        """MLflow's client; a database's tables are made when it is first asked for."""
+        with self._mutex:
+            if self._client is None:
+                self._client = connect(self.target)
+            return self._client
 
     def experiment_id(self, name: str) -> str:
         """The MLflow experiment of that name: made, or brought back from the bin, if need be."""
@@ -151,8 +160,13 @@ class Sender:
         ):
             if before.data.tags[IDENTITY] != entry["identity"]:
                 self.client.delete_tag(before.info.run_id, CHOSEN)
-        for found in self.search(experiment, entry["identity"], run_id):
-            self.client.set_tag(found.info.run_id, CHOSEN, "yes")
+        found = [run.info.run_id for run in self.search(experiment, entry["identity"], run_id)]
+        if not found:  # recorded while the target was down: this entry is sent before the entries of that run
+            child = {**spool.header, "identity": entry["identity"], "parent": spool.header}
+            header = read_header(spool.root / key(child))
+            found = [self.run_id(header)] if header else []
+        for chosen in found:
+            self.client.set_tag(chosen, CHOSEN, "yes")
 
     def _params(self, run_id: str, spool: Spool, entry: Entry) -> None:
         there = self.client.get_run(run_id).data.params

@@ -10,6 +10,7 @@
 import atexit
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import tempfile
@@ -19,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock
 from mlflow.entities import Run as MlflowRun
-from mlflow.exceptions import MlflowException
+from mlflow.exceptions import MlflowException, RestException
 from sqlalchemy.exc import SQLAlchemyError
 
+from pfl_ops.addresses import redact
+from pfl_ops.databases import probe
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import spool as spools
 from pfl_ops.tracking.delivery import Delivery, verdict
@@ -31,6 +33,12 @@ from pfl_ops.tracking.home import Home, Target
 from pfl_ops.tracking.run import Run, now
 from pfl_ops.tracking.sender import IDENTITY, PARENT, Sender
 from pfl_ops.tracking.spool import Busy, Spool
+
+log = logging.getLogger("pfl_ops.tracking")
+
+
+class Unanswered(PflOpsError):
+    """The tracking server, or the database's server, does not answer; a later try may succeed."""
 
 
 @dataclass(frozen=True)
@@ -60,34 +68,53 @@ class RunInfo:
 class Store:
     """Runs in one MLflow target, and the work folder that goes with them. Made by `Store.open`."""
 
-    def __init__(self, home: Home, target: Target) -> None:
+    def __init__(self, home: Home, target: Target, offline: bool = False) -> None:
         self.home = home
         self.target = target
         self._live: dict[str, Run] = {}  # spool folder -> the run last opened there
         self._open = True
         self._pid = os.getpid()
-        with FileLock(target.lock, timeout=300) if target.lock else contextlib.nullcontext(), self._asking():
-            self._sender = Sender(target)  # makes a database's tables
-            self._sender.client.search_experiments(max_results=1)  # is anybody there?
-        self._delivery = Delivery(self._sender, home.spool)
+        self._sender = Sender(target)
+        down = False
+        try:
+            with self._asking():
+                client = self._sender.client
+                if target.server:
+                    client.search_experiments(max_results=1)  # does it answer?
+        except Unanswered:
+            if not offline:
+                raise
+            down = True
+            log.warning(
+                "the tracking server %s does not answer: records wait in %s and are sent by the next pfl-ops command "
+                "that uses it",
+                target.label,
+                home.spool,
+            )
+        self._delivery = Delivery(self._sender, home.spool, down)
         self._adopt()
         atexit.register(self.close, patience=5.0)
 
     @classmethod
-    def open(cls, home: Path | str | None = None, tracking_uri: str | None = None) -> "Store":
+    def open(cls, home: Path | str | None = None, tracking_uri: str | None = None, *, offline: bool = False) -> "Store":
         """The store of a work folder; what earlier processes left in its spool is sent in the background.
 
         Args:
             home: work folder; none: `PFL_OPS_HOME`, else ./mlruns.
             tracking_uri: none: `MLFLOW_TRACKING_URI`, else SQLite in the work folder.
+            offline: go on if the target does not answer: what is recorded waits on disk. For callers that record; one
+                that reads needs the target.
         Raises:
-            PflOpsError: the folder can't be written, the address is none, or nobody answers there.
+            PflOpsError: the folder can't be written, or the address can't be used.
+            Unanswered: the target does not answer, and `offline` is False.
         """
         place = Home.open(home)
-        target = Target.of(place, tracking_uri)
-        if target.lock:
-            target.lock.parent.mkdir(parents=True, exist_ok=True)
-        return cls(place, target)
+        return cls(place, Target.of(place, tracking_uri), offline)
+
+    @property
+    def reachable(self) -> bool:
+        """True unless the target was found down at the last try."""
+        return not self._delivery.down
 
     def run(
         self,
@@ -161,7 +188,7 @@ class Store:
                 spool = Spool(self.home.spool, header)
             except Busy:
                 continue
-            if spool.last().get("op", "finish") != "finish":
+            if spool.last().get("op") != "finish":  # a header alone: killed between MLflow's run and its first entry
                 modified = (folder / "journal.jsonl").stat().st_mtime
                 spool.append({"op": "finish", "status": "KILLED", "time": int(modified * 1000)})
             spool.closed = True
@@ -274,19 +301,31 @@ class Store:
         """Turn MLflow's errors into ours."""
         try:
             yield
+        except ConnectionError as error:
+            raise Unanswered(redact(str(error))) from error
         except MlflowException as error:
-            reason = str(error).strip().splitlines()[0][:300]
+            reason = redact(str(error).strip().splitlines()[0][:300])
             if "Detected out-of-date database schema" in str(error):
                 raise PflOpsError(
                     f"{self.target.label} was made by another version of MLflow: back it up, then run "
                     f"`mlflow db upgrade {self.target.label}`"
                 ) from error
-            if error.error_code == "INTERNAL_ERROR" and self.target.server:
-                raise PflOpsError(f"the tracking server {self.target.label} does not answer ({reason})") from error
+            if error.error_code in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE") and self.target.server:
+                raise self._unanswered(error, reason) from error
             raise PflOpsError(f"{self.target.label}: {reason}") from error
         except SQLAlchemyError as error:
-            reason = str(error).strip().splitlines()[0][:300]
+            reason = redact(str(error).strip().splitlines()[0][:300])
             raise PflOpsError(f"the database {self.target.label} can't be used ({reason})") from error
+
+    def _unanswered(self, error: MlflowException, reason: str) -> PflOpsError:
+        """Tell a server that is down from an address that will never work."""
+        message = f"the tracking server {self.target.label} does not answer ({reason})"
+        answered = isinstance(error, RestException) and error.error_code == "INTERNAL_ERROR"
+        if answered or "SSLError" in str(error):
+            return PflOpsError(message)
+        with contextlib.suppress(ConnectionError):
+            probe(self.target.uri)  # raises if no such host exists
+        return Unanswered(message)
 
     @staticmethod
     def _pages(search: Any) -> Iterator[Any]:

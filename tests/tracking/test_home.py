@@ -32,7 +32,7 @@ def test_the_target_is_the_argument_then_the_environment_then_the_work_folder(tm
     home = Home.open(tmp_path)
     assert Target.of(home).uri == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://example.org:5000/")
-    assert Target.of(home) == Target("http://example.org:5000", None, None)
+    assert Target.of(home) == Target("http://example.org:5000", None)
     assert Target.of(home).server
     foreign = Target.of(home, f"sqlite:///{tmp_path}/x/t.db")
     assert foreign.artifacts == tmp_path / "x" / "artifacts"

@@ -1,0 +1,77 @@
+"""MLflow's tables: made whole, or recognised as unfinished. The only module that knows them.
+
+MLflow migrates a new database in place, in steps that SQLite does not undo, and can't go on with one that a kill left
+in the middle ("duplicate column name"). What it offers to the outside upgrades only such a database; so the store class
+is used to make one, and the list of its tables to recognise an unfinished one. A test guards both.
+"""
+
+import logging
+from pathlib import Path
+
+import mlflow.store.tracking.dbmodels.models  # noqa: F401  (completes the list of tables)
+from mlflow import MlflowClient
+from mlflow.store.db.base_sql_model import Base
+from mlflow.store.db.utils import _get_latest_schema_revision
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+from pfl_ops import databases
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tracking.home import Target
+
+log = logging.getLogger("pfl_ops.tracking")
+
+
+def connect(target: Target) -> MlflowClient:
+    """Return a client of a target, whose tables are made first if it is a database without them.
+
+    Nothing is sent to a tracking server.
+
+    Raises:
+        PflOpsError: the database was made by another version of MLflow, can't be made, or refuses the connection.
+        ConnectionError: the database's server does not answer.
+    """
+    if target.server:
+        return MlflowClient(target.uri)
+    with databases.exclusive(target.uri):
+        file = databases.sqlite_file(target.uri)
+        if file is not None:
+            _make_whole(file, target)
+        client = MlflowClient(target.uri)
+        client.search_experiments(max_results=1)  # on a database server, this makes the tables
+        return client
+
+
+def _make_whole(file: Path, target: Target) -> None:
+    if not databases.is_empty(file):
+        state = _state(file)
+        if state == "older":
+            raise PflOpsError(
+                f"{target.label} was made by another version of MLflow: back it up, then run "
+                f"`mlflow db upgrade {target.label}`"
+            )
+        if state == "whole":
+            return
+        aside = databases.set_aside(file)
+        log.warning(
+            "the database %s was left unfinished by an earlier start and holds no run; it is kept as %s, and a new one "
+            "is made",
+            file,
+            aside.name,
+        )
+    databases.make_aside(file, lambda address: SqlAlchemyStore(address, str(target.artifacts)).engine.dispose())
+
+
+def _state(file: Path) -> str:
+    """Return "whole", "unfinished" (MLflow's tables, not all, and no run), or "older" (not all, and runs).
+
+    MLflow itself says whether a whole one with runs is of its version.
+    """
+    names = databases.tables(file)
+    ours = not names or "experiments" in names or names <= {"alembic_version"}
+    if not ours or "studies" in names:
+        return "whole"  # something else lives there too: as MLflow finds it
+    runs = databases.query(file, "SELECT count(*) FROM runs")[0][0] if "runs" in names else 0
+    versions = databases.query(file, "SELECT version_num FROM alembic_version") if "alembic_version" in names else []
+    if set(Base.metadata.tables) <= names and versions:
+        return "whole" if runs or versions == [(_get_latest_schema_revision(),)] else "unfinished"
+    return "older" if runs else "unfinished"

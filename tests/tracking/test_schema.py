@@ -1,0 +1,121 @@
+"""A work folder whose database a kill left unfinished is made good; one with runs is never touched."""
+
+import logging
+import os
+import sqlite3
+
+import pytest
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tracking import Home, Store, Target, schema
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """MLflow's database without a run: making one takes seconds."""
+    folder = tmp_path_factory.mktemp("whole")
+    Store.open(folder).close()
+    return (folder / "mlflow.db").read_bytes()
+
+
+@pytest.fixture
+def quick(monkeypatch, whole):
+    """Make databases by copying that one; returns how many were made."""
+    made = []
+
+    class Copied:
+        engine = type("Engine", (), {"dispose": staticmethod(lambda: None)})
+
+        def __init__(self, address, artifacts):
+            made.append(address)
+            with open(address.removeprefix("sqlite:///"), "wb") as file:
+                file.write(whole)
+
+    monkeypatch.setattr(schema, "SqlAlchemyStore", Copied)
+    return made
+
+
+def change(file, *statements):
+    connection = sqlite3.connect(file)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+RUN = "INSERT INTO runs (run_uuid, experiment_id, status, lifecycle_stage) VALUES ('r', 0, 'FINISHED', 'active')"
+BEHIND = "UPDATE alembic_version SET version_num = '451aebb31d03'"  # its next step adds a column that is there already
+LOST = "DROP TABLE trace_info"
+HALF = {
+    "killed between two steps": [LOST, BEHIND],
+    "killed in the last step": [BEHIND],
+    "killed before the first step": [LOST, "DROP TABLE alembic_version"],
+    "killed before a version was written": ["DELETE FROM alembic_version"],
+}
+
+
+def test_mlflow_itself_can_not_go_on_with_a_half_made_database(tmp_path, whole):
+    """Why databases are made aside; if this fails, MLflow has learnt it."""
+    (tmp_path / "mlflow.db").write_bytes(whole)
+    change(tmp_path / "mlflow.db", *HALF["killed between two steps"])
+    with pytest.raises(Exception, match=r"duplicate column name|already exists"):
+        schema.SqlAlchemyStore(f"sqlite:///{tmp_path}/mlflow.db", str(tmp_path))
+
+
+@pytest.mark.parametrize("statements", HALF.values(), ids=list(HALF))
+def test_a_half_made_database_without_runs_is_made_again(tmp_path, whole, quick, statements, caplog):
+    file = tmp_path / "mlflow.db"
+    file.write_bytes(whole)
+    change(file, *statements)
+    broken = file.read_bytes()
+    (tmp_path / ".mlflow-0123abcd.db").write_bytes(b"left by a kill")
+    (tmp_path / ".mlflow-0123abcd.db-journal").write_bytes(b"left by a kill")
+    with caplog.at_level(logging.WARNING), Store.open(tmp_path) as store:
+        assert store.runs() == []
+        assert store.run("after", "run", identity="after").finish()
+    assert [r.getMessage() for r in caplog.records if r.name == "pfl_ops.tracking"] == [
+        f"the database {file} was left unfinished by an earlier start and holds no run; it is kept as "
+        "mlflow.unfinished.db, and a new one is made"
+    ]
+    assert (tmp_path / "mlflow.unfinished.db").read_bytes() == broken
+    assert not list(tmp_path.glob(".mlflow-*"))
+    with Store.open(tmp_path) as store:
+        assert store.find("after").status == "FINISHED"
+    assert len(quick) == 1
+
+
+@pytest.mark.parametrize("statements", [HALF["killed between two steps"], HALF["killed in the last step"]])
+def test_an_older_database_with_runs_is_refused_and_stays_as_it_is(tmp_path, whole, quick, statements):
+    file = tmp_path / "mlflow.db"
+    file.write_bytes(whole)
+    change(file, RUN, *statements)
+    before = file.read_bytes()
+    with pytest.raises(PflOpsError, match=rf"run `mlflow db upgrade sqlite:///{file}`$"):
+        Store.open(tmp_path)
+    assert file.read_bytes() == before and quick == []
+
+
+def test_an_empty_file_is_replaced_and_a_foreign_database_is_not(tmp_path, quick, caplog):
+    (tmp_path / "mlflow.db").touch()
+    Store.open(tmp_path).close()
+    assert len(quick) == 1
+    change(tmp_path / "accounts.db", "CREATE TABLE accounts (x)", "INSERT INTO accounts VALUES (1)")
+    assert schema._state(tmp_path / "accounts.db") == "whole"
+    change(tmp_path / "studies.db", "CREATE TABLE studies (x)", "CREATE TABLE experiments (x)")
+    assert schema._state(tmp_path / "studies.db") == "whole"
+    assert not caplog.records
+
+
+def test_a_database_is_whole_as_soon_as_it_has_its_name(tmp_path, monkeypatch):
+    """The real thing, killed right before the renaming; then made. MLflow's tables are those that are expected."""
+    target = Target.of(Home.open(tmp_path))
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(os, "replace", lambda *_: os._exit(9))
+        schema.connect(target)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not (tmp_path / "mlflow.db").exists() and len(list(tmp_path.glob(".mlflow-*.db"))) == 1
+    schema.connect(target)
+    assert schema._state(tmp_path / "mlflow.db") == "whole"
+    assert sorted(p.name for p in tmp_path.glob("*mlflow*")) == [".mlflow.db.lock", "mlflow.db"]
