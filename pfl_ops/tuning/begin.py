@@ -2,11 +2,13 @@
 
 import os
 import re
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optuna.storages import BaseStorage
 
+from pfl_ops.addresses import redact_address
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
@@ -70,7 +72,7 @@ class Means:
 
     def repeated(self, finals: int) -> str:
         """The flags that a command line needs to find a study again, and to test its choice as often."""
-        where = f" --storage {ledgers.hide(self.storage)}" if self.storage else ""
+        where = f" --storage {shlex.quote(redact_address(self.storage))}" if self.storage else ""
         own = "".join(f" --plugin {path}" for path in plugins().values())
         return where + own + (f" --repetitions {finals}" if finals != 1 else "")
 
@@ -109,10 +111,13 @@ class Beginning:
         """
         digest = self.settings.digest(means.data_dir)
         record = {**self.settings.as_dict(), "digest": digest, BENCHMARK: self.benchmark}
-        ledger = Ledger(self.name, means.studies, None if resume else self.settings.objective, record)
-        if ledger.new:
-            ledger.enqueue(self.settings.space.first)
-            return ledger
+        ledger = Ledger(self.name, means.studies, self.settings.objective, record, resume)
+        if not ledger.new:
+            self._check_same(ledger, digest, resume)
+        ledger.enqueue(self.settings.space.first)
+        return ledger
+
+    def _check_same(self, ledger: Ledger, digest: str, resume: bool) -> None:
         if (theirs := ledger.settings.get(BENCHMARK, "")) != self.benchmark:
             raise PflOpsError(
                 f"study '{self.name}' is part of benchmark '{theirs}'; go on with that one: --name {theirs} --resume"
@@ -130,7 +135,6 @@ class Beginning:
                 f"study '{self.name}' exists, {done} of {wanted} trials have a result; go on with --resume, "
                 "or choose another --name"
             )
-        return ledger
 
 
 def check(trials: int | None, finals: int, name: str | None) -> None:
@@ -148,6 +152,21 @@ def check(trials: int | None, finals: int, name: str | None) -> None:
 def stored(storage: str | None, place: Home) -> BaseStorage:
     """Where studies lie: at an address (`ledger.storage`), else studies.db in the work folder."""
     return ledgers.storage(storage or f"sqlite:///{place.studies}")
+
+
+def recorded_settings(name: str, studies: BaseStorage) -> Settings:
+    """Return the settings of a study that exists.
+
+    Raises:
+        PflOpsError: there is no such study, or it was killed before they were recorded.
+    """
+    record = Ledger(name, studies).settings
+    if "digest" not in record:
+        raise PflOpsError(
+            f"study '{name}' was stopped before its settings were recorded; begin it again: the whole command line, "
+            "without --resume"
+        )
+    return Settings.from_dict(record)
 
 
 def _absolute(folders: str | None) -> str | None:

@@ -13,19 +13,44 @@ import optuna
 import pandas as pd
 from filelock import FileLock, Timeout
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from pfl_ops import databases
+from pfl_ops.addresses import check_database, redact, redact_address
 from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.files import check_writable
 from pfl_ops.tuning.objective import Objective
 
+log = logging.getLogger("pfl_ops.tuning")
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 logging.getLogger("alembic").setLevel(logging.ERROR)
 
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 CONTINUES = "continues"  # a trial queued again: the number of the one that a kill cut short
+FIRST = "first"  # a trial of the search space's first points: which of them
 ERROR, REQUEUED, SETTINGS, OPENINGS = "error", "requeued", "pfl_ops", "openings"
+NAME = "study storage"
+
+
+def check_storage(address: str) -> None:
+    """Check the form of a storage's address, its driver and its folder; nothing is made or sent.
+
+    Raises:
+        PflOpsError: it can't be used.
+    """
+    if _is_journal(address):
+        check_writable(address, NAME, "name another file")
+    elif "://" not in address:
+        raise PflOpsError(f"{NAME} '{address}' must be sqlite:///FILE, another SQL address, or FILE.log")
+    elif address.startswith("sqlite:"):
+        file = databases.sqlite_file(address)
+        if file is None:
+            raise PflOpsError(f"{NAME} '{address}' names no file; write sqlite:///FILE")
+        check_writable(file, NAME, "name another file")
+    else:
+        check_database(address, NAME)
 
 
 def storage(address: str) -> BaseStorage:
@@ -34,26 +59,75 @@ def storage(address: str) -> BaseStorage:
     Raises:
         PflOpsError: it can't be opened.
     """
-    journal = address.endswith((".log", ".journal")) and "://" not in address
-    if not journal and "://" not in address:
-        raise PflOpsError(f"study storage '{address}' must be sqlite:///FILE, another SQL address, or FILE.log")
+    check_storage(address)
     try:
-        if journal:
-            return JournalStorage(JournalFileBackend(str(_made(address))))
-        if address.startswith("sqlite:///"):
-            file = _made(address.removeprefix("sqlite:///"))
-            return RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": 60}})
-        return RDBStorage(address, engine_kwargs={"pool_pre_ping": True})
+        if _is_journal(address):
+            file = Path(address).expanduser().absolute()
+            file.parent.mkdir(parents=True, exist_ok=True)
+            _mend_journal(file)
+            return JournalStorage(JournalFileBackend(str(file)))
+        with databases.exclusive(address):
+            found = databases.sqlite_file(address)
+            return _sqlite(found) if found else RDBStorage(address, engine_kwargs={"pool_pre_ping": True})
+    except PflOpsError:
+        raise
     except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise PflOpsError(f"study storage '{hide(address)}' can't be opened: {reason}") from error
+        reason = redact((str(error).splitlines() or [type(error).__name__])[0])
+        raise PflOpsError(f"{NAME} '{redact_address(address)}' can't be opened: {reason}") from error
 
 
-def _made(name: str) -> Path:
-    """The file's absolute path; its folder is made."""
-    file = Path(name).expanduser().absolute()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    return file
+def _is_journal(address: str) -> bool:
+    return address.endswith((".log", ".journal")) and "://" not in address
+
+
+def _sqlite(file: Path) -> RDBStorage:
+    """Open an SQLite storage; a missing one is made aside, an unfinished one without studies is made again."""
+    address = f"sqlite:///{file}"
+    if databases.is_empty(file):
+        databases.make_aside(file, _make_tables)
+    try:
+        return RDBStorage(address, engine_kwargs={"connect_args": {"timeout": 60}})
+    except Exception:
+        names = databases.tables(file)
+        ours = names & {"studies", "version_info"} and "experiments" not in names
+        if not ours or ("studies" in names and databases.query(file, "SELECT count(*) FROM studies")[0][0]):
+            raise
+    aside = databases.set_aside(file)
+    log.warning(
+        "the database %s was left unfinished by an earlier start and holds no study; it is kept as %s, and a new one "
+        "is made",
+        file,
+        aside.name,
+    )
+    databases.make_aside(file, _make_tables)
+    return RDBStorage(address, engine_kwargs={"connect_args": {"timeout": 60}})
+
+
+def _make_tables(address: str) -> None:
+    made = RDBStorage(address)
+    made.remove_session()
+    made.engine.dispose()
+
+
+def _mend_journal(file: Path) -> None:
+    """Cut off a last line that a kill left unfinished: the next line would be glued to it, and neither be readable."""
+    if not file.exists() or _ends_whole(file):
+        return
+    lock = JournalFileSymlinkLock(str(file))
+    lock.acquire()  # somebody may be writing that line now
+    try:
+        if not _ends_whole(file):
+            whole = file.read_bytes().rfind(b"\n") + 1
+            os.truncate(file, whole)
+    finally:
+        lock.release()
+
+
+def _ends_whole(file: Path) -> bool:
+    with file.open("rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(max(0, size - 1))
+        return opened.read() in (b"", b"\n")
 
 
 def recorded(store: BaseStorage) -> dict[str, dict[str, Any]]:
@@ -93,6 +167,9 @@ class Ledger:
         store: where it lies.
         objective: what it optimises; none: as recorded (reading only).
         settings: recorded when the study is new.
+        resume: refuse a study that does not exist.
+    Attributes:
+        new: whether it was begun just now. One that a kill left before its settings were recorded is begun again.
     """
 
     def __init__(
@@ -101,20 +178,26 @@ class Ledger:
         store: BaseStorage,
         objective: Objective | None = None,
         settings: Mapping[str, Any] | None = None,
+        resume: bool = False,
     ) -> None:
         self.name, self.store = name, store
         known = {s.study_name: s for s in optuna.study.get_all_study_summaries(store, include_best_trial=False)}
-        self.new = name not in known
-        if self.new and objective is None:
+        self.new = False
+        if name not in known and (objective is None or resume):
             raise (
                 unknown("study", name, known) if known else PflOpsError(f"no study named '{name}', and no other either")
             )
-        if self.new:
-            assert objective is not None
-            self.study = optuna.create_study(storage=store, study_name=name, directions=_directions(objective))
-            self.study.set_user_attr(SETTINGS, dict(settings or {}))
-        else:
+        if name in known:
             self.study = optuna.load_study(storage=store, study_name=name)
+            if objective is None or SETTINGS in self.study.user_attrs:
+                return
+            if self.study.get_trials(deepcopy=False):
+                raise PflOpsError(f"study '{name}' in this storage was not made by pfl-ops; choose another --name")
+            optuna.delete_study(study_name=name, storage=store)  # it may be for another objective
+        assert objective is not None
+        self.new = True
+        self.study = optuna.create_study(storage=store, study_name=name, directions=_directions(objective))
+        self.study.set_user_attr(SETTINGS, dict(settings or {}))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -146,9 +229,14 @@ class Ledger:
         return any(t.state is not TrialState.WAITING for _, t in self.trials())
 
     def enqueue(self, points: Sequence[Mapping[str, Any]]) -> None:
-        """Points to try before anything is sampled."""
-        for point in points:
-            self.study.enqueue_trial(dict(point))
+        """Queue the points to try before anything is sampled; those that were queued before a kill are not again."""
+        trials = self.study.get_trials(deepcopy=False)
+        queued = {t.user_attrs.get(FIRST) for t in trials}
+        if queued == {None}:
+            return  # an older version queued them all, unnumbered
+        for number, point in enumerate(points):
+            if number not in queued:
+                self.study.enqueue_trial(dict(point), {FIRST: number})
 
     def recover(self) -> int:
         """After a kill: trials that still say RUNNING are told FAIL and queued again with their parameters.
@@ -240,9 +328,3 @@ def _cut_short(trial: FrozenTrial) -> bool:
 
 def _directions(objective: Objective) -> list[StudyDirection]:
     return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in objective.modes]
-
-
-def hide(address: str) -> str:
-    """The address without a password."""
-    scheme, _, rest = address.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"

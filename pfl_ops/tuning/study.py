@@ -17,7 +17,7 @@ from pfl_ops.tracking import Home, Run, Store, provenance
 from pfl_ops.tuning import board, presented
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
-from pfl_ops.tuning.begin import Beginning, Means, check, stored
+from pfl_ops.tuning.begin import Beginning, Means, check, recorded_settings, stored
 from pfl_ops.tuning.driver import OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
@@ -137,7 +137,7 @@ def tune(
     if experiment is not None:
         settings = Settings.of(experiment, space, trials, metric, mode, scheduler, hold)
     elif name and resume:
-        settings = Settings.from_dict(Ledger(name, means.studies).settings)
+        settings = recorded_settings(name, means.studies)
         experiment = settings.experiment
     else:
         raise PflOpsError("give an experiment, or the name of a study and resume")
@@ -201,7 +201,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
 
 def recorded(name: str, *, home: str | Path | None = None, storage: str | None = None) -> Settings:
     """The settings of a study that exists: what `tune --name NAME --resume` goes on with."""
-    return Settings.from_dict(Ledger(name, stored(storage, Home.open(home))).settings)
+    return recorded_settings(name, stored(storage, Home.open(home)))
 
 
 def _parent(store: Store, plan: Beginning, ledger: Ledger, means: Means, below: Run | None) -> Run:

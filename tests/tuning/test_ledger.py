@@ -1,14 +1,18 @@
 """The study on disk says which trials were made, whatever happened to the processes that made them."""
 
+import os
+import sqlite3
 import subprocess
 import sys
 
+import optuna
 import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.begin import recorded_settings
 from pfl_ops.tuning.ledger import ERROR, Ledger
 from pfl_ops.tuning.objective import Objective
 
@@ -145,3 +149,132 @@ def test_a_storage_that_can_t_be_opened_is_one_line(address):
     with pytest.raises(PflOpsError, match="study storage") as caught:
         ledgers.storage(address)
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "half", ["DROP TABLE alembic_version", "DELETE FROM alembic_version", "DROP TABLE version_info"]
+)
+def test_a_half_made_storage_without_studies_opens(tmp_path, half):
+    file = tmp_path / "s.db"
+    ledgers.storage(f"sqlite:///{file}")
+    change(file, half)
+    assert Ledger("s", ledgers.storage(f"sqlite:///{file}"), ONE).new
+
+
+@pytest.mark.parametrize("studies", [False, True])
+def test_a_storage_of_another_optuna_is_made_again_only_without_studies(tmp_path, caplog, studies):
+    address = f"sqlite:///{tmp_path / 's.db'}"
+    store = ledgers.storage(address)
+    if studies:
+        Ledger("s", store, ONE)
+    change(tmp_path / "s.db", "UPDATE alembic_version SET version_num = 'v0.9.0.a'")
+    before = (tmp_path / "s.db").read_bytes()
+    if studies:
+        with pytest.raises(PflOpsError, match=r"study storage 'sqlite:////.*' can't be opened: The runtime optuna"):
+            ledgers.storage(address)
+        assert (tmp_path / "s.db").read_bytes() == before
+    else:
+        assert Ledger("s", ledgers.storage(address), ONE).new
+        assert (tmp_path / "s.unfinished.db").read_bytes() == before
+        assert [r.getMessage() for r in caplog.records] == [
+            f"the database {tmp_path / 's.db'} was left unfinished by an earlier start and holds no study; it is kept "
+            "as s.unfinished.db, and a new one is made"
+        ]
+
+
+def change(file, statement):
+    connection = sqlite3.connect(file)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def test_a_storage_is_whole_as_soon_as_it_has_its_name(tmp_path, monkeypatch):
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(os, "replace", lambda *_: os._exit(9))
+        ledgers.storage(f"sqlite:///{tmp_path}/s.db")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not (tmp_path / "s.db").exists()
+    assert Ledger("s", ledgers.storage(f"sqlite:///{tmp_path}/s.db"), ONE).new
+    assert {p.name for p in tmp_path.iterdir()} == {".s.db.lock", "s.db"}
+
+
+def test_a_torn_last_line_of_a_journal_is_cut_off(address, tmp_path):
+    """Optuna skips such a line and glues the next one to it; from then on nothing can be read."""
+    ledger = Ledger("s", ledgers.storage(address), ONE)
+    ledger.study.tell(ask(ledger, 0.5), 0.25)
+    with open(address, "ab") as journal:
+        journal.write(b'{"op_code":4,"worker_id":"x')
+    for n in (1, 2):
+        again = Ledger("s", ledgers.storage(address), ONE)
+        assert again.done() == n
+        again.study.tell(ask(again, 0.5), 0.25)
+    assert [p.name for p in tmp_path.iterdir()] == ["study.log"], "the lock was given back"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def kill_at(monkeypatch, place, name, call):
+    """From the given call on, what is written through this method is not."""
+    calls, usual = [], getattr(place, name)
+
+    def write(*args, **kwargs):
+        calls.append(1)
+        if len(calls) >= call:
+            raise Killed
+        return usual(*args, **kwargs)
+
+    monkeypatch.setattr(place, name, write)
+
+
+POINTS = [{"x": 0.1}, {"x": 0.2}, {"x": 0.1}]  # the same twice: two trials
+
+
+@pytest.mark.parametrize("objective", [ONE, TWO], ids=["the same objective", "another objective"])
+@pytest.mark.parametrize("kind", ["sqlite:///{}/s.db", "{}/s.log"])
+def test_a_study_killed_before_its_settings_is_begun_again(tmp_path, monkeypatch, kind, objective):
+    address = kind.format(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, optuna.Study, "set_user_attr", 1)
+        Ledger("s", ledgers.storage(address), ONE, {"digest": "d"})
+    store = ledgers.storage(address)
+    assert ledgers.recorded(store) == {"s": {}}
+    with pytest.raises(PflOpsError, match="study 's' was stopped before its settings were recorded; begin it again"):
+        recorded_settings("s", store)
+    again = Ledger("s", store, objective, {"digest": "d"}, resume=True)
+    assert again.new and again.settings == {"digest": "d"}
+    assert len(again.study.directions) == len(objective.modes)
+    assert not Ledger("s", store, objective, {"digest": "e"}).new
+
+
+def test_a_study_of_somebody_else_is_left_alone(address):
+    store = ledgers.storage(address)
+    optuna.create_study(storage=store, study_name="theirs").ask()
+    with pytest.raises(PflOpsError, match="'theirs' in this storage was not made by pfl-ops; choose another --name"):
+        Ledger("theirs", store, ONE, {"digest": "d"})
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_first_points_are_queued_once_wherever_a_kill_comes(address, monkeypatch, call):
+    ledger = Ledger("s", ledgers.storage(address), ONE)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, optuna.Study, "enqueue_trial", call)
+        ledger.enqueue(POINTS)
+    for _ in range(2):
+        again = Ledger("s", ledgers.storage(address), ONE)
+        again.enqueue(POINTS)
+        assert [t.system_attrs["fixed_params"] for _, t in again.trials()] == POINTS
+    ask(again, None)
+    again.enqueue(POINTS)
+    assert len(again.trials()) == 3
+
+
+def test_first_points_of_an_older_study_are_not_queued_again(address):
+    ledger = Ledger("s", ledgers.storage(address), ONE)
+    ledger.study.enqueue_trial({"x": 0.1})
+    ledger.enqueue(POINTS)
+    assert len(ledger.trials()) == 1

@@ -1,0 +1,69 @@
+"""Beginning a study is idempotent: whatever a kill cut short is done by the next start."""
+
+from types import SimpleNamespace
+
+import optuna
+import pytest
+from tuning_fake import toy
+
+from pfl_ops import spaces
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.begin import Beginning, Means
+from pfl_ops.tuning.settings import Settings
+
+FIRST = [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def plan():
+    space = spaces.from_dict({**spaces.parse("algorithm.x: {float: [0, 1]}").as_yaml(), "first": FIRST}, "toy.yaml")
+    experiment = toy()
+    return Beginning(experiment, Settings.of(experiment, space, trials=3), "s", 1)
+
+
+@pytest.mark.parametrize("resume", [False, True], ids=["the same command", "resume"])
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [("create_study", 1), ("set_user_attr", 1), ("enqueue_trial", 1), ("enqueue_trial", 2), ("nothing", 1)],
+)
+def test_a_study_killed_while_it_begins_has_its_first_points(tmp_path, monkeypatch, plan, method, call, resume):
+    """Killed right before the given call; then begun again."""
+    address = str(tmp_path / "s.log")
+    place = optuna if method == "create_study" else optuna.Study
+    calls = []
+
+    def write(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == call:
+            raise Killed
+        return usual(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        if method != "nothing":
+            usual = getattr(place, method)
+            patch.setattr(place, method, write)
+        try:
+            plan.begin(SimpleNamespace(data_dir=None, studies=ledgers.storage(address)), False)
+        except Killed:
+            assert len(calls) == call
+    again = SimpleNamespace(data_dir=None, studies=ledgers.storage(address))
+    if method == "create_study" and resume:
+        with pytest.raises(PflOpsError, match="no study named 's'"):
+            plan.begin(again, True)
+        return
+    for _ in range(2):
+        ledger = plan.begin(again, resume)
+        assert [t.system_attrs["fixed_params"] for _, t in ledger.trials()] == FIRST
+        assert ledger.settings["digest"] == plan.settings.digest(None)
+
+
+def test_a_command_that_is_suggested_holds_no_password():
+    means = SimpleNamespace(storage="postgresql://me:s3cret@h/d?sslmode=require&application_name=x")
+    assert Means.repeated(means, 1).split(" --plugin")[0] == (
+        " --storage 'postgresql://h/d?sslmode=require&application_name=x'"
+    )
