@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from pfl_ops import metrics
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.checkpoint import CheckpointError, Checkpoints, Record
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import plugins
 from pfl_ops.results import Result
@@ -60,6 +60,22 @@ def simulate(
         simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, stages=stages, final=final)
         with closing(simulation):
             yield from simulation.run()
+
+
+def kept_records(
+    experiment: Experiment,
+    *,
+    home: Path | str | None = None,
+    data_dir: str | None = None,
+    stages: Collection[str] | None = None,
+) -> list[Record]:
+    """Return the records that `simulate` has on disk; none where it has nothing that can be read."""
+    folder = _folder(experiment, home, data_dir, stages)
+    try:
+        latest = Checkpoints(folder, experiment.digest(data_dir)).latest
+    except CheckpointError:
+        return []
+    return latest.records if latest else []
 
 
 def forget(
@@ -122,7 +138,7 @@ def run(
 
     experiment = experiment if experiment.repetitions == 1 else experiment.repetition(0)
     digest = experiment.digest(data_dir)
-    with nullcontext(store) if store else closing(Store.open(home, tracking_uri)) as store:
+    with nullcontext(store) if store else closing(Store.open(home, tracking_uri, offline=True)) as store:
         assert store is not None
         folder = store.home.checkpoints / digest
         with _alone(folder, experiment.label):
@@ -192,6 +208,8 @@ def _is_done(store: "Store", digest: str, parent: "Run | None") -> bool:
 
     The same experiment may be tracked elsewhere: a study's test is another run than one that was asked for by itself.
     """
+    if not store.reachable:
+        return False
     try:
         before = store.runs(where=f"tags.`pfl_ops.identity` = '{digest}'")
     except PflOpsError:

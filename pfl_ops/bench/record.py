@@ -31,7 +31,7 @@ def record(report: Report, *, home: Path | str | None = None, tracking_uri: str 
     machine = {key: " ".join(value) if isinstance(value, list) else value for key, value in report.machine.items()}
     asked = {key: json.dumps(value) for key, value in report.settings.model_dump(mode="json").items()}
     models = "-".join(dict.fromkeys(case.model for case in report.cases))
-    with Store.open(home, tracking_uri) as store:
+    with Store.open(home, tracking_uri, offline=True) as store:
         run = store.run(
             EXPERIMENT,
             f"bench-{models or 'nothing'}",

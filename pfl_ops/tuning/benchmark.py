@@ -153,7 +153,7 @@ def benchmark(
 
     with ledgers.lock(means.home.root, name):
         begun = _begin(plans, means, name, resume)
-        with Store.open(home, tracking_uri) as tracking, _run(tracking, name, plans, means) as run:
+        with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans, means) as run:
             try:
                 missing = any(ledger.done() < plan.settings.trials for plan, ledger in begun)
                 with cluster(address) if missing else nullcontext():  # one Ray for all of them

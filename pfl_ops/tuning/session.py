@@ -98,7 +98,7 @@ class Session:
             scheduler = None
             if settings.scheduler == "asha":
                 scheduler = asha(settings.objective, rounds, settings.full_every, ledger)
-            driver = Driver(search, settings.trials, self._open_run, self.on_event, self._forget)
+            driver = Driver(search, settings.trials, self.open_run, self.on_event, self.forget)
             context = self._context(part, packing)
             trainable = tune.with_parameters(FederationTrial, context=context, records=self.records)
             tuner = tune.Tuner(
@@ -137,7 +137,8 @@ class Session:
         """A trial's experiment."""
         return self.settings.experiment.override(point)
 
-    def _open_run(self, number: int, point: Point) -> TrialRun:
+    def open_run(self, number: int, point: Point) -> TrialRun:
+        """Open the run of a trial; one that was begun before is found again."""
         experiment = self.experiment_at(point)
         digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
         return self.store.run(
@@ -163,7 +164,7 @@ class Session:
         """Of a trial's run: two trials of a study may have the same configuration."""
         return f"{self.experiment_at(point).digest(self.data_dir)}:trial-{number:03d}"
 
-    def _forget(self, point: Point) -> None:
+    def forget(self, point: Point) -> None:
         """A trial that was stopped early is over: its models would only fill the disk."""
         from pfl_ops import runs
 

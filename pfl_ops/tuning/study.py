@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from pfl_ops.addresses import redact
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
@@ -21,6 +22,7 @@ from pfl_ops.tuning.begin import Beginning, Means, check, recorded_settings, sto
 from pfl_ops.tuning.driver import OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.session import Final, Session, StudyInterrupted, run_final
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.trial import Records, simulate
@@ -147,7 +149,7 @@ def tune(
     with ledgers.lock(means.home.root, name):
         ledger = plan.begin(means, resume)
         plan = plan.wanting(ledger, trials)
-        with Store.open(home, tracking_uri) as tracking:
+        with Store.open(home, tracking_uri, offline=True) as tracking:
             try:
                 return conduct(plan, ledger, means, tracking)
             except StudyInterrupted:
@@ -183,6 +185,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             prefix=f"{plan.method} " if below else "",
         )
         try:
+            reconcile(session)
             if missing > 0:
                 session.run_trials(missing)
             study = _result(session, plan.experiment, plan.finals)
@@ -195,7 +198,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             raise StudyInterrupted from None
         except Exception as error:
             with suppress(OSError):  # what ended the study may end this too: a full disk
-                parent.tags({"pfl_ops.error": " ".join(str(error).split())[:500]})
+                parent.tags({"pfl_ops.error": redact(" ".join(str(error).split()))[:500]})
             raise
 
 

@@ -1,0 +1,63 @@
+"""Each trial's run in MLflow as the study on disk says: what a kill cut off between the two is made up for."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from optuna.trial import FrozenTrial, TrialState
+
+from pfl_ops.tuning.ledger import ERROR, state_of
+from pfl_ops.tuning.trial import Record, Reported
+
+if TYPE_CHECKING:
+    from pfl_ops.tuning.session import Session
+
+STATE = "pfl_ops.trial_state"
+
+
+def reconcile(session: "Session") -> list[int]:
+    """Finish the runs of trials that the study has as over and MLflow has not.
+
+    Rounds that a run misses come from the trial's checkpoint, or if that is gone, from the study. If the tracking
+    server does not answer, nothing is done: a later start reconciles.
+
+    Returns:
+        the numbers of the trials whose runs were completed.
+    """
+    store, ledger = session.store, session.ledger
+    over = [(number, trial) for number, trial in ledger.trials() if trial.state.is_finished()]
+    if not over or not store.deliver() or not store.reachable:
+        return []
+    runs = {run.identity: run for run in store.runs(session.parent.experiment, parent=session.parent)}
+    mended = []
+    for number, trial in over:
+        state, status = state_of(trial), "FAILED" if trial.state is TrialState.FAIL else "FINISHED"
+        found = runs.get(session.trial_identity(number, trial.params))
+        if found and found.status == status and found.tags.get(STATE) == state:
+            continue
+        run = session.open_run(number, trial.params)
+        run.log(_rounds(session, trial))
+        error = str(trial.user_attrs.get(ERROR, ""))
+        run.tags({STATE: state} | ({"pfl_ops.error": error} if error else {}))
+        run.finish(status, patience=0)
+        if trial.state is TrialState.PRUNED:
+            session.forget(trial.params)
+        mended.append(number)
+    store.deliver()
+    return mended
+
+
+def _rounds(session: "Session", trial: FrozenTrial) -> Iterator[Record]:
+    """The rounds that the study was told of; a checkpoint may hold later ones, of a trial that was stopped."""
+    from pfl_ops import runs
+
+    experiment, goal = session.experiment_at(trial.params), session.settings.objective
+    last = int(trial.user_attrs.get("rounds", 0))
+    kept = runs.kept_records(experiment, home=session.store.home.root, data_dir=session.data_dir, stages=goal.stages)
+    if kept:
+        yield from (record for record in kept if record.round <= last or trial.state is TrialState.FAIL)
+        return
+    time = int(1000 * (trial.datetime_complete or trial.datetime_start).timestamp())  # type: ignore[union-attr]
+    points = {step: {goal.metrics[0]: value} for step, value in trial.intermediate_values.items()}
+    if trial.state is TrialState.COMPLETE:
+        points[last] = dict(zip(goal.metrics, trial.values, strict=True))
+    yield from (Reported(step, values, time) for step, values in sorted(points.items()))

@@ -1,0 +1,145 @@
+"""A kill between Optuna's end of a trial and MLflow's: the next start brings the two together."""
+
+from types import SimpleNamespace
+
+import pytest
+from optuna.trial import TrialState
+from tuning_fake import toy
+
+from pfl_ops import runs, spaces
+from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.settings import Execution
+from pfl_ops.tracking import Store
+from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.ledger import ERROR, Ledger
+from pfl_ops.tuning.reconcile import STATE, reconcile
+from pfl_ops.tuning.session import Session
+from pfl_ops.tuning.settings import Settings
+
+METRIC = "val/L1/acc"
+
+
+@pytest.fixture
+def sitting(home, tmp_path, request):
+    """Open a session on one study again and again, as processes do that are killed one after the other."""
+    settings = Settings.of(toy(), spaces.parse("algorithm.x: {float: [0, 1]}"), metric=METRIC)
+    address = str(tmp_path / "s.log")
+    opened = []
+
+    def start():
+        for store in opened:
+            store.close()  # the runs that are open become KILLED, as those of a dead process
+        ledger = Ledger("s", ledgers.storage(address), settings.objective, {"digest": "d"})
+        opened.append(Store.open(home))
+        parent = opened[-1].run(request.node.name, "study", identity=request.node.name)
+        return Session(settings, ledger, opened[-1], parent, None, Execution(), None, None)
+
+    yield start
+    for store in opened:
+        store.close()
+
+
+def make(session, x, state, last=9, error=""):
+    """A trial that ends in the study after round `last`; returns its number and point."""
+    trial = session.ledger.study.ask()
+    point = {"algorithm.x": trial.suggest_float("algorithm.x", x, x)}
+    for step in range(last + (state is not TrialState.COMPLETE)):
+        trial.report(x * step / 9, step)
+    trial.set_user_attr("rounds", last)
+    if error:
+        trial.set_user_attr(ERROR, error)
+    session.ledger.study.tell(trial, x if state is TrialState.COMPLETE else None, state)
+    return trial.number, point
+
+
+def rounds(last, x):
+    return [Record(t, {METRIC: x * t / 9, "train/loss": 1 - x * t / 9}, 1_700_000_000_000 + t) for t in range(last + 1)]
+
+
+def children(session):
+    session.store.deliver()
+    return {run.name: run for run in session.store.runs(session.parent.experiment, parent=session.parent)}
+
+
+def test_runs_of_ended_trials_are_finished_with_all_their_rounds(sitting, monkeypatch):
+    """Killed between Optuna and MLflow: complete, pruned, failed, and one whose run was never opened."""
+    session = sitting()
+    ends = [
+        (0.5, TrialState.COMPLETE, 9, ""),
+        (0.25, TrialState.PRUNED, 3, ""),
+        (0.75, TrialState.FAIL, 4, "ValueError: no"),
+        (1.0, TrialState.COMPLETE, 9, ""),
+    ]
+    for x, state, last, error in ends:
+        number, point = make(session, x, state, last, error)
+        if number < 3:
+            session.open_run(number, point).log(rounds(2, x))
+    session = sitting()  # and now MLflow says KILLED
+    assert {run.status for run in children(session).values()} == {"KILLED"}
+
+    kept = {x: rounds(9, x) for x, *_ in ends}
+    monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: kept[experiment.algorithm.x])
+    forgotten = []
+    monkeypatch.setattr(runs, "forget", lambda experiment, **_: forgotten.append(experiment.algorithm.x))
+    assert reconcile(session) == [0, 1, 2, 3]
+    found = children(session)
+    assert {name: (run.status, run.tags[STATE]) for name, run in found.items()} == {
+        "trial-000": ("FINISHED", "complete"),
+        "trial-001": ("FINISHED", "pruned"),
+        "trial-002": ("FAILED", "failed"),
+        "trial-003": ("FINISHED", "complete"),
+    }
+    assert found["trial-002"].tags["pfl_ops.error"] == "ValueError: no"
+    lengths = {name: session.store.history(run.run_id)["train/loss"].index.tolist() for name, run in found.items()}
+    assert {name: len(steps) for name, steps in lengths.items()} == {
+        "trial-000": 10, "trial-001": 4, "trial-002": 10, "trial-003": 10
+    }  # fmt: skip
+    assert all(steps == list(range(len(steps))) for steps in lengths.values())
+    assert forgotten == [0.25], "the pruned one's checkpoint goes, as it would have gone"
+    before = {run.run_id for run in found.values()}
+    assert reconcile(session) == [] and reconcile(sitting()) == []
+    assert {run.run_id for run in children(session).values()} == before
+
+
+def test_without_a_checkpoint_the_study_s_own_values_are_tracked(sitting):
+    session = sitting()
+    number, point = make(session, 0.5, TrialState.COMPLETE)
+    session.open_run(number, point)
+    session = sitting()
+    assert reconcile(session) == [0]
+    history = session.store.history(children(session)["trial-000"].run_id)
+    assert history[METRIC].tolist() == pytest.approx([0.5 * t / 9 for t in range(9)] + [0.5])
+
+
+def test_a_trial_that_goes_on_is_left_alone(sitting):
+    session = sitting()
+    trial = session.ledger.study.ask()
+    trial.suggest_float("algorithm.x", 0.5, 0.5)
+    session.open_run(0, dict(trial.params))
+    session = sitting()
+    session.ledger.recover()  # told FAIL and queued again: no trial of its own
+    assert reconcile(session) == []
+    assert children(session)["trial-000"].status == "KILLED"
+
+
+def test_a_server_that_is_down_leaves_it_to_the_next_start(sitting, monkeypatch):
+    session = sitting()
+    make(session, 0.5, TrialState.COMPLETE)
+    down = SimpleNamespace(reachable=False, deliver=lambda: True, runs=None)
+    monkeypatch.setattr(session, "store", down)
+    assert reconcile(session) == []
+
+
+def test_kept_records_are_those_of_the_checkpoint(tmp_path):
+    from pfl_ops.experiment import Experiment
+
+    experiment = Experiment.of("fedavg", clients=4, rounds=2, train_size=200).override(
+        {"evaluation.split": "validation"}
+    )
+    assert runs.kept_records(experiment, home=tmp_path, stages=("L1",)) == []
+    records = list(runs.simulate(experiment, home=tmp_path, sealed=True, stages=("L1",)))
+    assert len(records) == 3
+    assert runs.kept_records(experiment, home=tmp_path, stages=("L1",)) == records
+    for file in tmp_path.glob("checkpoints/*/*/*.json"):
+        file.write_text("{")
+    assert runs.kept_records(experiment, home=tmp_path, stages=("L1",)) == []
