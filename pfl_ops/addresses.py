@@ -7,6 +7,7 @@
 import logging
 import re
 import traceback
+from typing import Any
 from urllib.parse import urlsplit
 
 from pfl_ops.errors import PflOpsError, nearest
@@ -63,10 +64,29 @@ class RedactingFilter(logging.Filter):
     """Remove passwords from log records, their tracebacks included. It drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = redact(record.getMessage()), None
+        try:
+            record.msg, record.args = redact(record.getMessage()), None
+        except (TypeError, ValueError):  # the message does not fit its arguments: logging itself tells that
+            return True
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
             record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)).rstrip())
         return True
+
+
+def redact_logs() -> None:
+    """Remove passwords from all log records of this process, whoever writes and whoever prints them."""
+    usual = logging.getLogRecordFactory()
+    if getattr(usual, "redacts", False):
+        return
+    without_passwords = RedactingFilter()
+
+    def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = usual(*args, **kwargs)
+        without_passwords.filter(record)
+        return record
+
+    make.redacts = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(make)
 
 
 def check_server(address: str, name: str) -> None:
@@ -106,7 +126,7 @@ def check_database(address: str, name: str) -> None:
 
     _check_characters(address, name)
     scheme = address.partition("://")[0]
-    form = f"{scheme}://USER:PASSWORD@HOST:PORT/DATABASE"
+    form = f"{scheme}://HOST:PORT/DATABASE"
     try:
         url = make_url(address)
     except (ArgumentError, ValueError) as error:

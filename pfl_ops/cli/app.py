@@ -3,11 +3,13 @@
 import re
 import sys
 import traceback
+from types import TracebackType
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from pfl_ops.addresses import redact, redact_logs
 from pfl_ops.errors import PflOpsError
 
 DEBUG = "--debug"
@@ -20,6 +22,8 @@ class Group(TyperGroup):
         """Run a command line and exit: 0, 2 for an error the user can mend, 130 for Ctrl-C."""
         given = args[0] if args else kwargs.pop("args", None)
         line = list(sys.argv[1:] if given is None else given)
+        redact_logs()
+        sys.excepthook = _print_uncaught
         debug = DEBUG in line  # anywhere on the line, so that it can be added to a command that just failed
         kwargs |= {"args": [a for a in line if a != DEBUG], "standalone_mode": False, "prog_name": "pfl-ops"}
         try:
@@ -33,9 +37,14 @@ class Group(TyperGroup):
 
 def _say(message: str, debug: bool) -> int:
     if debug:
-        traceback.print_exc()
-    typer.echo("pfl-ops: " + message.strip().replace("\n", "\n         "), err=True)
+        typer.echo(redact(traceback.format_exc()), err=True)
+    typer.echo("pfl-ops: " + redact(message).strip().replace("\n", "\n         "), err=True)
     return 2
+
+
+def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of an error that nothing caught, without passwords."""
+    sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _plain(error: typer.TyperException) -> str:

@@ -50,7 +50,10 @@ def bench(
     """
     from pfl_ops.bench.settings import settings_of as checked
     from pfl_ops.cli.output import err, out, say
+    from pfl_ops.tracking.home import check_places
 
+    if track:
+        check_places(tracking_uri)
     load_plugins(plugin)
     settings = checked(settings_of(BENCH, flags), quick=quick, prefix="--")
 
@@ -66,4 +69,4 @@ def bench(
         from pfl_ops.bench.record import EXPERIMENT, record
 
         run_id = record(report, tracking_uri=tracking_uri)
-        say(out(), f"run      {run_id}  (experiment {EXPERIMENT})")
+        say(out(), f"run      {run_id or 'not sent yet'}  (experiment {EXPERIMENT})")

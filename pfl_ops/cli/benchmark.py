@@ -10,6 +10,7 @@ import typer
 
 from pfl_ops.cli.options import assignments, experiment_of
 from pfl_ops.errors import PflOpsError, in_a_line, together
+from pfl_ops.files import check_writable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -79,6 +80,7 @@ def run_benchmark(
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.tuning.benchmark import benchmark
 
+    check_writable(REPORTS, "the folder of the report", "run this in another folder")
     _tell_estimates(trials_of, wanted, finals, execution, dry_run, given)
     if dry_run:
         return

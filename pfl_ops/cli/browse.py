@@ -129,9 +129,10 @@ def ui(
     import subprocess
 
     from pfl_ops.cli.output import err, say
-    from pfl_ops.tracking import newest_pages, ui_command
+    from pfl_ops.tracking import newest_pages, settle_runs, ui_command
 
     argv, env = ui_command(tracking_uri=tracking_uri, port=port)
+    settle_runs(tracking_uri=tracking_uri)
     for ending in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal: don't leave the server behind
         signal.signal(ending, signal.default_int_handler)
     # A session of its own: Ctrl-C reaches us alone, and the server stops without tracebacks.

@@ -11,6 +11,7 @@ from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, with_default, with_flags
 from pfl_ops.cli.run import PAGE, served
 from pfl_ops.errors import PflOpsError, in_a_line, together
+from pfl_ops.files import check_writable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,6 +110,7 @@ def reproduce(
     What is finished is never run again; stopped or killed, the same command goes on.
     """
     from pfl_ops.cli.output import err, say
+    from pfl_ops.tracking.home import check_places
 
     size = _scale(scale)
     chosen = _chosen(names or [], size, only, every)
@@ -116,6 +118,8 @@ def reproduce(
         _list(chosen)
         return
     execution = execution_of(flags)
+    check_places(tracking_uri)
+    check_writable(reports, "--reports", "name another folder")
 
     from pfl_ops import tuning  # heavy; mistakes are told before
 

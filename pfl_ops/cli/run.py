@@ -1,10 +1,12 @@
 """`pfl-ops run`: one tracked simulation, or several repetitions of it."""
 
 import os
+import shlex
 from typing import Annotated
 
 import typer
 
+from pfl_ops.addresses import redact_address
 from pfl_ops.cli.names import completion, names_of
 from pfl_ops.cli.options import (
     Config,
@@ -62,7 +64,9 @@ def run(
     from pfl_ops import runs  # heavy; mistakes are told before
     from pfl_ops.cli.live import Line, results_table
     from pfl_ops.cli.output import err, out, say
+    from pfl_ops.tracking.home import check_places
 
+    check_places(tracking_uri)
     estimate = runs.estimate(experiment, data_dir=data_dir, execution=execution)
     for told in (str(estimate), *estimate.hints):
         say(out() if dry_run else err(), told)
@@ -93,19 +97,19 @@ def run(
     console = out()
     console.print(results_table([result.final for result in results], split))
     for result in results:
-        say(console, f"run {result.run_id}  (seed {result.experiment.seed})")
+        say(console, f"run {result.run_id or 'not sent yet'}  (seed {result.experiment.seed})")
     say(console, "look closer: " + ui_hint(tracking_uri, results[-1].page))
 
 
 def served(tracking_uri: str | None) -> str:
-    """The address of the MLflow server that keeps the runs; "": they lie in a file."""
+    """The address of the MLflow server that keeps the runs, without a password; "": they lie in a file."""
     place = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-    return place.rstrip("/") if place.startswith("http") else ""
+    return redact_address(place.rstrip("/")) if place.startswith("http") else ""
 
 
 def ui_hint(tracking_uri: str | None, page: str | None = None) -> str:
     """How to see the runs in MLflow's page; `page`: where in it, behind the server's address."""
     if server := served(tracking_uri):
         return server + (page or "")
-    command = "pfl-ops ui" + (f" --tracking-uri {tracking_uri}" if tracking_uri else "")
+    command = "pfl-ops ui" + (f" --tracking-uri {shlex.quote(redact_address(tracking_uri))}" if tracking_uri else "")
     return f"{command}, then {PAGE}{page}" if page else command

@@ -96,11 +96,16 @@ def tune(
     from pfl_ops import runs, tuning
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.estimate import duration
+    from pfl_ops.tracking.home import check_places
     from pfl_ops.tuning.asked import Asked
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
+    from pfl_ops.tuning.ledger import check_storage
     from pfl_ops.tuning.resources import check_gpus
 
+    check_places(tracking_uri)
+    if storage:
+        check_storage(storage)
     methods = methods_of(algorithm)
     asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
     check_gpus(asked.gpus, address)

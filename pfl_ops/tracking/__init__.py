@@ -27,9 +27,17 @@ if TYPE_CHECKING:
     from pfl_ops.tracking.store import RunInfo as RunInfo
     from pfl_ops.tracking.store import Store as Store
     from pfl_ops.tracking.ui import newest_pages as newest_pages
+    from pfl_ops.tracking.ui import settle_runs as settle_runs
     from pfl_ops.tracking.ui import ui_command as ui_command
 
-_WHERE = {"Run": "run", "RunInfo": "store", "Store": "store", "newest_pages": "ui", "ui_command": "ui"}
+_WHERE = {
+    "Run": "run",
+    "RunInfo": "store",
+    "Store": "store",
+    "newest_pages": "ui",
+    "settle_runs": "ui",
+    "ui_command": "ui",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -39,4 +47,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"pfl_ops.tracking.{_WHERE[name]}"), name)
 
 
-__all__ = ["Home", "Run", "RunInfo", "Store", "Target", "newest_pages", "provenance", "ui_command"]
+__all__ = ["Home", "Run", "RunInfo", "Store", "Target", "newest_pages", "provenance", "settle_runs", "ui_command"]

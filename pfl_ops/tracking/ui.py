@@ -36,7 +36,7 @@ def ui_command(
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise PflOpsError(f"port {port} is taken ({error.strerror}); choose another by --port") from error
-    argv = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", target.uri]
+    argv = [sys.executable, "-m", "mlflow", "server"]
     argv += ["--artifacts-destination", str(target.artifacts), "--host", "127.0.0.1", "--port", str(port)]
     argv += ["--workers", "1"]
     env = {
@@ -44,9 +44,22 @@ def ui_command(
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
+        "MLFLOW_BACKEND_STORE_URI": target.uri,  # not on the command line, where everybody could read a password
     }
-    env.pop("MLFLOW_TRACKING_URI", None)  # the server is told its store on the command line
+    env.pop("MLFLOW_TRACKING_URI", None)
     return argv, env
+
+
+def settle_runs(home: str | None = None, tracking_uri: str | None = None) -> None:
+    """Make the database if there is none, and mark the runs of processes that were killed, before a page shows them.
+
+    Raises:
+        PflOpsError: the database can't be used.
+    """
+    from pfl_ops.tracking.store import Store
+
+    with Store.open(home, tracking_uri) as store:
+        store.deliver(patience=5)
 
 
 def newest_pages(home: str | None = None, tracking_uri: str | None = None, most: int = 3) -> list[tuple[str, str]]:
