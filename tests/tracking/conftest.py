@@ -77,8 +77,9 @@ class Server:
     """A real `mlflow server` on loopback."""
 
     def __init__(self, folder: Path) -> None:
-        from pfl_ops.tracking import ui_command
+        from pfl_ops.tracking import settle_runs, ui_command
 
+        settle_runs(str(folder))  # makes the database faster than the server would
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -111,10 +112,16 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def stopped_server(tmp_path: Path) -> Iterator[Server]:
+    """A server that is not started yet."""
     server = Server(tmp_path / "server")
     try:
-        server.start()
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture
+def server(stopped_server: Server) -> Server:
+    stopped_server.start()
+    return stopped_server

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
+from pfl_ops import runs
+from pfl_ops.experiment import Experiment
 from pfl_ops.models import MODELS, build
 from pfl_ops.tracking import Store, delivery
 
@@ -108,4 +110,32 @@ def test_a_server_that_goes_away_gets_every_point_exactly_once(server, tmp_path,
         child = store.find("late", parent=study)
         assert (child.run_id, child.status) == (late.run_id, "FINISHED")
         assert sorted(steps(client, child.run_id)) == list(range(5))
+        assert not [folder for folder in store.home.spool.iterdir() if folder.is_dir()]
+
+
+@pytest.mark.slow
+def test_runs_begun_while_the_server_is_down_are_there_once_when_it_is_up(stopped_server, tmp_path, monkeypatch):
+    """A run is recorded twice without its server (then it is read from its checkpoint), and once with it."""
+    experiment = Experiment.of("fedavg", clients=4, rounds=2, train_size=200)
+    where = {"home": tmp_path / "work", "tracking_uri": stopped_server.uri}
+    with monkeypatch.context() as patch:
+        wait = delivery.Delivery.wait
+        patch.setattr(delivery.Delivery, "wait", lambda self, spool=None, patience=30.0: wait(self, spool, 0.0))
+        for _ in range(2):
+            result = runs.run(experiment, **where)
+            assert result.run_id is None and result.page is None
+    stopped_server.start()
+    result = runs.run(experiment, **where)
+
+    with Store.open(*where.values()) as store:
+        assert store.deliver()
+        (run,) = store.runs()
+        assert (run.run_id, run.status, run.metrics[runs.FINISHED]) == (result.run_id, "FINISHED", 1.0)
+        client = MlflowClient(stopped_server.uri)
+        for key in run.metrics:
+            found = steps(client, run.run_id, key)
+            assert len(found) == len(set(found)), f"{key} is there twice"
+        assert sorted(steps(client, run.run_id, "train/loss")) == [1, 2]
+        assert len(client.get_run(run.run_id).outputs.model_outputs) == 1
+        assert len(client.get_run(run.run_id).inputs.dataset_inputs) == 1
         assert not [folder for folder in store.home.spool.iterdir() if folder.is_dir()]
