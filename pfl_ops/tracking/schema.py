@@ -8,11 +8,7 @@ is used to make one, and the list of its tables to recognise an unfinished one. 
 import logging
 from pathlib import Path
 
-import mlflow.store.tracking.dbmodels.models  # noqa: F401  (completes the list of tables)
 from mlflow import MlflowClient
-from mlflow.store.db.base_sql_model import Base
-from mlflow.store.db.utils import _get_latest_schema_revision
-from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
 from pfl_ops import databases
 from pfl_ops.errors import PflOpsError
@@ -58,7 +54,14 @@ def _make_whole(file: Path, target: Target) -> None:
             file,
             aside.name,
         )
-    databases.make_aside(file, lambda address: SqlAlchemyStore(address, str(target.artifacts)).engine.dispose())
+    databases.make_aside(file, lambda address: make_tables(address, str(target.artifacts)))
+
+
+def make_tables(address: str, artifacts: str) -> None:
+    """Make MLflow's tables in a new database, and close it."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # heavy, and of no use with a tracking server
+
+    SqlAlchemyStore(address, artifacts).engine.dispose()
 
 
 def _state(file: Path) -> str:
@@ -66,6 +69,8 @@ def _state(file: Path) -> str:
 
     MLflow itself says whether a whole one with runs is of its version.
     """
+    from mlflow.store.db.utils import Base, _get_latest_schema_revision  # with all tables known to Base
+
     names = databases.tables(file)
     ours = not names or "experiments" in names or names <= {"alembic_version"}
     if not ours or "studies" in names:
