@@ -32,8 +32,13 @@ def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "") -> PflO
 
 
 def in_a_line(error: BaseException, most: int = 500) -> str:
-    """Any error as one line of at most so many characters; what is no mistake of the user's with its kind in front."""
-    text = " ".join(str(error).split())[:most]
+    """Any error as one line of at most so many characters; what is no mistake of the user's with its kind in front.
+
+    Passwords in addresses are removed: such lines are kept with runs and studies.
+    """
+    from pfl_ops.addresses import redact  # which raises errors of this module
+
+    text = redact(" ".join(str(error).split()))[:most]
     return text if isinstance(error, PflOpsError) else f"{type(error).__name__}: {text}"
 
 

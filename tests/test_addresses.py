@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pfl_ops.addresses import RedactingFilter, check_database, check_server, redact, redact_address
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, in_a_line
 
 SECRETS = ["s3cret", "s3c:ret", "s3c/ret", "s3c?ret", "s3c#ret", "s3c@ret", "s3c@r/t@x", "12/34", "p%40ss%2Fword"]
 
@@ -46,6 +46,11 @@ def test_redact_removes_secret_parameters(text, clean):
 )
 def test_redact_leaves_other_text(text):
     assert redact(text) == text
+
+
+def test_errors_that_are_kept_in_a_line_hold_no_password():
+    error = OSError("can't reach http://me:s3cret@h:1/\n  or postgresql://me:s3cret@h/d")
+    assert in_a_line(error) == "OSError: can't reach http://h:1/ or postgresql://h/d"
 
 
 def test_redact_address_hides_spaces_and_quotes_too():

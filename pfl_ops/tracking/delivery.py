@@ -13,6 +13,7 @@ from pathlib import Path
 import requests
 from mlflow.exceptions import MlflowException, RestException
 
+from pfl_ops.addresses import redact
 from pfl_ops.tracking.sender import Sender
 from pfl_ops.tracking.spool import Entry, Spool, key
 
@@ -162,7 +163,7 @@ class Delivery:
         if self._down_since is not None:
             return
         self._down_since = time.monotonic()
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        reason = redact((str(error).strip().splitlines() or [type(error).__name__])[0])[:200]
         if re.search("failed with (timeout )?exception", reason):
             reason = "no answer"
         log.warning("%s can't take records (%s); they are kept and sent later", self.sender.target.label, reason)
@@ -194,12 +195,13 @@ class Delivery:
             if meaning == "odd":
                 self._tries[name] = self._tries.get(name, 0) + 1
             if meaning == "never" or self._tries.get(name, 0) >= TRIES:
-                spool.refuse(entry, str(error))
+                reason = redact(str(error))
+                spool.refuse(entry, reason)
                 log.warning(
                     "MLflow refused %s of run '%s' (%s); it is kept in %s",
                     entry["op"],
                     spool.header["name"],
-                    str(error)[:300],
+                    reason[:300],
                     spool.folder,
                 )
                 return

@@ -37,7 +37,7 @@ from pfl_ops.tracking.spool import Busy, Spool
 log = logging.getLogger("pfl_ops.tracking")
 
 
-class Unanswered(PflOpsError):
+class ServerUnavailable(PflOpsError):
     """The tracking server, or the database's server, does not answer; a later try may succeed."""
 
 
@@ -81,7 +81,7 @@ class Store:
                 client = self._sender.client
                 if target.server:
                     client.search_experiments(max_results=1)  # does it answer?
-        except Unanswered:
+        except ServerUnavailable:
             if not offline:
                 raise
             down = True
@@ -106,7 +106,7 @@ class Store:
                 that reads needs the target.
         Raises:
             PflOpsError: the folder can't be written, or the address can't be used.
-            Unanswered: the target does not answer, and `offline` is False.
+            ServerUnavailable: the target does not answer, and `offline` is False.
         """
         place = Home.open(home)
         return cls(place, Target.of(place, tracking_uri), offline)
@@ -302,7 +302,7 @@ class Store:
         try:
             yield
         except ConnectionError as error:
-            raise Unanswered(redact(str(error))) from error
+            raise ServerUnavailable(redact(str(error))) from error
         except MlflowException as error:
             reason = redact(str(error).strip().splitlines()[0][:300])
             if "Detected out-of-date database schema" in str(error):
@@ -311,13 +311,13 @@ class Store:
                     f"`mlflow db upgrade {self.target.label}`"
                 ) from error
             if error.error_code in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE") and self.target.server:
-                raise self._unanswered(error, reason) from error
+                raise self._unavailable(error, reason) from error
             raise PflOpsError(f"{self.target.label}: {reason}") from error
         except SQLAlchemyError as error:
             reason = redact(str(error).strip().splitlines()[0][:300])
             raise PflOpsError(f"the database {self.target.label} can't be used ({reason})") from error
 
-    def _unanswered(self, error: MlflowException, reason: str) -> PflOpsError:
+    def _unavailable(self, error: MlflowException, reason: str) -> PflOpsError:
         """Tell a server that is down from an address that will never work."""
         message = f"the tracking server {self.target.label} does not answer ({reason})"
         answered = isinstance(error, RestException) and error.error_code == "INTERNAL_ERROR"
@@ -325,7 +325,7 @@ class Store:
             return PflOpsError(message)
         with contextlib.suppress(ConnectionError):
             probe(self.target.uri)  # raises if no such host exists
-        return Unanswered(message)
+        return ServerUnavailable(message)
 
     @staticmethod
     def _pages(search: Any) -> Iterator[Any]:

@@ -160,8 +160,9 @@ class Sitting:
     wanted: int = 0
 
     def missing(self) -> list[Job]:
-        """What has to be run; what has been is read. If the tracking server does not answer, it is taken from
-        checkpoints: each job is run, and one that was finished ends at once.
+        """Return the jobs that have to be run; what has been run is read.
+
+        If the tracking server does not answer, that is all of them; one that has its checkpoint ends at once.
         """
         known = self.store.runs() if self.store.reachable else []
         found = (run for run in known if run.identity and runs.FINISHED in run.metrics)

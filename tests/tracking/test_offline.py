@@ -11,7 +11,7 @@ import pytest
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tracking import store as stores
-from pfl_ops.tracking.store import Unanswered
+from pfl_ops.tracking.store import ServerUnavailable
 
 DOWN = "http://me:s3cret@127.0.0.1:9"
 
@@ -31,7 +31,7 @@ def waiting(store):
 def test_recording_goes_on_and_reading_is_refused(tmp_path, rounds, caplog, address):
     if address.startswith("postgresql"):
         pytest.importorskip("psycopg2")
-    with pytest.raises(Unanswered, match=r"//127\.0\.0\.1:9.* does not answer") as caught:
+    with pytest.raises(ServerUnavailable, match=r"//127\.0\.0\.1:9.* does not answer") as caught:
         Store.open(tmp_path, address)
     assert "s3cret" not in str(caught.value)
     with caplog.at_level(logging.WARNING):
@@ -44,7 +44,7 @@ def test_recording_goes_on_and_reading_is_refused(tmp_path, rounds, caplog, addr
         run.log(rounds(0, 20))
         assert run.run_id is None and not store.reachable
         assert not run.finish(patience=0)
-        with pytest.raises(Unanswered, match="does not answer"):
+        with pytest.raises(ServerUnavailable, match="does not answer"):
             store.runs()
         assert not store.close(patience=0)
     assert len(waiting(store)) == 1
@@ -102,7 +102,7 @@ def test_a_server_that_is_busy_is_waited_for_and_one_that_refuses_is_not(tmp_pat
     else:
         with pytest.raises(PflOpsError) as caught:
             Store.open(tmp_path, address, offline=True)
-        assert not isinstance(caught.value, Unanswered) and "\n" not in str(caught.value)
+        assert not isinstance(caught.value, ServerUnavailable) and "\n" not in str(caught.value)
 
 
 def test_a_host_that_does_not_exist_is_refused_at_once(tmp_path, monkeypatch):
@@ -172,3 +172,21 @@ def test_a_choice_that_is_sent_before_its_trial_marks_it(work, monkeypatch):
 
 def _no_answer(target):
     raise ConnectionError("no answer")
+
+
+def test_what_mlflow_refuses_is_kept_without_the_password_of_its_address(work, monkeypatch, caplog):
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import BAD_REQUEST
+
+    from pfl_ops.tracking.sender import Sender
+
+    def refuse(*_):
+        raise MlflowException("bad request to http://me:s3cret@h:5000/api", error_code=BAD_REQUEST)
+
+    monkeypatch.setattr(Sender, "_params", refuse)
+    with Store.open(work) as store:
+        run = store.run("refused", "run", identity="refused", params={"lr": 1})
+        assert run.finish()
+    kept = (run.spool.folder / "refused.jsonl").read_text()
+    assert "http://h:5000/api" in kept and "http://h:5000/api" in caplog.text
+    assert "s3cret" not in kept + caplog.text

@@ -14,7 +14,7 @@ import pytest
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Home, Store, Target, schema
-from pfl_ops.tracking.store import Unanswered
+from pfl_ops.tracking.store import ServerUnavailable
 from pfl_ops.tuning import ledger as ledgers
 
 pytestmark = pytest.mark.slow
@@ -152,7 +152,7 @@ def test_a_kill_while_tables_are_made_leaves_a_database_that_opens(postgresql, t
     for address in (postgresql.address("killed", f"{SECRET}x"), postgresql.address("nothing")):
         with pytest.raises(PflOpsError, match=r"refuses the connection \(.*FATAL.*\)$") as caught:
             Store.open(tmp_path, address, offline=True)
-        assert not isinstance(caught.value, Unanswered) and SECRET not in str(caught.value)
+        assert not isinstance(caught.value, ServerUnavailable) and SECRET not in str(caught.value)
         with pytest.raises(PflOpsError, match=r"^the database postgresql://127") as caught:
             ledgers.storage(address)
         assert SECRET not in str(caught.value)
