@@ -5,6 +5,7 @@ The simulation only ever writes to a spool. When the target is down, lines wait 
 """
 
 import logging
+import math
 import re
 import threading
 import time
@@ -68,7 +69,7 @@ class Delivery:
         self.spools: dict[str, Spool] = {}
         self._change = threading.Condition()
         self._stop = False
-        self._down_since = time.monotonic() if down else None
+        self._down_since: float | None = -math.inf if down else None  # nobody waits for what was down from the start
         self._tries: dict[str, int] = {}
         self._thread = threading.Thread(target=self._run, name="pfl-ops tracking", daemon=True)
         self._thread.start()
