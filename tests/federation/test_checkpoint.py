@@ -377,7 +377,7 @@ def test_damaged_results_are_no_results(kind: str, tmp_path: Path) -> None:
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("at", ["Path.write_bytes", "_sync", "Path.mkdir", "Path.write_text", "Path.rename"])
+@pytest.mark.parametrize("at", ["Path.write_bytes", "sync", "Path.mkdir", "Path.write_text", "Path.rename"])
 @pytest.mark.parametrize("rounds", [5, 6, 7, 8])
 def test_a_full_disk_is_one_clear_error_and_loses_no_round(
     at: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
