@@ -6,7 +6,6 @@ A trial's process imports this too, and tracks nothing: what only tracking needs
 import errno
 import gc
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from pfl_ops.federation.checkpoint import CheckpointError, Checkpoints, Record
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import plugins
 from pfl_ops.results import Result
+from pfl_ops.scratch import scratch
 from pfl_ops.tracking.home import Home
 
 if TYPE_CHECKING:
@@ -283,9 +283,9 @@ def _keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> N
     tracked.figure(figures.partition(clients.table, title=experiment.label), "partition")
     tracked.figure(figures.curves([(r.round, r.metrics) for r in simulation.records]), "accuracy")
     tracked.figure(figures.clients(_by_stage(simulation.client_table)), "clients")
-    with tempfile.TemporaryDirectory(prefix="pfl-ops-") as scratch:
-        tracked.artifact(write_partition(Path(scratch, "partition"), clients.recorded), move=True)
-        for path in _models(simulation, Path(scratch)):
+    with scratch() as folder:
+        tracked.artifact(write_partition(folder / "partition", clients.recorded), move=True)
+        for path in _models(simulation, folder):
             tracked.artifact(path, "models", move=True)
     model = simulation.global_model()
     if model is not None:

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from pfl_ops.data.datasets import DATASETS
 from pfl_ops.errors import unknown
-from pfl_ops.federation.settings import Device, Precision
+from pfl_ops.federation.settings import MOST_STACKED, MOST_THREADS, Device, Precision
 from pfl_ops.models import MODELS
 from pfl_ops.section import Section
 
@@ -42,12 +42,16 @@ class Settings(Section):
     precision: tuple[Precision, ...] | None = Field(
         None, description="ours; none: float32, bfloat16, and tf32 where there is a GPU. The plain loop is float32"
     )
-    chunk: tuple[Annotated[int, Field(ge=2)], ...] = Field((5, 10, 20), description="clients stacked at once")
-    workers: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+    chunk: tuple[Annotated[int, Field(ge=2, le=MOST_STACKED)], ...] = Field(
+        (5, 10, 20), description="clients stacked at once"
+    )
+    workers: tuple[Annotated[int, Field(ge=1, le=MOST_THREADS)], ...] | None = Field(
         None, description="processes that share a cohort (CPU); none: 1, and one a core"
     )
     device: Device = Field("auto", description="auto: CUDA if there is one")
-    threads: int | None = Field(None, ge=1, description="CPU threads of every candidate; none: each its own default")
+    threads: int | None = Field(
+        None, ge=1, le=MOST_THREADS, description="CPU threads of every candidate; none: each its own default"
+    )
     measure: tuple[Figure, ...] = Field(("train", "evaluate", "round"), min_length=1, description="which figures")
     evaluate_models: int = Field(20, ge=1, description="local models that are evaluated")
     evaluate_images: int = Field(500, ge=1, description="pooled test images, all of which each model is shown")

@@ -128,6 +128,7 @@ def ui(
     import signal
     import subprocess
 
+    from pfl_ops import child
     from pfl_ops.cli.output import err, say
     from pfl_ops.tracking import newest_pages, settle_runs, ui_command
 
@@ -137,7 +138,9 @@ def ui(
         signal.signal(ending, signal.default_int_handler)
     # A session of its own: Ctrl-C reaches us alone, and the server stops without tracebacks.
     server = subprocess.Popen(
-        argv, env={"UVICORN_LOG_LEVEL": "warning", "PYTHONWARNINGS": "ignore", **env}, start_new_session=True
+        child.guarded(argv),
+        env={"UVICORN_LOG_LEVEL": "warning", "PYTHONWARNINGS": "ignore", **env},
+        start_new_session=True,
     )
     address = f"http://127.0.0.1:{port}"
     say(err(), f"{address} in some seconds; Ctrl-C ends it")

@@ -101,17 +101,17 @@ def tune(
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
     from pfl_ops.tuning.ledger import check_storage
-    from pfl_ops.tuning.resources import check_gpus
+    from pfl_ops.tuning.resources import check_request
 
     check_places(tracking_uri)
     if storage:
         check_storage(storage)
     methods = methods_of(algorithm)
     asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
-    check_gpus(asked.gpus, address)
     load_plugins(plugin)
     held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
     execution = execution_of(flags)
+    check_request(asked, execution.device, address)
     repetitions = {path: held.pop(path) for path in ["repetitions"] if path in held}
     said = bool(held or config or preset or metric or scheduler or search_space)
     by_name = resume and name and not said  # as it was begun: what the message of Ctrl-C tells people to type

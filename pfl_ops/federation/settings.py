@@ -1,5 +1,6 @@
 """The sections of an experiment that the engine reads, and how it is executed."""
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,12 @@ Device = Literal["auto", "cpu", "cuda"]
 Way = Literal["auto", "loop", "vmap"]
 StatePlace = Literal["auto", "memory", "file"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+
+MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
+"""Threads, and worker processes, that can be asked for. More than the machine has repeat the results of a larger
+machine, digit for digit; tens of thousands end the process inside PyTorch."""
+
+MOST_STACKED = 1_000_000  # clients in one stack, far beyond any memory
 
 
 class Training(Section):
@@ -115,8 +122,12 @@ class Execution(Section):
 
     device: Device = Field("auto", description="auto: CUDA if there is one")
     way: Way = Field("auto", description="one client at a time, or stacked; auto: the fastest when timed")
-    chunk: int | None = Field(None, ge=1, description="clients stacked at once (vmap); none: timed")
-    workers: int | None = Field(None, ge=1, description="processes that share a cohort (CPU); none: timed")
-    threads: int | None = Field(None, ge=1, description="CPU threads; none: all that this process may use")
+    chunk: int | None = Field(None, ge=1, le=MOST_STACKED, description="clients stacked at once (vmap); none: timed")
+    workers: int | None = Field(
+        None, ge=1, le=MOST_THREADS, description="processes that share a cohort (CPU); none: timed"
+    )
+    threads: int | None = Field(
+        None, ge=1, le=MOST_THREADS, description="CPU threads; none: all that this process may use"
+    )
     state: StatePlace = Field("auto", description="where clients' rows are; auto: memory, unless they may outgrow it")
     checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints")

@@ -10,6 +10,7 @@ import pandas as pd
 
 from pfl_ops.errors import PflOpsError, nearest
 from pfl_ops.metrics import STAGES
+from pfl_ops.scratch import scratch
 from pfl_ops.tracking import RunInfo, Store
 
 if TYPE_CHECKING:
@@ -157,9 +158,7 @@ def with_history(store: Store, runs: Iterable[Tracked], metrics: Collection[str]
 
 def clients(store: Store, run: Tracked) -> pd.DataFrame | None:
     """Its table of clients, one row a client and stage; None: it keeps none (a trial)."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="pfl-ops-") as folder:
+    with scratch() as folder:
         try:
             return pd.read_parquet(store.download(run.run_id, "clients.parquet", folder))
         except PflOpsError:

@@ -10,6 +10,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import cores
 from pfl_ops.federation.settings import Device
 from pfl_ops.tuning.packing import Kind, Layout, cpu_layouts, gpu_layouts
+from pfl_ops.tuning.resources import LEAST
 
 Auto: TypeAlias = Literal["auto"]
 Amount: TypeAlias = float | Auto | None
@@ -102,4 +103,6 @@ def _amount(flag: str, given: object, meaning: str) -> Amount:
         raise wrong
     if share and number > 1 and number != int(number):
         raise wrong
+    if 0 < number < LEAST:
+        raise PflOpsError(f"{flag} must be {LEAST:g} or more, got '{given}'")
     return number

@@ -18,7 +18,7 @@ from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount, Asked
 from pfl_ops.tuning.driver import OnEvent
 from pfl_ops.tuning.ledger import Ledger
-from pfl_ops.tuning.resources import check_gpus
+from pfl_ops.tuning.resources import check_request
 from pfl_ops.tuning.session import Final
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.trial import Records
@@ -62,12 +62,11 @@ class Means:
         final: Final,
     ) -> "Means":
         """Checked; a database for studies is made if there is none."""
+        asked, how = Asked.of(cpus_per_trial, gpus_per_trial, concurrency), execution or Execution()
+        check_request(asked, how.device, address)
         place = Home.open(home)
         data_dir = _absolute(data_dir or (None if address else os.environ.get("PFL_OPS_DATA")))
-        asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
-        check_gpus(asked.gpus, address)
         studies = stored(storage, place)
-        how = execution or Execution()
         return cls(place, studies, storage, data_dir, asked, how, address, on_event, records, final)
 
     def repeated(self, finals: int) -> str:

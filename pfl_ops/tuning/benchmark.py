@@ -33,7 +33,7 @@ from pfl_ops.tuning.begin import BENCHMARK, Beginning, Means, check, stored
 from pfl_ops.tuning.board import Entry
 from pfl_ops.tuning.driver import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
-from pfl_ops.tuning.resources import cluster
+from pfl_ops.tuning.resources import cluster, joining
 from pfl_ops.tuning.session import Final, StudyInterrupted, run_final
 from pfl_ops.tuning.settings import TRIALS, Settings
 from pfl_ops.tuning.study import Study, conduct
@@ -68,6 +68,7 @@ Report = Callable[[Benchmark], Path | None]
 """Writes a report somewhere and says into which folder: what lies there is kept with the benchmark's run."""
 
 
+@joining
 def benchmark(
     experiments: Sequence[Experiment] | None = None,
     *,

@@ -23,6 +23,7 @@ from pfl_ops.tuning.driver import OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.reconcile import reconcile
+from pfl_ops.tuning.resources import joining
 from pfl_ops.tuning.session import Final, Session, StudyInterrupted, run_final
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.trial import Records, simulate
@@ -60,6 +61,7 @@ class Study:
     page: str | None = None
 
 
+@joining
 def tune(
     experiment: Experiment | None = None,
     *,
