@@ -25,12 +25,13 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking import spool as spools
+from pfl_ops.tracking import logs, outbox
 from pfl_ops.tracking.delivery import Delivery, verdict
 from pfl_ops.tracking.home import Home, Target
+from pfl_ops.tracking.journal import Header, key
 from pfl_ops.tracking.run import Run, now
-from pfl_ops.tracking.sender import IDENTITY, PARENT, Sender
-from pfl_ops.tracking.spool import Busy, Spool
+from pfl_ops.tracking.sender import IDENTITY, PARENT, SUPERSEDED, Sender
+from pfl_ops.tracking.spool import Spool
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,16 @@ class Store:
         self._live: dict[str, Run] = {}  # spool folder -> the run last opened there
         self._open = True
         self._pid = os.getpid()
-        with FileLock(target.lock, timeout=300) if target.lock else contextlib.nullcontext(), self._asking():
-            self._sender = Sender(target)  # makes a database's tables
-            self._sender.client.search_experiments(max_results=1)  # is anybody there?
-        self._delivery = Delivery(self._sender, home.spool)
-        self._adopt()
+        logs.open_log(home.root)
+        try:
+            with FileLock(target.lock, timeout=300) if target.lock else contextlib.nullcontext(), self._asking():
+                self._sender = Sender(target)  # makes a database's tables
+                self._sender.client.search_experiments(max_results=1)  # is anybody there?
+            self._delivery = Delivery(self._sender, home.spool)
+            self._adopt()
+        except BaseException:
+            logs.close_log(home.root)
+            raise
         atexit.register(self.close, patience=5.0)
 
     @classmethod
@@ -98,6 +104,7 @@ class Store:
         tags: Mapping[str, object] | None = None,
         params: Mapping[str, object] | None = None,
         parent: Run | None = None,
+        take: str = "",
     ) -> Run:
         """Open a run. One with the same identity and parent is found again, and gets only what it misses.
 
@@ -108,10 +115,12 @@ class Store:
             tags: see `provenance`.
             params: the experiment's resolved values; nested names with dots.
             parent: the study that it belongs to.
+            take: a name of this computation, to open a new MLflow run; earlier ones of that identity are marked
+                superseded. The same take finds its run again; none: the newest one.
         Raises:
             Busy: another process is recording this run.
         """
-        header = {
+        header: Header = {
             "target": self.target.label,
             "experiment": experiment,
             "name": name,
@@ -119,19 +128,35 @@ class Store:
             "parent": parent.spool.header if parent else None,
             "start": now(),
         }
-        folder = spools.key(header)
+        if take:
+            outbox.check_idle(self.home.spool, header, self._delivery.spools)
+        take = take or self._newest_take(header)
+        header |= {"take": take} if take else {}
+        folder = key(header)
         if folder not in self._live or self._live[folder].finished:
             spool = self._delivery.take(folder) or Spool(self.home.spool, header)
             self._make_known(spool)
             self._live[folder] = Run(spool, self._delivery)
             self._delivery.add(spool)
         run = self._live[folder]
+        if take:
+            run.append({"op": "supersede"})
         run.append({"op": "open", "name": name})
         if tags:
             run.tags(tags)
         if params:
             run.params(params)
         return run
+
+    def _newest_take(self, header: Header) -> str:
+        """The newest take of a run: of its outbox, else as MLflow has it; "" if it was never computed anew."""
+        there = outbox.newest(self.home.spool, header)
+        if there is not None:
+            return str(there.get("take", ""))
+        if not self._delivery.down:
+            with contextlib.suppress(Exception):  # an outage, or a refusal that `_make_known` meets again
+                return self._sender.newest_take(header)
+        return ""
 
     def _make_known(self, spool: Spool) -> None:
         """Find or make the run now, so that the caller has an id to show; when nobody answers, the delivery does it."""
@@ -153,22 +178,11 @@ class Store:
 
     def _adopt(self) -> None:
         """Take over the spools of processes that are gone; a run without an end was killed."""
-        for folder in sorted(self.home.spool.iterdir()):
-            header = spools.read_header(folder) if folder.is_dir() else None
-            if header is None or header["target"] != self.target.label or folder.name in self._delivery.spools:
-                continue
-            try:
-                spool = Spool(self.home.spool, header)
-            except Busy:
-                continue
-            if spool.last().get("op", "finish") != "finish":
-                modified = (folder / "journal.jsonl").stat().st_mtime
-                spool.append({"op": "finish", "status": "KILLED", "time": int(modified * 1000)})
-            spool.closed = True
+        for spool in outbox.adopt(self.home.spool, self.target.label, self._delivery.spools):
             self._delivery.add(spool)
 
     def find(self, identity: str, *, experiment: str | None = None, parent: Run | str | None = None) -> RunInfo | None:
-        """The run of that identity: a finished one if there is, else the newest.
+        """The run of that identity: a finished one if there is, else the newest; superseded ones are ignored.
 
         Args:
             experiment: only in this MLflow experiment; none: in all.
@@ -182,26 +196,32 @@ class Store:
         return min(found, key=lambda run: (run.status != "FINISHED", -run.start), default=None)
 
     def runs(
-        self, experiment: str | None = None, *, parent: Run | str | None = None, where: str | None = None
+        self,
+        experiment: str | None = None,
+        *,
+        parent: Run | str | None = None,
+        where: str | None = None,
+        superseded: bool = False,
     ) -> list[RunInfo]:
         """All runs of an MLflow experiment (none: of all), oldest first.
 
         Args:
             parent: only those below it.
             where: only those that MLflow's search finds: "params.`training.lr` = '0.05' and metrics.`train/loss` < 1".
+            superseded: also those that were computed anew by a later run.
         Raises:
             PflOpsError: MLflow can't read `where`, or nobody answers.
         """
         parent_id = parent.run_id if isinstance(parent, Run) else parent
         below = f"tags.`{PARENT}` = '{parent_id}'" if parent is not None else None
-        return self._search(experiment, " and ".join(part for part in (below, where) if part))
+        return self._search(experiment, " and ".join(part for part in (below, where) if part), superseded)
 
     def experiments(self) -> list[str]:
         """The names of all MLflow experiments."""
         with self._asking():
             return sorted(experiment.name for experiment in self._pages(self._sender.client.search_experiments))
 
-    def _search(self, experiment: str | None, where: str) -> list[RunInfo]:
+    def _search(self, experiment: str | None, where: str, superseded: bool = False) -> list[RunInfo]:
         with self._asking():
             places = {
                 e.experiment_id: e.name
@@ -215,7 +235,11 @@ class Store:
                     list(places), where, order_by=["attributes.start_time ASC"], page_token=page_token
                 )
             )
-            return [_info(run, places[run.info.experiment_id]) for run in found]
+            return [
+                _info(run, places[run.info.experiment_id])
+                for run in found
+                if superseded or SUPERSEDED not in run.data.tags
+            ]
 
     def history(self, run_id: str, keys: Iterable[str] | None = None) -> pd.DataFrame:
         """Metrics of a run: one row a round, one column a metric, NaN where a round has no value.
@@ -261,6 +285,7 @@ class Store:
                 run.finish("KILLED", patience=0)
         done = self._delivery.delivered(None, patience)
         self._delivery.stop()
+        logs.close_log(self.home.root)
         return done
 
     def __enter__(self) -> "Store":
