@@ -130,10 +130,10 @@ def run(
         assert store is not None
         folder = store.home.checkpoints / digest
         with _alone(folder, experiment.label):
-            mark = folder.with_name(f".{folder.name}.anew")
+            mark = folder.with_name(f".{folder.name}{f'-{parent.spool.folder.name}' if parent else ''}.rerun")
             resume = resume and not mark.exists()
             simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, resume=resume)
-            take = "" if resume else _take(mark)
+            rerun = "" if resume else _rerun(mark)
             tracked = store.run(
                 str(parent.spool.header["experiment"])
                 if parent
@@ -143,7 +143,7 @@ def run(
                 parent=parent,
                 params=experiment.flat,
                 tags={**_tags(experiment, simulation, digest, data_dir), **(tags or {})},
-                take=take,
+                rerun=rerun,
             )
             kind = (tags or {}).get("pfl_ops.kind", "run")
             done = resume and _is_done(store, digest, parent)
@@ -197,8 +197,8 @@ def _alone(folder: Path, label: str) -> Iterator[None]:
         lock.release()
 
 
-def _take(mark: Path) -> str:
-    """Return the name of a computation that starts again, and keep it until the old checkpoints are gone.
+def _rerun(mark: Path) -> str:
+    """Return the name of a re-run, and keep it on disk until the old checkpoints are gone.
 
     A process that is killed before that leaves the mark, and the next one starts again in the same MLflow run.
 
@@ -208,12 +208,12 @@ def _take(mark: Path) -> str:
     with suppress(OSError, ValueError):
         if re.fullmatch("[0-9a-f]{32}", found := mark.read_text()):
             return found
-    take = uuid.uuid4().hex
+    rerun = uuid.uuid4().hex
     try:
-        write_whole(mark, take)
+        write_whole(mark, rerun)
     except OSError as error:
         raise PflOpsError(f"can't write {mark}: {error.strerror}") from error
-    return take
+    return rerun
 
 
 def _is_done(store: "Store", digest: str, parent: "Run | None") -> bool:

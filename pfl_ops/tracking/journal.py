@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Header = dict[str, Any]
-"""target, experiment, name, identity, parent (its header, or None), start [ms], take (see `Store.run`; optional)."""
+"""target, experiment, name, identity, parent (its header, or None), start [ms], rerun (see `Store.run`; optional)."""
 
 Entry = dict[str, Any]
 """`op` and its fields; see `entries`."""
@@ -35,7 +35,7 @@ class _HeaderFields(BaseModel):
     identity: str
     parent: "_HeaderFields | None"
     start: Annotated[int, Field(ge=0, lt=1 << 63)]
-    take: str = ""
+    rerun: str = ""
 
 
 def digest(data: bytes) -> str:
@@ -110,15 +110,15 @@ def first_error(error: ValidationError) -> str:
 
 def key(header: Header) -> str:
     """Return the name of a run's folder: the same run in the same target has the same one."""
-    return _key(header, header.get("take", ""))
+    return _key(header, header.get("rerun", ""))
 
 
 def identity_key(header: Header) -> str:
-    """Return the `key` that all takes of a run share."""
+    """Return the `key` that a run and its re-runs share."""
     return _key(header, "")
 
 
-def _key(header: Header, take: str) -> str:
+def _key(header: Header, rerun: str) -> str:
     parent = key(header["parent"]) if header["parent"] else ""
-    parts = [header["target"], header["experiment"], header["identity"], parent, *([take] if take else [])]
+    parts = [header["target"], header["experiment"], header["identity"], parent, *([rerun] if rerun else [])]
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:24]

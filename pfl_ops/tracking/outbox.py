@@ -1,4 +1,4 @@
-"""The outbox of a work folder: the spools that earlier processes left, and takes of a run."""
+"""The outbox of a work folder: the spools that earlier processes left, and the re-runs of a run."""
 
 import contextlib
 import logging
@@ -88,12 +88,12 @@ def _adopted(root: Path, folder: Path, target: str) -> Spool | None:
 
 
 def newest(root: Path, header: Header) -> Header | None:
-    """Return the header of the newest spool of the same run, whatever its take; None if there is none on disk."""
+    """Return the header of the newest spool of a run or its re-runs; None if there is none on disk."""
     return max(_same_run(root, header), key=lambda other: int(other["start"]), default=None)
 
 
 def check_idle(root: Path, header: Header, known: Mapping[str, Spool]) -> None:
-    """Check that no take of a run is being recorded.
+    """Check that neither a run nor a re-run of it is being recorded.
 
     Args:
         known: spools that this process has open.

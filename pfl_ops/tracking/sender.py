@@ -4,10 +4,10 @@ Runs are found by their tags before they are made. Metrics carry the time of the
 (key, step, time, value); on a run that was there before, steps that it already has are left out. Params are sent where
 absent; tags, files and the status are simply written again; a model is found by its name before it is made.
 
-Takes. A run that is computed anew (`--no-resume`) is a new MLflow run with the same identity; the tag `pfl_ops.take`
-tells it from the earlier ones, which get the tag `pfl_ops.superseded` with the id of the new run. A header with a take
-means that run. A header without one was written while the target was down: it means the newest run that was begun
-before it.
+Re-runs. A run that is computed again from the start (`--no-resume`) is a new MLflow run with the same identity. Its tag
+`pfl_ops.rerun` tells it from the earlier ones, which get the tag `pfl_ops.superseded` with the id of the new run. A
+header with `rerun` means that run. A header without it means the newest run that was begun before it: the process that
+wrote it could not ask the target.
 """
 
 import os
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 IDENTITY = "pfl_ops.identity"
 PARENT = "mlflow.parentRunId"
-TAKE = "pfl_ops.take"
+RERUN = "pfl_ops.rerun"  # names a run that was computed again
 SUPERSEDED = "pfl_ops.superseded"  # the id of the run that replaces this one
 MISSING = "pfl_ops.missing_records"  # damaged in the outbox; the run's command sends them again
 REFUSED = "pfl_ops.refused_records"  # what this MLflow does not take
@@ -114,30 +114,31 @@ class Sender:
                 if found is not None:
                     self._runs[name] = found.info.run_id
                 else:
-                    take = header.get("take", "")
+                    rerun = header.get("rerun", "")
                     tags = {IDENTITY: header["identity"]} | ({PARENT: parent} if parent else {})
-                    tags |= {TAKE: take} if take else {}
+                    tags |= {RERUN: rerun} if rerun else {}
                     made = self.client.create_run(experiment, header["start"], tags, header["name"])
                     self._runs[name] = made.info.run_id
                     self._made.add(self._runs[name])
                     self._mark_superseded([made, *there])
             return self._runs[name]
 
-    def newest_take(self, header: Header) -> str:
-        """The take of the newest run of that header's identity, "" if it has none; the header's own take is ignored."""
+    def newest_rerun(self, header: Header) -> str:
+        """Return `rerun` of the newest run of that header's identity; "" if it was never computed again."""
         with self._mutex:
             experiment = self.experiment_id(header["experiment"])
             parent = self.run_id(header["parent"]) if header["parent"] else None
-            newest = _newest_take(self.search(experiment, header["identity"], parent))
+            there = self.search(experiment, header["identity"], parent)
+            newest = _newest_rerun(there) or (there[0] if there else None)
             if newest is None:
                 return ""
-            take = newest.data.tags[TAKE]
-            self._runs.setdefault(key({**header, "take": take}), newest.info.run_id)
-            return take
+            rerun = str(newest.data.tags.get(RERUN, ""))
+            self._runs.setdefault(key({**header, "rerun": rerun}), newest.info.run_id)
+            return rerun
 
     def _mark_superseded(self, runs: Sequence[MlflowRun]) -> None:
-        """Tag all runs that were begun before the newest take; one that has the tag keeps it."""
-        newest = _newest_take(runs)
+        """Tag all runs that were begun before the newest re-run; one that has the tag keeps it."""
+        newest = _newest_rerun(runs)
         for run in runs:
             if newest is not None and run.info.run_id != newest.info.run_id and SUPERSEDED not in run.data.tags:
                 self.client.set_tag(run.info.run_id, SUPERSEDED, newest.info.run_id)
@@ -315,17 +316,17 @@ class Sender:
 
 def _meant(header: Header, runs: Sequence[MlflowRun]) -> MlflowRun | None:
     """The run of a header among those of its identity, the newest first; None if it is not there."""
-    take = header.get("take", "")
+    rerun = header.get("rerun", "")
     for run in runs:
-        tag = run.data.tags.get(TAKE, "")
-        if tag == take or (not take and run.info.start_time <= header["start"]):
+        tag = run.data.tags.get(RERUN, "")
+        if tag == rerun or (not rerun and run.info.start_time <= header["start"]):
             return run
     return None
 
 
-def _newest_take(runs: Sequence[MlflowRun]) -> MlflowRun | None:
-    takes = [run for run in runs if TAKE in run.data.tags]
-    return max(takes, key=lambda run: run.info.start_time, default=None)
+def _newest_rerun(runs: Sequence[MlflowRun]) -> MlflowRun | None:
+    reruns = [run for run in runs if RERUN in run.data.tags]
+    return max(reruns, key=lambda run: run.info.start_time, default=None)
 
 
 def _link(source: str, target: str) -> None:

@@ -104,7 +104,7 @@ class Store:
         tags: Mapping[str, object] | None = None,
         params: Mapping[str, object] | None = None,
         parent: Run | None = None,
-        take: str = "",
+        rerun: str = "",
     ) -> Run:
         """Open a run. One with the same identity and parent is found again, and gets only what it misses.
 
@@ -115,8 +115,8 @@ class Store:
             tags: see `provenance`.
             params: the experiment's resolved values; nested names with dots.
             parent: the study that it belongs to.
-            take: a name of this computation, to open a new MLflow run; earlier ones of that identity are marked
-                superseded. The same take finds its run again; none: the newest one.
+            rerun: a name of this computation, to open a new MLflow run; earlier ones of that identity are marked
+                superseded. The same name finds its run again; none: the newest run.
         Raises:
             Busy: another process is recording this run.
         """
@@ -128,10 +128,10 @@ class Store:
             "parent": parent.spool.header if parent else None,
             "start": now(),
         }
-        if take:
+        if rerun:
             outbox.check_idle(self.home.spool, header, self._delivery.spools)
-        take = take or self._newest_take(header)
-        header |= {"take": take} if take else {}
+        rerun = rerun or self._newest_rerun(header)
+        header |= {"rerun": rerun} if rerun else {}
         folder = key(header)
         if folder not in self._live or self._live[folder].finished:
             spool = self._delivery.take(folder) or Spool(self.home.spool, header)
@@ -139,7 +139,7 @@ class Store:
             self._live[folder] = Run(spool, self._delivery)
             self._delivery.add(spool)
         run = self._live[folder]
-        if take:
+        if rerun:
             run.append({"op": "supersede"})
         run.append({"op": "open", "name": name})
         if tags:
@@ -148,14 +148,14 @@ class Store:
             run.params(params)
         return run
 
-    def _newest_take(self, header: Header) -> str:
-        """The newest take of a run: of its outbox, else as MLflow has it; "" if it was never computed anew."""
+    def _newest_rerun(self, header: Header) -> str:
+        """Return `rerun` of a run's newest outbox, else of its newest run in MLflow; "" if it has none."""
         there = outbox.newest(self.home.spool, header)
         if there is not None:
-            return str(there.get("take", ""))
+            return str(there.get("rerun", ""))
         if not self._delivery.down:
             with contextlib.suppress(Exception):  # an outage, or a refusal that `_make_known` meets again
-                return self._sender.newest_take(header)
+                return self._sender.newest_rerun(header)
         return ""
 
     def _make_known(self, spool: Spool) -> None:
@@ -283,10 +283,11 @@ class Store:
         for run in self._live.values():
             if not run.finished:
                 run.finish("KILLED", patience=0)
-        done = self._delivery.delivered(None, patience)
-        self._delivery.stop()
-        logs.close_log(self.home.root)
-        return done
+        try:
+            return self._delivery.delivered(None, patience)
+        finally:
+            self._delivery.stop()
+            logs.close_log(self.home.root)
 
     def __enter__(self) -> "Store":
         return self

@@ -173,34 +173,34 @@ def test_an_experiment_that_is_refused_says_so_at_once(work):
         assert not [f for f in store.home.spool.iterdir() if f.is_dir() and not (f / "refused.jsonl").exists()]
 
 
-def test_a_new_take_is_found_again_while_nobody_answers(work, outage, rounds):
+def test_a_rerun_is_found_again_while_nobody_answers(work, outage, rounds):
     """Computed anew and killed while the target is down, then gone on with: one new run, not two."""
     with Store.open(work) as store:
-        first = store.run("takes", "run", identity="takes")
+        first = store.run("rerun", "run", identity="rerun")
         first.log(rounds(0, 9))
         assert first.finish()
     store = Store.open(work)
     outage.down = True
-    again = store.run("takes", "run", identity="takes", take="a")
+    again = store.run("rerun", "run", identity="rerun", rerun="a")
     again.log(rounds(0, 4, clock=1_800_000_000_000))
     assert not store.close(patience=0)
     store = Store.open(work)
-    again = store.run("takes", "run", identity="takes")
+    again = store.run("rerun", "run", identity="rerun")
     again.log(rounds(0, 9, clock=1_800_000_000_000))
     assert not again.finish(patience=0)
     outage.down = False
     assert store.deliver()
-    old, new = store.runs("takes", superseded=True)
+    old, new = store.runs("rerun", superseded=True)
     assert (old.run_id, old.status, old.tags["pfl_ops.superseded"]) == (first.run_id, "FINISHED", new.run_id)
-    assert (new.status, new.tags["pfl_ops.take"]) == ("FINISHED", "a") and new.run_id == again.run_id
+    assert (new.status, new.tags["pfl_ops.rerun"]) == ("FINISHED", "a") and new.run_id == again.run_id
     assert steps(store, old.run_id) == steps(store, new.run_id) == list(range(10))
     times = MlflowClient(store.target.uri).get_metric_history(new.run_id, "train/loss")
     assert min(point.timestamp for point in times) == 1_800_000_000_000
-    assert [run.run_id for run in store.runs("takes")] == [new.run_id]
-    third = store.run("takes", "run", identity="takes")
+    assert [run.run_id for run in store.runs("rerun")] == [new.run_id]
+    third = store.run("rerun", "run", identity="rerun")
     assert third.run_id == new.run_id, "everything is delivered: MLflow knows the newest"
     with pytest.raises(PflOpsError, match="is being recorded; finish it before"):
-        store.run("takes", "run", identity="takes", take="b")
+        store.run("rerun", "run", identity="rerun", rerun="b")
     third.finish()
     store.close()
 

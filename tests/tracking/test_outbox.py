@@ -18,7 +18,7 @@ from pfl_ops.tracking import delivery, outbox, spool_folder
 from pfl_ops.tracking.delivery import Delivery
 from pfl_ops.tracking.journal import Damaged, decode, encode, key
 from pfl_ops.tracking.run import Run
-from pfl_ops.tracking.sender import MISSING, REFUSED, SUPERSEDED, TAKE
+from pfl_ops.tracking.sender import MISSING, REFUSED, RERUN, SUPERSEDED
 from pfl_ops.tracking.spool import Damage, Spool
 
 HEADER = {"target": "http://a", "experiment": "e", "name": "n", "identity": "i", "parent": None, "start": 1}
@@ -442,6 +442,23 @@ def test_trouble_with_one_spool_does_not_delay_the_next(root, client, monkeypatc
     assert sum("have to wait" in line for line in warnings(caplog)) == 1
 
 
+def test_a_journal_that_vanishes_stops_only_its_spool(root, client, caplog):
+    folder = write(root, OPEN, point(1), FINISH)
+    write(root, OPEN, point(2), FINISH, header=OTHER)
+    found = list(outbox.adopt(root, "http://a", ()))
+    (folder / "journal.jsonl").rename(root.parent / "journal.jsonl")
+    sending = Delivery(memory_sender(client), root)
+    for spool in found:
+        sending.add(spool)
+    assert sending.wait(next(spool for spool in found if spool.header == OTHER), patience=60)
+    assert not sending.wait(patience=0.05) and not sending.down
+    (root.parent / "journal.jsonl").rename(folder / "journal.jsonl")
+    assert sending.wait(patience=60)
+    sending.stop()
+    assert losses(client) == {1: 0.125} and losses(client, "other") == {2: 0.25}
+    assert sum("have to wait" in line for line in warnings(caplog)) == 1
+
+
 def test_an_error_while_the_target_is_down_gives_nothing_up(root, client, monkeypatch):
     """A server without its database answers INTERNAL_ERROR to everything."""
     from mlflow.exceptions import RestException
@@ -801,36 +818,36 @@ def test_random_damage_never_changes_a_value_or_leaves_the_outbox(pieces, sent, 
     shutil.rmtree(home)
 
 
-# -- takes ------------------------------------------------------------------------------------------------------------
+# -- re-runs ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_take_is_a_new_run_and_marks_the_old_one(root, client):
+def test_a_rerun_is_a_new_run_and_marks_the_old_one(root, client):
     write(root, OPEN, point(1), FINISH)
     assert deliver(root, client)
-    new = HEADER | {"take": "t1", "start": 50}
+    new = HEADER | {"rerun": "t1", "start": 50}
     for _ in range(2):  # sent twice, as after a kill
         write(root, {"op": "supersede"}, OPEN, point(1, 0.5), FINISH, header=new)
         assert deliver(root, client)
     first, second = client.by_identity("i")
     assert first.data.tags[SUPERSEDED] == second.info.run_id
-    assert second.data.tags[TAKE] == "t1" and SUPERSEDED not in second.data.tags
+    assert second.data.tags[RERUN] == "t1" and SUPERSEDED not in second.data.tags
     assert client.points[first.info.run_id] == {("loss", 1): (0.125, 1001)}
     assert client.points[second.info.run_id] == {("loss", 1): (0.5, 1001)}
 
 
 @pytest.mark.parametrize("reverse", [True, False])
-def test_takes_that_waited_go_to_their_own_runs_in_any_order(reverse, root, client):
-    """The first run, its re-run, and a third that was opened while the target was down and knows of no take."""
+def test_reruns_that_waited_go_to_their_own_runs_in_any_order(reverse, root, client):
+    """The first run, its re-run, and a third that was opened while the target was down and knows of no re-run."""
     spools = [
         ((OPEN, point(1), FINISH), HEADER),
-        (({"op": "supersede"}, OPEN, point(1, 0.5), FINISH), HEADER | {"take": "t1", "start": 50}),
-        (({"op": "supersede"}, OPEN, point(1, 0.7), FINISH), HEADER | {"take": "t2", "start": 90}),
+        (({"op": "supersede"}, OPEN, point(1, 0.5), FINISH), HEADER | {"rerun": "t1", "start": 50}),
+        (({"op": "supersede"}, OPEN, point(1, 0.7), FINISH), HEADER | {"rerun": "t2", "start": 90}),
     ]
     for entries, header in spools[::-1] if reverse else spools:
         write(root, *entries, header=header)
         assert deliver(root, client)
     runs = sorted(client.by_identity("i"), key=lambda run: run.info.start_time)
-    assert [run.data.tags.get(TAKE) for run in runs] == [None, "t1", "t2"]
+    assert [run.data.tags.get(RERUN) for run in runs] == [None, "t1", "t2"]
     assert [client.points[run.info.run_id]["loss", 1][0] for run in runs] == [0.125, 0.5, 0.7]
     assert [SUPERSEDED in run.data.tags for run in runs] == [True, True, False]
     write(root, OPEN, point(2), FINISH, header=HEADER | {"start": 95})
