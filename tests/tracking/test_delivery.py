@@ -9,6 +9,7 @@ import requests
 import torch
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException, RestException
+from test_logs import make_noise
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.models import MODELS, build
@@ -203,6 +204,34 @@ def test_a_rerun_is_found_again_while_nobody_answers(work, outage, rounds):
         store.run("rerun", "run", identity="rerun", rerun="b")
     third.finish()
     store.close()
+
+
+def test_an_outage_is_one_line_that_names_the_file(work, monkeypatch, caplog, capfd):
+    with Store.open(work) as store:
+        run = store.run("noise", "run", identity="noise")
+        assert store.deliver()
+        send, tried = Sender.send, []
+
+        def fail(*_):
+            tried.append(1)
+            make_noise()
+            raise MlflowException("API request to http://user:secret@h failed with exception refused")
+
+        monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.01)
+        monkeypatch.setattr(delivery, "LONGEST_PAUSE", 0.01)
+        monkeypatch.setattr(Sender, "send", fail)
+        run.tags({"a": 1})
+        while len(tried) < 3:
+            time.sleep(0.01)
+        monkeypatch.setattr(Sender, "send", send)
+        assert run.finish()
+    (line,) = [
+        record.getMessage() for record in caplog.records if record.name == "pfl_ops.tracking" and record.levelno > 20
+    ]
+    file = work / "pfl-ops.log"
+    assert line.endswith(f"they are kept and sent later; details: {file}") and "\n" not in line
+    assert file.read_text().count("Traceback") >= 12 and "secret" not in file.read_text()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def response(status):

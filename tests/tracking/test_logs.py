@@ -2,13 +2,10 @@
 
 import errno
 import logging
-import time
 
 import pytest
-from mlflow.exceptions import MlflowException
 
-from pfl_ops.tracking import Store, delivery, logs
-from pfl_ops.tracking.sender import Sender
+from pfl_ops.tracking import logs
 
 NOISY = [logging.getLogger(name) for name in ("mlflow.store.db.utils", "sqlalchemy.pool", "alembic.x", "urllib3.util")]
 
@@ -81,33 +78,3 @@ def test_a_full_disk_prints_nothing(tmp_path, monkeypatch, capfd):
     make_noise()
     logs.close_log(tmp_path)
     assert capfd.readouterr().err == ""
-
-
-def test_an_outage_is_one_line_that_names_the_file(tmp_path, before, monkeypatch, caplog, capfd):
-    was = before()
-    with Store.open(tmp_path) as store:
-        run = store.run("noise", "run", identity="noise")
-        assert store.deliver()
-        send, tried = Sender.send, []
-
-        def fail(*_):
-            tried.append(1)
-            make_noise()
-            raise MlflowException("API request to http://user:secret@h failed with exception refused")
-
-        monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.01)
-        monkeypatch.setattr(delivery, "LONGEST_PAUSE", 0.01)
-        monkeypatch.setattr(Sender, "send", fail)
-        run.tags({"a": 1})
-        while len(tried) < 3:
-            time.sleep(0.01)
-        monkeypatch.setattr(Sender, "send", send)
-        assert run.finish()
-    assert before() == was
-    (line,) = [
-        record.getMessage() for record in caplog.records if record.name == "pfl_ops.tracking" and record.levelno > 20
-    ]
-    file = tmp_path / "pfl-ops.log"
-    assert line.endswith(f"they are kept and sent later; details: {file}") and "\n" not in line
-    assert file.read_text().count("Traceback") >= 12 and "secret" not in file.read_text()
-    assert "Traceback" not in capfd.readouterr().err
