@@ -9,7 +9,7 @@ import threading
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from pfl_ops.addresses import redact
+from pfl_ops.addresses import RedactingFilter, redact
 
 NAME = "pfl-ops.log"
 LARGEST = 1 << 20  # bytes of the file before it is renamed to pfl-ops.log.1
@@ -18,6 +18,7 @@ LOGGERS = ("mlflow", "sqlalchemy", "alembic", "urllib3")
 details = logging.getLogger("pfl_ops.tracking.details")  # tracebacks of our own deliveries
 details.addHandler(logging.NullHandler())
 details.propagate = False
+details.addFilter(RedactingFilter())
 
 _mutex = threading.Lock()
 _open: dict[Path, tuple[logging.Handler, int]] = {}  # work folder -> handler, stores that use it
