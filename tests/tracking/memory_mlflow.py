@@ -101,6 +101,6 @@ class MemoryMlflow:
 
 def memory_sender(client: MemoryMlflow) -> Sender:
     """A sender to such a client, as it is in a new process."""
-    sender = Sender(Target("http://a", None, None))
-    sender.client = client
+    sender = Sender(Target("http://a", None))
+    sender._client = client
     return sender
