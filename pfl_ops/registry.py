@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Collection
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -60,8 +61,6 @@ class Registry(Generic[T]):
         again = (module, qualname) == there and not module.startswith(_PLUGIN)
         if there is not None and not again and (there[1] or there[0].partition(".")[0] != package):
             mine, theirs = _file(module), _file(there[0])
-            if mine == theirs and module != there[0]:
-                raise PflOpsError(f"{mine} has changed since it was loaded here; start a new process")
             raise PflOpsError(
                 f"two {self.kind}s are named '{name}': {qualname} of {mine} and {there[1] or 'one'} of {theirs}; "
                 "rename one of them"
@@ -88,9 +87,12 @@ class Registry(Generic[T]):
             raise unknown(self.kind, name, self.names(), see=f"pfl-ops list {self.kind}s")
         return self._found[name]
 
-    def _forget(self, module: str) -> None:
-        """Remove what a module has registered."""
-        self._found = {name: thing for name, thing in self._found.items() if _origin(thing)[0] != module}
+    def _forget(self, modules: Collection[str]) -> dict[str, T]:
+        """Remove what some modules have registered, and return it."""
+        gone = {name: thing for name, thing in self._found.items() if _origin(thing)[0] in modules}
+        for name in gone:
+            del self._found[name]
+        return gone
 
     @cached_property
     def _installed(self) -> tuple[EntryPoint, ...]:
@@ -134,6 +136,8 @@ def file_digest(path: Path) -> str:
 def load_plugin(path: Path) -> str:
     """Import a user's file, which registers what it defines; the same content is imported once.
 
+    A file that was edited since takes the place of what it defined before.
+
     Returns:
         SHA-256 of the file, which enters the hash of experiments that use it.
     Raises:
@@ -149,18 +153,23 @@ def load_plugin(path: Path) -> str:
             raise PflOpsError(f"{shown} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
+        old = {other: _PLUGIN + other[:12] for other, there in _plugins.items() if there == path}  # edited since
+        before = [(table, table._forget(old.values())) for table in _tables]
         try:
             spec.loader.exec_module(module)
         except BaseException as error:  # SystemExit too: sys.exit() of a script that was not meant to be imported
             del sys.modules[name]
-            for table in _tables:
-                table._forget(name)
+            for table, things in before:
+                table._forget([name])
+                table._found |= things
             if isinstance(error, KeyboardInterrupt):
                 raise
             if isinstance(error, PflOpsError):
                 raise PflOpsError(f"{shown}: {error}") from error
             what = "it ends the process when it is imported: " if isinstance(error, SystemExit) else ""
             raise PflOpsError(f"{shown} failed: {what}{in_a_line(error)}{place(error, str(path))}") from error
+        for other in old:
+            del _plugins[other]
         _plugins[digest] = path
     return digest
 
