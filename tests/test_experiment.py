@@ -253,7 +253,7 @@ def test_values_may_be_text_as_flags_and_files_have_them(tiny: Experiment) -> No
     assert (e.evaluation.synthetic, e.algorithm.gamma) == ((1, 50), Held(value=0.25))
     assert tiny.override({"training.lr": "1e-3"}) == tiny.override({"training.lr": 0.001})
     assert refusal(assignments, ["training.lr"]) == "--set needs path=value, as in training.lr=0.1; got 'training.lr'"
-    assert refusal(assignments, ["seed=1", "seed=2"]) == "--set seed is given twice"
+    assert refusal(assignments, ["seed=1", "seed=2"]) == "--set seed is given twice; give it once"
 
 
 def test_sections_and_mappings_are_changes_too(tiny: Experiment) -> None:
@@ -371,7 +371,7 @@ def test_every_path_is_listed_with_what_may_stand_there(tiny: Experiment) -> Non
     assert set(FLAGS.values()) <= set(by_path)
     lr = by_path["training.lr"]
     assert (lr.value, lr.default, lr.symbol, lr.allowed.type) == (0.2, 0.05, "η", "float")
-    assert (lr.allowed.low, lr.allowed.low_open, lr.allowed.high, lr.allowed.nullable) == (0, True, None, False)
+    assert (lr.allowed.low, lr.allowed.low_open, lr.allowed.high, lr.allowed.nullable) == (0, True, 1_000_000, False)
     assert "learning rate" in lr.description
     epochs = by_path["training.local_epochs"].allowed
     assert (epochs.type, epochs.low, epochs.low_open, epochs.nullable) == ("int", 1, False, True)
