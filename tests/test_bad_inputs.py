@@ -287,14 +287,14 @@ OUTPUTS = [
     Bad("plot_empty", ("partition", "lsqs", "--plot", ""), "--plot needs the name of a file"),
     Bad("plot_long", f"partition lsqs --plot {LONG}", "File name too long"),
     Bad("save_file", "partition lsqs --save {folder}/one.py", "--save: {folder}/one.py is no folder"),
-    Bad("save_below_file", "partition lsqs --save {folder}/one.py/a", "--save: {folder}/one.py is no folder"),
+    Bad("save_below_file", "partition lsqs --save {folder}/one.py/a", "({folder}/one.py is not a folder)"),
     Bad("html_folder", "compare --html {folder}", "--html: {folder} is a folder"),
     Bad("csv_device", "compare --csv /dev/full", "--csv: /dev/full is no regular file"),
     Bad("latex_below_file", "compare --latex {folder}/one.py/a.tex", "--latex: {folder}/one.py is no folder"),
     Bad("html_escape", ("compare", "--html", "\x1b[31m.html"), "--html takes a name without control characters"),
     Bad("json_folder", "bench --json {folder}", "--json: {folder} is a folder"),
     Bad("reports_file", "reproduce fliu/table1 --reports {folder}/one.py", "--reports: {folder}/one.py is no folder"),
-    Bad("closed_folder", "partition lsqs --save {folder}/closed/a", "permission denied"),
+    Bad("closed_folder", "partition lsqs --save {folder}/closed/a", "is not writable"),
 ]
 PLUGINS = [
     Bad("folder", f"{PLUGIN}folder.png", "is not a regular file"),

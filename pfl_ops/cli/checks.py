@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
+from pfl_ops.files import check_writable
 
 
 def check_output(flag: str, path: Path | None, endings: Collection[str] = ()) -> None:
@@ -37,11 +38,9 @@ def check_folder(flag: str, path: Path | None) -> None:
     """
     if path is None:
         return
-    there = path if _exists(flag, path) else next(p for p in path.absolute().parents if _exists(flag, p))
-    if not there.is_dir():
-        raise PflOpsError(f"{flag}: {echo(there, LONGEST_PATH)} is no folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise PflOpsError(f"{flag}: can't write to {echo(there, LONGEST_PATH)}: permission denied")
+    if _exists(flag, path) and not path.is_dir():
+        raise PflOpsError(f"{flag}: {echo(path, LONGEST_PATH)} is no folder")
+    check_writable(path, flag, "name another folder")
 
 
 def check_data_dir(folders: str | None) -> None:
