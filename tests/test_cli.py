@@ -146,15 +146,15 @@ ERRORS = {
     "run flui --dataset mnist": "no algorithm named 'flui'. Did you mean 'fliu'? (pfl-ops list algorithms)",
     "run fliu --dataset mnst": "no dataset named 'mnst'. Did you mean 'mnist'? (pfl-ops list datasets)",
     "run": "an experiment needs algorithm.name",
-    "run fliu --rounds 0": "training.rounds (T) must be an integer >= 1, got '0'",
+    "run fliu --rounds 0": "training.rounds (T) must be an integer in [1, 1,000,000], got '0'",
     "run fliu --set training.round=3": "no setting named 'training.round'. Did you mean 'training.rounds'?",
-    "run fliu --set rounds": "--set needs path=value, got 'rounds'",
+    "run fliu --set rounds": "--set needs path=value, as in training.lr=0.1; got 'rounds'",
     "run fliu --rounds 3 --set training.rounds=4": "--rounds and --set training.rounds=4 say the same thing twice",
-    "run fliu --chunk 0": "--chunk must be an integer in [1, 1e+06] or none, got '0'",
     "run fliu --threads 100000": "--threads must be an integer in [1, ",
     "run fliu --workers 100000": "--workers must be an integer in [1, ",
     "tune fliu --threads 100000": "--threads must be an integer in [1, ",
     "bench --threads 100000": "--threads must be an integer in [1, ",
+    "run fliu --chunk 0": "--chunk must be an integer in [1, 1,000,000] or none, got '0'",
     "run fliu --datset mnist": "no such option: --datset. Did you mean '--dataset'? (pfl-ops run --help)",
     "run fliu --plugin nowhere.py": "nowhere.py does not exist",
     "run fliu --config nowhere.yaml": "can't read nowhere.yaml",
@@ -169,7 +169,7 @@ ERRORS = {
     "show flui": "Did you mean 'fliu'?",
     "list algorithm": "Did you mean 'algorithms'?",
     "bench --model cnn,mpl": "no model named 'mpl'. Did you mean 'mlp'? (pfl-ops list models)",
-    "bench --batch 10,x": "--batch (B) must be a list, each an integer >= 1, got 'x'",
+    "bench --batch 10,x": "--batch (B) must be a list, each an integer in [1, 1,000,000], got 'x'",
     "reproduce fliu/tabel1": "no suite named 'fliu/tabel1'. Did you mean 'fliu/table1'? (pfl-ops reproduce --list)",
     "reproduce fliu/table1 --scale tiny": "--scale must be one of smoke, small, full, got 'tiny'",
     "reproduce fliu/table1 --only path/flui": "no label in 'path/flui' named 'flui'. Did you mean 'fliu'?",
@@ -454,6 +454,7 @@ def test_resuming_by_name_alone_takes_the_recorded_settings(
     study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tuning.Settings.of(Experiment.of("fliu", clients=5))
+    monkeypatch.setenv("PFL_OPS_HOME", str(ROOT))  # a work folder that exists
     monkeypatch.setattr(tuning, "recorded", lambda name, **_: kept)
     result = cli("tune", "fliu", "--name", "mine", "--resume")
     assert result.exit_code == 0, result.output
@@ -543,6 +544,7 @@ def test_mistakes_of_several_methods_are_one_clear_line(words: str, message: str
 
 def test_a_benchmark_goes_on_by_its_name_alone(bench: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {name: tuning.Settings.of(Experiment.of(name, clients=5)) for name in ("fliu", "ditto")}
+    monkeypatch.setenv("PFL_OPS_HOME", str(ROOT))  # a work folder that exists
     monkeypatch.setattr("pfl_ops.tuning.benchmark.members", lambda name, **_: kept)
     for methods in ([], ["ditto,fliu"]):
         result = cli("tune", *methods, "--name", "mine", "--repetitions", "3", "--resume")

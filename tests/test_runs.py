@@ -18,6 +18,7 @@ from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation import checkpoint, durable
+from pfl_ops.federation.checked import MethodError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.reports.tracked import select
 from pfl_ops.tracking.store import RunInfo, Store
@@ -193,6 +194,24 @@ def test_its_figures(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name in ("partition", "accuracy", "clients"):
         file = store.download(str(found.run_id), f"figures/{name}.png", tmp_path / name)
         assert file.read_bytes()[:4] == b"\x89PNG"
+
+
+# -- a method that fails ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("t", [0, 1])
+def test_method_that_fails_ends_its_run(t: int, store: Store, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong answer in round 1 leaves no checkpoint, a later one the finished rounds; MLflow's run is FAILED."""
+    e, whole = experiment(seed=70 + t), FLIU.round
+    with monkeypatch.context() as patch:
+        patch.setattr(FLIU, "round", lambda self, s, r: whole(self, s, r) if r.t < t else None)
+        with pytest.raises(MethodError, match=r"method 'fliu': round\(\) returned None") as caught:
+            go(store, e)
+    assert caught.value.exit_code == (1 if t else 2)
+    assert tracked(store, e).status == "FAILED"
+    assert (home / "checkpoints" / e.digest()).exists() is (t > 0)
+    again = go(store, e)
+    assert list(again.rounds.index) == [0, 1, 2, 3] and tracked(store, e).status == "FINISHED"
 
 
 # -- again -------------------------------------------------------------------------------------------------------------

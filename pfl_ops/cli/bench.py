@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pfl_ops.cli.checks import check_data_dir, check_output
 from pfl_ops.cli.names import names_of
 from pfl_ops.cli.options import DataDir, Flag, Plugins, TrackingUri, load_plugins, settings_of, with_flags
 
@@ -54,6 +55,8 @@ def bench(
 
     if track:
         check_places(tracking_uri)
+    check_output("--json", to)
+    check_data_dir(data_dir)
     load_plugins(plugin)
     settings = checked(settings_of(BENCH, flags), quick=quick, prefix="--")
 

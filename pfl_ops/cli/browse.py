@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pfl_ops.cli.checks import check_folder, check_output
 from pfl_ops.cli.names import KINDS, completion, known, names_of
 from pfl_ops.cli.options import (
     DataDir,
@@ -76,6 +77,9 @@ def partition(
     """Divide a data set over clients, and print who holds what."""
     from pfl_ops.cli.output import out, say
 
+    save = save.expanduser() if save else None
+    check_output("--plot", plot, (".png", ".svg") if plot and plot.suffix else ())
+    check_folder("--save", save)
     # any method will do: only data, partition and seed are used
     experiment = experiment_of("local", {**flags, "partition": kind}, sets=sets, plugins=plugin, data_dir=data_dir)
     clients = experiment.clients(data_dir=data_dir)

@@ -13,7 +13,7 @@ from pfl_ops.data import cut, shakespeare, store
 from pfl_ops.data.features import Features
 from pfl_ops.data.npz import DataError, checked, read_npz
 from pfl_ops.errors import unknown
-from pfl_ops.section import Section
+from pfl_ops.section import MOST_COUNT, Section
 
 
 class Info(NamedTuple):
@@ -49,7 +49,7 @@ DATASETS: dict[str, Info] = {
     ),
 }
 
-Count = Annotated[int, Field(ge=1)] | Literal["all"] | None
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["all"] | None
 
 
 class TestDataSealed(DataError):
@@ -65,6 +65,7 @@ class DataSection(Section):
     train_size: int | None = Field(
         12_000,
         ge=1,
+        le=10**9,
         description="training samples, at most; stratified, the test set cut by the same factor; none: all",
     )
     pooled: bool = Field(False, description="merge training and test set, then cut test_share from each client")

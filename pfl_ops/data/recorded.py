@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from pfl_ops.data.cut import counts_table
 from pfl_ops.data.partition import PartitionError, Scheme, content_hash, partition
 from pfl_ops.errors import PflOpsError
+from pfl_ops.section import MOST_COUNT
 
 FORMAT = 1
 
@@ -185,7 +186,7 @@ class _OwnClients(Scheme):
     """A scheme whose clients are given: how many there are need not be said."""
 
     clients: int | None = Field(  # type: ignore[assignment]
-        None, ge=1, title="K", description="number of clients; none: all that there are"
+        None, ge=1, le=MOST_COUNT, title="K", description="number of clients; none: all that there are"
     )
 
 
@@ -214,7 +215,9 @@ def natural(
     *,
     rng: np.random.Generator,
     users: np.ndarray | None,
-    min_size: Annotated[int, Field(ge=1, description="the data set's clients with fewer samples are left out")] = 1,
+    min_size: Annotated[
+        int, Field(ge=1, le=MOST_COUNT, description="the data set's clients with fewer samples are left out")
+    ] = 1,
 ) -> list[np.ndarray]:
     """The data set's own clients.
 

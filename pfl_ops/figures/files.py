@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.figures import style
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
     path = Path(path)
     kinds = [path.suffix.lower().removeprefix(".")] if path.suffix else ["png", "svg"]
     if not set(kinds) <= set(STAMPS):
-        raise PflOpsError(f"a picture is written as .png or .svg, got '{path.name}'")
+        raise PflOpsError(f"a picture is written as .png or .svg, got '{echo(path.name)}'")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for kind in kinds:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.errors import PflOpsError, echo, nearest
 from pfl_ops.reports.fairness import complaints
 from pfl_ops.reports.labels import labels
 from pfl_ops.reports.tracked import COSTS, Tracked, clients, select, with_history
@@ -169,7 +169,7 @@ def compare(
     from contextlib import closing, nullcontext
 
     if at not in ("final", "best"):
-        raise PflOpsError(f"at must be final or best, got '{at}'")
+        raise PflOpsError(f"at must be final or best, got '{echo(at)}'")
     if target is not None and metric is not None and metrics.smaller_is_better(metric):
         raise PflOpsError(f"a target is a value to rise to, and {metric} is better the smaller it is")
     with nullcontext(store) if store else closing(Store.open(home, tracking_uri)) as store:
@@ -252,7 +252,7 @@ def _checked(metric: str | None, runs: Sequence[Tracked], at: At) -> str | None:
     short = {key.split("/", i)[-1] for key in full if key.startswith(("val/", "test/")) for i in (1, 2)}
     close = nearest(metric, [*full, *short])
     hint = f"did you mean '{close}'?" if close else f"for example {', '.join(full[:3])}"
-    raise PflOpsError(f"none of these runs has a metric '{metric}'; {hint}")
+    raise PflOpsError(f"none of these runs has a metric '{echo(metric)}'; {hint}")
 
 
 def _usual(runs: Sequence[Tracked], at: At) -> str:

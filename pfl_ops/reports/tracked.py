@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pandas as pd
 
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.errors import PflOpsError, echo, nearest
 from pfl_ops.metrics import STAGES
 from pfl_ops.scratch import scratch
 from pfl_ops.tracking import RunInfo, Store
@@ -177,7 +177,7 @@ def _named(name: str, known: list[RunInfo], by_id: Mapping[str, RunInfo], trials
         allowed = {run.name for run in known}.union(*map(_places, known))
         close = nearest(name, allowed)
         hint = f"did you mean '{close}'?" if close else _there_are(known)
-        raise PflOpsError(f"no run, study or experiment named '{name}'; {hint}")
+        raise PflOpsError(f"no run, study or experiment named '{echo(name)}'; {hint}")
     itself = {run.run_id for run in hits} if name != "*" else set()
     above = {run.run_id for run in hits + places if HASH not in run.tags}
     for run in known:

@@ -42,10 +42,12 @@ def test_every_setting_is_a_flag_that_shows_its_default():
 
 def test_it_measures_prints_and_keeps(fake, report, tmp_path):
     file = tmp_path / "bench.json"
-    result = cli("--model", "linear,mlp", "--batch", "10,50", "--repeats", "3", "--json", str(file), "--data-dir", "d")
+    result = cli(
+        "--model", "linear,mlp", "--batch", "10,50", "--repeats", "3", "--json", str(file), "--data-dir", str(tmp_path)
+    )
     assert result.exit_code == 0, result.output
     assert fake.settings == [settings_of({"model": "linear,mlp", "batch": "10,50", "repeats": 3})]
-    assert fake.given[0]["data_dir"] == "d"
+    assert fake.given[0]["data_dir"] == str(tmp_path)
     assert json.loads(file.read_text()) == json.loads(json.dumps(report.to_dict()))
     assert fake.kept == [(report, {"tracking_uri": None})]
     assert "mlp on mnist, B 50, sgd" in result.stdout and "an-id  (experiment bench)" in result.stdout
