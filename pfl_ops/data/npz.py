@@ -104,12 +104,13 @@ def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: 
 
 def _header(stream: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:
+    if version not in ((1, 0), (2, 0)):
         raise ValueError(f"array format {version} is not a plain one")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        shape, _, dtype = read(stream)
+    except MemoryError:  # Python's parser says so of an expression that is nested too deeply
+        raise ValueError("an array's header is nested too deeply") from None
     return shape, dtype
 
 
