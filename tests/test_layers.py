@@ -32,6 +32,7 @@ LAYERS = [
             "section",
             "machine",
             "files",
+            "csv_text",
             "fetching",
             "addresses",
             "databases",

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from pfl_ops.addresses import redact, redact_logs
+from pfl_ops.cli.output import CLOSED, drop_output, flush, has_reader, open_missing_streams
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line
 
 DEBUG = "--debug"
@@ -44,11 +45,16 @@ class Group(TyperGroup):
         sys.excepthook = _print_uncaught
         debug = DEBUG in line  # anywhere on the line, so that it can be added to a command that just failed
         kwargs |= {"args": [a for a in line if a != DEBUG], "standalone_mode": False, "prog_name": "pfl-ops"}
+        open_missing_streams()
         try:
             code = super().main(**kwargs)
+            flush()
         except PflOpsError as error:
             code = _say(str(error), debug, error.exit_code)
         except OSError as error:
+            if isinstance(error, BrokenPipeError) and not has_reader():  # it has enough, as `head` has
+                drop_output()
+                sys.exit(CLOSED)
             code = _say(_of_system(error), debug)
         except typer.TyperException as error:  # an unknown flag, a missing argument
             code = _say(_plain(error), debug)

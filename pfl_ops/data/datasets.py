@@ -305,7 +305,7 @@ def _shakespeare(section: DataSection, folders: list[Path]) -> store.Unpacked:
             "train/ and test/), name its folder with --data-dir, or try --dataset digits, which needs no download."
         )
     stats = [(file.resolve(), file.stat()) for file in files]
-    source = f"shakespeare {roles} {records} 1 " + " ".join(f"{f} {s.st_size} {s.st_mtime_ns}" for f, s in stats)
+    source = f"shakespeare {roles} {records} 1 " + " ".join(f"{file} {_state(stat)}" for file, stat in stats)
     return store.unpacked(source, lambda: shakespeare.arrays(files, roles, records))
 
 
@@ -327,9 +327,15 @@ def _file(path: Path, info: Info | None) -> store.Unpacked:
     if not path.is_file():
         raise DataError(f"{path} is not a file")
     form = "any" if info is None else f"{info.shape} {info.n_classes}"
-    source = f"file {path} {stat.st_size} {stat.st_mtime_ns} {form} 1"
+    source = f"file {path} {_state(stat)} {form} 1"
     shape, n_classes = (info.shape, info.n_classes) if info else (None, None)
     return store.unpacked(source, lambda: checked(read_npz(path), str(path), shape, n_classes))
+
+
+def _state(stat: os.stat_result) -> str:
+    """Size and times of a file. No program can set the time of change, so that a file which was overwritten and given
+    its old time of modification counts as another one."""
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
 
 
 def _digits() -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, in_a_line, together, unknown
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
@@ -263,7 +264,7 @@ def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None
         run.page("tests"),
     )
     for kept, file in ((made.table, "leaderboard"), (made.traces, "traces"), (made.tests, "tests")):
-        run.text(kept.to_csv(index=False), f"{file}.csv")
+        run.text(to_csv(kept), f"{file}.csv")
     run.tags({"mlflow.note.content": board.markdown(made.table, made.notes)})
     run.log(_points(made))
     folder = report(made) if report else None

@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from full_disk import full_disk
 from typer.testing import CliRunner
 
 from pfl_ops.bench import record, session
@@ -57,3 +58,13 @@ def test_it_measures_prints_and_keeps(fake, report, tmp_path):
 def test_the_quick_scale_is_changed_by_flags(fake):
     assert cli("--quick", "--clients", "5", "--no-track").exit_code == 0
     assert fake.settings == [Settings.model_validate({**QUICK, "clients": 5})] and not fake.kept
+
+
+def test_a_full_disk_leaves_the_old_numbers_and_the_run_is_tracked(fake, tmp_path):
+    file = tmp_path / "bench.json"
+    file.write_text("old")
+    with full_disk(after=100):
+        result = cli("--json", str(file))
+    assert result.exit_code == 2 and result.stderr.endswith(f"pfl-ops: can't write {file}: File too large\n")
+    assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
+    assert len(fake.kept) == 1 and "mlp on mnist" in result.stdout
