@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from pfl_ops.addresses import redact, redact_logs
+from pfl_ops.cli.termination import sigterm_as_ctrl_c
 from pfl_ops.errors import PflOpsError
 
 DEBUG = "--debug"
@@ -18,6 +19,7 @@ DEBUG = "--debug"
 class Group(TyperGroup):
     """The top command. Errors end here: `pfl-ops: <message>` on stderr, exit code 2, nothing on stdout."""
 
+    @sigterm_as_ctrl_c
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run a command line and exit: 0, 2 for an error the user can mend, 130 for Ctrl-C."""
         given = args[0] if args else kwargs.pop("args", None)
