@@ -1,6 +1,7 @@
 """The command line: names that people's scripts rely on, errors, and what reaches the layers below."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -267,6 +268,7 @@ class Fake:
     asked: list[Experiment] = field(default_factory=list)
     given: list[dict[str, Any]] = field(default_factory=list)
     interrupt: bool = False
+    terminate: bool = False
     hints: tuple[str, ...] = ()
 
     def run(self, experiment: Experiment, **given: Any) -> Any:
@@ -278,6 +280,9 @@ class Fake:
             given["on_record"](SimpleNamespace(round=round_, metrics=metrics, time=2**43))
             if self.interrupt:
                 raise KeyboardInterrupt
+            if self.terminate:
+                assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # else this process would end here
+                signal.raise_signal(signal.SIGTERM)
         final = {"final/test/L1/local/mean": 0.7, "final/test/L1/global/mean": 0.25, "final/test/L1/acc": 0.95}
         shown = {"run_id": f"id-{experiment.seed}", "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
         return SimpleNamespace(final=final, experiment=experiment, complaints=[], **shown)
@@ -343,6 +348,20 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(fake: Fake) -> None:
     result = cli("run", "fedavg", "--rounds", "2")
     assert result.exit_code == 130 and result.stdout == ""
     assert "the same command goes on from the last checkpoint" in result.stderr
+
+
+@pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_sigterm_ends_like_ctrl_c_with_143(fake: Fake, interrupt: Any) -> None:
+    """Also where a shell has let SIGINT be ignored; the handler is put back at the end."""
+    fake.terminate = True
+    before, usual = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, interrupt)
+    try:
+        result = cli("run", "fedavg", "--rounds", "2")
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert result.exit_code == 143 and result.stdout == ""
+    assert "the same command goes on from the last checkpoint" in result.stderr
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_plug_in_is_known_by_name(fake: Fake, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from pfl_ops.addresses import redact, redact_logs
 from pfl_ops.cli.output import CLOSED, drop_output, flush, has_reader, open_missing_streams
+from pfl_ops.cli.termination import sigterm_as_ctrl_c
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line
 
 DEBUG = "--debug"
@@ -37,6 +38,7 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """The top command. Errors end here: `pfl-ops: <message>` on stderr, exit code 2, nothing on stdout."""
 
+    @sigterm_as_ctrl_c
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run a command line and exit: 0, 2 for an error the user can mend, 1 for any other, 130 for Ctrl-C."""
         given = args[0] if args else kwargs.pop("args", None)

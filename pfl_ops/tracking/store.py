@@ -13,7 +13,6 @@ import hashlib
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pfl_ops.addresses import redact
 from pfl_ops.databases import probe
 from pfl_ops.errors import PflOpsError
+from pfl_ops.scratch import scratch
 from pfl_ops.tracking import logs, outbox
 from pfl_ops.tracking.delivery import Delivery, verdict
 from pfl_ops.tracking.home import Home, Target
@@ -75,6 +75,7 @@ class Store:
         self._live: dict[str, Run] = {}  # spool folder -> the run last opened there
         self._open = True
         self._pid = os.getpid()
+        self._downloads = contextlib.ExitStack()  # temporary folders
         self._sender = Sender(target)
         logs.open_log(home.root)
         try:
@@ -288,15 +289,15 @@ class Store:
         return pd.DataFrame(columns, dtype=float).sort_index().rename_axis("round")
 
     def download(self, run_id: str, path: str, to: Path | str | None = None) -> Path:
-        """A run's artifact, file or folder, as a local path.
+        """Return the local path of a run's artifact, file or folder.
 
         Args:
             path: where it is in the run's artifacts.
-            to: folder that it is put into; none: a new temporary one.
+            to: folder that it is put into; none: a temporary one, which goes when the store is closed.
         Raises:
             PflOpsError: no such run or artifact, or nobody answers.
         """
-        into = Path(to or tempfile.mkdtemp(prefix="pfl-ops-"))
+        into = Path(to) if to else self._downloads.enter_context(scratch())
         into.mkdir(parents=True, exist_ok=True)
         with self._asking():
             self._sender.client.get_run(run_id)
@@ -319,6 +320,7 @@ class Store:
         finally:
             self._delivery.stop()
             logs.close_log(self.home.root)
+            self._downloads.close()
 
     def __enter__(self) -> "Store":
         return self
