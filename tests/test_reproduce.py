@@ -58,7 +58,8 @@ def test_data_that_are_not_here_are_replaced_under_a_visible_mark(
 ) -> None:
     furnish(tmp_path / "mlruns")
     nowhere = {"PFL_OPS_DATA": "", "PFL_OPS_CACHE": str(tmp_path / "cache")}
-    told = pfl_ops("reproduce", "fliu/table1", "--only", "path/{fedavg,fliu}", home=tmp_path, env=nowhere)
+    words = ["reproduce", "fliu/table1", "--only", "path/{fedavg,fliu}", "--concurrency", "1"]
+    told = pfl_ops(*words, home=tmp_path, env=nowhere)
     assert "stand-in data: digits" in told
     page = (tmp_path / "reports" / "fliu" / "table1" / "index.html").read_text()
     assert "Stand-in data" in page
