@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SUITE  ?=
 SCALE  ?= smoke
+# two processes, a file's tests in one of them (tests/conftest.py says which go together); N=0: all in this one
+N      ?= 2
+PYTEST := $(BIN)/python -m pytest -q -n $(N)
 
 .DEFAULT_GOAL := help
 .PHONY: help install tune reproduce bench test test-fast chaos lint format types ui clean
@@ -34,11 +37,11 @@ reproduce: $(STAMP) ## five papers' tables and figures, ours beside theirs: a gl
 bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten minutes on two cores
 	$(BIN)/pfl-ops bench
 
-test: $(STAMP) ## all tests
-	$(BIN)/python -m pytest -q
+test: $(STAMP) ## all tests, in two processes (N=4: in four)
+	$(PYTEST)
 
 test-fast: $(STAMP) ## the tests that take less than a few seconds each
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST) -m "not slow"
 
 chaos: $(STAMP) ## faults on purpose against real runs and studies: about 90 minutes on two cores; CHAOS_N=10: a tenth
 	$(BIN)/python -m tests.chaos

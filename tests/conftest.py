@@ -1,8 +1,11 @@
-"""What tests of all parts share: skipping those whose real data set is not here, and one real study."""
+"""What tests of all parts share: who runs where, skipping those whose real data set is not here, and one real study."""
 
 import os
+import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,11 +13,57 @@ if TYPE_CHECKING:
     from end_to_end import Tuned
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """`@pytest.mark.needs_data("mnist")`: run only where a folder of PFL_OPS_DATA has mnist.npz.
+TOGETHER = {
+    "tuned": ("test_end_to_end.py", "test_ui.py"),
+    "one_ray": (
+        *("test_benchmark.py", "test_engine.py", "test_killed.py", "test_ray_instance.py", "test_reproducing.py"),
+        "test_study.py",
+    ),
+}
+"""A fixture that takes long to make -> the files that use it, which run in one process."""
 
-    A name with a dot is a file's own.
+FIRST = "test_cluster.py"
+"""It joins a Ray, which a process that has joined `one_ray` can not."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run slow files first, so that no process is left alone with one at the end."""
+    for item in items:
+        for fixture, files in TOGETHER.items():
+            if fixture in getattr(item, "fixturenames", ()) and item.path.name not in files:
+                raise pytest.UsageError(f"{item.path.name} uses {fixture}: name it in TOGETHER of tests/conftest.py")
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path.name != FIRST, item.path not in slow))
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run a file's tests in one process, so that its fixtures are made once, and files that share more in the same.
+
+    Groups of its own (`--dist loadgroup`) do nothing under pytest 9.2.
     """
+    from xdist.scheduler import LoadScopeScheduling
+
+    groups = {file: group for group, files in TOGETHER.items() for file in files}
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return groups.get(Path(file).name, file)
+
+    config.option.loadscopereorder = False  # the order is the one above
+    return Files(config, log)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Compute in one thread, whatever an earlier test has asked for: in small networks threads only wait for one
+    another, and the cores are shared by several processes.
+
+    `@pytest.mark.needs_data("mnist")`: run only where a folder of PFL_OPS_DATA has mnist.npz. A name with a dot is a
+    file's own.
+    """
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     folders = [Path(f) for f in os.environ.get("PFL_OPS_DATA", "").split(os.pathsep) if f]
     for mark in item.iter_markers("needs_data"):
         for name in mark.args:
@@ -22,6 +71,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if not any((folder / file).is_file() for folder in folders):
                 where = f"in {os.environ['PFL_OPS_DATA']}" if folders else "because PFL_OPS_DATA is not set"
                 pytest.skip(f"needs {file}, which is not found {where}")
+
+
+@pytest.fixture(scope="session")
+def furnish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Put an MLflow database without runs into a folder, which is made and given back: MLflow needs seconds for one."""
+    from pfl_ops.tracking import Store
+
+    empty = tmp_path_factory.mktemp("empty")
+    Store.open(empty, f"sqlite:///{empty}/mlflow.db").close()
+
+    def copied(folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(empty / "mlflow.db", folder)
+        return folder
+
+    return copied
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A study as a user starts it, in a process of its own, and what MLflow has of it: shared by the tests that look."""
+"""Commands as a user starts them, a study among them, and what MLflow has of it: shared by the tests that look."""
 
 import os
 import subprocess
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import mlflow
 from mlflow.tracking import MlflowClient
+from typer.testing import CliRunner
 
 SMALL = ["--clients", "4", "--rounds", "4", "--set", "evaluation.global_every=2", "--set", "training.local_epochs=1"]
 
 
 def pfl_ops(*words: str, home: Path, env: Mapping[str, str] | None = None) -> str:
-    """Run the command in a folder of its own; its standard output."""
+    """Run the command in a process and a folder of its own; its standard output."""
     code = "from pfl_ops.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, *words],
@@ -25,6 +26,15 @@ def pfl_ops(*words: str, home: Path, env: Mapping[str, str] | None = None) -> st
         check=False,
     )
     assert done.returncode == 0, f"pfl-ops {' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def pfl_ops_here(*words: str, home: Path) -> str:
+    """Run the command in this process, which has imported all that it takes; its standard output."""
+    from pfl_ops.cli import app
+
+    done = CliRunner().invoke(app, list(words), env={"PFL_OPS_HOME": str(home / "mlruns"), "MLFLOW_TRACKING_URI": None})
+    assert done.exit_code == 0, f"pfl-ops {' '.join(words)}\n{done.output[-4000:]}"
     return done.stdout
 
 

@@ -1,11 +1,12 @@
 """The main job as a user starts it, on real data with real Ray and a real store; then what the store holds."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import mlflow
 import pandas as pd
 import pytest
-from end_to_end import SMALL, Tuned, pfl_ops
+from end_to_end import SMALL, Tuned, pfl_ops, pfl_ops_here
 from mlflow.tracking import MlflowClient
 from safetensors.torch import load_file
 
@@ -83,11 +84,11 @@ def test_a_file_equals_the_flags_and_a_recorded_partition_gives_the_same_clients
     (final,) = tuned.named("final-")
     folder = Path(tuned.client.download_artifacts(final.info.run_id, ""))
     flags = ["--dataset", "digits", "--rounds", "1", "--clients", "4"]
-    pfl_ops("run", "fedavg", *flags, home=tuned.home)
+    pfl_ops_here("run", "fedavg", *flags, home=tuned.home)
     written = tuned.home / "mine.yaml"
     written.write_text(Experiment.of("fedavg", dataset="digits", rounds=1, clients=4).to_yaml(), encoding="utf-8")
-    pfl_ops("run", "--config", str(written), home=tuned.home)
-    pfl_ops("run", "fedavg", *flags[:4], "--partition", f"file:{folder / 'partition'}", home=tuned.home)
+    pfl_ops_here("run", "--config", str(written), home=tuned.home)
+    pfl_ops_here("run", "fedavg", *flags[:4], "--partition", f"file:{folder / 'partition'}", home=tuned.home)
 
     ids = [e.experiment_id for e in tuned.client.search_experiments()]
     runs = tuned.client.search_runs(ids, "tags.algorithm = 'fedavg'")
@@ -96,9 +97,12 @@ def test_a_file_equals_the_flags_and_a_recorded_partition_gives_the_same_clients
     assert partitions == {final.data.tags["pfl_ops.partition_hash"]}  # ... with the same clients
 
 
-def test_methods_under_one_budget_meet_the_same_clients_and_end_in_one_leaderboard(tmp_path: Path) -> None:
+def test_methods_under_one_budget_meet_the_same_clients_and_end_in_one_leaderboard(
+    tmp_path: Path, furnish: Callable[[Path], Path]
+) -> None:
+    furnish(tmp_path / "mlruns")
     words = ["fedavg,ditto", "--dataset", "digits", "--trials", "2", "--repetitions", "2", *SMALL, "--rounds", "2"]
-    output = pfl_ops("tune", *words, "--name", "mine", home=tmp_path)
+    output = pfl_ops("tune", *words, "--concurrency", "1", "--name", "mine", home=tmp_path)
     for said in ("1  ", "2  ", "fedavg", "ditto", "paired t test over 2 seeds", "reports/mine/index.html"):
         assert said in output
 
@@ -121,8 +125,9 @@ def test_methods_under_one_budget_meet_the_same_clients_and_end_in_one_leaderboa
 
 
 @pytest.mark.needs_data("mnist")
-def test_mnist(tmp_path: Path) -> None:
+def test_mnist(tmp_path: Path, furnish: Callable[[Path], Path]) -> None:
+    furnish(tmp_path / "mlruns")
     small = ["--train-size", "1000", "--clients", "5", "--rounds", "2", "--model", "mlp"]
-    assert "G" in pfl_ops("run", "fliu", "--dataset", "mnist", *small, home=tmp_path)
-    estimate = pfl_ops("tune", "fliu", "--dataset", "mnist", "--dry-run", home=tmp_path)
+    assert "G" in pfl_ops_here("run", "fliu", "--dataset", "mnist", *small, home=tmp_path)
+    estimate = pfl_ops_here("tune", "fliu", "--dataset", "mnist", "--dry-run", home=tmp_path)
     assert "12 trials" in estimate and "memory" in estimate

@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,10 +75,10 @@ def test_every_command_in_it_exists() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_its_examples_run(tmp_path: Path) -> None:
+def test_its_examples_run(tmp_path: Path, furnish: Callable[[Path], Path]) -> None:
     marked = [block for block in blocks(README.read_text(encoding="utf-8")) if block.mark]
     assert marked, "no block of the README is marked <!-- run -->"
-    env = {**os.environ, "PFL_OPS_HOME": str(tmp_path / "mlruns")}
+    env = {**os.environ, "PFL_OPS_HOME": str(furnish(tmp_path / "mlruns"))}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
     for block in marked:
         if block.mark.startswith("file:"):

@@ -1,6 +1,7 @@
 """`reproduce` as a user starts it: real cells through real Ray, a report, a store, and nothing run twice."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ def runs(home: Path) -> dict[str, object]:
 
 
 @pytest.mark.needs_data("mnist")
-def test_a_table_at_a_glance_and_again(tmp_path: Path) -> None:
+def test_a_table_at_a_glance_and_again(tmp_path: Path, furnish: Callable[[Path], Path]) -> None:
+    furnish(tmp_path / "mlruns")
     words = ["reproduce", "fliu/table1", "--only", "path/{fedavg,fliu}"]
     told = pfl_ops(*words, home=tmp_path)
     assert "2 of 40" in told
@@ -51,9 +53,13 @@ def test_a_table_at_a_glance_and_again(tmp_path: Path) -> None:
     }
 
 
-def test_data_that_are_not_here_are_replaced_under_a_visible_mark(tmp_path: Path) -> None:
+def test_data_that_are_not_here_are_replaced_under_a_visible_mark(
+    tmp_path: Path, furnish: Callable[[Path], Path]
+) -> None:
+    furnish(tmp_path / "mlruns")
     nowhere = {"PFL_OPS_DATA": "", "PFL_OPS_CACHE": str(tmp_path / "cache")}
-    told = pfl_ops("reproduce", "fliu/table1", "--only", "path/{fedavg,fliu}", home=tmp_path, env=nowhere)
+    words = ["reproduce", "fliu/table1", "--only", "path/{fedavg,fliu}", "--concurrency", "1"]
+    told = pfl_ops(*words, home=tmp_path, env=nowhere)
     assert "stand-in data: digits" in told
     page = (tmp_path / "reports" / "fliu" / "table1" / "index.html").read_text()
     assert "Stand-in data" in page

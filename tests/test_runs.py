@@ -2,7 +2,7 @@
 
 import errno
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,9 @@ def experiment(seed: int = 0, method: str = "fliu", **more: Any) -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One work folder: MLflow takes seconds to make its tables. Tests keep apart by their seeds."""
-    return tmp_path_factory.mktemp("home")
+def home(tmp_path_factory: pytest.TempPathFactory, furnish: Callable[[Path], Path]) -> Path:
+    """One work folder. Tests keep apart by their seeds."""
+    return furnish(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="module")

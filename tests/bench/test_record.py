@@ -6,9 +6,9 @@ from pfl_ops.bench.record import EXPERIMENT, record
 from pfl_ops.tracking import Store
 
 
-def test_it_is_kept_as_a_run(report, monkeypatch, tmp_path):
+def test_it_is_kept_as_a_run(report, monkeypatch, tmp_path, furnish):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    run_id = record(report, home=tmp_path)
+    run_id = record(report, home=furnish(tmp_path))
     assert record(report, home=tmp_path) != run_id  # each is a run of its own
     with Store.open(tmp_path) as store:
         run = store.runs(EXPERIMENT)[0]

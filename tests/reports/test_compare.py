@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -363,9 +363,9 @@ class Record:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory, furnish: Callable[[Path], Path]) -> Iterator[Path]:
     """Two methods, two seeds, three rounds each, and a run that was killed."""
-    folder = tmp_path_factory.mktemp("home")
+    folder = furnish(tmp_path_factory.mktemp("home"))
     with Store.open(folder) as store:
         for method, accs in {"fliu": (0.8, 0.9), "fedavg": (0.5, 0.7)}.items():
             for seed, acc in enumerate(accs):

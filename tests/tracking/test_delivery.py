@@ -18,10 +18,8 @@ from pfl_ops.tracking.sender import Sender
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("work")
-    Store.open(folder).close()
-    return folder
+def work(tmp_path_factory, furnish):
+    return furnish(tmp_path_factory.mktemp("work"))
 
 
 @pytest.fixture

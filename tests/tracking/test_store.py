@@ -17,11 +17,9 @@ matplotlib.use("Agg")
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    """One database for the module: making one takes seconds. Each test has its own MLflow experiment."""
-    folder = tmp_path_factory.mktemp("work")
-    Store.open(folder).close()
-    return folder
+def work(tmp_path_factory, furnish):
+    """One database for the module. Each test has its own MLflow experiment."""
+    return furnish(tmp_path_factory.mktemp("work"))
 
 
 @pytest.fixture

@@ -85,8 +85,8 @@ def test_a_score_is_the_last_evaluation_at_the_method_s_own_stage():
 
 
 @pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "mlruns") as store:
+def store(tmp_path, furnish):
+    with Store.open(furnish(tmp_path / "mlruns")) as store:
         yield store
 
 

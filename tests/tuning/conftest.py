@@ -1,7 +1,7 @@
 """A toy method, a fake simulation, and one Ray for the tests of a module."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,9 +30,9 @@ def one_ray(cache: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A work folder for all: its databases are made once."""
-    return tmp_path_factory.mktemp("home")
+def home(tmp_path_factory: pytest.TempPathFactory, furnish: Callable[[Path], Path]) -> Path:
+    """A work folder for all."""
+    return furnish(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture

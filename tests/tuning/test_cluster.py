@@ -59,7 +59,7 @@ def cluster(tmp_path, monkeypatch):
     ray_instance.reload_settings()
 
 
-def test_trials_run_on_all_nodes_each_with_its_own_data(cluster, tmp_path):
+def test_trials_run_on_all_nodes_each_with_its_own_data(cluster, tmp_path, furnish):
     parameters = spaces.parse("algorithm.x: {float: [0, 1]}\nalgorithm.pause: {float: [0.2, 0.2]}").as_yaml()
     points = [{"algorithm.x": x, "algorithm.pause": 0.2} for x in (0.3, 0.6, 0.9)]
     study = tune(
@@ -68,7 +68,7 @@ def test_trials_run_on_all_nodes_each_with_its_own_data(cluster, tmp_path):
         trials=3,
         scheduler="none",
         address=cluster.address,
-        home=tmp_path / "home",
+        home=furnish(tmp_path / "home"),
         records=records_of_a_node,
         final_repetitions=0,
     )

@@ -65,8 +65,8 @@ def ledger(home):
 
 
 @pytest.fixture
-def home(tmp_path):
-    return tmp_path
+def home(tmp_path, furnish):
+    return furnish(tmp_path)
 
 
 @pytest.mark.usefixtures("one_ray")

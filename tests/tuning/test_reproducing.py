@@ -1,6 +1,7 @@
 """Suites through Ray: what is finished is never run again, what fails keeps nobody else from running."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,9 +42,9 @@ def worked(home: Path) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def first(one_ray: None, tmp_path_factory: pytest.TempPathFactory):
+def first(one_ray: None, tmp_path_factory: pytest.TempPathFactory, furnish: Callable[[Path], Path]):
     """Both suites, in a home of their own."""
-    home = tmp_path_factory.mktemp("reproduced")
+    home = furnish(tmp_path_factory.mktemp("reproduced"))
     told, gathered = [], []
     plan = planned(TOY, FIGURE)
     found = tuning.reproduce(
