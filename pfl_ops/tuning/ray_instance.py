@@ -16,8 +16,10 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def started(cpus: int, gpus: int) -> Iterator[Path]:
     """
     with scratch(short_folder()) as folder:
         try:
-            with environment(_settings()), _on_loopback():
+            with environment(_settings()), _on_loopback(), same_sigterm():
                 reload_settings()
                 ray.init(
                     "local",  # else RAY_ADDRESS would be joined
@@ -63,6 +65,17 @@ def started(cpus: int, gpus: int) -> Iterator[Path]:
         finally:
             ray.shutdown()
             reload_settings()
+
+
+@contextlib.contextmanager
+def same_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM: `ray.init` sets one that calls sys.exit, where ours ends a study like Ctrl-C."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def reload_settings() -> None:

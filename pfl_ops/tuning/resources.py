@@ -113,7 +113,7 @@ def joined(address: str | None) -> Iterator[None]:
         return
     check_address(address)
     try:
-        with ray_instance.environment(ONE_ATTEMPT), _silent_stderr():
+        with ray_instance.environment(ONE_ATTEMPT), ray_instance.same_sigterm(), _silent_stderr():
             ray_instance.reload_settings()
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (AuthenticationError, ConnectionError, RuntimeError, ValueError) as error:

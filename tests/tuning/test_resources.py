@@ -1,6 +1,7 @@
 """What a trial may use: errors that say what to use, instead of a trial that waits for ever."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -144,3 +145,19 @@ def test_a_trial_s_process_starts_without_optuna_and_mlflow():
     """Each costs a second and memory in every process; a trial imports `runs` for its rounds."""
     code = "import sys, pfl_ops.tuning.trial, pfl_ops.runs; sys.exit(bool({'optuna', 'mlflow'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_ray_does_not_take_over_sigterm(monkeypatch):
+    """`ray.init` sets a handler that calls sys.exit; ours ends a study like Ctrl-C."""
+
+    def handler(number, frame):
+        raise AssertionError
+
+    usual = signal.signal(signal.SIGTERM, handler)
+    monkeypatch.setattr(resources.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(resources.ray, "init", lambda *_, **__: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    try:
+        with ray_instance.started(1, 0):
+            assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, usual)
