@@ -14,6 +14,7 @@ from pfl_ops.tracking.journal import Damaged, Header, identity_key, key
 from pfl_ops.tracking.spool import Busy, Spool
 from pfl_ops.tracking.spool_folder import (
     ASIDE,
+    DELIVERED,
     JOURNAL,
     LOCK,
     is_plain,
@@ -68,7 +69,7 @@ def _adopted(root: Path, folder: Path, target: str) -> Spool | None:
                     set_aside(folder, reason)
             elif KEY.fullmatch(folder.name) and not (folder / JOURNAL).exists():
                 with unused(folder):
-                    if staged.are_there(folder):
+                    if staged.are_there(folder) and not (folder / DELIVERED).exists():
                         set_aside(folder, "its journal is missing")
                     else:
                         remove(folder)  # a kill stopped `release`, or the making of the folder

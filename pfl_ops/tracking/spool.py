@@ -42,6 +42,7 @@ from pfl_ops.files import sync, write_whole
 from pfl_ops.tracking import staged
 from pfl_ops.tracking.journal import Damaged, Entry, Header, decode, digest, encode, is_old, key
 from pfl_ops.tracking.spool_folder import (
+    DELIVERED,
     JOURNAL,
     LOCK,
     OWNER,
@@ -142,6 +143,7 @@ class Spool:
 
     def _begin(self, header: Header) -> Header:
         """Write the header of a new journal."""
+        (self.folder / DELIVERED).unlink(missing_ok=True)
         self._journal.truncate(0)
         self._size = self._number = 0
         self._torn = False

@@ -15,6 +15,7 @@ from pfl_ops.tracking.journal import Damaged, Header, decode_header, is_old, key
 log = logging.getLogger("pfl_ops.tracking")
 
 JOURNAL, SENT, REFUSED, LOCK, OWNER = "journal.jsonl", "sent", "refused.jsonl", "lock", "owner"
+DELIVERED = "delivered"  # the journal, renamed, while the folder is removed
 ASIDE = "damaged-"  # prefix of folders that were set aside
 
 
@@ -67,10 +68,16 @@ def set_aside(folder: Path, reason: str) -> Path:
 
 
 def remove(folder: Path) -> None:
-    """Remove a spool that is delivered; what was refused stays. The journal goes first: without it nothing is sent."""
-    (folder / JOURNAL).unlink(missing_ok=True)
-    sync(folder)
+    """Remove a spool that is delivered; what was refused stays.
+
+    The journal is renamed first: a kill in the middle leaves a folder that says that nothing of it is to be sent.
+    """
+    if (folder / JOURNAL).exists():
+        (folder / JOURNAL).replace(folder / DELIVERED)
+        sync(folder)
     (folder / SENT).unlink(missing_ok=True)
+    shutil.rmtree(folder / staged.FILES, ignore_errors=True)
+    (folder / DELIVERED).unlink(missing_ok=True)
     if not (folder / REFUSED).exists():
         shutil.rmtree(folder, ignore_errors=True)
 
