@@ -10,7 +10,7 @@ N      ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(N)
 
 .DEFAULT_GOAL := help
-.PHONY: help install tune reproduce bench test test-fast lint format types ui clean
+.PHONY: help install tune reproduce bench test test-fast chaos lint format types ui clean
 
 help: ## list the targets
 	@echo "pfl-ops: personalised federated learning, simulated, tuned, tracked."
@@ -42,6 +42,9 @@ test: $(STAMP) ## all tests, in two processes (N=4: in four)
 
 test-fast: $(STAMP) ## the tests that take less than a few seconds each
 	$(PYTEST) -m "not slow"
+
+chaos: $(STAMP) ## faults on purpose against real runs and studies: about 90 minutes on two cores; CHAOS_N=10: a tenth
+	$(BIN)/python -m tests.chaos
 
 lint: $(STAMP) ## ruff: errors and format
 	$(BIN)/ruff check .

@@ -1,17 +1,43 @@
 """Errors that a user meets: one clear line, what was wrong, what is allowed, the nearest valid name."""
 
 import difflib
+import re
+import traceback
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+LONGEST_ECHO = 60  # characters of a user's text in a message
+LONGEST_NAME = 100  # characters of a name that becomes part of file names
+LONGEST_PATH = 200  # characters of a path in a message
+NAMES_LISTED = 40  # known names that a message lists at most
 
 
 class PflOpsError(Exception):
-    """Anything the user can mend. The CLI prints it as one line and exits with code 2."""
+    """Anything the user can mend. The CLI prints it as one line and exits with `exit_code`."""
+
+    exit_code = 2
+
+
+def escaped(text: str) -> str:
+    """The text with each character that does not print (control codes, line breaks, half surrogates) as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def echo(value: object, longest: int = LONGEST_ECHO) -> str:
+    """A user's text as a message repeats it: escaped, and cut to at most `longest` characters."""
+    text = escaped(str(value)[: longest + 1])
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """The allowed name that looks most like `name`, or None when nothing is close."""
-    found = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
-    return found[0] if found else None
+    """The allowed name that looks most like `name`, in whatever case; None if nothing is close."""
+    folded: dict[str, str] = {}
+    for known in allowed:
+        folded.setdefault(known.casefold(), known)
+    found = difflib.get_close_matches(name[: 2 * LONGEST_NAME].casefold(), list(folded), n=1, cutoff=0.5)
+    return folded[found[0]] if found else None
 
 
 def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "") -> PflOpsError:
@@ -27,8 +53,27 @@ def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "") -> PflO
     """
     names = sorted(allowed)
     close = nearest(name, names)
-    hint = f" Did you mean '{close}'?" if close else f" Known: {', '.join(names)}."
-    return PflOpsError(f"no {kind} named '{name}'.{hint}" + (f" ({see})" if see else ""))
+    more = ", ..." if len(names) > NAMES_LISTED else ""
+    listed = ", ".join(map(echo, names[:NAMES_LISTED])) + more
+    hint = f" Did you mean '{echo(close)}'?" if close else f" Known: {listed}." if names else " There is none."
+    return PflOpsError(f"no {kind} named '{echo(name)}'.{hint}" + (f" ({see})" if see else ""))
+
+
+def check_name(kind: str, name: str) -> str:
+    """The name itself, if it can be part of a file name on every system.
+
+    Args:
+        kind: what it names, as in messages ("study").
+    Raises:
+        PflOpsError: a character that is no letter, digit, '.', '_' or '-'; a first one that is no letter or digit; or
+            more than `LONGEST_NAME` characters.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[^\W_][\w.-]*", name) or len(name) > LONGEST_NAME:
+        raise PflOpsError(
+            f"the name of a {kind} has at most {LONGEST_NAME} letters, digits, '.', '_' and '-', and begins with a "
+            f"letter or digit; got '{echo(name)}'"
+        )
+    return name
 
 
 def in_a_line(error: BaseException, most: int = 500) -> str:
@@ -38,8 +83,28 @@ def in_a_line(error: BaseException, most: int = 500) -> str:
     """
     from pfl_ops.addresses import redact  # which raises errors of this module
 
-    text = redact(" ".join(str(error).split()))[:most]
-    return text if isinstance(error, PflOpsError) else f"{type(error).__name__}: {text}"
+    try:
+        text = str(error)
+    except Exception:  # an exception class of a plug-in may fail to print itself
+        text = "(its message can't be printed)"
+    text = escaped(redact(" ".join(text.split())))[:most]
+    if isinstance(error, PflOpsError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def place(error: BaseException, file: str | None, anywhere: bool = False) -> str:
+    """The innermost line of `file` that the error came through, as " (mine.py:17)".
+
+    Args:
+        file: the source file; None: not known.
+        anywhere: name the line that raised if the error did not come through `file`.
+    Returns:
+        "" if there is no such line.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [frame for frame in frames if frame.filename == file] or (frames if anywhere else [])
+    return f" ({Path(found[-1].filename).name}:{found[-1].lineno})" if found else ""
 
 
 def together(wrong: Mapping[str, str]) -> PflOpsError:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import yaml
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from pfl_ops import precedence, yaml_files
@@ -22,7 +21,7 @@ from pfl_ops.identity import fingerprint, identity
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.paths import explain, nest
 from pfl_ops.presets import preset as preset_values
-from pfl_ops.section import Section
+from pfl_ops.section import MOST_SEED, Section
 
 if TYPE_CHECKING:
     from pfl_ops.algorithms.base import Algorithm
@@ -77,8 +76,10 @@ class Experiment(Section):
         default_factory=UniformParticipation, description="how a round's clients are drawn"
     )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="what is scored, on which data, how often")
-    seed: int = Field(0, ge=0, description="of the first repetition; partition, splits and subset follow it")
-    repetitions: int = Field(1, ge=1, description="runs with the seeds seed, seed + 1, …")
+    seed: int = Field(
+        0, ge=0, le=MOST_SEED, description="of the first repetition; partition, splits and subset follow it"
+    )
+    repetitions: int = Field(1, ge=1, le=10_000, description="runs with the seeds seed, seed + 1, …")
 
     # -- making one ---------------------------------------------------------------------------------------------------
 
@@ -220,7 +221,7 @@ class Experiment(Section):
     def to_yaml(self) -> str:
         """Every value, as a file that `from_yaml` and `--config` read."""
         about = f"# pfl-ops experiment: {self.label}. Every value is stated; run it with: pfl-ops run --config FILE\n"
-        return about + yaml.safe_dump(_tags_first(self.resolved), sort_keys=False, allow_unicode=True, width=120)
+        return about + yaml_files.dump(_tags_first(self.resolved))
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from pydantic import GetCoreSchemaHandler, SerializationInfo, TypeAdapter, Valid
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, core_schema
 
-from pfl_ops.errors import PflOpsError, nearest, unknown
+from pfl_ops.errors import LONGEST_ECHO, PflOpsError, echo, nearest, unknown
 from pfl_ops.registry import Registry
 from pfl_ops.section import Section
 
@@ -142,10 +142,15 @@ class Allowed:
 
     def _bounds(self) -> str:
         if self.low is not None and self.high is not None:
-            return f" in {'(' if self.low_open else '['}{self.low:g}, {self.high:g}{')' if self.high_open else ']'}"
+            low, high = _number(self.low), _number(self.high)
+            return f" in {'(' if self.low_open else '['}{low}, {high}{')' if self.high_open else ']'}"
         if self.low is not None:
-            return f" {'>' if self.low_open else '>='} {self.low:g}"
-        return "" if self.high is None else f" {'<' if self.high_open else '<='} {self.high:g}"
+            return f" {'>' if self.low_open else '>='} {_number(self.low)}"
+        return "" if self.high is None else f" {'<' if self.high_open else '<='} {_number(self.high)}"
+
+
+def _number(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 _NAMES = {bool: "bool", int: "int", float: "float", str: "str", Path: "path"}
@@ -278,15 +283,37 @@ def tag_of(section: Section, tag: str) -> str:
 
 
 def plain(info: FieldInfo, value: Any, path: str) -> Any:
-    """`value` before pydantic sees it: "none" is None where allowed, true is no number, a number may be a text."""
+    """`value` before pydantic sees it: "none" is None where allowed, true is no number, a number may be a text.
+
+    Raises:
+        PflOpsError: a value that pydantic would take for another: true for 1, "yes" or 1 for true, a number beyond 64
+            bits for one that tensors can hold.
+    """
     allowed = Allowed.of(info)
     if allowed.nullable and is_none(value):
         return None
-    if isinstance(value, bool) and allowed.type in ("int", "float"):  # pydantic reads true as 1
-        raise PflOpsError(f"{path}{symbol(info)} must be {allowed}, got {show(value)}")
+    if _misread(allowed, value):
+        printed = " without control characters" if allowed.type == "str" else ""
+        raise PflOpsError(f"{path}{symbol(info)} must be {allowed}{printed}, got {show(value)}")
     if isinstance(value, (int, float)) and not isinstance(value, bool) and allowed.type in ("str", "path"):
         return str(value)  # a file called 2026
     return value
+
+
+def _misread(allowed: Allowed, value: Any) -> bool:
+    """True if pydantic would take the value for another one, or if no tensor and no terminal can hold it."""
+    if allowed.either:
+        return all(_misread(one, value) for one in allowed.either)
+    if allowed.type == "list" and allowed.item:
+        return any(_misread(allowed.item, one) for one in (value if isinstance(value, list | tuple) else [value]))
+    if allowed.type in ("int", "float"):
+        text = isinstance(value, str) and ("_" in value or not value.isascii())
+        return text or isinstance(value, bool) or (isinstance(value, int) and abs(value) >= 2**63)
+    if allowed.type == "choice":
+        return isinstance(value, bool) and not any(value is one for one in allowed.choices or ())
+    if allowed.type == "bool":
+        return not isinstance(value, bool) and str(value).strip().lower() not in ("true", "false")
+    return allowed.type == "str" and isinstance(value, str) and not value.isprintable()
 
 
 def is_none(value: Any) -> bool:
@@ -306,8 +333,10 @@ def one_of(values: Iterable[Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """A value in a message: text in quotes, none and booleans as YAML has them, long ones cut."""
-    text = repr(value)
+    """A value in a message: text in quotes, none and booleans as YAML has them, control characters escaped, long ones
+    cut."""
+    if isinstance(value, int) and abs(value) >= 10**LONGEST_ECHO:  # Python refuses to print the longest
+        return f"a number of {int(value.bit_length() * 0.30103) + 1:,} digits"
     if value is None or isinstance(value, bool):
-        text = str(value).lower()
-    return text if len(text) <= 80 else f"{text[:77]}..."
+        return str(value).lower()
+    return echo(repr(value[: 2 * LONGEST_ECHO] if isinstance(value, str) else value))

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +80,40 @@ def check_writable(path: Path | str, name: str, advice: str) -> None:
     else:
         return
     raise PflOpsError(f"{name} {path} can't be written ({why}); {advice}")
+
+
+def write_named(path: Path | str, content: str | bytes) -> Path:
+    """Write a file that a user named, whole or not at all; its folder is made if it is missing.
+
+    A link's target is replaced, not the link; an old file's permissions stay; a device or a pipe is written to.
+
+    Args:
+        path: the file. content: text (written as UTF-8) or bytes.
+    Returns:
+        the path.
+    Raises:
+        PflOpsError: it can't be written; what was there is as it was.
+    """
+    named = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    made: list[Path] = []
+    try:
+        target = named.resolve() if named.is_symlink() else named
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_bytes(data)
+            return named
+        made = [folder for folder in target.parents if not folder.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as draft:
+            draft.write_bytes(data)
+            if target.exists():
+                shutil.copymode(target, draft)
+    except OSError as error:
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # made for nothing; one that has entries by now stays
+        raise PflOpsError(f"can't write {path}: {error.strerror or error}") from error
+    return named
 
 
 def sync(path: Path | str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.errors import LONGEST_NAME, PflOpsError, echo, nearest
 from pfl_ops.fields import Allowed, Kinds, Tree, node, one_of, plain, settings, show, symbol
 from pfl_ops.section import Section
 
@@ -25,8 +25,8 @@ def nest(*changes: Mapping[str, Any]) -> Tree:
 
 def _nest(tree: Tree, changes: Mapping[str, Any], prefix: str) -> None:
     for key, value in changes.items():
-        if not isinstance(key, str) or not key:
-            raise PflOpsError(f"{prefix}{key!r} is not the name of a setting")
+        if not isinstance(key, str) or not key.isprintable() or not 0 < len(key) <= LONGEST_NAME:
+            raise PflOpsError(f"{prefix}{echo(repr(key))} is not the name of a setting")
         head, _, rest = key.partition(".")
         path = f"{prefix}{head}"
         if rest:

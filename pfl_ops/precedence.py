@@ -7,7 +7,7 @@ from typing import Any
 from pfl_ops import yaml_files
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.data.datasets import DataSection, model_for
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.fields import Tree, is_none, one_of, show
 from pfl_ops.paths import assign, nest
 from pfl_ops.section import Section
@@ -80,15 +80,22 @@ def _either(section: str, pair: Sequence[str], changes: Any) -> None:
 
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """["a.b=0.5", "c=none"] as the command line has them -> {"a.b": 0.5, "c": "none"}; values are YAML."""
+    """{path: value} of `--set path=value`; values are YAML: numbers, true, none, [lists].
+
+    Raises:
+        PflOpsError: a text without "=", or a path that is given twice.
+    """
     changes: dict[str, Any] = {}
     for text in texts:
         path, equals, value = text.partition("=")
-        if not equals or not path.strip():
-            raise PflOpsError(f"--set takes path=value, as in training.lr=0.1; got {show(text)}")
-        if path.strip() in changes:
-            raise PflOpsError(f"--set {path.strip()} is given twice")
-        changes[path.strip()] = yaml_files.scalar(value)
+        path = path.strip()
+        if not equals or not path:
+            raise PflOpsError(f"--set needs path=value, as in training.lr=0.1; got {show(text)}")
+        if not value.strip():
+            raise PflOpsError(f"--set {echo(path)}= needs a value; 'none' stands for no value")
+        if path in changes:
+            raise PflOpsError(f"--set {echo(path)} is given twice; give it once")
+        changes[path] = yaml_files.scalar(value)
     return changes
 
 

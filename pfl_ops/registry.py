@@ -4,17 +4,21 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
+from collections.abc import Collection
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, place, unknown
 
 T = TypeVar("T")
 
+_PLUGIN = "pfl_ops_plugin_"  # how the names of plug-ins' modules begin
 _plugins: dict[str, Path] = {}  # digest -> file
+_tables: "list[Registry[Any]]" = []  # every registry, so that a plug-in that fails is forgotten in all
 
 
 class Registry(Generic[T]):
@@ -29,6 +33,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self.builtin = builtin
         self._found: dict[str, T] = {}
+        _tables.append(self)
 
     def names(self) -> list[str]:
         """Every name, the package's own first, in their order."""
@@ -36,16 +41,38 @@ class Registry(Generic[T]):
         return [*self.builtin, *sorted(outside - set(self.builtin))]
 
     def add(self, name: str, thing: T) -> T:
-        """Register `thing`. The package's own must stand in the table; nobody else may take a name that is taken."""
-        module = str(getattr(thing, "__module__", ""))
+        """Register `thing`.
+
+        A notebook's cell that is run again replaces what it defined before; nothing else may take a name that is taken.
+
+        Raises:
+            PflOpsError: the name is the package's own, another file's or package's, or can be no file's name.
+        """
+        module, qualname = _origin(thing)
         if self.builtin.get(name, module) != module:
             raise PflOpsError(
                 f"the {self.kind} '{name}' is already defined in {self.builtin[name]}; choose another name"
             )
         if module.startswith("pfl_ops.") and name not in self.builtin:
             raise AssertionError(f"{module} registers the {self.kind} '{name}', which is not in the table")
+        check_name(self.kind, name)
+        there = _origin(self._found[name]) if name in self._found else self._offered(name)
+        package = module.partition(".")[0]
+        again = (module, qualname) == there and not module.startswith(_PLUGIN)
+        if there is not None and not again and (there[1] or there[0].partition(".")[0] != package):
+            mine, theirs = _file(module), _file(there[0])
+            raise PflOpsError(
+                f"two {self.kind}s are named '{name}': {qualname} of {mine} and {there[1] or 'one'} of {theirs}; "
+                "rename one of them"
+            )
         self._found[name] = thing
         return thing
+
+    def _offered(self, name: str) -> tuple[str, str] | None:
+        """The module of the installed package that offers `name`, without the thing's own name."""
+        if name in self.builtin:
+            return None
+        return next(((entry.value.partition(":")[0], "") for entry in self._installed if entry.name == name), None)
 
     def get(self, name: str) -> T:
         """The thing of that name; an unknown name is an error with the nearest one."""
@@ -60,6 +87,13 @@ class Registry(Generic[T]):
             raise unknown(self.kind, name, self.names(), see=f"pfl-ops list {self.kind}s")
         return self._found[name]
 
+    def _forget(self, modules: Collection[str]) -> dict[str, T]:
+        """Remove what some modules have registered, and return it."""
+        gone = {name: thing for name, thing in self._found.items() if _origin(thing)[0] in modules}
+        for name in gone:
+            del self._found[name]
+        return gone
+
     @cached_property
     def _installed(self) -> tuple[EntryPoint, ...]:
         """What other packages offer; read once, since the metadata of every package takes longer than all else here."""
@@ -68,10 +102,10 @@ class Registry(Generic[T]):
     def _load(self, entry: EntryPoint) -> Any:
         try:
             return entry.load()
-        except Exception as error:  # somebody else's package may raise anything
+        except (Exception, SystemExit) as error:  # another package's module may raise anything
             raise PflOpsError(
                 f"the {self.kind} '{entry.name}' of the installed package {entry.value.partition(':')[0]} can't be "
-                f"imported: {type(error).__name__}: {error}"
+                f"imported: {in_a_line(error)}"
             ) from error
 
     def digest(self, name: str) -> str | None:
@@ -102,32 +136,71 @@ def file_digest(path: Path) -> str:
 def load_plugin(path: Path) -> str:
     """Import a user's file, which registers what it defines; the same content is imported once.
 
+    A file that was edited since takes the place of what it defined before.
+
     Returns:
         SHA-256 of the file, which enters the hash of experiments that use it.
     Raises:
         PflOpsError: there is no such file, or it fails to import; the message names file and error.
     """
-    path = Path(path).expanduser().resolve()
-    if not path.is_file():
-        raise PflOpsError(f"plug-in {path} does not exist")
+    path = _existing(path)
     digest = file_digest(path)
     if digest not in _plugins:
-        name = f"pfl_ops_plugin_{digest[:12]}"
+        name = f"{_PLUGIN}{digest[:12]}"
+        shown = f"plug-in {echo(path, LONGEST_PATH)}"
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
-            raise PflOpsError(f"plug-in {path} is not a Python file")
+            raise PflOpsError(f"{shown} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
+        old = {other: _PLUGIN + other[:12] for other, there in _plugins.items() if there == path}  # edited since
+        before = [(table, table._forget(old.values())) for table in _tables]
         try:
             spec.loader.exec_module(module)
-        except PflOpsError:
+        except BaseException as error:  # SystemExit too: sys.exit() of a script that was not meant to be imported
             del sys.modules[name]
-            raise
-        except Exception as error:
-            del sys.modules[name]
-            raise PflOpsError(f"plug-in {path} failed: {type(error).__name__}: {error}") from error
+            for table, things in before:
+                table._forget([name])
+                table._found |= things
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            if isinstance(error, PflOpsError):
+                raise PflOpsError(f"{shown}: {error}") from error
+            what = "it ends the process when it is imported: " if isinstance(error, SystemExit) else ""
+            raise PflOpsError(f"{shown} failed: {what}{in_a_line(error)}{place(error, str(path))}") from error
+        for other in old:
+            del _plugins[other]
         _plugins[digest] = path
     return digest
+
+
+def _existing(path: Path) -> Path:
+    """The absolute path of a plug-in that is a regular file."""
+    path = Path(path).expanduser()
+    try:
+        path = path.resolve()
+        exists, regular = path.exists(), path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:  # a name that is too long, links in a circle
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise PflOpsError(f"can't read plug-in {echo(path, LONGEST_PATH)}: {why}") from error
+    if not regular:
+        why = "is not a regular file" if exists else "does not exist"
+        raise PflOpsError(f"plug-in {echo(path, LONGEST_PATH)} {why}")
+    if not os.access(path, os.R_OK):
+        raise PflOpsError(f"can't read plug-in {echo(path, LONGEST_PATH)}: permission denied")
+    return path
+
+
+def _origin(thing: Any) -> tuple[str, str]:
+    """(module, name) of the class or function that stands behind a registered thing."""
+    written = getattr(thing, "network", None) or getattr(thing, "function", None) or thing
+    return str(getattr(thing, "__module__", "")), str(getattr(written, "__qualname__", type(written).__name__))
+
+
+def _file(module: str) -> str:
+    """A module as a user knows it: the path of a plug-in's file, else the module's name."""
+    path = getattr(sys.modules.get(module), "__file__", None) if module.startswith(_PLUGIN) else None
+    return echo(path, LONGEST_PATH) if path else module
 
 
 def plugins() -> dict[str, Path]:

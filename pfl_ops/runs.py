@@ -5,8 +5,9 @@ A trial's process imports this too, and tracks nothing: what only tracking needs
 
 import errno
 import gc
+import re
 import shutil
-import tempfile
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -19,8 +20,10 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.checkpoint import CheckpointError, Checkpoints, Record
 from pfl_ops.federation.settings import Execution
+from pfl_ops.files import write_whole
 from pfl_ops.registry import plugins
 from pfl_ops.results import Result
+from pfl_ops.scratch import scratch
 from pfl_ops.tracking.home import Home
 
 if TYPE_CHECKING:
@@ -124,7 +127,8 @@ def run(
         experiment: its first repetition is run (seed; `experiment.repetition(i)` gives the others).
         home: the work folder; none: `PFL_OPS_HOME`, else ./mlruns. tracking_uri: none: the work folder's own store.
         data_dir: where the data lie. execution: where and how to compute.
-        resume: go on from checkpoints; False: throw them away and start again.
+        resume: go on from checkpoints; False: throw them away and start again, in a new MLflow run; an earlier one
+            stays and is marked superseded.
         on_record: called with each record, those read from a checkpoint included.
         store, parent, name, tags: for callers that track more than one run.
     Raises:
@@ -142,7 +146,10 @@ def run(
         assert store is not None
         folder = store.home.checkpoints / digest
         with _alone(folder, experiment.label):
+            mark = folder.with_name(f".{folder.name}{f'-{parent.spool.folder.name}' if parent else ''}.rerun")
+            resume = resume and not mark.exists()
             simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, resume=resume)
+            rerun = "" if resume else _rerun(mark)
             tracked = store.run(
                 str(parent.spool.header["experiment"])
                 if parent
@@ -152,17 +159,20 @@ def run(
                 parent=parent,
                 params=experiment.flat,
                 tags={**_tags(experiment, simulation, digest, data_dir), **(tags or {})},
+                rerun=rerun,
             )
             kind = (tags or {}).get("pfl_ops.kind", "run")
             done = resume and _is_done(store, digest, parent)
             with _told(tracked), closing(simulation):
                 for record in simulation.run():
+                    mark.unlink(missing_ok=True)  # the old checkpoints are gone
                     tracked.log([record])
                     if on_record is not None:
                         on_record(record)
                 if not done:
                     _keep(experiment, simulation, tracked)
                     _present(experiment, simulation, tracked, kind)
+                    tracked.complete()
             tracked.finish("FINISHED")
             result = Result(
                 run_id=tracked.run_id,
@@ -203,11 +213,32 @@ def _alone(folder: Path, label: str) -> Iterator[None]:
         lock.release()
 
 
+def _rerun(mark: Path) -> str:
+    """Return the name of a re-run, and keep it on disk until the old checkpoints are gone.
+
+    A process that is killed before that leaves the mark, and the next one starts again in the same MLflow run.
+
+    Raises:
+        PflOpsError: the disk is full.
+    """
+    with suppress(OSError, ValueError):
+        if re.fullmatch("[0-9a-f]{32}", found := mark.read_text()):
+            return found
+    rerun = uuid.uuid4().hex
+    try:
+        write_whole(mark, rerun)
+    except OSError as error:
+        raise PflOpsError(f"can't write {mark}: {error.strerror}") from error
+    return rerun
+
+
 def _is_done(store: "Store", digest: str, parent: "Run | None") -> bool:
     """Whether the tracked run has all that `_keep` gives it; a server that does not answer has not said so.
 
     The same experiment may be tracked elsewhere: a study's test is another run than one that was asked for by itself.
     """
+    from pfl_ops.tracking.sender import MISSING
+
     if not store.reachable:
         return False
     try:
@@ -215,7 +246,7 @@ def _is_done(store: "Store", digest: str, parent: "Run | None") -> bool:
     except PflOpsError:
         return False
     above = parent.run_id if parent else None
-    return any(run.parent == above and FINISHED in run.metrics for run in before)
+    return any(run.parent == above and FINISHED in run.metrics and MISSING not in run.tags for run in before)
 
 
 @contextmanager
@@ -283,9 +314,9 @@ def _keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> N
     tracked.figure(figures.partition(clients.table, title=experiment.label), "partition")
     tracked.figure(figures.curves([(r.round, r.metrics) for r in simulation.records]), "accuracy")
     tracked.figure(figures.clients(_by_stage(simulation.client_table)), "clients")
-    with tempfile.TemporaryDirectory(prefix="pfl-ops-") as scratch:
-        tracked.artifact(write_partition(Path(scratch, "partition"), clients.recorded), move=True)
-        for path in _models(simulation, Path(scratch)):
+    with scratch() as folder:
+        tracked.artifact(write_partition(folder / "partition", clients.recorded), move=True)
+        for path in _models(simulation, folder):
             tracked.artifact(path, "models", move=True)
     model = simulation.global_model()
     if model is not None:

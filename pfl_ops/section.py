@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from pfl_ops.errors import PflOpsError
 
+MOST_COUNT = 1_000_000  # of rounds, steps, clients, ...: more is a slip of the pen, and would run for ever
+MOST_SEED = 2**32 - 1
+
 
 class Section(BaseModel):
     """A frozen part of an experiment; unknown fields are errors, defaults are checked, NaN is refused."""

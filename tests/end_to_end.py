@@ -10,7 +10,7 @@ import mlflow
 from mlflow.tracking import MlflowClient
 from typer.testing import CliRunner
 
-SMALL = ["--clients", "4", "--rounds", "4", "--set", "evaluation.global_every=2", "--set", "training.local_epochs=1"]
+SMALL = ["--clients", "4", "--set", "evaluation.global_every=2", "--set", "training.local_epochs=1"]
 
 
 def pfl_ops(*words: str, home: Path, env: Mapping[str, str] | None = None) -> str:
@@ -43,7 +43,7 @@ class Tuned:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.words = ["tune", "fliu", "--dataset", "digits", "--trials", "3", *SMALL]
+        self.words = ["tune", "fliu", "--dataset", "digits", "--trials", "3", "--rounds", "4", *SMALL]
         self.output = pfl_ops(*self.words, home=home)
         self.client = MlflowClient(f"sqlite:///{home}/mlruns/mlflow.db")
         self.runs = self.client.search_runs([e.experiment_id for e in self.client.search_experiments()])

@@ -1,6 +1,7 @@
 """The command line: names that people's scripts rely on, errors, and what reaches the layers below."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -146,22 +147,30 @@ ERRORS = {
     "run flui --dataset mnist": "no algorithm named 'flui'. Did you mean 'fliu'? (pfl-ops list algorithms)",
     "run fliu --dataset mnst": "no dataset named 'mnst'. Did you mean 'mnist'? (pfl-ops list datasets)",
     "run": "an experiment needs algorithm.name",
-    "run fliu --rounds 0": "training.rounds (T) must be an integer >= 1, got '0'",
+    "run fliu --rounds 0": "training.rounds (T) must be an integer in [1, 1,000,000], got '0'",
     "run fliu --set training.round=3": "no setting named 'training.round'. Did you mean 'training.rounds'?",
-    "run fliu --set rounds": "--set needs path=value, got 'rounds'",
+    "run fliu --set rounds": "--set needs path=value, as in training.lr=0.1; got 'rounds'",
     "run fliu --rounds 3 --set training.rounds=4": "--rounds and --set training.rounds=4 say the same thing twice",
-    "run fliu --chunk 0": "--chunk must be an integer >= 1 or none, got '0'",
+    "run fliu --threads 100000": "--threads must be an integer in [1, ",
+    "run fliu --workers 100000": "--workers must be an integer in [1, ",
+    "tune fliu --threads 100000": "--threads must be an integer in [1, ",
+    "bench --threads 100000": "--threads must be an integer in [1, ",
+    "run fliu --chunk 0": "--chunk must be an integer in [1, 1,000,000] or none, got '0'",
     "run fliu --datset mnist": "no such option: --datset. Did you mean '--dataset'? (pfl-ops run --help)",
     "run fliu --plugin nowhere.py": "nowhere.py does not exist",
     "run fliu --config nowhere.yaml": "can't read nowhere.yaml",
     "tune fliu --metric test/L1/acc": "'test/L1/acc': tuning never sees the test data; did you mean 'val/L1/acc'?",
     "tune fliu --scheduler ahsa": "scheduler must be asha or none, got 'ahsa'",
+    "tune fliu --address nonsense": "--address is auto or HOST:PORT, with a port from 1 to 65535, got 'nonsense'",
+    "tune fliu --address 127.0.0.1:1": "no Ray cluster answers at '127.0.0.1:1'",
+    "tune fliu,fedavg --cpus-per-trial 100000": "this machine does not have 100000 CPUs for one trial",
+    "reproduce fliu/table1 --address host:0": "--address is auto or HOST:PORT",
     "partition lsq": "no partition named 'lsq'. Did you mean 'lsqs'? (pfl-ops list partitions)",
     "partition path --set partition.classes_per_client=12": "<= 10 (digits has 10 classes), got 12",
     "show flui": "Did you mean 'fliu'?",
     "list algorithm": "Did you mean 'algorithms'?",
     "bench --model cnn,mpl": "no model named 'mpl'. Did you mean 'mlp'? (pfl-ops list models)",
-    "bench --batch 10,x": "--batch (B) must be a list, each an integer >= 1, got 'x'",
+    "bench --batch 10,x": "--batch (B) must be a list, each an integer in [1, 1,000,000], got 'x'",
     "reproduce fliu/tabel1": "no suite named 'fliu/tabel1'. Did you mean 'fliu/table1'? (pfl-ops reproduce --list)",
     "reproduce fliu/table1 --scale tiny": "--scale must be one of smoke, small, full, got 'tiny'",
     "reproduce fliu/table1 --only path/flui": "no label in 'path/flui' named 'flui'. Did you mean 'fliu'?",
@@ -259,6 +268,7 @@ class Fake:
     asked: list[Experiment] = field(default_factory=list)
     given: list[dict[str, Any]] = field(default_factory=list)
     interrupt: bool = False
+    terminate: bool = False
     hints: tuple[str, ...] = ()
 
     def run(self, experiment: Experiment, **given: Any) -> Any:
@@ -270,6 +280,9 @@ class Fake:
             given["on_record"](SimpleNamespace(round=round_, metrics=metrics, time=2**43))
             if self.interrupt:
                 raise KeyboardInterrupt
+            if self.terminate:
+                assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # else this process would end here
+                signal.raise_signal(signal.SIGTERM)
         final = {"final/test/L1/local/mean": 0.7, "final/test/L1/global/mean": 0.25, "final/test/L1/acc": 0.95}
         shown = {"run_id": f"id-{experiment.seed}", "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
         return SimpleNamespace(final=final, experiment=experiment, complaints=[], **shown)
@@ -335,6 +348,20 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(fake: Fake) -> None:
     result = cli("run", "fedavg", "--rounds", "2")
     assert result.exit_code == 130 and result.stdout == ""
     assert "the same command goes on from the last checkpoint" in result.stderr
+
+
+@pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_sigterm_ends_like_ctrl_c_with_143(fake: Fake, interrupt: Any) -> None:
+    """Also where a shell has let SIGINT be ignored; the handler is put back at the end."""
+    fake.terminate = True
+    before, usual = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, interrupt)
+    try:
+        result = cli("run", "fedavg", "--rounds", "2")
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert result.exit_code == 143 and result.stdout == ""
+    assert "the same command goes on from the last checkpoint" in result.stderr
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_plug_in_is_known_by_name(fake: Fake, tmp_path: Path) -> None:
@@ -446,6 +473,7 @@ def test_resuming_by_name_alone_takes_the_recorded_settings(
     study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tuning.Settings.of(Experiment.of("fliu", clients=5))
+    monkeypatch.setenv("PFL_OPS_HOME", str(ROOT))  # a work folder that exists
     monkeypatch.setattr(tuning, "recorded", lambda name, **_: kept)
     result = cli("tune", "fliu", "--name", "mine", "--resume")
     assert result.exit_code == 0, result.output
@@ -535,6 +563,7 @@ def test_mistakes_of_several_methods_are_one_clear_line(words: str, message: str
 
 def test_a_benchmark_goes_on_by_its_name_alone(bench: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {name: tuning.Settings.of(Experiment.of(name, clients=5)) for name in ("fliu", "ditto")}
+    monkeypatch.setenv("PFL_OPS_HOME", str(ROOT))  # a work folder that exists
     monkeypatch.setattr("pfl_ops.tuning.benchmark.members", lambda name, **_: kept)
     for methods in ([], ["ditto,fliu"]):
         result = cli("tune", *methods, "--name", "mine", "--repetitions", "3", "--resume")

@@ -252,8 +252,8 @@ def test_values_may_be_text_as_flags_and_files_have_them(tiny: Experiment) -> No
     assert (e.training.lr, e.training.batch_size, e.data.train_size, e.data.pooled) == (0.001, None, None, True)
     assert (e.evaluation.synthetic, e.algorithm.gamma) == ((1, 50), Held(value=0.25))
     assert tiny.override({"training.lr": "1e-3"}) == tiny.override({"training.lr": 0.001})
-    assert refusal(assignments, ["training.lr"]) == "--set takes path=value, as in training.lr=0.1; got 'training.lr'"
-    assert refusal(assignments, ["seed=1", "seed=2"]) == "--set seed is given twice"
+    assert refusal(assignments, ["training.lr"]) == "--set needs path=value, as in training.lr=0.1; got 'training.lr'"
+    assert refusal(assignments, ["seed=1", "seed=2"]) == "--set seed is given twice; give it once"
 
 
 def test_sections_and_mappings_are_changes_too(tiny: Experiment) -> None:
@@ -288,13 +288,13 @@ def test_a_recorded_partition_by_one_word(tiny: Experiment) -> None:
         ({"partition.kind": 3}, "partition.kind must be one of "),
         ({"algorithm.gamma.kind": "hold"}, "no algorithm.gamma.kind named 'hold'. Did you mean 'held'?"),
         ({"data.name": "mnits"}, "no dataset named 'mnits'. Did you mean 'mnist'? (pfl-ops list datasets)"),
-        ({"training.lr": -1}, "training.lr (η) must be a number > 0, got -1"),
-        ({"training.lr": "fast"}, "training.lr (η) must be a number > 0, got 'fast'"),
-        ({"training.lr": float("nan")}, "training.lr (η) must be a number > 0, got nan"),
-        ({"training.rounds": 2.5}, "training.rounds (T) must be an integer >= 1, got 2.5"),
-        ({"training.rounds": True}, "training.rounds (T) must be an integer >= 1, got true"),
-        ({"training.rounds": None}, "training.rounds (T) must be an integer >= 1, got none"),
-        ({"training.batch_size": 0}, "training.batch_size (B) must be an integer >= 1 or none, got 0"),
+        ({"training.lr": -1}, "training.lr (η) must be a number in (0, 1,000,000], got -1"),
+        ({"training.lr": "fast"}, "training.lr (η) must be a number in (0, 1,000,000], got 'fast'"),
+        ({"training.lr": float("nan")}, "training.lr (η) must be a number in (0, 1,000,000], got nan"),
+        ({"training.rounds": 2.5}, "training.rounds (T) must be an integer in [1, 1,000,000], got 2.5"),
+        ({"training.rounds": True}, "training.rounds (T) must be an integer in [1, 1,000,000], got true"),
+        ({"training.rounds": None}, "training.rounds (T) must be an integer in [1, 1,000,000], got none"),
+        ({"training.batch_size": 0}, "training.batch_size (B) must be an integer in [1, 1,000,000] or none, got 0"),
         ({"training.momentum": 1}, "training.momentum must be a number in [0, 1), got 1"),
         ({"training.optimiser": "adamw"}, "training.optimiser must be one of sgd, adam, got 'adamw'; "
                                           "did you mean 'adam'?"),
@@ -302,7 +302,7 @@ def test_a_recorded_partition_by_one_word(tiny: Experiment) -> None:
         ({"evaluation.synthetic": [50, 101]}, "evaluation.synthetic (c) must be a list, each an integer in [0, 100], "
                                               "got 101"),
         ({"data.pooled": "perhaps"}, "data.pooled must be true or false, got 'perhaps'"),
-        ({"seed": -1}, "seed must be an integer >= 0, got -1"),
+        ({"seed": -1}, "seed must be an integer in [0, 4,294,967,295], got -1"),
         ({"training": 5}, "training is a section, set its fields (as training.rounds); got 5"),
         ({"participation": None}, "participation is a section, set its fields (as participation.kind); got none"),
     ],
@@ -317,8 +317,8 @@ def test_each_problem_has_its_line(tiny: Experiment) -> None:
     lines = refusal(tiny.override, {"training.lr": 0, "training.rounds": 0, "algorithm.lam": -1}).split("\n")
     assert sorted(lines) == [
         "algorithm.lam (λ) must be a number >= 0, got -1",
-        "training.lr (η) must be a number > 0, got 0",
-        "training.rounds (T) must be an integer >= 1, got 0",
+        "training.lr (η) must be a number in (0, 1,000,000], got 0",
+        "training.rounds (T) must be an integer in [1, 1,000,000], got 0",
     ]
 
 
@@ -371,7 +371,7 @@ def test_every_path_is_listed_with_what_may_stand_there(tiny: Experiment) -> Non
     assert set(FLAGS.values()) <= set(by_path)
     lr = by_path["training.lr"]
     assert (lr.value, lr.default, lr.symbol, lr.allowed.type) == (0.2, 0.05, "η", "float")
-    assert (lr.allowed.low, lr.allowed.low_open, lr.allowed.high, lr.allowed.nullable) == (0, True, None, False)
+    assert (lr.allowed.low, lr.allowed.low_open, lr.allowed.high, lr.allowed.nullable) == (0, True, 1_000_000, False)
     assert "learning rate" in lr.description
     epochs = by_path["training.local_epochs"].allowed
     assert (epochs.type, epochs.low, epochs.low_open, epochs.nullable) == ("int", 1, False, True)
@@ -400,7 +400,9 @@ def test_whether_a_value_is_admissible_can_be_asked(tiny: Experiment) -> None:
     low = tiny.setting("algorithm.gamma.low", {"algorithm.gamma.kind": "between"})
     assert low.check(0.3) == 0.3
     assert refusal(low.check, 1.5) == "algorithm.gamma.low (γ) must be a number in [0, 1], got 1.5"
-    assert refusal(tiny.setting("training.rounds").check, True).endswith("must be an integer >= 1, got true")
+    assert refusal(tiny.setting("training.rounds").check, True).endswith(
+        "must be an integer in [1, 1,000,000], got true"
+    )
     assert refusal(tiny.setting("algorithm.gamma.kind").check, "helt").endswith("got 'helt'; did you mean 'held'?")
     assert tiny.setting("model.name").check("mlp") == "mlp"
     assert refusal(tiny.setting, "algorithm.gamma.low").startswith("algorithm.gamma 'held' has no low")

@@ -24,7 +24,23 @@ LAYERS = [
     ({"algorithms"}, False),
     ({"federation"}, False),
     ({"data", "models", "metrics", "statistics", "energy"}, False),
-    ({"rng", "errors", "registry", "section", "machine", "files", "fetching", "addresses", "databases"}, True),
+    (
+        {
+            "rng",
+            "errors",
+            "registry",
+            "section",
+            "machine",
+            "files",
+            "csv_text",
+            "fetching",
+            "addresses",
+            "databases",
+            "child",
+            "scratch",
+        },
+        True,
+    ),
 ]
 RANK = {part: rank for rank, (parts, _) in enumerate(LAYERS) for part in parts}
 TOGETHER = {part for parts, together in LAYERS if together for part in parts}

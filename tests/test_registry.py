@@ -182,6 +182,74 @@ def test_a_plug_in_that_fails_is_one_line(tmp_path: Path) -> None:
         load_plugin(broken)
 
 
+def test_a_plug_in_that_fails_registers_nothing(plugin: tuple[Path, str]) -> None:
+    file, prefix = plugin
+    file.write_text(file.read_text() + "\nraise ValueError('late')\n")
+    with pytest.raises(PflOpsError, match=r"mine.py failed: ValueError: late \(mine.py:\d+\)$"):
+        load_plugin(file)
+    for table, name in [(ALGORITHMS, "_method"), (MODELS, "_net"), (PARTITIONS, "_split")]:
+        assert prefix + name not in table.names()
+
+
+def test_ctrl_c_while_a_plug_in_is_imported_stays_ctrl_c(plugin: tuple[Path, str]) -> None:
+    file, _ = plugin
+    file.write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        load_plugin(file)
+
+
+def test_two_registrations_of_one_name_are_refused(plugin: tuple[Path, str], tmp_path: Path) -> None:
+    """Another file, for each kind of thing. What was there first stays."""
+    file, prefix = plugin
+    load_plugin(file)
+    first = ALGORITHMS.get(f"{prefix}_method")
+    other = tmp_path / "other.py"
+    other.write_text(file.read_text() + "# another\n")
+    with pytest.raises(PflOpsError, match=rf"two algorithms are named '{prefix}_method': Mine of .*other.py and"):
+        load_plugin(other)
+    for taken, kind in {"net": "model", "split": "partition"}.items():
+        text = PLUGIN.format(prefix=f"{prefix}_{taken}")
+        other.write_text(text.replace(f"{prefix}_{taken}_{taken}", f"{prefix}_{taken}"))
+        with pytest.raises(PflOpsError, match=f"two {kind}s are named '{prefix}_{taken}'"):
+            load_plugin(other)
+    assert ALGORITHMS.get(f"{prefix}_method") is first
+
+
+def test_an_edited_plug_in_replaces_what_it_defined(plugin: tuple[Path, str]) -> None:
+    """A session goes on with the new content; where that fails, with the old one."""
+    file, prefix = plugin
+    source = file.read_text()
+    old = load_plugin(file)
+    first = ALGORITHMS.get(f"{prefix}_method")
+    file.write_text(source.replace(f"{prefix}_split", f"{prefix}_cut") + "\nraise ValueError\n")
+    with pytest.raises(PflOpsError, match="failed: ValueError"):
+        load_plugin(file)
+    assert ALGORITHMS.get(f"{prefix}_method") is first and f"{prefix}_split" in PARTITIONS.names()
+    file.write_text(source.replace(f"{prefix}_split", f"{prefix}_cut"))
+    new = load_plugin(file)
+    assert ALGORITHMS.get(f"{prefix}_method") is not first and f"{prefix}_split" not in PARTITIONS.names()
+    assert old not in registry.plugins() and registry.plugins()[new] == file
+
+
+def test_a_cell_that_is_run_again_replaces_its_thing() -> None:
+    table: Registry[Any] = Registry("thing", {})
+    one, two = (type("Mine", (), {"__module__": "__main__", "__qualname__": "Mine"}) for _ in range(2))
+    other = type("Yours", (), {"__module__": "__main__", "__qualname__": "Yours"})
+    table.add("mine", one)
+    assert table.add("mine", two) is two is table.get("mine")
+    with pytest.raises(PflOpsError, match="two things are named 'mine': Yours of __main__ and Mine of __main__"):
+        table.add("mine", other)
+
+
+def test_a_plug_in_may_not_take_an_installed_package_s_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("outside", "somebody.methods:Outside", "pfl_ops.things")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    table: Registry[Any] = Registry("thing", {})
+    with pytest.raises(PflOpsError, match=r"two things are named 'outside': Mine of mine and one of somebody.methods"):
+        table.add("outside", type("Mine", (), {"__module__": "mine", "__qualname__": "Mine"}))
+    table.add("outside", type("Outside", (), {"__module__": "somebody.methods", "__qualname__": "Outside"}))
+
+
 def test_entry_points_are_listed_unread_and_loaded_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
         EntryPoint("outside", "collections:OrderedDict", "pfl_ops.things"),

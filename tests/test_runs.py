@@ -13,11 +13,14 @@ from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
 from pfl_ops import figures, runs
+from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation import checkpoint, durable
+from pfl_ops.federation.checked import MethodError
 from pfl_ops.federation.settings import Execution
+from pfl_ops.reports.tracked import select
 from pfl_ops.tracking.store import RunInfo, Store
 
 LOOP = Execution(device="cpu", way="loop", threads=1)
@@ -193,6 +196,24 @@ def test_its_figures(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert file.read_bytes()[:4] == b"\x89PNG"
 
 
+# -- a method that fails ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("t", [0, 1])
+def test_method_that_fails_ends_its_run(t: int, store: Store, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong answer in round 1 leaves no checkpoint, a later one the finished rounds; MLflow's run is FAILED."""
+    e, whole = experiment(seed=70 + t), FLIU.round
+    with monkeypatch.context() as patch:
+        patch.setattr(FLIU, "round", lambda self, s, r: whole(self, s, r) if r.t < t else None)
+        with pytest.raises(MethodError, match=r"method 'fliu': round\(\) returned None") as caught:
+            go(store, e)
+    assert caught.value.exit_code == (1 if t else 2)
+    assert tracked(store, e).status == "FAILED"
+    assert (home / "checkpoints" / e.digest()).exists() is (t > 0)
+    again = go(store, e)
+    assert list(again.rounds.index) == [0, 1, 2, 3] and tracked(store, e).status == "FINISHED"
+
+
 # -- again -------------------------------------------------------------------------------------------------------------
 
 
@@ -208,16 +229,59 @@ def test_a_finished_run_is_read(result: runs.Result, store: Store, monkeypatch: 
     pd.testing.assert_frame_equal(again.rounds, result.rounds)  # the clock's columns too: nothing was measured again
 
 
-def test_not_resumed_it_starts_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = go(store, experiment(seed=2))
+def test_not_resumed_it_is_a_new_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rounds are those of the new computation; all that read runs leave the old one out."""
+    e = experiment(seed=2, method="fedavg")
+    first = go(store, e)
     rounds, kept = [], []
-    plain, keep = FLIU.round, runs._keep
-    monkeypatch.setattr(FLIU, "round", lambda self, s, r: rounds.append(r.t) or plain(self, s, r))
+    plain, keep = FedAvg.round, runs._keep
+
+    def another(self: FedAvg, s: Any, r: Any) -> Any:
+        rounds.append(r.t)
+        return plain(self, {**s, "central": s["central"] * 0.5}, r)
+
+    monkeypatch.setattr(FedAvg, "round", another)
     monkeypatch.setattr(runs, "_keep", lambda *a: kept.append(1) or keep(*a))
-    again = go(store, experiment(seed=2), resume=False)
+    again = go(store, e, resume=False)
     assert sorted(set(rounds)) == [0, 1, 2] and kept == [1]
-    same(again, first)
-    assert again.run_id == first.run_id
+    assert again.run_id != first.run_id
+    assert again.rounds["train/loss"][3] != first.rounds["train/loss"][3]
+    for one in (first, again):
+        history = store.history(str(one.run_id))["train/loss"].dropna()
+        assert list(history) == list(one.rounds["train/loss"].dropna())
+    old, new = store.runs(where=f"tags.`pfl_ops.identity` = '{e.digest()}'", superseded=True)
+    assert (old.run_id, old.status, old.tags["pfl_ops.superseded"]) == (first.run_id, "FINISHED", again.run_id)
+    assert new.status == "FINISHED" and "pfl_ops.superseded" not in new.tags
+    assert [run.run_id for run in store.runs() if run.identity == e.digest()] == [again.run_id]
+    assert tracked(store, e).run_id == again.run_id
+    assert select(store, [new.name]).runs[0].run_id == again.run_id
+    monkeypatch.setattr(FedAvg, "round", lambda *_: pytest.fail("it ran again"))
+    assert go(store, e).run_id == again.run_id, "a finished run is read, also when it is the second"
+    assert kept == [1]
+
+
+@pytest.mark.parametrize("when", ["before the old checkpoints are gone", "after round 1"])
+def test_a_new_run_that_was_stopped_goes_on_without_a_third(when: str, store: Store, monkeypatch: Any) -> None:
+    e = experiment(seed=20 if when.startswith("before") else 21)
+    first = go(store, e)
+
+    def stop(record: Any) -> None:
+        if record.round == 1:
+            raise Stop
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        if when.startswith("before"):
+            patch.setattr(checkpoint.Checkpoints, "clear", lambda _: (_ for _ in ()).throw(Stop()))
+        go(store, e, resume=False, on_record=stop)
+    rounds: list[int] = []
+    plain = FLIU.round
+    monkeypatch.setattr(FLIU, "round", lambda self, s, r: rounds.append(r.t) or plain(self, s, r))
+    done = go(store, e)
+    assert sorted(set(rounds)) == ([0, 1, 2] if when.startswith("before") else [1, 2]), "finished rounds are kept"
+    found = store.runs(where=f"tags.`pfl_ops.identity` = '{e.digest()}'", superseded=True)
+    assert [run.run_id for run in found] == [first.run_id, done.run_id]
+    assert [run.tags.get("pfl_ops.superseded") for run in found] == [done.run_id, None]
+    same(done, first)
 
 
 def test_repetitions_are_runs_of_their_own(store: Store, result: runs.Result) -> None:

@@ -10,6 +10,7 @@ from pfl_ops import spaces
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
+from pfl_ops.spaces import checking
 
 GAMMA = """
 algorithm.gamma.value: {float: [0.0, 1.0], step: 0.25, when: {algorithm.gamma.kind: fixed}}
@@ -85,9 +86,9 @@ def test_it_survives_pickle_and_yaml():
             "training.lrr: {float: [0.1, 1]}",
             "training.lrr: the experiment has no such field. Did you mean 'training.lr'?",
         ),
-        ("training.lr: {float: [0, 1]}", "training.lr (η) must be a number > 0, got 0.0"),
+        ("training.lr: {float: [0, 1]}", "training.lr (η) must be a number in (0, 1,000,000], got 0.0"),
         ("training.lr_decay: {float: [0.5, 1.5]}", "training.lr_decay must be a number in (0, 1], got 1.5"),
-        ("training.local_epochs: {float: [1, 2]}", "must be an integer >= 1 or none, not drawn as float"),
+        ("training.local_epochs: {float: [1, 2]}", "must be an integer in [1, 10,000] or none, not drawn as float"),
         ("training.optimiser: {int: [1, 2]}", "must be one of sgd, adam, not drawn as int"),
         ("training.optimiser: {choice: [adm]}", "training.optimiser must be one of sgd, adam, got 'adm'"),
         ("training.lr: {flaot: [1, 2]}", "training.lr: unknown word 'flaot'. Did you mean 'float'?"),
@@ -215,3 +216,13 @@ def test_held_fields_keep_the_experiment_s_value(fliu):
     assert fixed.parameters[0].key == "algorithm.gamma.value" and fixed.parameters[0].when == ()
     assert fixed.first == ({"algorithm.gamma.value": 0.5, "training.lr": 0.001, "training.local_epochs": 5},)
     spaces.check(fixed, fliu.override({"algorithm.gamma.kind": "fixed"}))
+
+
+def test_conditions_on_conditions_are_bounded():
+    """Eight choices of ten values, each under all values of the one before: 10^8 combinations, refused at 10^5."""
+    ten = list(range(10))
+    lines = [f"p0: {{choice: {ten}}}"]
+    lines += [f"p{i}: {{choice: {ten}, when: {{p{i - 1}: {ten}}}}}" for i in range(1, 9)]
+    space = spaces.parse("\n".join(lines), "my.yaml")
+    with pytest.raises(PflOpsError, match=r"^my.yaml: p5: its `when` has over 10,000 combinations$"):
+        checking._contexts(space, space.parameters[-1])

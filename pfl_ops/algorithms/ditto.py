@@ -23,7 +23,11 @@ class Ditto(Algorithm):
 
     lam: float = Field(1.0, ge=0, title="λ", description="pull of the personal model towards the global one")
     personal_epochs: int | None = Field(
-        None, ge=1, title="E_v", description="epochs of the personal model; none: as the experiment's training"
+        None,
+        ge=1,
+        le=10_000,
+        title="E_v",
+        description="epochs of the personal model; none: as the experiment's training",
     )
 
     def init(self, task: Task) -> State:

@@ -50,11 +50,13 @@ class FedALA(Algorithm):
     minibatch and draws neighbouring samples.
     """
 
-    layers: int = Field(1, ge=1, title="p", description="top layers that are mixed; the rest is taken from Θ")
+    layers: int = Field(
+        1, ge=1, le=10_000, title="p", description="top layers that are mixed; the rest is taken from Θ"
+    )
     share: float = Field(80.0, gt=0, le=100, title="s", description="percent of a client's data that W learns on")
     weight_lr: float = Field(1.0, ge=0, title="η_w", description="learning rate of W")
     spread: float = Field(0.1, ge=0, description="standard deviation of losses below which the first learning ends")
-    most_passes: int = Field(100, ge=1, description="passes after which the first learning ends in any case")
+    most_passes: int = Field(100, ge=1, le=10_000, description="passes after which the first learning ends in any case")
 
     def init(self, task: Task) -> State:
         names = task.layout.layers()

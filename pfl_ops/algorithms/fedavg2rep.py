@@ -45,7 +45,9 @@ class FedAvg2Rep(Algorithm):
     recommended: ClassVar[Mapping[str, Any]] = {"training.local_steps": 4}
 
     warm_up: int | None = Field(None, ge=0, title="R_1", description="rounds of FedAvg first; none: a quarter of all")
-    warm_up_steps: int | None = Field(None, ge=1, title="J_1", description="steps a round of the warm-up; none: J")
+    warm_up_steps: int | None = Field(
+        None, ge=1, le=10_000, title="J_1", description="steps a round of the warm-up; none: J"
+    )
     head: Literal["averaged", "personal"] = Field(
         "averaged", description="heads are averaged with the body, as written, or stay at home after the warm-up"
     )

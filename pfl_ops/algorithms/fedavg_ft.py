@@ -26,7 +26,7 @@ class FedAvgFT(Algorithm):
     own_stage: ClassVar[StageName] = "L2"
 
     fine_epochs: int | None = Field(
-        None, ge=1, title="E_ft", description="epochs of fine-tuning; none: as the experiment's training"
+        None, ge=1, le=10_000, title="E_ft", description="epochs of fine-tuning; none: as the experiment's training"
     )
 
     def init(self, task: Task) -> State:

@@ -32,7 +32,7 @@ class FedBABU(Algorithm):
     own_stage: ClassVar[StageName] = "L2"
 
     fine_part: Literal["whole", "body", "head"] = Field("whole", description="what a client fine-tunes")
-    fine_epochs: int = Field(5, ge=1, title="E_ft", description="epochs of fine-tuning")
+    fine_epochs: int = Field(5, ge=1, le=10_000, title="E_ft", description="epochs of fine-tuning")
     federated: Literal["body", "whole"] = Field("body", description="what is trained and averaged in the federation")
 
     def init(self, task: Task) -> State:

@@ -37,7 +37,9 @@ class FedFomo(Algorithm):
     trained θ_k where none is positive (`fallback`).
     """
 
-    candidates: int = Field(5, ge=1, title="M", description="models that a client judges a round, its own among them")
+    candidates: int = Field(
+        5, ge=1, le=10_000, title="M", description="models that a client judges a round, its own among them"
+    )
     held_share: float = Field(
         0.2, gt=0, lt=1, description="share of a client's data that it judges on; the rest trains"
     )

@@ -29,7 +29,7 @@ class FedProxFT(Algorithm):
 
     mu: float = Field(0.01, ge=0, title="μ", description="pull of the local model towards the global one")
     fine_epochs: int | None = Field(
-        None, ge=1, title="E_ft", description="epochs of fine-tuning; none: as the experiment's training"
+        None, ge=1, le=10_000, title="E_ft", description="epochs of fine-tuning; none: as the experiment's training"
     )
 
     def init(self, task: Task) -> State:

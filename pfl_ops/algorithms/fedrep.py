@@ -31,8 +31,8 @@ class FedRep(Algorithm):
     schedule: Literal["epochs", "steps"] = Field(
         "epochs", description="E_h epochs of the head, then E_b of the body; or J − 1 steps of the head, one of all"
     )
-    head_epochs: int = Field(10, ge=1, title="E_h", description="epochs of the head (schedule epochs)")
-    body_epochs: int = Field(1, ge=1, title="E_b", description="epochs of the body (schedule epochs)")
+    head_epochs: int = Field(10, ge=1, le=10_000, title="E_h", description="epochs of the head (schedule epochs)")
+    body_epochs: int = Field(1, ge=1, le=10_000, title="E_b", description="epochs of the body (schedule epochs)")
 
     def init(self, task: Task) -> State:
         needs_body(task, self.name)

@@ -37,7 +37,7 @@ class PFedMe(Algorithm):
     because: ClassVar[str] = "its two steps are plain ones"
 
     lam: float = Field(15.0, ge=0, title="λ", description="pull between a personal model and its client's w_k; η λ < 1")
-    inner_steps: int = Field(5, ge=1, title="K", description="steps of φ_k on each minibatch")
+    inner_steps: int = Field(5, ge=1, le=10_000, title="K", description="steps of φ_k on each minibatch")
     inner_lr: float = Field(
         0.09, gt=0, title="η_p", description="learning rate of φ_k; the experiment's η is that of w_k"
     )

@@ -38,7 +38,7 @@ class SplitGP(Algorithm):
     threshold: float = Field(
         0.2, ge=0, title="E_th", description="entropy in nats up to which the client's exit answers"
     )
-    depth: int = Field(1, ge=1, description="layers with parameters on the client's side, its exit left out")
+    depth: int = Field(1, ge=1, le=10_000, description="layers with parameters on the client's side, its exit left out")
 
     def extra(self, task: Task) -> dict[str, tuple[int, ...]]:
         needs_body(task, self.name)

@@ -5,9 +5,9 @@ Settings as `field=value`; `quick=yes` for the small scale, `json=FILE` to keep 
 
 import json
 import sys
-from pathlib import Path
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.files import write_named
 
 
 def main(words: list[str]) -> int:
@@ -23,13 +23,17 @@ def main(words: list[str]) -> int:
     except PflOpsError as error:
         print(f"pfl-ops: {error}", file=sys.stderr)
         return 2
-    if file:
-        Path(file).write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
     from rich.console import Console
 
     from pfl_ops.bench.table import render
 
     Console(width=100).print(render(report), highlight=False, markup=False)
+    try:
+        if file:
+            write_named(file, json.dumps(report.to_dict(), indent=1))
+    except PflOpsError as error:
+        print(f"pfl-ops: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

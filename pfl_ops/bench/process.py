@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pfl_ops import child
 from pfl_ops.bench.candidate import Candidate, Label
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.settings import Figure
@@ -35,8 +36,8 @@ class Hosted:
 
     def __init__(self, case: Case, label: Label, threads: int | None) -> None:
         self.label = label
-        code = f"import sys; sys.path[:] = {sys.path!r}; from pfl_ops.bench.process import serve; serve()"
-        self._process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        argv = child.command("pfl_ops.bench.process.serve")
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         settings = case.settings.model_copy(update={"steps": case.steps})
         try:
             self.figures: tuple[Figure, ...]

@@ -6,9 +6,9 @@ from pydantic import Field, field_validator
 
 from pfl_ops.data.datasets import DATASETS
 from pfl_ops.errors import unknown
-from pfl_ops.federation.settings import Device, Precision
+from pfl_ops.federation.settings import MOST_THREADS, Device, Precision
 from pfl_ops.models import MODELS
-from pfl_ops.section import Section
+from pfl_ops.section import MOST_COUNT, Section
 
 Figure = Literal["train", "evaluate", "round"]
 
@@ -35,24 +35,36 @@ class Settings(Section):
         ("linear", "mlp", "cnn", "cnn6", "cnn_cifar"), min_length=1, description="networks, one after the other"
     )
     dataset: str | None = Field(None, description="data set; none: mnist, and cifar10 for cnn_cifar")
-    batch: tuple[Annotated[int, Field(ge=1)], ...] = Field((50,), min_length=1, title="B", description="samples a step")
+    batch: tuple[Annotated[int, Field(ge=1, le=MOST_COUNT)], ...] = Field(
+        (50,), min_length=1, title="B", description="samples a step"
+    )
     optimiser: Literal["sgd", "adam"] = Field("sgd", description="local optimiser")
-    clients: int = Field(20, ge=1, description="clients in a round, equal shares of the training data")
-    steps: int | None = Field(None, ge=1, title="J", description="local steps; none: an epoch, fewer of heavy networks")
+    clients: int = Field(20, ge=1, le=MOST_COUNT, description="clients in a round, equal shares of the training data")
+    steps: int | None = Field(
+        None, ge=1, le=MOST_COUNT, title="J", description="local steps; none: an epoch, fewer of heavy networks"
+    )
     precision: tuple[Precision, ...] | None = Field(
         None, description="ours; none: float32, bfloat16, and tf32 where there is a GPU. The plain loop is float32"
     )
-    chunk: tuple[Annotated[int, Field(ge=2)], ...] = Field((5, 10, 20), description="clients stacked at once")
-    workers: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+    chunk: tuple[Annotated[int, Field(ge=2, le=MOST_COUNT)], ...] = Field(
+        (5, 10, 20), description="clients stacked at once"
+    )
+    workers: tuple[Annotated[int, Field(ge=1, le=MOST_THREADS)], ...] | None = Field(
         None, description="processes that share a cohort (CPU); none: 1, and one a core"
     )
     device: Device = Field("auto", description="auto: CUDA if there is one")
-    threads: int | None = Field(None, ge=1, description="CPU threads of every candidate; none: each its own default")
+    threads: int | None = Field(
+        None, ge=1, le=MOST_THREADS, description="CPU threads of every candidate; none: each its own default"
+    )
     measure: tuple[Figure, ...] = Field(("train", "evaluate", "round"), min_length=1, description="which figures")
-    evaluate_models: int = Field(20, ge=1, description="local models that are evaluated")
-    evaluate_images: int = Field(500, ge=1, description="pooled test images, all of which each model is shown")
-    repeats: int = Field(5, ge=1, title="n", description="measurements of each figure, candidates in turns")
-    seconds: float = Field(0.3, gt=0, description="a measurement's least length, s")
+    evaluate_models: int = Field(20, ge=1, le=MOST_COUNT, description="local models that are evaluated")
+    evaluate_images: int = Field(
+        500, ge=1, le=MOST_COUNT, description="pooled test images, all of which each model is shown"
+    )
+    repeats: int = Field(
+        5, ge=1, le=MOST_COUNT, title="n", description="measurements of each figure, candidates in turns"
+    )
+    seconds: float = Field(0.3, gt=0, le=3600, description="a measurement's least length, s")
 
     @field_validator("model", "batch", "precision", "chunk", "workers", "measure", mode="before")
     @classmethod
@@ -61,7 +73,10 @@ class Settings(Section):
             return (value,)
         if not isinstance(value, str):
             return value
-        return () if value == "none" else tuple(part.strip() for part in value.split(",") if part.strip())
+        parts = tuple(part.strip() for part in value.split(",") if part.strip())
+        if not parts:
+            raise ValueError("needs a value, or several with commas; 'none' is the empty list")
+        return () if parts == ("none",) else parts
 
     @field_validator("model")
     @classmethod

@@ -10,22 +10,22 @@ output   where it is printed
 """
 
 from pfl_ops.cli import browse
-from pfl_ops.cli.app import app
+from pfl_ops.cli.app import Command, app
 from pfl_ops.cli.bench import bench
 from pfl_ops.cli.compare import compare
 from pfl_ops.cli.reproduce import reproduce
 from pfl_ops.cli.run import run
 from pfl_ops.cli.tune import tune
 
-app.command()(run)
-app.command()(tune)
-app.command()(reproduce)
-app.command()(compare)
-app.command()(bench)
-app.command()(browse.partition)
-app.command("list")(browse.list_)
-app.command()(browse.show)
-app.command()(browse.ui)
+app.command(cls=Command)(run)
+app.command(cls=Command)(tune)
+app.command(cls=Command)(reproduce)
+app.command(cls=Command)(compare)
+app.command(cls=Command)(bench)
+app.command(cls=Command)(browse.partition)
+app.command("list", cls=Command)(browse.list_)
+app.command(cls=Command)(browse.show)
+app.command(cls=Command)(browse.ui)
 
 
 def main() -> None:

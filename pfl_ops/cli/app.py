@@ -7,39 +7,84 @@ from types import TracebackType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from pfl_ops.addresses import redact, redact_logs
-from pfl_ops.errors import PflOpsError
+from pfl_ops.cli.output import CLOSED, drop_output, flush, has_reader, open_missing_streams
+from pfl_ops.cli.termination import sigterm_as_ctrl_c
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line
 
 DEBUG = "--debug"
+LONGEST_LINE = 1000  # characters of an error
+
+
+class Command(TyperCommand):
+    """A command that refuses a flag given twice, of which only the last would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments into `ctx`.
+
+        Raises:
+            PflOpsError: a flag that takes one value is given twice.
+        """
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        single = [p for p in order if isinstance(p, TyperOption) and not (p.multiple or p.is_flag or p.count)]
+        for option in single:
+            if single.count(option) > 1:
+                raise PflOpsError(f"{option.opts[0]} is given twice; give it once")
+        return super().parse_args(ctx, args)
 
 
 class Group(TyperGroup):
     """The top command. Errors end here: `pfl-ops: <message>` on stderr, exit code 2, nothing on stdout."""
 
+    @sigterm_as_ctrl_c
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Run a command line and exit: 0, 2 for an error the user can mend, 130 for Ctrl-C."""
+        """Run a command line and exit: 0, 2 for an error the user can mend, 1 for any other, 130 for Ctrl-C."""
         given = args[0] if args else kwargs.pop("args", None)
         line = list(sys.argv[1:] if given is None else given)
         redact_logs()
         sys.excepthook = _print_uncaught
         debug = DEBUG in line  # anywhere on the line, so that it can be added to a command that just failed
         kwargs |= {"args": [a for a in line if a != DEBUG], "standalone_mode": False, "prog_name": "pfl-ops"}
+        open_missing_streams()
         try:
             code = super().main(**kwargs)
-        except (PflOpsError, OSError) as error:
-            code = _say(str(error), debug)
+            flush()
+        except PflOpsError as error:
+            code = _say(str(error), debug, error.exit_code)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError) and not has_reader():  # it has enough, as `head` has
+                drop_output()
+                sys.exit(CLOSED)
+            code = _say(_of_system(error), debug)
         except typer.TyperException as error:  # an unknown flag, a missing argument
             code = _say(_plain(error), debug)
+        except Exception as error:
+            code = _say(f"internal error: {in_a_line(error)}; {DEBUG} shows where", debug, 1)
+            raise SystemExit(code) from error  # so that a test can show it
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(message: str, debug: bool) -> int:
+def _say(message: str, debug: bool, code: int = 2) -> int:
+    """Print an error and return the exit code.
+
+    Args:
+        message: a line, or one for each of several mistakes; whatever a terminal would act on is escaped here again.
+        debug: print the traceback too.
+    """
     if debug:
         typer.echo(redact(traceback.format_exc()), err=True)
-    typer.echo("pfl-ops: " + redact(message).strip().replace("\n", "\n         "), err=True)
-    return 2
+    lines = (echo(line, LONGEST_LINE) for line in redact(message).strip().split("\n"))
+    typer.echo("pfl-ops: " + "\n         ".join(lines), err=True)
+    return code
+
+
+def _of_system(error: OSError) -> str:
+    """The system's words, and the file that they are about."""
+    if error.strerror is None or error.filename is None:
+        return str(error)
+    return f"{error.strerror}: {echo(error.filename, LONGEST_PATH)}"
 
 
 def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from pfl_ops.cli.checks import check_data_dir, check_output
 from pfl_ops.cli.names import names_of
 from pfl_ops.cli.options import DataDir, Flag, Plugins, TrackingUri, load_plugins, settings_of, with_flags
+from pfl_ops.errors import PflOpsError
 
 BENCH = (
     Flag("model", "model", "NAMES", "linear,mlp,cnn,cnn6,cnn_cifar", "Networks, with commas.", names_of("models")),
@@ -50,10 +52,13 @@ def bench(
     """
     from pfl_ops.bench.settings import settings_of as checked
     from pfl_ops.cli.output import err, out, say
+    from pfl_ops.files import write_named
     from pfl_ops.tracking.home import check_places
 
     if track:
         check_places(tracking_uri)
+    check_output("--json", to)
+    check_data_dir(data_dir)
     load_plugins(plugin)
     settings = checked(settings_of(BENCH, flags), quick=quick, prefix="--")
 
@@ -62,11 +67,16 @@ def bench(
 
     report = run(settings, data_dir=data_dir, say=lambda line: say(err(), line))
     out().print(render(report), highlight=False)
+    failed: PflOpsError | None = None
     if to:
-        to.write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
-        say(out(), f"numbers  {to}")
+        try:
+            say(out(), f"numbers  {write_named(to, json.dumps(report.to_dict(), indent=1))}")
+        except PflOpsError as error:  # minutes of measurement: they are still tracked
+            failed = error
     if track:
         from pfl_ops.bench.record import EXPERIMENT, record
 
         run_id = record(report, tracking_uri=tracking_uri)
         say(out(), f"run      {run_id or 'not sent yet'}  (experiment {EXPERIMENT})")
+    if failed:
+        raise failed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pfl_ops.cli.options import assignments, experiment_of
+from pfl_ops.cli.options import experiment_of
 from pfl_ops.errors import PflOpsError, in_a_line, together
 from pfl_ops.files import check_writable
 
@@ -46,6 +46,7 @@ def experiments_of(
 def _of_some(methods: Sequence[str], sets: Iterable[str], wrong: Mapping[str, str]) -> PflOpsError | None:
     """The error for a hyper-parameter that some of the methods have and others don't."""
     from pfl_ops.algorithms import ALGORITHMS
+    from pfl_ops.precedence import assignments
 
     if not set(methods) <= set(ALGORITHMS.names()):
         return None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pfl_ops.cli.checks import check_folder, check_output
 from pfl_ops.cli.names import KINDS, completion, known, names_of
 from pfl_ops.cli.options import (
     DataDir,
@@ -76,6 +77,9 @@ def partition(
     """Divide a data set over clients, and print who holds what."""
     from pfl_ops.cli.output import out, say
 
+    save = save.expanduser() if save else None
+    check_output("--plot", plot, (".png", ".svg") if plot and plot.suffix else ())
+    check_folder("--save", save)
     # any method will do: only data, partition and seed are used
     experiment = experiment_of("local", {**flags, "partition": kind}, sets=sets, plugins=plugin, data_dir=data_dir)
     clients = experiment.clients(data_dir=data_dir)
@@ -128,6 +132,7 @@ def ui(
     import signal
     import subprocess
 
+    from pfl_ops import child
     from pfl_ops.cli.output import err, say
     from pfl_ops.tracking import newest_pages, settle_runs, ui_command
 
@@ -137,7 +142,9 @@ def ui(
         signal.signal(ending, signal.default_int_handler)
     # A session of its own: Ctrl-C reaches us alone, and the server stops without tracebacks.
     server = subprocess.Popen(
-        argv, env={"UVICORN_LOG_LEVEL": "warning", "PYTHONWARNINGS": "ignore", **env}, start_new_session=True
+        child.guarded(argv),
+        env={"UVICORN_LOG_LEVEL": "warning", "PYTHONWARNINGS": "ignore", **env},
+        start_new_session=True,
     )
     address = f"http://127.0.0.1:{port}"
     say(err(), f"{address} in some seconds; Ctrl-C ends it")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from pfl_ops.cli.checks import check_finite, check_output, check_work_folder
 from pfl_ops.cli.options import TrackingUri, with_default
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,13 +67,19 @@ def compare(
 
     Repetitions of one setting are one line: mean ± standard deviation. A study means the test runs of its choice.
     """
+    tags = _tags(tag)
+    check_finite("--target", target)
+    for flag, file in (("--html", html), ("--csv", csv), ("--latex", latex)):
+        check_output(flag, file)
+    check_work_folder(tracking_uri, "MLFLOW_TRACKING_URI")
+
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.reports.compare import compare as compared
 
     comparison = compared(
         *(names or ()),
         where=where,
-        tags=_tags(tag),
+        tags=tags,
         trials=trials,
         metric=metric,
         target=target,
@@ -96,10 +103,14 @@ def compare(
 
 
 def _tags(texts: list[str]) -> dict[str, str]:
-    found = dict(text.partition("=")[::2] for text in texts)
+    found: dict[str, str] = {}
     for text in texts:
-        if "=" not in text or text.startswith("="):
-            raise PflOpsError(f"--tag needs key=value, got '{text}'")
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise PflOpsError(f"--tag needs key=value, got '{echo(text)}'")
+        if key in found:
+            raise PflOpsError(f"--tag {echo(key)} is given twice; a run has one value of it")
+        found[key] = value
     return found
 
 

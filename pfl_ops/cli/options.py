@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from pfl_ops.cli.checks import check_data_dir
 from pfl_ops.cli.names import Names, completion, names_of
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment
@@ -136,19 +137,6 @@ def settings_of(table: Iterable[Flag], flags: Mapping[str, str | None]) -> dict[
     return {path: value for path, value in given.items() if value is not None}
 
 
-def assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """{path: value} of `--set path=value`, values as YAML reads them: numbers, true, none, [lists]."""
-    from pfl_ops.yaml_files import scalar
-
-    found: dict[str, Any] = {}
-    for text in texts:
-        path, equals, value = text.partition("=")
-        if not equals or not path.strip():
-            raise PflOpsError(f"--set needs path=value, got '{text}'")
-        found[path.strip()] = scalar(value)
-    return found
-
-
 Sets = Annotated[
     list[str],
     typer.Option("--set", metavar="PATH=VALUE", help="Set any field, e.g. algorithm.gamma.kind=fixed; repeatable."),
@@ -212,13 +200,15 @@ def experiment_of(
         PflOpsError: anything in it that does not exist or is not allowed.
     """
     from pfl_ops.experiment import Experiment
+    from pfl_ops.precedence import assignments
 
+    check_data_dir(data_dir)
     load_plugins(plugins)
     given = settings_of(EXPERIMENT, flags)
     for path, value in assignments(sets).items():
         if path in given:
             flag = next(flag.name for flag in EXPERIMENT if flag.path == path)
-            raise PflOpsError(f"--{flag} and --set {path}={value} say the same thing twice; give one of them")
+            raise PflOpsError(f"--{flag} and --set {path}={echo(value)} say the same thing twice; give one of them")
         given[path] = value
     return Experiment.compose(algorithm, preset=preset, config=config, flags=given, data_dir=data_dir)
 

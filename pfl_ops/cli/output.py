@@ -1,29 +1,82 @@
 """Where the commands print: results on stdout, progress on stderr."""
 
+import contextlib
+import os
+import select
 import shutil
 import sys
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PLAIN_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
 
-def out() -> Console:
+def out() -> "Console":
     """The console for results. Made anew each time, because tests and shells replace sys.stdout."""
     return _console(stderr=False)
 
 
-def err() -> Console:
+def err() -> "Console":
     """The console for progress and remarks."""
     return _console(stderr=True)
 
 
-def _console(stderr: bool) -> Console:
+def _console(stderr: bool) -> "Console":
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else max(PLAIN_WIDTH, shutil.get_terminal_size().columns)
     return Console(stderr=stderr, width=width)
 
 
-def say(console: Console, text: str) -> None:
+def say(console: "Console", text: str) -> None:
     """A line as it stands: no colours, no markup, no wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+CLOSED = 1
+"""Exit code of a command whose reader went away (`pfl-ops list algorithms | head -1`), as Click's own."""
+
+
+def open_missing_streams() -> None:
+    """Open /dev/null for standard streams that are closed (`pfl-ops run fliu >&-`), for output that is not wanted.
+
+    Without it the next file that is opened, a database perhaps, would become stdout of every child process.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  (for the process's whole life)
+
+
+def flush() -> None:
+    """Write out what was printed, while a full disk or a closed pipe can still be told.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def has_reader() -> bool:
+    """False if stdout or stderr is a pipe whose reader went away."""
+    poll = select.poll()
+    for number in (1, 2):
+        poll.register(number, 0)
+    return not any(events & (select.POLLERR | select.POLLNVAL) for _, events in poll.poll(0))
+
+
+def drop_output() -> None:
+    """Send what is still to be written to /dev/null, so that the interpreter's last flush does not fail."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # not a file: a test's buffer
+            os.dup2(null, stream.fileno())
+    os.close(null)

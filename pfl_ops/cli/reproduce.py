@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pfl_ops.cli.checks import check_data_dir, check_folder
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, with_default, with_flags
 from pfl_ops.cli.run import PAGE, served
-from pfl_ops.errors import PflOpsError, in_a_line, together
-from pfl_ops.files import check_writable
+from pfl_ops.errors import PflOpsError, echo, in_a_line, together
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,6 +69,7 @@ def reproduce(
         typer.Option(
             "--repetitions",
             min=1,
+            max=10_000,
             metavar="INT",
             show_default=False,
             rich_help_panel=PANEL,
@@ -80,6 +81,7 @@ def reproduce(
         typer.Option(
             "--concurrency",
             min=1,
+            max=10_000,
             metavar="INT",
             show_default=False,
             rich_help_panel=PANEL,
@@ -113,13 +115,17 @@ def reproduce(
     from pfl_ops.tracking.home import check_places
 
     size = _scale(scale)
+    cpus_per_cell, gpus_per_cell = _number("--cpus-per-cell", cpus), _number("--gpus-per-cell", gpus)
+    if only is not None and not only.strip():
+        raise PflOpsError("--only needs a pattern, as 'path/*'")
+    check_folder("--reports", reports)
+    check_data_dir(data_dir)
     chosen = _chosen(names or [], size, only, every)
     if listed:
         _list(chosen)
         return
     execution = execution_of(flags)
     check_places(tracking_uri)
-    check_writable(reports, "--reports", "name another folder")
 
     from pfl_ops import tuning  # heavy; mistakes are told before
 
@@ -137,8 +143,8 @@ def reproduce(
         try:
             found = tuning.reproduce(
                 plan,
-                cpus_per_cell=_number("--cpus-per-cell", cpus),
-                gpus_per_cell=_number("--gpus-per-cell", gpus),
+                cpus_per_cell=cpus_per_cell,
+                gpus_per_cell=gpus_per_cell,
                 concurrency=concurrency,
                 address=address,
                 tracking_uri=tracking_uri,
@@ -164,7 +170,7 @@ def _number(flag: str, given: str | None) -> float | None:
     except ValueError:
         number = -1.0
     if number is not None and not 0 < number < math.inf:
-        raise PflOpsError(f"{flag} must be a number above 0, got '{given}'")
+        raise PflOpsError(f"{flag} must be a number above 0, got '{echo(given)}'")
     return number
 
 
@@ -174,7 +180,7 @@ def _scale(name: str) -> "ScaleName":
     for known in SCALES:
         if name == known:
             return known
-    raise PflOpsError(f"--scale must be one of {', '.join(SCALES)}, got '{name}'")
+    raise PflOpsError(f"--scale must be one of {', '.join(SCALES)}, got '{echo(name)}'")
 
 
 def _chosen(names: list[str], scale: str, only: str | None, every: bool) -> "list[tuple[Suite, tuple[Cell, ...]]]":
@@ -190,7 +196,7 @@ def _chosen(names: list[str], scale: str, only: str | None, every: bool) -> "lis
             wanted = matching(only, {axis: list(levels) for axis, levels in one.axes.items()})
             cells = tuple(cell for cell in cells if cell.name in wanted)
             if not cells:
-                raise PflOpsError(f"{one.name} has no cell {only}")
+                raise PflOpsError(f"{one.name} has no cell '{echo(only)}'")
         found.append((one, cells))
     return found
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfl_ops.cli.benchmark import experiments_of, run_benchmark
+from pfl_ops.cli.checks import check_data_dir, check_work_folder
 from pfl_ops.cli.names import completion_of_several, names_of
 from pfl_ops.cli.options import (
     EXPERIMENT,
@@ -19,7 +20,6 @@ from pfl_ops.cli.options import (
     Preset,
     Sets,
     TrackingUri,
-    assignments,
     execution_of,
     experiment_of,
     load_plugins,
@@ -42,16 +42,25 @@ METHODS = typer.Argument(
 )
 
 
-def _option(name: str, help: str, default: str, metavar: str | None = None, least: float | None = None) -> Any:
+def _option(
+    name: str,
+    help: str,
+    default: str,
+    metavar: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+) -> Any:
     text = with_default(help, default)
-    return typer.Option(name, help=text, metavar=metavar, min=least, show_default=False, rich_help_panel=PANEL)
+    return typer.Option(
+        name, help=text, metavar=metavar, min=least, max=most, show_default=False, rich_help_panel=PANEL
+    )
 
 
 @with_flags()
 def tune(
     algorithm: Annotated[list[str] | None, METHODS] = None,
     *,
-    trials: Annotated[int | None, _option("--trials", "Configurations to try.", "12", "INT", 1)] = None,
+    trials: Annotated[int | None, _option("--trials", "Configurations to try.", "12", "INT", 1, 100_000)] = None,
     metric: Annotated[
         list[str], _option("--metric", "What to optimise; repeated: a Pareto front.", "the method's, val/L1/acc", "KEY")
     ] = [],  # noqa: B006  (Typer copies it)
@@ -70,7 +79,9 @@ def tune(
             "--gpus-per-trial", "Share of a GPU; 0.25: four trials on each.", "auto if there is one", "NUMBER|auto"
         ),
     ] = None,
-    concurrency: Annotated[int | None, _option("--concurrency", "Trials at once.", "as many as fit", "INT", 1)] = None,
+    concurrency: Annotated[
+        int | None, _option("--concurrency", "Trials at once.", "as many as fit", "INT", 1, 10_000)
+    ] = None,
     name: Annotated[str | None, _option("--name", "The study's name.", "ALGORITHM-DATA-PARTITION-HASH", "NAME")] = None,
     resume: Annotated[bool, _option("--resume/--no-resume", "Go on with a study that was stopped.", "no")] = False,
     storage: Annotated[
@@ -96,25 +107,31 @@ def tune(
     from pfl_ops import runs, tuning
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.estimate import duration
+    from pfl_ops.precedence import assignments
     from pfl_ops.tracking.home import check_places
     from pfl_ops.tuning.asked import Asked
+    from pfl_ops.tuning.begin import check
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
     from pfl_ops.tuning.ledger import check_storage
-    from pfl_ops.tuning.resources import check_gpus
+    from pfl_ops.tuning.resources import check_request
 
     check_places(tracking_uri)
     if storage:
         check_storage(storage)
+    check(trials, 0, name)
+    check_data_dir(data_dir)
     methods = methods_of(algorithm)
     asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
-    check_gpus(asked.gpus, address)
     load_plugins(plugin)
     held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
     execution = execution_of(flags)
+    check_request(asked, execution.device, address)
     repetitions = {path: held.pop(path) for path in ["repetitions"] if path in held}
     said = bool(held or config or preset or metric or scheduler or search_space)
     by_name = resume and name and not said  # as it was begun: what the message of Ctrl-C tells people to type
+    if by_name:
+        check_work_folder(storage)
     begun = members(str(name), storage=storage) if by_name and len(methods) != 1 else {}
     given: dict[str, Any] = {
         "space": search_space,

@@ -13,7 +13,7 @@ from pfl_ops.data import cut, shakespeare, store
 from pfl_ops.data.features import Features
 from pfl_ops.data.npz import DataError, checked, read_npz
 from pfl_ops.errors import unknown
-from pfl_ops.section import Section
+from pfl_ops.section import MOST_COUNT, Section
 
 
 class Info(NamedTuple):
@@ -49,7 +49,7 @@ DATASETS: dict[str, Info] = {
     ),
 }
 
-Count = Annotated[int, Field(ge=1)] | Literal["all"] | None
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["all"] | None
 
 
 class TestDataSealed(DataError):
@@ -65,6 +65,7 @@ class DataSection(Section):
     train_size: int | None = Field(
         12_000,
         ge=1,
+        le=10**9,
         description="training samples, at most; stratified, the test set cut by the same factor; none: all",
     )
     pooled: bool = Field(False, description="merge training and test set, then cut test_share from each client")
@@ -304,7 +305,7 @@ def _shakespeare(section: DataSection, folders: list[Path]) -> store.Unpacked:
             "train/ and test/), name its folder with --data-dir, or try --dataset digits, which needs no download."
         )
     stats = [(file.resolve(), file.stat()) for file in files]
-    source = f"shakespeare {roles} {records} 1 " + " ".join(f"{f} {s.st_size} {s.st_mtime_ns}" for f, s in stats)
+    source = f"shakespeare {roles} {records} 1 " + " ".join(f"{file} {_state(stat)}" for file, stat in stats)
     return store.unpacked(source, lambda: shakespeare.arrays(files, roles, records))
 
 
@@ -326,9 +327,15 @@ def _file(path: Path, info: Info | None) -> store.Unpacked:
     if not path.is_file():
         raise DataError(f"{path} is not a file")
     form = "any" if info is None else f"{info.shape} {info.n_classes}"
-    source = f"file {path} {stat.st_size} {stat.st_mtime_ns} {form} 1"
+    source = f"file {path} {_state(stat)} {form} 1"
     shape, n_classes = (info.shape, info.n_classes) if info else (None, None)
     return store.unpacked(source, lambda: checked(read_npz(path), str(path), shape, n_classes))
+
+
+def _state(stat: os.stat_result) -> str:
+    """Size and times of a file. No program can set the time of change, so that a file which was overwritten and given
+    its old time of modification counts as another one."""
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
 
 
 def _digits() -> dict[str, np.ndarray]:

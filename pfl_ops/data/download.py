@@ -3,13 +3,13 @@
 import contextlib
 import sys
 import tarfile
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from pfl_ops.data.npz import DataError
 from pfl_ops.fetching import patience, reason
+from pfl_ops.scratch import scratch
 
 # torchvision fetches CIFAR as pickles; the same publisher's binary files hold the same images and need no unpickling.
 # file, MD5, files for training, file for testing, label bytes a record (the last one is the class), the tar's folder
@@ -42,11 +42,11 @@ def fetch(name: str) -> dict[str, np.ndarray]:
     Raises:
         DataError: it could not be downloaded; the text is the reason alone ("no network").
     """
-    with tempfile.TemporaryDirectory(prefix="pfl-ops-") as folder, patience():
+    with scratch() as folder, patience():
         try:
             # the downloaders report on stdout, which belongs to the command's own output
             with contextlib.redirect_stdout(sys.stderr):
-                return _cifar(name, Path(folder)) if name in CIFAR else _mnist(name, Path(folder))
+                return _cifar(name, folder) if name in CIFAR else _mnist(name, folder)
         except RuntimeError as error:  # torchvision's word for a wrong checksum, or for every mirror having failed
             raise DataError(reason(error) if "Error downloading" in str(error) else "its checksum is wrong") from error
         except (OSError, EOFError, tarfile.TarError, ValueError) as error:

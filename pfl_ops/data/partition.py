@@ -16,7 +16,7 @@ from pydantic import Field, create_model
 from pfl_ops.data.cut import counts_table
 from pfl_ops.errors import PflOpsError
 from pfl_ops.registry import Registry
-from pfl_ops.section import Section, options
+from pfl_ops.section import MOST_COUNT, MOST_SEED, Section, options
 
 F = TypeVar("F", bound=Callable[..., list[np.ndarray]])
 
@@ -36,8 +36,10 @@ class Scheme(Section):
 
     function: ClassVar[Callable[..., list[np.ndarray]]]
     kind: str = Field(description="the scheme (pfl-ops list partitions)")
-    clients: int = Field(20, ge=1, title="K", description="number of clients")
-    seed: int | None = Field(None, description="draws the partition and its cuts; none: the run's seed")
+    clients: int = Field(20, ge=1, le=MOST_COUNT, title="K", description="number of clients")
+    seed: int | None = Field(
+        None, ge=0, le=MOST_SEED, description="draws the partition and its cuts; none: the run's seed"
+    )
 
     def indices(
         self,

@@ -12,12 +12,15 @@ from pydantic import Field
 from pfl_ops.data.balance import apportion, raise_small, round_exact, sinkhorn
 from pfl_ops.data.cut import by_class
 from pfl_ops.data.partition import PartitionError, partition
+from pfl_ops.section import MOST_COUNT
 
 Groups: TypeAlias = list[tuple[int, np.ndarray]]
 Alpha = Annotated[
     float, Field(gt=0, title="α", description="concentration of the Dirichlet draws; smaller: more skewed")
 ]
-MinSize = Annotated[int, Field(ge=1, description="samples that every client gets at least; smaller draws are raised")]
+MinSize = Annotated[
+    int, Field(ge=1, le=MOST_COUNT, description="samples that every client gets at least; smaller draws are raised")
+]
 
 
 @partition("iid")

@@ -7,20 +7,24 @@ A recorded partition is a folder with `partition.parquet` (columns `client`, `sp
 """
 
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from pfl_ops.data.cut import counts_table
+from pfl_ops.data.npz import MAX_CLASSES
 from pfl_ops.data.partition import PartitionError, Scheme, content_hash, partition
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.files import replacing, write_whole
+from pfl_ops.section import MOST_COUNT
 
 FORMAT = 1
+MAX_SAMPLES = 2**27
+MAX_JSON = 2**28  # bytes: 100,000 clients with 1,000 classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +49,26 @@ class Recorded:
         return content_hash(self.train)
 
 
+class Columns(NamedTuple):
+    """`partition.parquet`: client and sample (its column `index`) int64 [n]; is_train bool [n], else for testing."""
+
+    client: np.ndarray
+    is_train: np.ndarray
+    sample: np.ndarray
+
+
 def write_partition(folder: Path | str, recorded: Recorded) -> Path:
     """Write `partition.parquet` and `partition.json`; an older one is replaced file by file, never half-written.
 
     Returns:
         the folder.
+    Raises:
+        PflOpsError: the folder can't be written to.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     parts = [("train", recorded.train), *([("test", recorded.test)] if recorded.test is not None else [])]
     client, split, index = [], [], []
     for name, clients in parts:
@@ -79,10 +92,13 @@ def write_partition(folder: Path | str, recorded: Recorded) -> Path:
         **recorded.about,
         "counts": recorded.counts.tolist(),
     }
-    with _replacing(folder / "partition.parquet") as half:
-        pq.write_table(table, half)
-    with _replacing(folder / "partition.json") as half:
-        half.write_text(_readable(about), encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / "partition.parquet") as draft:
+            pq.write_table(table, draft)
+        write_whole(folder / "partition.json", _readable(about))
+    except OSError as error:
+        raise PflOpsError(f"can't write the partition to {folder}: {error.strerror or error}") from error
     return folder
 
 
@@ -99,56 +115,115 @@ def read_partition(path: Path | str) -> Recorded:
         folder = folder.parent
     about = _about(folder)
     try:
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(folder / "partition.parquet", columns=["client", "split", "index"])
-        client = table["client"].to_numpy().astype(np.int64)
-        split = np.asarray(table["split"].to_pylist(), dtype=object)
-        index = table["index"].to_numpy().astype(np.int64)
-        k = int(about["clients"])
-        counts = np.array(about["counts"], dtype=np.int64)
-        train = _by_client(client[split == "train"], index[split == "train"], k)
-        test = None
-        if about["test_digest"] is not None:
-            test = _by_client(client[split == "test"], index[split == "test"], k)
-        digests = about["digest"], about["test_digest"]
+        recorded = _checked(about, _table(folder / "partition.parquet"))
     except FileNotFoundError:
         raise PflOpsError(f"recorded partition {folder} has no partition.parquet") from None
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        LookupError,
-        ArithmeticError,
-        RuntimeError,
-    ) as error:  # pyarrow's are among them
-        reason = str(error).split("\n")[0]
-        raise PflOpsError(f"recorded partition {folder} is damaged ({type(error).__name__}: {reason})") from error
-    if digests != (content_hash(train), content_hash(test) if test is not None else None):
+    except Exception as error:  # pyarrow raises errors of a dozen kinds for damaged input
+        reason = in_a_line(error, 300)
+        raise PflOpsError(f"recorded partition {folder} is damaged ({reason})") from error
+    test = content_hash(recorded.test) if recorded.test is not None else None
+    if (about["digest"], about["test_digest"]) != (recorded.digest, test):
         raise PflOpsError(
             f"recorded partition {folder} is damaged: its samples do not have the digest in partition.json"
         )
-    kept = {name: value for name, value in about.items() if name in ("scheme", "seed", "data", "data_digest", "pooled")}
-    return Recorded(train, test, counts, kept)
+    return recorded
 
 
 def _about(folder: Path) -> dict[str, Any]:
     file = folder / "partition.json"
     try:
+        if file.stat().st_size > MAX_JSON:
+            raise ValueError(f"it has {file.stat().st_size:,} bytes; at most {MAX_JSON:,} are read")
         about = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise PflOpsError(f"no recorded partition in {folder} (partition.json and partition.parquet)") from None
-    except (OSError, ValueError) as error:
-        raise PflOpsError(f"recorded partition {file} is damaged ({type(error).__name__}: {error})") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
+    except (OSError, ValueError, RecursionError) as error:
+        raise PflOpsError(f"recorded partition {file} is damaged ({in_a_line(error, 200)})") from error
+    if not isinstance(about, dict) or type(about.get("format")) is not int or about["format"] != FORMAT:
         raise PflOpsError(f"recorded partition {file} has a format that this version does not read (it reads {FORMAT})")
     return about
 
 
+def _table(file: Path) -> Columns:
+    """Columns `client`, `split` and `index` of a recorded partition, with their types checked.
+
+    Raises:
+        ValueError: a column has another type, an entry is missing, or there are too many rows. pyarrow's own errors
+            where the file is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as parquet:
+        if parquet.metadata.num_rows > MAX_SAMPLES:
+            raise ValueError(f"{parquet.metadata.num_rows:,} rows; at most {MAX_SAMPLES:,} are read")
+        table = parquet.read(columns=["client", "split", "index"])
+    for name, is_right, wanted in (
+        ("client", pa.types.is_integer, "whole numbers"),
+        ("index", pa.types.is_integer, "whole numbers"),
+        ("split", _is_text, "texts"),
+    ):
+        kind = table.schema.field(name).type
+        if not is_right(kind):
+            raise ValueError(f"column {name} holds {str(kind)[:60]}, not {wanted}")
+        if table[name].null_count:
+            raise ValueError(f"column {name} has {table[name].null_count:,} empty entries")
+    parts = table["split"].cast(pa.string()).to_numpy(zero_copy_only=False)
+    other = set(parts) - {"train", "test"}
+    if other:
+        raise ValueError(f"column split has {min(other)[:40]!r}; allowed: train, test")
+    client, index = (table[name].cast(pa.int64()).to_numpy() for name in ("client", "index"))
+    return Columns(client, parts == "train", index)
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _checked(about: Mapping[str, Any], columns: Columns) -> Recorded:
+    """The partition of both files, once they agree.
+
+    Raises:
+        ValueError: a field is missing, has another type, or contradicts the table.
+    """
+    for name in ("clients", "counts", "digest", "test_digest"):
+        if name not in about:
+            raise ValueError(f"partition.json has no field {name!r}")
+    k, rows, has_test = about["clients"], about["counts"], about["test_digest"] is not None
+    if type(k) is not int or not 0 < k <= MAX_SAMPLES:
+        raise ValueError(f"clients is {str(k)[:40]!r}; it must be a whole number > 0")
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows) or not rows:
+        raise ValueError("counts is no table of whole numbers, one row a client")
+    listed = len(np.unique(columns.client[columns.is_train]))
+    if not k == len(rows) == listed:
+        raise ValueError(
+            f"clients is {k:,}, but counts has {len(rows):,} rows and partition.parquet lists {listed:,} clients"
+        )
+    if len({len(row) for row in rows}) > 1 or not 0 < len(rows[0]) <= MAX_CLASSES:
+        raise ValueError(f"the rows of counts have {len(rows[0]):,} classes and others, or more than {MAX_CLASSES:,}")
+    if any(type(count) is not int or not 0 <= count <= MAX_SAMPLES for row in rows for count in row):
+        raise ValueError("counts has an entry that is no whole number >= 0")
+    if not has_test and not columns.is_train.all():
+        raise ValueError("test_digest is null, but partition.parquet has test samples")
+    masks = columns.is_train, ~columns.is_train
+    parts = [_by_client(columns.client[chosen], columns.sample[chosen], k) for chosen in masks]
+    kept = {name: value for name, value in about.items() if name in ("scheme", "seed", "data", "data_digest", "pooled")}
+    return Recorded(parts[0], parts[1] if has_test else None, np.array(rows, dtype=np.int64), kept)
+
+
 def _by_client(client: np.ndarray, index: np.ndarray, n_clients: int) -> list[np.ndarray]:
-    if not 0 < n_clients <= 10_000_000 or (len(client) and (client.min() < 0 or client.max() >= n_clients)):
+    if len(client) and (client.min() < 0 or client.max() >= n_clients):
         raise ValueError(f"client numbers outside 0..{n_clients - 1}")
+    if len(index) and index.min() < 0:
+        raise ValueError(f"sample number {index.min()}; the first sample is 0")
     order = np.lexsort((index, client))
+    again = (np.diff(client[order]) == 0) & (np.diff(index[order]) == 0)
+    if again.any():
+        at = order[int(np.argmax(again))]
+        raise ValueError(f"client {client[at]} lists sample {index[at]} twice")
     ends = np.cumsum(np.bincount(client, minlength=n_clients))
     return np.split(index[order], ends[:-1])
 
@@ -164,28 +239,11 @@ def _readable(about: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-class _replacing:
-    """A path to write to, moved over the target when all went well."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-        self.half = target.with_name(f".{target.name}.{os.getpid()}")
-
-    def __enter__(self) -> Path:
-        return self.half
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            os.replace(self.half, self.target)
-        else:
-            self.half.unlink(missing_ok=True)
-
-
 class _OwnClients(Scheme):
     """A scheme whose clients are given: how many there are need not be said."""
 
     clients: int | None = Field(  # type: ignore[assignment]
-        None, ge=1, title="K", description="number of clients; none: all that there are"
+        None, ge=1, le=MOST_COUNT, title="K", description="number of clients; none: all that there are"
     )
 
 
@@ -214,7 +272,9 @@ def natural(
     *,
     rng: np.random.Generator,
     users: np.ndarray | None,
-    min_size: Annotated[int, Field(ge=1, description="the data set's clients with fewer samples are left out")] = 1,
+    min_size: Annotated[
+        int, Field(ge=1, le=MOST_COUNT, description="the data set's clients with fewer samples are left out")
+    ] = 1,
 ) -> list[np.ndarray]:
     """The data set's own clients.
 

@@ -14,9 +14,11 @@ import numpy as np
 
 from pfl_ops import rng
 from pfl_ops.data.npz import DataError
+from pfl_ops.errors import in_a_line
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's 80 characters; a character's code is its place here."""
+MAX_BYTES = 2**30  # of a file's text; LEAF's own are under 400 MB
 SEEN = 80  # characters that a network is shown
 ROLES, RECORDS = 100, 2_000
 ROLES_FILE = "shakespeare_leaf_roles.json"
@@ -128,7 +130,7 @@ def _tests(records: int) -> int:
 def _roles(files: Sequence[Path], records: Count) -> Iterator[tuple[str, Role]]:
     if files[0].name.startswith(ROLES_FILE):
         for name, text in _texts(files[0]):
-            codes = encode(text, f"{files[0]}: role {name}")
+            codes = encode(text, f"{files[0]}: role {_shown(name)}")
             if len(codes) > SEEN:
                 yield name, cut(np.lib.stride_tricks.sliding_window_view(codes, SEEN + 1), records)
     elif files[0].parent.name == "train":
@@ -147,9 +149,12 @@ def _roles(files: Sequence[Path], records: Count) -> Iterator[tuple[str, Role]]:
 def _texts(file: Path) -> Iterable[tuple[str, str]]:
     """{"roles": {role: {"text"}}} -> (role, text)."""
     try:
-        return [(str(name), str(role["text"])) for name, role in _json(file)["roles"].items()]
+        roles = _json(file)["roles"].items()
+        if all(isinstance(role["text"], str) for _, role in roles):
+            return [(name, role["text"]) for name, role in roles]
     except (KeyError, TypeError, AttributeError):
-        raise DataError(f'{file} is not a file of roles: {{"roles": {{role: {{"text"}}}}}}') from None
+        pass  # as where a text is none
+    raise DataError(f'{file} is not a file of roles: {{"roles": {{role: {{"text"}}}}}}')
 
 
 def _windows(files: Iterable[Path]) -> dict[str, np.ndarray]:
@@ -158,12 +163,11 @@ def _windows(files: Iterable[Path]) -> dict[str, np.ndarray]:
     for file in files:
         try:
             for name, data in _json(file)["user_data"].items():
-                x, y = data["x"], data["y"]
-                if len(x) != len(y) or any(len(text) != SEEN for text in x) or any(len(text) != 1 for text in y):
-                    raise DataError(
-                        f"{file}: role {name}: x must be texts of {SEEN} characters, y as many single characters"
-                    )
-                where = f"{file}: role {name}"
+                x, y, where = data["x"], data["y"], f"{file}: role {_shown(name)}"
+                if not (_are_texts(x, SEEN) and _are_texts(y, 1) and len(x) == len(y)):
+                    raise DataError(f"{where}: x must be texts of {SEEN} characters, y as many single characters")
+                if name in found:
+                    raise DataError(f"{where} is in two files, or twice in one")
                 if x:
                     codes = encode("".join(x), where).reshape(-1, SEEN), encode("".join(y), where)[:, None]
                     found[name] = np.concatenate(codes, axis=1)
@@ -172,10 +176,37 @@ def _windows(files: Iterable[Path]) -> dict[str, np.ndarray]:
     return found
 
 
+def _are_texts(values: Any, length: int) -> bool:
+    """True for a list of texts of this length."""
+    return isinstance(values, list) and all(isinstance(text, str) and len(text) == length for text in values)
+
+
+def _shown(name: str) -> str:
+    """A name from a file, as a message shows it: short, on one line."""
+    return repr(name[:60])[1:-1]
+
+
 def _json(file: Path) -> Mapping[str, Any]:
+    """The content of a JSON file, packed or not.
+
+    Raises:
+        DataError: it is damaged, larger than `MAX_BYTES`, or has a name twice in one object.
+    """
     try:
-        with lzma.open(file, "rt", encoding="utf-8") if file.suffix == ".xz" else file.open(encoding="utf-8") as stream:
-            found: Mapping[str, Any] = json.load(stream)
-            return found
-    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
-        raise DataError(f"{file} is damaged, or cannot be read ({error})") from error
+        with lzma.open(file) if file.suffix == ".xz" else file.open("rb") as stream:
+            text = stream.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"it holds more than {MAX_BYTES:,} bytes")
+        found: Mapping[str, Any] = json.loads(text.decode("utf-8"), object_pairs_hook=_once)
+        return found
+    except (OSError, EOFError, ValueError, RecursionError, MemoryError, lzma.LZMAError) as error:
+        raise DataError(f"{file} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"'{_shown(twice)}' is twice in one object")
+    return made

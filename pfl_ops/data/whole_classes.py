@@ -9,8 +9,9 @@ from pydantic import Field
 from pfl_ops.data.balance import apportion
 from pfl_ops.data.cut import by_class
 from pfl_ops.data.partition import PartitionError, partition
+from pfl_ops.section import MOST_COUNT
 
-Classes = Annotated[int, Field(ge=1, title="N_C", description="classes that a client has, exactly")]
+Classes = Annotated[int, Field(ge=1, le=MOST_COUNT, title="N_C", description="classes that a client has, exactly")]
 Divide: TypeAlias = Callable[[int, int], np.ndarray]  # samples of a class, clients that share it -> their parts
 
 

@@ -175,6 +175,11 @@ class Checkpoints:
         self._remove()
         self._stands_on, self.latest = [], None
 
+    def remove(self) -> None:
+        """Remove the folder and all in it: a run that ended before its first round leaves nothing."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._stands_on, self.latest = [], None
+
     def finish(
         self, round_: int, s: State | None, records: Sequence[Record], meta: Mapping[str, Any], results: Results,
         model: Tensor | None,

@@ -26,6 +26,15 @@ def available(root: Path = Path("/")) -> int:
     return max(min(found), 0)
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """True if an error says that memory did not suffice, a GPU's or the machine's."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)  # PyTorch's, `torch.OutOfMemoryError` included
+        and any(words in text for words in ("out of memory", "can't allocate memory", "alloc_failed"))
+    )
+
+
 def peak() -> int:
     """Bytes that this process and those it has started held at their peaks.
 

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from pfl_ops import child
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.allocator import keep_freed_memory
 from pfl_ops.registry import load_plugin, plugins
@@ -149,14 +150,10 @@ class Processes:
         """Start them, unless they are there."""
         if self.running:
             return
-        code = f"import sys; sys.path[:] = {sys.path!r}; from pfl_ops.federation.processes import serve; serve()"
+        argv = child.command("pfl_ops.federation.processes.serve")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         for _ in range(self.count):
-            self.running.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-                )
-            )
+            self.running.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment))
         message, placed = _pickle(dict(self.held), lambda *like: Memory(_bytes(*like), None), {})
         self._tell(pickle.dumps(list(plugins().values())) + message, placed)
 
@@ -234,7 +231,7 @@ def _end(running: list[subprocess.Popen[bytes]]) -> None:
 
 
 def serve() -> None:
-    """Answer jobs until the parent is gone."""
+    """Answer jobs until the parent closes the pipe. Where it dies, `child.command` has this process end at once."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     torch.set_num_threads(1)
     keep_freed_memory()

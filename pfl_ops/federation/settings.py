@@ -1,28 +1,37 @@
 """The sections of an experiment that the engine reads, and how it is executed."""
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from pfl_ops.metrics import SWEEP
-from pfl_ops.section import Section
+from pfl_ops.section import MOST_COUNT, Section
 
 Device = Literal["auto", "cpu", "cuda"]
 Way = Literal["auto", "loop", "vmap"]
 StatePlace = Literal["auto", "memory", "file"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 
+MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
+"""Threads, and worker processes, that can be asked for. More than the machine has repeat the results of a larger
+machine, digit for digit; tens of thousands end the process inside PyTorch."""
+
 
 class Training(Section):
     """How a client trains in one round. Local epochs or local steps, never both."""
 
-    rounds: int = Field(20, ge=1, title="T", description="communication rounds")
-    local_epochs: int | None = Field(1, ge=1, title="E", description="passes over the client's data a round")
-    local_steps: int | None = Field(None, ge=1, title="J", description="minibatch steps a round, instead of epochs")
-    batch_size: int | None = Field(50, ge=1, title="B", description="samples a step; none: all of the client's")
+    rounds: int = Field(20, ge=1, le=MOST_COUNT, title="T", description="communication rounds")
+    local_epochs: int | None = Field(1, ge=1, le=10_000, title="E", description="passes over the client's data a round")
+    local_steps: int | None = Field(
+        None, ge=1, le=MOST_COUNT, title="J", description="minibatch steps a round, instead of epochs"
+    )
+    batch_size: int | None = Field(
+        50, ge=1, le=MOST_COUNT, title="B", description="samples a step; none: all of the client's"
+    )
     optimiser: Literal["sgd", "adam"] = Field("sgd", description="fresh in every round")
-    lr: float = Field(0.05, gt=0, title="η", description="local learning rate of the first round")
+    lr: float = Field(0.05, gt=0, le=1_000_000, title="η", description="local learning rate of the first round")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after each round")
     momentum: float = Field(0.0, ge=0, lt=1, description="SGD's momentum")
     weight_decay: float = Field(0.0, ge=0, description="added to the gradient as weight_decay * w")
@@ -90,12 +99,16 @@ class Evaluation(Section):
 
     split: Literal["validation", "test"] = Field("test", description="data that scores come from; tuning: validation")
     validation_share: float = Field(0.2, gt=0, lt=1, description="share of each client's training data held out")
-    every: int = Field(1, ge=1, description="rounds between evaluations of the local view and of G")
-    global_every: int = Field(5, ge=1, description="rounds between evaluations of N models on pooled data")
-    subset: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+    every: int = Field(1, ge=1, le=MOST_COUNT, description="rounds between evaluations of the local view and of G")
+    global_every: int = Field(
+        5, ge=1, le=MOST_COUNT, description="rounds between evaluations of N models on pooled data"
+    )
+    subset: Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["auto"] | None = Field(
         "auto", description="pooled samples, stratified, behind the curves; auto: n/60 of n for training, 100 to 1000"
     )
-    clients: int | None = Field(None, ge=1, description="clients scored, drawn once; none: all up to 200, else 200")
+    clients: int | None = Field(
+        None, ge=1, le=MOST_COUNT, description="clients scored, drawn once; none: all up to 200, else 200"
+    )
     eps: Annotated[tuple[Share, ...], _listed()] = Field(
         (0.95,), title="ε", description="rho counts the clients above it; one or several"
     )
@@ -115,8 +128,12 @@ class Execution(Section):
 
     device: Device = Field("auto", description="auto: CUDA if there is one")
     way: Way = Field("auto", description="one client at a time, or stacked; auto: the fastest when timed")
-    chunk: int | None = Field(None, ge=1, description="clients stacked at once (vmap); none: timed")
-    workers: int | None = Field(None, ge=1, description="processes that share a cohort (CPU); none: timed")
-    threads: int | None = Field(None, ge=1, description="CPU threads; none: all that this process may use")
+    chunk: int | None = Field(None, ge=1, le=MOST_COUNT, description="clients stacked at once (vmap); none: timed")
+    workers: int | None = Field(
+        None, ge=1, le=MOST_THREADS, description="processes that share a cohort (CPU); none: timed"
+    )
+    threads: int | None = Field(
+        None, ge=1, le=MOST_THREADS, description="CPU threads; none: all that this process may use"
+    )
     state: StatePlace = Field("auto", description="where clients' rows are; auto: memory, unless they may outgrow it")
-    checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints")
+    checkpoint_every: int = Field(1, ge=1, le=MOST_COUNT, description="rounds between checkpoints")

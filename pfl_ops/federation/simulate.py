@@ -17,6 +17,7 @@ from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import choose, cohort, finish, memory
 from pfl_ops.federation.build import make_task, make_trainer, timed_steps, work_of
+from pfl_ops.federation.checked import CheckedMethod, MethodError, check_update
 from pfl_ops.federation.checkpoint import Checkpoint, Checkpoints, Record, Results
 from pfl_ops.federation.contract import ClientRows, Method, Models, Rows, State, Update
 from pfl_ops.federation.evaluate import Scorer, Scores
@@ -60,7 +61,7 @@ class Simulation:
         folder: Path | None = None, identity: str = "", stages: Collection[str] | None = None, final: bool = True,
         resume: bool = True,
     ) -> None:  # fmt: skip
-        self.method, self.clients, self.folder, self.identity = method, clients, folder, identity
+        self.method, self.clients, self.folder, self.identity = CheckedMethod(method), clients, folder, identity
         self.training, self.participation, self.evaluation = training, participation, evaluation
         self.execution = execution or Execution()
         self.wanted = frozenset(metrics.STAGES if stages is None else stages)
@@ -83,7 +84,7 @@ class Simulation:
         dtype = torch.float64 if training.precision == "float64" else torch.float32
         self.feed = Feed(clients.train, clients.mean, clients.std, self._device, dtype)
         self.task = make_task(
-            network.to(self._device, dtype), method, clients, self.feed, training, participation, seed,
+            network.to(self._device, dtype), self.method, clients, self.feed, training, participation, seed,
             RowStore(self.execution.state, folder),
         )  # fmt: skip
         self._probabilities = cohort.probabilities(participation, self.task.n_clients, seed)
@@ -100,9 +101,9 @@ class Simulation:
             self.scorer = Scorer(self.trainer, clients.held, held, evaluation, seed)
         row = self.task.initial
         self._scores = StageScores(
-            method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size()
+            self.method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size()
         )
-        self._state: State = method.init(self.task)
+        self._state: State = self.method.init(self.task)
         self._unread = found
         if found is not None:
             self.records = found.records
@@ -122,7 +123,12 @@ class Simulation:
             self._keep(start)
             yield start
         for t in range(self.records[-1].round, self.training.rounds):
-            record = self._round(t)
+            try:
+                record = self._round(t)
+            except MethodError:
+                if t == 0 and self._checkpoints is not None:
+                    self._checkpoints.remove()
+                raise
             self._keep(record)
             yield record
         self._finish()
@@ -313,25 +319,14 @@ def commit(s: State, update: Update) -> None:
     """Take over what a round changed; only here is state ever written.
 
     Raises:
-        PflOpsError: a name that does not stand in `init`, or another kind, shape or type.
+        PflOpsError: as for `check_update`.
     """
+    check_update(s, update)
     for name, value in update.items():
-        old = s.get(name)
-        if isinstance(old, ClientRows) and isinstance(value, Rows):
-            if value.values.dtype != old.dtype or value.values.shape[1:] != old.base.shape:
-                raise PflOpsError(
-                    f"state '{name}': rows are {list(old.base.shape)} {old.dtype}, "
-                    f"got {list(value.values.shape[1:])} {value.values.dtype}"
-                )
-            old.write(value.clients, value.values)
-        elif isinstance(old, Tensor) and isinstance(value, Tensor):
-            if value.shape != old.shape or value.dtype != old.dtype:
-                raise PflOpsError(
-                    f"state '{name}' is {list(old.shape)} {old.dtype}, got {list(value.shape)} {value.dtype}"
-                )
-            s[name] = value.detach()
+        if isinstance(value, Rows):
+            s[name].write(value.clients, value.values)
         else:
-            raise PflOpsError(f"state '{name}' does not stand in init, or is of another kind there")
+            s[name] = value.detach()
 
 
 __all__ = ["Record", "Simulation", "commit"]

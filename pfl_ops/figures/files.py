@@ -14,8 +14,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.figures import style
+from pfl_ops.files import write_named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,24 +29,20 @@ STAMPS: dict[str, dict[str, str | None]] = {
 
 
 def save(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
-    """Write a picture as .png or .svg; or, where the path has no ending, as both.
+    """Write a picture as .png or .svg; or, where the path has no ending, as both. Each file is written whole.
 
     Returns:
         The path written; of both, the SVG's.
     Raises:
-        PflOpsError: another ending, or the folder can't be written to.
+        PflOpsError: another ending, or the file can't be written; an older one is as it was.
     """
     path = Path(path)
     kinds = [path.suffix.lower().removeprefix(".")] if path.suffix else ["png", "svg"]
     if not set(kinds) <= set(STAMPS):
-        raise PflOpsError(f"a picture is written as .png or .svg, got '{path.name}'")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for kind in kinds:
-            written = path if path.suffix else path.with_name(f"{path.name}.{kind}")
-            written.write_bytes(_bytes(figure, kind, dpi))
-    except OSError as error:
-        raise PflOpsError(f"can't write the picture {path}: {error.strerror or error}") from error
+        raise PflOpsError(f"a picture is written as .png or .svg, got '{echo(path.name)}'")
+    drawn = {kind: _bytes(figure, kind, dpi) for kind in kinds}  # before anything is written
+    for kind, content in drawn.items():
+        written = write_named(path if path.suffix else path.with_name(f"{path.name}.{kind}"), content)
     return written
 
 

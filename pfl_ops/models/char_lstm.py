@@ -50,9 +50,9 @@ class CharLSTM(Network):
         shape: Shape,
         n_classes: int,
         *,
-        characters: Annotated[int, Field(ge=1, description="size of the alphabet")] = 80,
-        embedding: Annotated[int, Field(ge=1, description="numbers a character")] = 8,
-        hidden: Annotated[int, Field(ge=1, description="units of each LSTM layer")] = 256,
+        characters: Annotated[int, Field(ge=1, le=100_000, description="size of the alphabet")] = 80,
+        embedding: Annotated[int, Field(ge=1, le=100_000, description="numbers a character")] = 8,
+        hidden: Annotated[int, Field(ge=1, le=100_000, description="units of each LSTM layer")] = 256,
     ) -> None:
         if len(shape) != 1:
             raise PflOpsError(f"model 'char_lstm' needs lines of character codes, but a sample here has shape {shape}")

@@ -25,7 +25,7 @@ class CNN(Network):
         shape: Shape,
         n_classes: int,
         *,
-        hidden: Annotated[int, Field(ge=1, description="units of the fully connected layer")] = 512,
+        hidden: Annotated[int, Field(ge=1, le=100_000, description="units of the fully connected layer")] = 512,
     ) -> None:
         channels, height, width = image(shape, "cnn", poolings=2)
         body = {

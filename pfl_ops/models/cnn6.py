@@ -26,7 +26,7 @@ class CNN6(Network):
         shape: Shape,
         n_classes: int,
         *,
-        hidden: Annotated[int, Field(ge=1, description="units of the fully connected layer")] = 512,
+        hidden: Annotated[int, Field(ge=1, le=100_000, description="units of the fully connected layer")] = 512,
     ) -> None:
         channels, height, width = image(shape, "cnn6", poolings=2, lost=4)
         body = {

@@ -20,7 +20,7 @@ class CNNTiny(Network):
         shape: Shape,
         n_classes: int,
         *,
-        hidden: Annotated[int, Field(ge=1, description="units of the fully connected layer")] = 32,
+        hidden: Annotated[int, Field(ge=1, le=100_000, description="units of the fully connected layer")] = 32,
     ) -> None:
         channels, height, width = image(shape, "cnn_tiny", poolings=2)
         body = {

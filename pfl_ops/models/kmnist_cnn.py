@@ -24,7 +24,7 @@ class KMNISTCNN(Network):
         shape: Shape,
         n_classes: int,
         *,
-        hidden: Annotated[int, Field(ge=1, description="units of the fully connected layer")] = 128,
+        hidden: Annotated[int, Field(ge=1, le=100_000, description="units of the fully connected layer")] = 128,
     ) -> None:
         channels, height, width = image(shape, "kmnist_cnn", poolings=2)
         body = {

@@ -25,7 +25,8 @@ class MLP(Network):
         n_classes: int,
         *,
         hidden: Annotated[
-            tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, description="units of each hidden layer")
+            tuple[Annotated[int, Field(ge=1, le=100_000)], ...],
+            Field(min_length=1, description="units of each hidden layer"),
         ] = (200, 200),
     ) -> None:
         body: dict[str, nn.Module] = {"flatten": nn.Flatten()}

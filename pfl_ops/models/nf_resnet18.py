@@ -91,7 +91,9 @@ class NFResNet18(Network):
         n_classes: int,
         *,
         alpha: Annotated[float, Field(gt=0, title="α", description="share of a block's own signal")] = 0.2,
-        width: Annotated[int, Field(ge=1, description="channels of the first stage; each next has twice as many")] = 64,
+        width: Annotated[
+            int, Field(ge=1, le=100_000, description="channels of the first stage; each next has twice as many")
+        ] = 64,
     ) -> None:
         channels, _, _ = image(shape, "nf_resnet18", poolings=3)
         body: dict[str, nn.Module] = {"stem": ScaledConv(channels, width, 3)}

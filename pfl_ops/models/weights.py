@@ -1,12 +1,15 @@
 """Files of parameters: read without unpickling anything but tensors, and fitted to a network."""
 
-import pickle
+import warnings
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, in_a_line
 
 TORCH = (".pth", ".pt")
 
@@ -17,25 +20,40 @@ def read(file: str | Path) -> dict[str, Tensor]:
     Raises:
         PflOpsError: there is no such file, or it is damaged or something else.
     """
-    import safetensors
-    from safetensors.torch import load_file
-
     path = Path(file).expanduser()
     if not path.is_file():
         raise PflOpsError(f"weights file {path} does not exist")
-    if path.suffix not in TORCH:
-        try:
-            return load_file(path)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise PflOpsError(f"weights file {path} is not a readable .safetensors file: {error}") from error
+    kind = "state_dict" if path.suffix in TORCH else ".safetensors file"
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        about = str(error).strip().split("\n")[0]
-        raise PflOpsError(f"weights file {path} is not a readable state_dict: {about}") from error
+        found = _torch(path) if path.suffix in TORCH else load_file(path)
+    except Exception as error:  # both libraries, and unpickling, raise errors of a dozen kinds for damaged input
+        raise PflOpsError(f"weights file {path} is not a readable {kind}: {in_a_line(error, 200)}") from error
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise PflOpsError(f"weights file {path} holds no state_dict, which maps names to tensors")
+    for name, value in found.items():
+        _check(value, f"weights file {path}: {str(name)[:60]!r}")
     return found
+
+
+def _torch(path: Path) -> Any:
+    """Read what torch.save wrote, with tensors alone unpickled."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            packed = [info for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
+        if packed:  # PyTorch would unpack a member whatever size it declares
+            raise ValueError("it is compressed, which torch.save never does")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # remarks on pickles of another protocol; what can't be read is an error
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _check(value: Tensor, what: str) -> None:
+    if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized or value.is_complex():
+        raise PflOpsError(f"{what} is no plain tensor of real numbers ({value.dtype}, {value.layout}, {value.device})")
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        raise PflOpsError(f"{what} has the shape {tuple(value.shape)}, but the file holds fewer numbers")
+    if value.is_floating_point() and not bool(torch.isfinite(value.float()).all()):
+        raise PflOpsError(f"{what} has values that are not finite")
 
 
 def start_from(network: nn.Module, file: str, name: str) -> None:
@@ -59,6 +77,8 @@ def start_from(network: nn.Module, file: str, name: str) -> None:
         if has is None or needs is None:
             where = "lacks" if has is None else "has, beside those of the model,"
             raise PflOpsError(f"weights file {path} {where} the parameter '{key}' (model '{name}')")
+        if not has.is_floating_point():
+            raise PflOpsError(f"weights file {path}: '{key}' holds {has.dtype}, not floating-point numbers")
         if has.shape != needs.shape:
             raise PflOpsError(
                 f"weights file {path}: '{key}' has shape {tuple(has.shape)}, model '{name}' needs {tuple(needs.shape)}"

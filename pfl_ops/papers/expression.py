@@ -8,7 +8,7 @@ from itertools import product
 from statistics import fmean
 from typing import TypeAlias
 
-from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.errors import PflOpsError, echo, unknown
 
 Labels: TypeAlias = Mapping[str, Sequence[str]]
 """Axis -> its labels, in the order of a cell's name."""
@@ -41,7 +41,7 @@ def matching(pattern: str, labels: Labels) -> set[str]:
 
 def _uneven(pattern: str, parts: Sequence[str], labels: Labels) -> PflOpsError:
     count = "1 part" if len(parts) == 1 else f"{len(parts)} parts"
-    return PflOpsError(f"'{pattern}' has {count}, and cells have {len(labels)}: {'/'.join(labels)}")
+    return PflOpsError(f"'{echo(pattern)}' has {count}, and cells have {len(labels)}: {'/'.join(labels)}")
 
 
 def labels_of(part: str, known: Sequence[str], where: str) -> list[str]:
@@ -51,7 +51,7 @@ def labels_of(part: str, known: Sequence[str], where: str) -> list[str]:
     named = part.strip("{}").removeprefix("!").split(",")
     for label in named:
         if label not in known:
-            raise unknown(f"label in '{where}'", label, known)
+            raise unknown(f"label in '{echo(where)}'", label, known)
     return [label for label in known if label not in named] if part.startswith("{!") else named
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.federation.memory import peak
+from pfl_ops.federation.memory import out_of_memory, peak
 from pfl_ops.probe import memory
 from pfl_ops.probe.settle import settle
 from pfl_ops.registry import load_plugin
@@ -79,7 +79,7 @@ def _listen(pipe: Connection, orders: "queue.SimpleQueue[Any]") -> None:
 
 
 def _told(error: Exception) -> tuple[str, str]:
-    if memory.out_of_memory(error):
+    if out_of_memory(error):
         return "memory", " ".join(str(error).split())[:300]  # it says what it is
     return "error", in_a_line(error, 300)
 

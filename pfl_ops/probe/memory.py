@@ -1,4 +1,4 @@
-"""Memory of a GPU: how a process keeps within its share, what it held at its peak, whether it did not suffice."""
+"""Memory of a GPU: how a process keeps within its share, and what it held at its peak."""
 
 import gc
 from typing import NamedTuple
@@ -43,15 +43,6 @@ def release() -> None:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice, a GPU's or the machine's."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)  # PyTorch's, `torch.OutOfMemoryError` included
-        and any(words in text for words in ("out of memory", "can't allocate memory", "alloc_failed"))
-    )
 
 
 def device_used() -> int | None:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Collection
@@ -17,6 +16,7 @@ from multiprocessing.connection import Pipe, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from pfl_ops import child
 from pfl_ops.errors import PflOpsError
 from pfl_ops.probe.inside import Job
 from pfl_ops.probe.memory import Held
@@ -137,10 +137,9 @@ class _Process:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # one GPU is enough to learn from
         handle = theirs.fileno()
-        code = f"import sys; sys.path[:] = {sys.path!r}; from pfl_ops.probe.inside import serve; serve({handle})"
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                child.command("pfl_ops.probe.inside.serve", handle),
                 pass_fds=[handle],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.csv_text import to_csv
+from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
+from pfl_ops.files import write_named
 from pfl_ops.reports.fairness import complaints
 from pfl_ops.reports.labels import labels
 from pfl_ops.reports.tracked import COSTS, Tracked, clients, select, with_history
@@ -125,18 +127,18 @@ class Comparison:
         """Write the report as one page that needs nothing else."""
         from pfl_ops.reports.html import to_html
 
-        return _write(file, to_html(self.document()))
+        return write_named(file, to_html(self.document()))
 
     def to_csv(self, file: Path | str) -> Path:
         """Write `runs`."""
-        return _write(file, self.runs.to_csv(index=False))
+        return write_named(file, to_csv(self.runs))
 
     def to_latex(self, file: Path | str) -> Path:
         """Write the table of results, for booktabs."""
         from pfl_ops.reports.compared import results
         from pfl_ops.reports.latex import to_latex
 
-        return _write(file, to_latex(results(self)))
+        return write_named(file, to_latex(results(self)))
 
 
 def compare(
@@ -169,7 +171,7 @@ def compare(
     from contextlib import closing, nullcontext
 
     if at not in ("final", "best"):
-        raise PflOpsError(f"at must be final or best, got '{at}'")
+        raise PflOpsError(f"at must be final or best, got '{echo(at)}'")
     if target is not None and metric is not None and metrics.smaller_is_better(metric):
         raise PflOpsError(f"a target is a value to rise to, and {metric} is better the smaller it is")
     with nullcontext(store) if store else closing(Store.open(home, tracking_uri)) as store:
@@ -179,8 +181,7 @@ def compare(
         metric = metric or _usual(chosen.runs, at)
         wanted = {metric, aim, "acc", "local/mean", "global/mean", *COSTS}
         runs = with_history(store, chosen.runs, wanted)
-        kept = ((run.run_id, clients(store, run)) for run in runs if with_clients)
-        tables = {run_id: table for run_id, table in kept if table is not None}
+        tables, unread = _clients(store, runs) if with_clients else ({}, [])
         place = store.target.label
     lines = _ordered(_lines(runs), metric, at)
     told = [f"not finished, and left out: {_listed(chosen.unfinished)}"] if chosen.unfinished else []
@@ -189,10 +190,30 @@ def compare(
         for line in lines
         if not line.values(metric, at)
     ]
+    told += unread
     unfair = complaints({line.label: line.runs for line in lines})
     if at == "best" and any(run.split == "test" for run in runs):
         unfair.append("the best rounds were chosen on the test data, which flatters")
     return Comparison(lines, metric, at, target, aim, tuple(unfair), tuple(told), tables, place)
+
+
+def _clients(store: Store, runs: Sequence[Tracked]) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """Tables of clients by run id, and a line on those that can't be read: a comparison goes on without them."""
+    tables: dict[str, pd.DataFrame] = {}
+    unread: dict[str, str] = {}
+    for run in runs:
+        try:
+            table = clients(store, run)
+        except PflOpsError as error:
+            unread[run.name] = in_a_line(error, 300)
+            continue
+        if table is not None:
+            tables[run.run_id] = table
+    if not unread:
+        return tables, []
+    first = next(iter(unread.values()))
+    others = f"; nor those of {_listed(list(unread)[1:])}" if len(unread) > 1 else ""
+    return tables, [f"clients are not drawn: {first}{others}"]
 
 
 def _lines(runs: Sequence[Tracked]) -> list[Line]:
@@ -252,7 +273,7 @@ def _checked(metric: str | None, runs: Sequence[Tracked], at: At) -> str | None:
     short = {key.split("/", i)[-1] for key in full if key.startswith(("val/", "test/")) for i in (1, 2)}
     close = nearest(metric, [*full, *short])
     hint = f"did you mean '{close}'?" if close else f"for example {', '.join(full[:3])}"
-    raise PflOpsError(f"none of these runs has a metric '{metric}'; {hint}")
+    raise PflOpsError(f"none of these runs has a metric '{echo(metric)}'; {hint}")
 
 
 def _usual(runs: Sequence[Tracked], at: At) -> str:
@@ -266,13 +287,3 @@ def _present(values: Mapping[int, float | None]) -> Values:
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _write(file: Path | str, text: str) -> Path:
-    path = Path(file)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PflOpsError(f"can't write {path}: {error.strerror or error}") from error
-    return path

@@ -1,10 +1,9 @@
 """A document as GitHub's Markdown, a table as CSV."""
 
-import csv
-import io
 import re
 from collections.abc import Iterator
 
+from pfl_ops import csv_text
 from pfl_ops.reports.document import Block, Document, Entry, Items, Picture, Table, Text
 
 SPECIAL = re.compile(r"([\\|*_<>\[\]~#])")
@@ -23,18 +22,16 @@ def to_markdown(document: Document) -> str:
 def to_csv(table: Table) -> str:
     """The table's data, or its entries; numbers unrounded. Titles of blocks stand in a first column of their own."""
     if table.data is not None:
-        return str(table.data.to_csv(index=False, lineterminator="\n"))
+        return csv_text.to_csv(table.data)
     blocks = any(row.kind == "block" for row in table.rows)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["block"] * blocks + list(table.columns))
+    lines: list[list[str]] = [["block"] * blocks + list(table.columns)]
     block = ""
     for row in table.rows:
         if row.kind == "block":
             block = row.title
         else:
-            writer.writerow([block] * blocks + [_plain(entry) for entry in row.entries])
-    return out.getvalue()
+            lines.append([block] * blocks + [_plain(entry) for entry in row.entries])
+    return csv_text.rows_to_csv(lines)
 
 
 def _plain(entry: Entry) -> str:

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pfl_ops.errors import PflOpsError
+from pydantic import TypeAdapter
+
 from pfl_ops.federation.estimate import duration
+from pfl_ops.files import write_named
 from pfl_ops.papers import PAPERS, SCALES
 from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, Mark, Row, Section, Table, Text
@@ -90,12 +92,7 @@ def keep(ran: Ran, folder: str | Path) -> Path:
     if before is not None and SCALES.index(before.scale) > SCALES.index(ran.scale):
         place = place / ran.scale
     write(suite_report(ran), place)
-    try:
-        made = place / f".{FILE}"
-        made.write_text(json.dumps(asdict(Summary.of_run(ran)), indent=1), encoding="utf-8")
-        made.replace(place / FILE)
-    except OSError as error:
-        raise PflOpsError(f"can't write the report to {place}: {error.strerror or error}") from error
+    write_named(place / FILE, json.dumps(asdict(Summary.of_run(ran)), indent=1))
     write(overview(found(folder)), folder)
     return place
 
@@ -108,9 +105,10 @@ def found(folder: str | Path) -> list[Summary]:
 
 def _summary(path: Path) -> Summary | None:
     try:
-        return Summary(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        summary = TypeAdapter(Summary).validate_python(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
+    return summary if summary.scale in SCALES else None
 
 
 def overview(summaries: Sequence[Summary]) -> Document:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pandas as pd
 
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.metrics import STAGES
+from pfl_ops.scratch import scratch
 from pfl_ops.tracking import RunInfo, Store
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ Kind: TypeAlias = Literal["run", "trial", "final"]
 HASH = "pfl_ops.experiment_hash"
 STUDY = "pfl_ops.study"
 SHORTEST_ID = 4  # characters of an id that are taken for one
+CLIENTS = "clients.parquet"
+CLIENT_COLUMNS = ("client", "stage", "local")
 COSTS = ("cost/up_bytes", "cost/down_bytes", "cost/train_seconds")
 
 
@@ -156,14 +159,24 @@ def with_history(store: Store, runs: Iterable[Tracked], metrics: Collection[str]
 
 
 def clients(store: Store, run: Tracked) -> pd.DataFrame | None:
-    """Its table of clients, one row a client and stage; None: it keeps none (a trial)."""
-    import tempfile
+    """A run's table of clients, one row a client and stage; None: it keeps none (a trial).
 
-    with tempfile.TemporaryDirectory(prefix="pfl-ops-") as folder:
-        try:
-            return pd.read_parquet(store.download(run.run_id, "clients.parquet", folder))
-        except PflOpsError:
-            return None
+    Raises:
+        PflOpsError: its artifact is missing, damaged, or has other columns; the message names run and artifact.
+    """
+    if run.kind == "trial":
+        return None
+    try:
+        with scratch() as folder:
+            table = pd.read_parquet(store.download(run.run_id, CLIENTS, folder))
+        lost = [name for name in CLIENT_COLUMNS if name not in table]
+        if lost:
+            raise ValueError(f"it has no column {', '.join(lost)}")
+        if not pd.api.types.is_numeric_dtype(table["local"]):
+            raise ValueError(f"its column local holds {table['local'].dtype}, not numbers")
+    except Exception as error:  # pyarrow raises errors of a dozen kinds for damaged input, beside the store's own
+        raise PflOpsError(f"run '{run.name}': {CLIENTS} can't be read ({in_a_line(error, 200)})") from error
+    return table
 
 
 def _named(name: str, known: list[RunInfo], by_id: Mapping[str, RunInfo], trials: bool) -> Iterator[RunInfo]:
@@ -178,7 +191,7 @@ def _named(name: str, known: list[RunInfo], by_id: Mapping[str, RunInfo], trials
         allowed = {run.name for run in known}.union(*map(_places, known))
         close = nearest(name, allowed)
         hint = f"did you mean '{close}'?" if close else _there_are(known)
-        raise PflOpsError(f"no run, study or experiment named '{name}'; {hint}")
+        raise PflOpsError(f"no run, study or experiment named '{echo(name)}'; {hint}")
     itself = {run.run_id for run in hits} if name != "*" else set()
     above = {run.run_id for run in hits + places if HASH not in run.tags}
     for run in known:

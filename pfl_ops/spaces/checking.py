@@ -11,6 +11,7 @@ from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, point_prob
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment
 
+MOST_CONTEXTS = 10_000  # combinations of values above one parameter
 DRAWS = 64  # points drawn to see that the experiment accepts what the space allows
 
 
@@ -73,6 +74,8 @@ def _contexts(space: Space, parameter: Parameter) -> list[Point]:
             conditions.setdefault(kind, by_key[kind].choices)
     for key, values in conditions.items():
         above = _contexts(space, by_key[key])
+        if len(contexts) * len(above) * len(values) > MOST_CONTEXTS:
+            raise SpaceError.at(space.source, parameter.key, f"its `when` has over {MOST_CONTEXTS:,} combinations")
         contexts = [{**a, **c, key: value} for c in contexts for a in above for value in values]
     return contexts
 

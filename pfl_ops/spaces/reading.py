@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops import yaml_files
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.spaces.space import Conditions, Parameter, Space, SpaceError, point_problem, short
 
 PACKAGE = Path(__file__).parents[1]
@@ -33,8 +33,12 @@ def find(source: str | Path | None, algorithm: str) -> Path:
     name = f"{algorithm}.yaml"
     if source is not None:
         given = Path(source).expanduser()
-        path = given / name if given.is_dir() else given
-        if not path.is_file():
+        try:
+            path = given / name if given.is_dir() else given
+            there = path.exists()
+        except (OSError, ValueError) as error:  # a name that is too long, a null byte
+            raise SpaceError.at(str(given), "", in_a_line(error)) from error
+        if not there:
             raise SpaceError.at(str(given), "", f"has no {name}" if given.is_dir() else "no such search space file")
         return path
     for folder in (Path("search_spaces"), *SHIPPED):
@@ -86,7 +90,7 @@ def _parameter(source: str, key: str, entry: Any) -> Parameter:
     for word in set(map(str, entry)) - set(KEYS):
         close = nearest(word, KEYS)
         raise wrong(
-            f"unknown word '{word}'." + (f" Did you mean '{close}'?" if close else f" Known: {', '.join(KEYS)}.")
+            f"unknown word '{echo(word)}'." + (f" Did you mean '{close}'?" if close else f" Known: {', '.join(KEYS)}.")
         )
     kinds = [kind for kind in ("float", "int", "choice") if kind in entry]
     if len(kinds) != 1:
@@ -117,14 +121,14 @@ def _range(key: str, kind: str, entry: dict[str, Any], when: Conditions, wrong: 
         raise wrong(f"{kind} needs two numbers, [low, high]")
     low, high = numbers
     step, log = entry.get("step"), entry.get("log", False)
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+    if not (math.isfinite(high - low) and low <= high):
         raise wrong(f"low must be at most high, got [{low:g}, {high:g}]")
     if not isinstance(log, bool):
-        raise wrong(f"log is true or false, got {log!r}")
+        raise wrong(f"log is true or false, got {echo(repr(log))}")
     if log and low <= 0:
         raise wrong(f"log needs bounds above 0, got {low:g}")
-    if step is not None and (isinstance(step, bool) or not isinstance(step, int | float) or step <= 0):
-        raise wrong(f"step must be a number above 0, got {step!r}")
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < math.inf):
+        raise wrong(f"step must be a number above 0, got {echo(repr(step))}")
     if log and step is not None:
         raise wrong("log and step can't be combined")
     if kind == "int" and any(v != int(v) for v in (low, high, step or 1)):
@@ -151,7 +155,7 @@ def _ordered(parameters: list[Parameter], source: str) -> list[Parameter]:
             if key not in by_key:
                 close = nearest(key, by_key)
                 hint = f" Did you mean '{close}'?" if close else ""
-                raise SpaceError.at(source, p.key, f"`when` names '{key}', which is not in this space.{hint}")
+                raise SpaceError.at(source, p.key, f"`when` names '{echo(key)}', which is not in this space.{hint}")
             for value in values:
                 if problem := by_key[key].problem(value):
                     raise SpaceError.at(source, p.key, f"`when` can't hold: {key}: {problem}")

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, nearest
 
 Value: TypeAlias = bool | int | float | str | None
 Point: TypeAlias = dict[str, Value]
@@ -22,7 +22,7 @@ class SpaceError(PflOpsError):
     @classmethod
     def at(cls, source: str, key: str, problem: str) -> "SpaceError":
         """The error for a file and a key in it ("": the file as a whole)."""
-        return cls(f"{source}: {key + ': ' if key else ''}{problem}")
+        return cls(f"{echo(source, LONGEST_PATH)}: {echo(key, LONGEST_PATH) + ': ' if key else ''}{problem}")
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,14 @@ class Parameter:
     def problem(self, value: Value) -> str | None:
         """Why `value` is not one of the parameter's, or None."""
         if self.kind == "choice":
-            return None if value in self.choices else f"{value!r} is not one of {list(self.choices)}"
+            return (
+                None
+                if value in self.choices
+                else f"{echo(repr(value))} is not one of {echo(list(self.choices), LONGEST_PATH)}"
+            )
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or (self.kind == "int" and value != int(value)):  # type: ignore[arg-type]
-            return f"{value!r} is not {'a whole' if self.kind == 'int' else 'a'} number"
+        if not number or not math.isfinite(value) or (self.kind == "int" and value != int(value)):  # type: ignore[arg-type]
+            return f"{echo(repr(value))} is not {'a whole' if self.kind == 'int' else 'a'} number"
         assert isinstance(value, int | float)
         if not self.low <= value <= self.high:
             return f"{value} is outside [{self.low:g}, {self.high:g}]"
@@ -155,7 +159,7 @@ def point_problem(parameters: Collection[Parameter], point: Mapping[str, Value])
     for key, value in point.items():
         if key not in by_key:
             close = nearest(str(key), by_key)
-            return f"'{key}' is not in this space." + (f" Did you mean '{close}'?" if close else "")
+            return f"'{echo(key)}' is not in this space." + (f" Did you mean '{close}'?" if close else "")
         if not by_key[key].active(point):
             return f"{key} does not exist here: its `when` does not hold"
         if problem := by_key[key].problem(value):

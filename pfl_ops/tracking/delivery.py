@@ -1,7 +1,11 @@
-"""The delivery: a thread that sends what the spools hold, and keeps trying when nobody answers.
+"""The delivery: a thread that sends what the spools hold, and keeps trying while the target is down.
 
-The simulation only ever writes to a spool. When the target is down, lines wait there; the thread tries again after
+The simulation only ever writes to a spool. While the target is down, lines wait there; the thread tries again after
 0.5 s, 1 s, 2 s, ... up to 15 s. What is left when the process ends is sent by the next one.
+
+An outage stops all spools: the target does not answer, or answers with an error to a small question too. Any other
+trouble (an entry that MLflow answers with an error of its own, a disk fault, a mistake of ours) stops only its spool,
+which has pauses of its own; the other spools go on.
 """
 
 import logging
@@ -9,14 +13,17 @@ import math
 import re
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import requests
-from mlflow.exceptions import MlflowException, RestException
+from mlflow.exceptions import MlflowException
 
 from pfl_ops.addresses import redact
-from pfl_ops.tracking.sender import Sender
-from pfl_ops.tracking.spool import Entry, Spool, key
+from pfl_ops.tracking import entries, logs
+from pfl_ops.tracking.journal import Damaged, Entry, key
+from pfl_ops.tracking.sender import MISSING, REFUSED, Sender
+from pfl_ops.tracking.spool import Damage, Repetition, Spool
 
 log = logging.getLogger("pfl_ops.tracking")
 
@@ -35,6 +42,7 @@ NEVER = {  # MLflow's answers that no second try will change
 }
 LATER = {401, 403, 408, 425, 429}  # HTTP refusals that may pass
 TRIES = 8  # of an entry that the target answers with an error of its own
+SECONDS_UNSAVED = 1.0  # what a kill may cause to be sent again
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  # seconds
 
 
@@ -42,16 +50,45 @@ class Outage(Exception):
     """The target can't take anything at the moment."""
 
 
+@dataclass
+class Trouble:
+    """Trouble with one spool.
+
+    Attributes:
+        since, until: seconds of the monotonic clock; it is left alone until `until`.
+        pause: seconds. tries: of the entry in hand, so far.
+    """
+
+    since: float
+    until: float
+    pause: float
+    tries: int = 0
+
+
 def verdict(error: Exception) -> str:
-    """What an error means for the entry: "never" (give it up), "odd" (give it up after some tries) or "later"."""
+    """Return what an error means for the entry: "never" (give it up), "odd" (after some tries) or "later"."""
+    if isinstance(error, Damaged):
+        return "never"
     if isinstance(error, requests.HTTPError) and error.response is not None:
         status = error.response.status_code
         return "never" if 400 <= status < 500 and status not in LATER else "later"
     if isinstance(error, MlflowException):
         if error.error_code in NEVER:
             return "never"
-        return "odd" if isinstance(error, RestException) and error.error_code == "INTERNAL_ERROR" else "later"
+        return "odd" if error.error_code == "INTERNAL_ERROR" and not no_answer(error) else "later"
     return "later" if isinstance(error, OSError) else "odd"
+
+
+def no_answer(error: BaseException) -> bool:
+    """True if an error says that the target can't be reached."""
+    return isinstance(error, requests.ConnectionError | requests.Timeout) or bool(
+        isinstance(error, MlflowException) and re.match(r"API request .*failed with (timeout )?exception", str(error))
+    )
+
+
+def is_local(error: Exception) -> bool:
+    """True for a fault of this machine's disk, not of the target: requests' errors are OSErrors too."""
+    return isinstance(error, OSError) and not isinstance(error, requests.RequestException)
 
 
 class Delivery:
@@ -70,7 +107,7 @@ class Delivery:
         self._change = threading.Condition()
         self._stop = False
         self._down_since: float | None = -math.inf if down else None  # nobody waits for what was down from the start
-        self._tries: dict[str, int] = {}
+        self._troubles: dict[str, Trouble] = {}
         self._thread = threading.Thread(target=self._run, name="pfl-ops tracking", daemon=True)
         self._thread.start()
 
@@ -90,11 +127,11 @@ class Delivery:
 
     @property
     def down(self) -> bool:
-        """Whether the target was found down at the last try."""
+        """True if the target was found down at the last try."""
         return self._down_since is not None
 
     def wake(self) -> None:
-        """Something was appended."""
+        """Look for new entries now."""
         with self._change:
             self._change.notify_all()
 
@@ -102,17 +139,20 @@ class Delivery:
         """Wait until a spool, or all of them, is delivered.
 
         Args:
-            patience: seconds that the target may be down, counted from when it was first found so.
+            patience: seconds that the target may be down, or the spool in trouble, counted from when this was found.
         Returns:
-            whether everything was delivered.
+            True if everything was delivered.
         """
         with self._change:
-            while self._waiting(spool):
-                down = self._down_since
+            while waiting := self._waiting(spool):
+                since = [self._down_since] if self._down_since is not None else []
+                troubles = [self._troubles.get(key(s.header)) for s in waiting]
+                if all(troubles):
+                    since += [max(trouble.since for trouble in troubles if trouble)]
                 if (
                     self._stop
                     or not self._thread.is_alive()
-                    or (down is not None and time.monotonic() - down >= patience)
+                    or any(time.monotonic() - moment >= patience for moment in since)
                 ):
                     return False
                 self._change.wait(0.2)
@@ -122,15 +162,18 @@ class Delivery:
         """`wait`, with a line in the log when something stays behind."""
         done = self.wait(spool, patience)
         if not done:
+            reason = f"{self.sender.target.label} does not answer: " if self.down else ""
             log.warning(
-                "%s does not answer: records wait in %s and are sent by the next pfl-ops command that uses it",
-                self.sender.target.label,
+                "%srecords wait in %s and are sent by the next pfl-ops command that uses it%s",
+                reason,
                 self.root,
+                logs.hint(self.root.parent),
             )
         return done
 
-    def _waiting(self, spool: Spool | None) -> bool:
-        return any(s.pending or s.closed for s in self.spools.values() if spool is None or s is spool)
+    def _waiting(self, spool: Spool | None) -> list[Spool]:
+        """Spools that are not delivered yet."""
+        return [s for s in self.spools.values() if (s.pending or s.closed) and (spool is None or s is spool)]
 
     def stop(self) -> None:
         """End the thread after the entry in hand; it lets go of all spools."""
@@ -147,63 +190,164 @@ class Delivery:
             except Exception as error:  # whatever it is, this thread must live on
                 self._report(error.__cause__ or error)
                 with self._change:
+                    self._change.notify_all()
                     self._change.wait_for(lambda: self._stop, pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
             with self._change:
                 self._change.notify_all()
-                self._change.wait_for(lambda: self._stop or self._waiting(None))
+                self._change.wait_for(lambda: self._stop or self._ready(), self._until_next_try())
         with self._change:
             for spool in self.spools.values():
-                spool.release()
+                try:
+                    if spool.pending or not spool.closed:
+                        spool.save()
+                    spool.release()
+                except OSError as error:
+                    log.warning("can't close %s (%s)", spool.folder, error)
             self.spools.clear()
 
+    def _ready(self) -> list[Spool]:
+        """Spools with something to send that are not in a pause of their own."""
+        now = time.monotonic()
+        troubles = self._troubles
+        return [
+            s for s in self._waiting(None) if (name := key(s.header)) not in troubles or troubles[name].until <= now
+        ]
+
+    def _until_next_try(self) -> float | None:
+        """Seconds until the first of the spools in trouble is tried again; None if there are none."""
+        troubles = [self._troubles.get(key(spool.header)) for spool in self._waiting(None)]
+        moments = [trouble.until for trouble in troubles if trouble]
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
     def _report(self, error: BaseException) -> None:
-        """One line when an outage begins."""
+        """Log one line when an outage begins; what MLflow says of it goes to the log file."""
+        logs.details.error("%s can't take records", self.sender.target.label, exc_info=error)
         if self._down_since is not None:
             return
         self._down_since = time.monotonic()
-        reason = redact((str(error).strip().splitlines() or [type(error).__name__])[0])[:200]
-        if re.search("failed with (timeout )?exception", reason):
-            reason = "no answer"
-        log.warning("%s can't take records (%s); they are kept and sent later", self.sender.target.label, reason)
+        reason = "no answer" if no_answer(error) else first_line(error)
+        log.warning(
+            "%s can't take records (%s); they are kept and sent later%s",
+            self.sender.target.label,
+            reason,
+            logs.hint(self.root.parent),
+        )
 
     def _round(self) -> None:
+        """Send what can be sent. Raises Outage."""
         with self._change:
-            spools = sorted(self.spools.values(), key=lambda spool: spool.header["start"])
+            spools = sorted(self._ready(), key=lambda spool: spool.header["start"])
         for spool in spools:
+            name = key(spool.header)
+            try:
+                if not self._drain(spool):
+                    continue
+                with self._change:
+                    if spool.closed and not spool.pending:
+                        spool.release()
+                        del self.spools[name]
+                        self._troubles.pop(name, None)
+            except Outage:
+                raise
+            except Exception as error:  # this spool's own trouble: the others go on
+                self._delay(spool, error)
+            if self._stop:
+                return
+
+    def _drain(self, spool: Spool) -> bool:
+        """Send a spool's entries; False if it has to wait. Raises Outage."""
+        try:
             for end, entry in spool.entries():
-                if self._stop:
-                    return
-                self._send(spool, entry)
-                self._tries.pop(key(spool.header), None)
+                if self._stop or not self._settle(spool, end, entry):
+                    return False
                 spool.done(end, entry)
+                self._troubles.pop(key(spool.header), None)
                 if self._down_since is not None:
                     log.info("%s takes records again", self.sender.target.label)
                     self._down_since = None
-            with self._change:
-                if spool.closed and not spool.pending:
-                    spool.release()
-                    del self.spools[key(spool.header)]
+                spool.save(SECONDS_UNSAVED)
+        finally:
+            if spool.pending or not spool.closed:
+                spool.save(SECONDS_UNSAVED)
+        return True
 
-    def _send(self, spool: Spool, entry: Entry) -> None:
-        """Send an entry, or put it away for good. Raises Outage when it should be tried again."""
+    def _settle(self, spool: Spool, end: int, entry: Entry | Damage | Repetition) -> bool:
+        """Send an entry, or put it away for good; False if it has to be tried again later. Raises Outage."""
+        if isinstance(entry, Repetition):
+            return True
+        if isinstance(entry, Damage):
+            self._refuse(spool, end, entry, Damaged(entry.reason))
+            return True
+        if spool.is_refused(end, entry):
+            self._tag_missing(spool)
+            return True
         try:
+            entries.check(entry)
+            if spool.damaged and entry["op"] == "finish" and entry["status"] == "FINISHED":
+                entry = {**entry, "status": "FAILED"}
             self.sender.send(spool, entry)
         except Exception as error:
-            meaning, name = verdict(error), key(spool.header)
-            if meaning == "odd":
-                self._tries[name] = self._tries.get(name, 0) + 1
-            if meaning == "never" or self._tries.get(name, 0) >= TRIES:
-                reason = redact(str(error))
-                spool.refuse(entry, reason)
-                log.warning(
-                    "MLflow refused %s of run '%s' (%s); it is kept in %s",
-                    entry["op"],
-                    spool.header["name"],
-                    reason[:300],
-                    spool.folder,
-                )
-                return
-            raise Outage from error
+            meaning = verdict(error)
+            if meaning != "never" and not is_local(error) and (no_answer(error) or not self.sender.answers()):
+                raise Outage from error
+            if meaning != "never" and (self._delay(spool, error).tries < TRIES or meaning == "later"):
+                return False
+            self._refuse(spool, end, entry, error)
+        return True
+
+    def _delay(self, spool: Spool, error: Exception) -> Trouble:
+        """Leave a spool alone for a while; each time for longer."""
+        now, name = time.monotonic(), key(spool.header)
+        logs.details.error("trouble with %s", spool.folder, exc_info=error)
+        trouble = self._troubles.get(name)
+        if trouble is None:
+            trouble = self._troubles[name] = Trouble(now, now, FIRST_PAUSE)
+            log.warning(
+                "records of run '%s' have to wait (%s); they are kept in %s and tried again%s",
+                spool.header["name"],
+                first_line(error),
+                spool.folder,
+                logs.hint(self.root.parent),
+            )
+        else:
+            trouble.pause = min(2 * trouble.pause, LONGEST_PAUSE)
+        trouble.until = now + trouble.pause
+        trouble.tries += 1
+        return trouble
+
+    def _refuse(self, spool: Spool, end: int, entry: Entry | Damage, error: Exception) -> None:
+        """Put an entry away for good; say so in the log and in the run's tag. Raises Outage."""
+        damaged, reason = isinstance(error, Damaged), first_line(error, 300)
+        op = entry.get("op", "an entry") if isinstance(entry, dict) else "a line"
+        if spool.refuse(end, entry, reason, damaged=damaged):
+            log.warning(
+                "%s %s of run '%s' (%s); it is kept in %s",
+                "damaged in the outbox:" if damaged else "MLflow refused",
+                str(op)[:40],
+                spool.header["name"],
+                reason,
+                spool.folder,
+            )
+        self._tag_missing(spool)
+
+    def _tag_missing(self, spool: Spool) -> None:
+        """Set the run's tag for records that could not be delivered. Raises Outage."""
+        text = f"{spool.missing} records are not here: {spool.folder / 'refused.jsonl'}"
+        if spool.damaged:
+            tags = {MISSING: f"{text}; the outbox was damaged; the same command sends them again"}
+        else:
+            tags = {REFUSED: text}
+        try:
+            self.sender.send(spool, {"op": "tags", "tags": tags})
+        except Exception as failed:
+            if verdict(failed) != "never":
+                raise (Outage() if no_answer(failed) else failed) from failed
+            log.warning("MLflow refused the tag %s of run '%s'", *tags, spool.header["name"])
+
+
+def first_line(error: BaseException, longest: int = 200) -> str:
+    """Return an error's first line, without passwords."""
+    return redact((str(error).strip().splitlines() or [type(error).__name__])[0])[:longest]

@@ -12,7 +12,9 @@ import yaml
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.delivery import Delivery
-from pfl_ops.tracking.spool import Entry, Spool
+from pfl_ops.tracking.journal import Damaged, Entry
+from pfl_ops.tracking.spool import Spool
+from pfl_ops.tracking.staged import check_destination
 from pfl_ops.tracking.views import View, view_address
 from pfl_ops.tracking.views import tags as view_tags
 
@@ -133,14 +135,19 @@ class Run:
         path = Path(path)
         if not path.exists():
             raise PflOpsError(f"{path} does not exist, so run '{self.name}' can't keep it")
+        self._destination(folder)
         staged = self._stage(path.name)
-        if move:
+        if move and not _has_links(path):
             shutil.move(path, staged)
         elif path.is_dir():
             shutil.copytree(path, staged)
         else:
             shutil.copy2(path, staged)
         self._artifact(staged, folder)
+        if move and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif move:
+            path.unlink(missing_ok=True)
 
     def text(self, text: str, name: str) -> None:
         """Keep a text as the artifact `name`, which may have folders."""
@@ -232,7 +239,11 @@ class Run:
             classes=classes,
             plugins=plugins,
         )
-        self.append({"op": "model", "file": self.spool.relative(staged), "name": name, "step": step})
+        self.append({"op": "model", **self.spool.seal(staged), "name": name, "step": step})
+
+    def complete(self) -> None:
+        """Say that everything about the run was logged again: a note of earlier lost records goes."""
+        self.append({"op": "complete"})
 
     def finish(self, status: str = "FINISHED", patience: float = 30.0) -> bool:
         """End the run and wait for its delivery.
@@ -268,16 +279,28 @@ class Run:
 
     def _place(self, name: str) -> tuple[Path, str]:
         folder, _, file = name.rpartition("/")
-        return self._stage(file), folder
+        destination = self._destination(folder)
+        return self._stage(file), destination
+
+    def _destination(self, folder: str) -> str:
+        try:
+            return check_destination(folder)
+        except Damaged as error:
+            raise PflOpsError(f"run '{self.name}' can't keep a file: {error}") from None
 
     def _artifact(self, staged: Path, folder: str) -> None:
-        self.append({"op": "artifact", "file": self.spool.relative(staged), "folder": folder})
+        self.append({"op": "artifact", **self.spool.seal(staged), "folder": folder})
 
     def append(self, entry: Entry) -> None:
         """Put an entry into the journal and tell the delivery."""
         self._check_open()
         self.spool.append(entry)
         self._delivery.wake()
+
+
+def _has_links(path: Path) -> bool:
+    """True if a path is a symbolic link, or has one below it: the target is copied, for the link may break."""
+    return path.is_symlink() or (path.is_dir() and any(below.is_symlink() for below in path.rglob("*")))
 
 
 def now() -> int:

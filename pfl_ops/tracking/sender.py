@@ -3,11 +3,20 @@
 Runs are found by their tags before they are made. Metrics carry the time of their record, and MLflow keeps one row a
 (key, step, time, value); on a run that was there before, steps that it already has are left out. Params are sent where
 absent; tags, files and the status are simply written again; a model is found by its name before it is made.
+
+Re-runs. A run that is computed again from the start (`--no-resume`) is a new MLflow run with the same identity. Its tag
+`pfl_ops.rerun` tells it from the earlier ones, which get the tag `pfl_ops.superseded` with the id of the new run. A
+header with `rerun` means that run. A header without it means the newest run that was begun before it: the process that
+wrote it could not ask the target.
 """
 
+import os
 import re
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mlflow import MlflowClient
@@ -28,13 +37,20 @@ from mlflow.models import Model
 
 from pfl_ops.tracking import views
 from pfl_ops.tracking.home import Target
+from pfl_ops.tracking.journal import Damaged, Entry, Header, key
+from pfl_ops.tracking.outbox import newest
 from pfl_ops.tracking.schema import connect
-from pfl_ops.tracking.spool import Entry, Header, Spool, key, read_header
+from pfl_ops.tracking.spool import Spool
+from pfl_ops.tracking.staged import check_destination
 
 T = TypeVar("T")
 
 IDENTITY = "pfl_ops.identity"
 PARENT = "mlflow.parentRunId"
+RERUN = "pfl_ops.rerun"  # names a run that was computed again
+SUPERSEDED = "pfl_ops.superseded"  # the id of the run that replaces this one
+MISSING = "pfl_ops.missing_records"  # damaged in the outbox; the run's command sends them again
+REFUSED = "pfl_ops.refused_records"  # what this MLflow does not take
 CHOSEN = "pfl_ops.chosen"  # "yes": the trial whose configuration was tested
 METRICS_AT_ONCE = 1000  # MLflow's limits for one batch
 TAGS_AT_ONCE = 100
@@ -103,15 +119,47 @@ class Sender:
             if name not in self._runs:
                 experiment = self.experiment_id(header["experiment"])
                 parent = self.run_id(header["parent"]) if header["parent"] else None
-                found = self.search(experiment, header["identity"], parent)
-                if found:
-                    self._runs[name] = found[0].info.run_id
+                there = self.search(experiment, header["identity"], parent)
+                found = _meant(header, there)
+                if found is not None:
+                    self._runs[name] = found.info.run_id
                 else:
+                    rerun = header.get("rerun", "")
                     tags = {IDENTITY: header["identity"]} | ({PARENT: parent} if parent else {})
+                    tags |= {RERUN: rerun} if rerun else {}
                     made = self.client.create_run(experiment, header["start"], tags, header["name"])
                     self._runs[name] = made.info.run_id
                     self._made.add(self._runs[name])
+                    self._mark_superseded([made, *there])
             return self._runs[name]
+
+    def newest_rerun(self, header: Header) -> str:
+        """Return `rerun` of the newest run of that header's identity; "" if it was never computed again."""
+        with self._mutex:
+            experiment = self.experiment_id(header["experiment"])
+            parent = self.run_id(header["parent"]) if header["parent"] else None
+            there = self.search(experiment, header["identity"], parent)
+            newest = _newest_rerun(there) or (there[0] if there else None)
+            if newest is None:
+                return ""
+            rerun = str(newest.data.tags.get(RERUN, ""))
+            self._runs.setdefault(key({**header, "rerun": rerun}), newest.info.run_id)
+            return rerun
+
+    def _mark_superseded(self, runs: Sequence[MlflowRun]) -> None:
+        """Tag all runs that were begun before the newest re-run; one that has the tag keeps it."""
+        newest = _newest_rerun(runs)
+        for run in runs:
+            if newest is not None and run.info.run_id != newest.info.run_id and SUPERSEDED not in run.data.tags:
+                self.client.set_tag(run.info.run_id, SUPERSEDED, newest.info.run_id)
+
+    def answers(self) -> bool:
+        """True if the target answers a small question: an error is then the entry's own."""
+        try:
+            self.client.search_experiments(max_results=1)
+        except Exception:
+            return False
+        return True
 
     def known_experiment(self, name: str) -> str | None:
         """The id of the MLflow experiment of that name, if it has been found or made."""
@@ -139,6 +187,17 @@ class Sender:
             self.client.update_run(run_id, status="RUNNING", name=entry["name"])
             self._known[run_id] = {}
 
+    def _supersede(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        header = spool.header
+        parent = self.run_id(header["parent"]) if header["parent"] else None
+        self._mark_superseded(self.search(self.experiment_id(header["experiment"]), header["identity"], parent))
+
+    def _complete(self, run_id: str, spool: Spool, entry: Entry) -> None:
+        """All records were sent again: what an earlier outbox lost is there now."""
+        if not spool.missing:
+            for tag in {MISSING, REFUSED} & self.client.get_run(run_id).data.tags.keys():
+                self.client.delete_tag(run_id, tag)
+
     def _finish(self, run_id: str, spool: Spool, entry: Entry) -> None:
         self.client.set_terminated(run_id, entry["status"], entry["time"])
 
@@ -160,13 +219,14 @@ class Sender:
         ):
             if before.data.tags[IDENTITY] != entry["identity"]:
                 self.client.delete_tag(before.info.run_id, CHOSEN)
-        found = [run.info.run_id for run in self.search(experiment, entry["identity"], run_id)]
-        if not found:  # recorded while the target was down: this entry is sent before the entries of that run
+        found = self.search(experiment, entry["identity"], run_id)
+        chosen = [run.info.run_id for run in found if SUPERSEDED not in run.data.tags]
+        if not chosen:  # recorded while the target was down: this entry is sent before the entries of that run
             child = {**spool.header, "identity": entry["identity"], "parent": spool.header}
-            header = read_header(spool.root / key(child))
-            found = [self.run_id(header)] if header else []
-        for chosen in found:
-            self.client.set_tag(chosen, CHOSEN, "yes")
+            header = newest(spool.root, child)
+            chosen = [self.run_id(header)] if header else []
+        for child_id in chosen:
+            self.client.set_tag(child_id, CHOSEN, "yes")
 
     def _params(self, run_id: str, spool: Spool, entry: Entry) -> None:
         there = self.client.get_run(run_id).data.params
@@ -193,15 +253,29 @@ class Sender:
                 yield point
 
     def _artifact(self, run_id: str, spool: Spool, entry: Entry) -> None:
-        path = spool.folder / entry["file"]
-        if not path.exists():  # delivered, and the process died before it could say so
+        path, destination = spool.find_file(entry), check_destination(entry["folder"])
+        if path is None:
+            self._check_delivered(run_id, entry)
             return
         with _long_timeout():
             if path.is_dir():
-                folder = "/".join(part for part in (entry["folder"], path.name) if part)
+                folder = "/".join(part for part in (destination, path.name) if part)
                 self.client.log_artifacts(run_id, str(path), folder)
             else:
-                self.client.log_artifact(run_id, str(path), entry["folder"] or None)
+                self.client.log_artifact(run_id, str(path), destination or None)
+
+    def _check_delivered(self, run_id: str, entry: Entry) -> None:
+        """Look in the target for an artifact whose staged file is gone: a kill came between delivery and its note.
+
+        Raises:
+            Damaged: the target does not have it, or has one of another size.
+        """
+        name = entry["file"].rpartition("/")[2]
+        wanted = "/".join(part for part in (entry["folder"], name) if part)
+        for found in self.client.list_artifacts(run_id, entry["folder"] or None):
+            if found.path == wanted and (found.is_dir or entry.get("size") in (None, found.file_size)):
+                return
+        raise Damaged(f"the staged file {name!r} is missing")
 
     def _dataset(self, run_id: str, spool: Spool, entry: Entry) -> None:
         dataset = Dataset(
@@ -216,31 +290,65 @@ class Sender:
         self.client.log_inputs(run_id, datasets=[DatasetInput(dataset, tags)])
 
     def _model(self, run_id: str, spool: Spool, entry: Entry) -> None:
-        path = spool.folder / entry["file"]
-        if not path.exists():
+        path = spool.find_file(entry)
+        model = self._find_or_make_model(run_id, entry["name"]) if path else self._find_model(run_id, entry["name"])
+        if model is not None and model.status == "READY":
             return
-        model = self._find_or_make_model(run_id, entry["name"])
-        if model.status == "READY":
-            return
+        if path is None or model is None:
+            raise Damaged(f"the staged model {entry['name']!r} is missing")
         run = self.client.get_run(run_id)
         if model.model_id not in {output.model_id for output in run.outputs.model_outputs}:
             self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=entry["step"])])
-        description = Model.load(str(path))
-        description.run_id = run_id
-        description.model_id = description.model_uuid = model.model_id
-        description.artifact_path = model.artifact_location
-        description.save(str(path / "MLmodel"))
-        with _long_timeout():
-            self.client.log_model_artifacts(model.model_id, str(path))
+        with tempfile.TemporaryDirectory(prefix="pfl-ops-") as scratch, _long_timeout():
+            copy = Path(scratch, "model")  # the staged files stay as they were written: they may be sent again
+            shutil.copytree(path, copy, copy_function=_link)
+            (copy / "MLmodel").unlink()
+            description = Model.load(str(path))
+            description.run_id = run_id
+            description.model_id = description.model_uuid = model.model_id
+            description.artifact_path = model.artifact_location
+            description.save(str(copy / "MLmodel"))
+            self.client.log_model_artifacts(model.model_id, str(copy))
         self.client.finalize_logged_model(model.model_id, "READY")
 
     def _find_or_make_model(self, run_id: str, name: str) -> LoggedModel:
+        found = self._find_model(run_id, name)
+        if found is not None:
+            return found
         run = self.client.get_run(run_id)
-        experiment = run.info.experiment_id
+        return self.client.create_logged_model(
+            run.info.experiment_id, name=name, source_run_id=run_id, params=run.data.params
+        )
+
+    def _find_model(self, run_id: str, name: str) -> LoggedModel | None:
+        experiment = self.client.get_run(run_id).info.experiment_id
         for model in self.client.search_logged_models([experiment], f"source_run_id = '{run_id}'"):
             if model.name == name:
                 return model
-        return self.client.create_logged_model(experiment, name=name, source_run_id=run_id, params=run.data.params)
+        return None
+
+
+def _meant(header: Header, runs: Sequence[MlflowRun]) -> MlflowRun | None:
+    """The run of a header among those of its identity, the newest first; None if it is not there."""
+    rerun = header.get("rerun", "")
+    for run in runs:
+        tag = run.data.tags.get(RERUN, "")
+        if tag == rerun or (not rerun and run.info.start_time <= header["start"]):
+            return run
+    return None
+
+
+def _newest_rerun(runs: Sequence[MlflowRun]) -> MlflowRun | None:
+    reruns = [run for run in runs if RERUN in run.data.tags]
+    return max(reruns, key=lambda run: run.info.start_time, default=None)
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it where links can't be made."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 class _long_timeout:

@@ -13,7 +13,6 @@ import hashlib
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +26,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from pfl_ops.addresses import redact
 from pfl_ops.databases import probe
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking import spool as spools
+from pfl_ops.scratch import scratch
+from pfl_ops.tracking import logs, outbox
 from pfl_ops.tracking.delivery import Delivery, verdict
 from pfl_ops.tracking.home import Home, Target
+from pfl_ops.tracking.journal import Header, key
 from pfl_ops.tracking.run import Run, now
-from pfl_ops.tracking.sender import IDENTITY, PARENT, Sender
-from pfl_ops.tracking.spool import Busy, Spool
+from pfl_ops.tracking.sender import IDENTITY, PARENT, SUPERSEDED, Sender
+from pfl_ops.tracking.spool import Spool
 
 log = logging.getLogger("pfl_ops.tracking")
 
@@ -74,25 +75,16 @@ class Store:
         self._live: dict[str, Run] = {}  # spool folder -> the run last opened there
         self._open = True
         self._pid = os.getpid()
+        self._downloads = contextlib.ExitStack()  # temporary folders
         self._sender = Sender(target)
-        down = False
+        logs.open_log(home.root)
         try:
-            with self._asking():
-                client = self._sender.client
-                if target.server:
-                    client.search_experiments(max_results=1)  # does it answer?
-        except ServerUnavailable:
-            if not offline:
-                raise
-            down = True
-            log.warning(
-                "the tracking server %s does not answer: records wait in %s and are sent by the next pfl-ops command "
-                "that uses it",
-                target.label,
-                home.spool,
-            )
-        self._delivery = Delivery(self._sender, home.spool, down)
-        self._adopt()
+            down = not self._answers(offline)
+            self._delivery = Delivery(self._sender, home.spool, down)
+            self._adopt()
+        except BaseException:
+            logs.close_log(home.root)
+            raise
         atexit.register(self.close, patience=5.0)
 
     @classmethod
@@ -111,6 +103,25 @@ class Store:
         place = Home.open(home)
         return cls(place, Target.of(place, tracking_uri), offline)
 
+    def _answers(self, offline: bool) -> bool:
+        """True if the target answers; a database's tables are made. If it does not: False if `offline`, else raise."""
+        try:
+            with self._asking():
+                client = self._sender.client
+                if self.target.server:
+                    client.search_experiments(max_results=1)
+        except ServerUnavailable:
+            if not offline:
+                raise
+            log.warning(
+                "the tracking server %s does not answer: records wait in %s and are sent by the next pfl-ops command "
+                "that uses it",
+                self.target.label,
+                self.home.spool,
+            )
+            return False
+        return True
+
     @property
     def reachable(self) -> bool:
         """True unless the target was found down at the last try."""
@@ -125,6 +136,7 @@ class Store:
         tags: Mapping[str, object] | None = None,
         params: Mapping[str, object] | None = None,
         parent: Run | None = None,
+        rerun: str = "",
     ) -> Run:
         """Open a run. One with the same identity and parent is found again, and gets only what it misses.
 
@@ -135,10 +147,12 @@ class Store:
             tags: see `provenance`.
             params: the experiment's resolved values; nested names with dots.
             parent: the study that it belongs to.
+            rerun: a name of this computation, to open a new MLflow run; earlier ones of that identity are marked
+                superseded. The same name finds its run again; none: the newest run.
         Raises:
             Busy: another process is recording this run.
         """
-        header = {
+        header: Header = {
             "target": self.target.label,
             "experiment": experiment,
             "name": name,
@@ -146,19 +160,35 @@ class Store:
             "parent": parent.spool.header if parent else None,
             "start": now(),
         }
-        folder = spools.key(header)
+        if rerun:
+            outbox.check_idle(self.home.spool, header, self._delivery.spools)
+        rerun = rerun or self._newest_rerun(header)
+        header |= {"rerun": rerun} if rerun else {}
+        folder = key(header)
         if folder not in self._live or self._live[folder].finished:
             spool = self._delivery.take(folder) or Spool(self.home.spool, header)
             self._make_known(spool)
             self._live[folder] = Run(spool, self._delivery)
             self._delivery.add(spool)
         run = self._live[folder]
+        if rerun:
+            run.append({"op": "supersede"})
         run.append({"op": "open", "name": name})
         if tags:
             run.tags(tags)
         if params:
             run.params(params)
         return run
+
+    def _newest_rerun(self, header: Header) -> str:
+        """Return `rerun` of a run's newest outbox, else of its newest run in MLflow; "" if it has none."""
+        there = outbox.newest(self.home.spool, header)
+        if there is not None:
+            return str(there.get("rerun", ""))
+        if not self._delivery.down:
+            with contextlib.suppress(Exception):  # an outage, or a refusal that `_make_known` meets again
+                return self._sender.newest_rerun(header)
+        return ""
 
     def _make_known(self, spool: Spool) -> None:
         """Find or make the run now, so that the caller has an id to show; when nobody answers, the delivery does it."""
@@ -180,22 +210,11 @@ class Store:
 
     def _adopt(self) -> None:
         """Take over the spools of processes that are gone; a run without an end was killed."""
-        for folder in sorted(self.home.spool.iterdir()):
-            header = spools.read_header(folder) if folder.is_dir() else None
-            if header is None or header["target"] != self.target.label or folder.name in self._delivery.spools:
-                continue
-            try:
-                spool = Spool(self.home.spool, header)
-            except Busy:
-                continue
-            if spool.last().get("op") != "finish":  # a header alone: killed between MLflow's run and its first entry
-                modified = (folder / "journal.jsonl").stat().st_mtime
-                spool.append({"op": "finish", "status": "KILLED", "time": int(modified * 1000)})
-            spool.closed = True
+        for spool in outbox.adopt(self.home.spool, self.target.label, self._delivery.spools):
             self._delivery.add(spool)
 
     def find(self, identity: str, *, experiment: str | None = None, parent: Run | str | None = None) -> RunInfo | None:
-        """The run of that identity: a finished one if there is, else the newest.
+        """The run of that identity: a finished one if there is, else the newest; superseded ones are ignored.
 
         Args:
             experiment: only in this MLflow experiment; none: in all.
@@ -209,26 +228,32 @@ class Store:
         return min(found, key=lambda run: (run.status != "FINISHED", -run.start), default=None)
 
     def runs(
-        self, experiment: str | None = None, *, parent: Run | str | None = None, where: str | None = None
+        self,
+        experiment: str | None = None,
+        *,
+        parent: Run | str | None = None,
+        where: str | None = None,
+        superseded: bool = False,
     ) -> list[RunInfo]:
         """All runs of an MLflow experiment (none: of all), oldest first.
 
         Args:
             parent: only those below it.
             where: only those that MLflow's search finds: "params.`training.lr` = '0.05' and metrics.`train/loss` < 1".
+            superseded: also those that were computed anew by a later run.
         Raises:
             PflOpsError: MLflow can't read `where`, or nobody answers.
         """
         parent_id = parent.run_id if isinstance(parent, Run) else parent
         below = f"tags.`{PARENT}` = '{parent_id}'" if parent is not None else None
-        return self._search(experiment, " and ".join(part for part in (below, where) if part))
+        return self._search(experiment, " and ".join(part for part in (below, where) if part), superseded)
 
     def experiments(self) -> list[str]:
         """The names of all MLflow experiments."""
         with self._asking():
             return sorted(experiment.name for experiment in self._pages(self._sender.client.search_experiments))
 
-    def _search(self, experiment: str | None, where: str) -> list[RunInfo]:
+    def _search(self, experiment: str | None, where: str, superseded: bool = False) -> list[RunInfo]:
         with self._asking():
             places = {
                 e.experiment_id: e.name
@@ -242,7 +267,11 @@ class Store:
                     list(places), where, order_by=["attributes.start_time ASC"], page_token=page_token
                 )
             )
-            return [_info(run, places[run.info.experiment_id]) for run in found]
+            return [
+                _info(run, places[run.info.experiment_id])
+                for run in found
+                if superseded or SUPERSEDED not in run.data.tags
+            ]
 
     def history(self, run_id: str, keys: Iterable[str] | None = None) -> pd.DataFrame:
         """Metrics of a run: one row a round, one column a metric, NaN where a round has no value.
@@ -260,15 +289,15 @@ class Store:
         return pd.DataFrame(columns, dtype=float).sort_index().rename_axis("round")
 
     def download(self, run_id: str, path: str, to: Path | str | None = None) -> Path:
-        """A run's artifact, file or folder, as a local path.
+        """Return the local path of a run's artifact, file or folder.
 
         Args:
             path: where it is in the run's artifacts.
-            to: folder that it is put into; none: a new temporary one.
+            to: folder that it is put into; none: a temporary one, which goes when the store is closed.
         Raises:
             PflOpsError: no such run or artifact, or nobody answers.
         """
-        into = Path(to or tempfile.mkdtemp(prefix="pfl-ops-"))
+        into = Path(to) if to else self._downloads.enter_context(scratch())
         into.mkdir(parents=True, exist_ok=True)
         with self._asking():
             self._sender.client.get_run(run_id)
@@ -286,9 +315,12 @@ class Store:
         for run in self._live.values():
             if not run.finished:
                 run.finish("KILLED", patience=0)
-        done = self._delivery.delivered(None, patience)
-        self._delivery.stop()
-        return done
+        try:
+            return self._delivery.delivered(None, patience)
+        finally:
+            self._delivery.stop()
+            logs.close_log(self.home.root)
+            self._downloads.close()
 
     def __enter__(self) -> "Store":
         return self

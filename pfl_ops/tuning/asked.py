@@ -6,10 +6,11 @@ from typing import Literal, Self, TypeAlias
 
 import torch
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.federation import cores
 from pfl_ops.federation.settings import Device
 from pfl_ops.tuning.packing import Kind, Layout, cpu_layouts, gpu_layouts
+from pfl_ops.tuning.resources import LEAST
 
 Auto: TypeAlias = Literal["auto"]
 Amount: TypeAlias = float | Auto | None
@@ -93,7 +94,7 @@ def _amount(flag: str, given: object, meaning: str) -> Amount:
         return given
     share = flag == GPUS
     allowed = "a share of a GPU (0.25, 0.5), a whole number or auto" if share else "a number above 0 or auto"
-    wrong = PflOpsError(f"{flag} must be {allowed}, got '{given}'")
+    wrong = PflOpsError(f"{flag} must be {allowed}, got '{echo(given)}'")
     try:
         number = float(given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -102,4 +103,6 @@ def _amount(flag: str, given: object, meaning: str) -> Amount:
         raise wrong
     if share and number > 1 and number != int(number):
         raise wrong
+    if 0 < number < LEAST:
+        raise PflOpsError(f"{flag} must be {LEAST:g} or more, got '{given}'")
     return number

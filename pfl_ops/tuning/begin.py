@@ -1,7 +1,6 @@
 """A study before it begins: what it runs with, and every mistake that can be seen before the first trial."""
 
 import os
-import re
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,20 +8,22 @@ from pathlib import Path
 from optuna.storages import BaseStorage
 
 from pfl_ops.addresses import redact_address
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, check_name
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
+from pfl_ops.fields import show
 from pfl_ops.registry import plugins
 from pfl_ops.tracking import Home
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount, Asked
 from pfl_ops.tuning.driver import OnEvent
 from pfl_ops.tuning.ledger import Ledger
-from pfl_ops.tuning.resources import check_gpus
+from pfl_ops.tuning.resources import check_request
 from pfl_ops.tuning.session import Final
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.trial import Records
 
+MOST_TRIALS = 100_000
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
 
 
@@ -62,12 +63,11 @@ class Means:
         final: Final,
     ) -> "Means":
         """Checked; a database for studies is made if there is none."""
+        asked, how = Asked.of(cpus_per_trial, gpus_per_trial, concurrency), execution or Execution()
+        check_request(asked, how.device, address)
         place = Home.open(home)
         data_dir = _absolute(data_dir or (None if address else os.environ.get("PFL_OPS_DATA")))
-        asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
-        check_gpus(asked.gpus, address)
         studies = stored(storage, place)
-        how = execution or Execution()
         return cls(place, studies, storage, data_dir, asked, how, address, on_event, records, final)
 
     def repeated(self, finals: int) -> str:
@@ -141,12 +141,14 @@ def check(trials: int | None, finals: int, name: str | None) -> None:
     """Refuse numbers and a name that can't be.
 
     Raises:
-        PflOpsError: fewer than one trial, fewer than no test runs, or a name that is no file's.
+        PflOpsError: no trial or more than `MOST_TRIALS`, fewer than no test runs, or a name that is no file's.
     """
-    if finals < 0 or (trials is not None and trials < 1):
-        raise PflOpsError(f"trials must be >= 1 and final repetitions >= 0, got {trials} and {finals}")
-    if name is not None and not re.fullmatch(r"[\w.-]+", name):
-        raise PflOpsError(f"a study's name is made of letters, digits, '.', '_' and '-', got '{name}'")
+    if finals < 0 or (trials is not None and not 1 <= trials <= MOST_TRIALS):
+        raise PflOpsError(
+            f"trials must be in [1, {MOST_TRIALS:,}] and final repetitions >= 0, got {show(trials)} and {show(finals)}"
+        )
+    if name is not None:
+        check_name("study", name)
 
 
 def stored(storage: str | None, place: Home) -> BaseStorage:

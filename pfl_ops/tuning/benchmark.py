@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, in_a_line, together, unknown
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
@@ -33,7 +34,7 @@ from pfl_ops.tuning.begin import BENCHMARK, Beginning, Means, check, stored
 from pfl_ops.tuning.board import Entry
 from pfl_ops.tuning.driver import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
-from pfl_ops.tuning.resources import cluster
+from pfl_ops.tuning.resources import cluster, joining
 from pfl_ops.tuning.session import Final, StudyInterrupted, run_final
 from pfl_ops.tuning.settings import TRIALS, Settings
 from pfl_ops.tuning.study import Study, conduct
@@ -68,6 +69,7 @@ Report = Callable[[Benchmark], Path | None]
 """Writes a report somewhere and says into which folder: what lies there is kept with the benchmark's run."""
 
 
+@joining
 def benchmark(
     experiments: Sequence[Experiment] | None = None,
     *,
@@ -262,7 +264,7 @@ def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None
         run.page("tests"),
     )
     for kept, file in ((made.table, "leaderboard"), (made.traces, "traces"), (made.tests, "tests")):
-        run.text(kept.to_csv(index=False), f"{file}.csv")
+        run.text(to_csv(kept), f"{file}.csv")
     run.tags({"mlflow.note.content": board.markdown(made.table, made.notes)})
     run.log(_points(made))
     folder = report(made) if report else None

@@ -1,22 +1,19 @@
 """What the driver does while Ray runs the trials: tracks their rounds, records their failures, tells who watches."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-import cloudpickle
 from ray import tune
-from ray.exceptions import RayActorError
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.stopper import Stopper
 
-from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.ledger import state_of
 from pfl_ops.tuning.search import StudySearch
-from pfl_ops.tuning.trial import ObjectiveMissing, Record
+from pfl_ops.tuning.trial import Failure, ObjectiveMissing, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,6 +62,7 @@ class TrialRun(Protocol):
     def log(self, records: "Iterable[Record]") -> None: ...
     def tags(self, tags: Mapping[str, object]) -> None: ...
     def text(self, text: str, name: str) -> None: ...
+    def complete(self) -> None: ...
     def finish(self, status: str = "FINISHED", patience: float = 30.0) -> bool: ...
 
 
@@ -113,11 +111,13 @@ class Driver(tune.Callback, Stopper):
         self._end(trial)
 
     def on_trial_error(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
-        cause = _cause(trial)
-        if isinstance(cause, ObjectiveMissing):
-            self.hopeless = cause
-        self.search.fail(trial.trial_id, in_a_line(cause))
-        self._end(trial, _text(trial))
+        text = _text(trial)
+        failure = failure_in(text)
+        trial.run_metadata.pickled_error_filename = None  # else Ray unpickles it for its own table of results
+        if failure.hopeless:
+            self.hopeless = ObjectiveMissing(failure.line)
+        self.search.fail(trial.trial_id, failure.line)
+        self._end(trial, text)
 
     # -- Ray's stopper -----------------------------------------------------------------------------------------------
 
@@ -190,28 +190,26 @@ def best_so_far(search: StudySearch) -> tuple[int, dict[str, float]] | None:
     return (best[0][0], {search.objective.metrics[0]: float(best[0][1].values[0])}) if best else None
 
 
-def _cause(trial: RayTrial) -> BaseException:
-    """What a trial really raised, under Ray's wrapping."""
-    try:
-        with open(trial.pickled_error_file, "rb") as file:
-            error = cloudpickle.load(file)
-    except Exception:  # one that can't be unpickled here still has its text
-        return RuntimeError((_text(trial).strip() or "unknown").splitlines()[-1])
-    if isinstance(error, RayActorError) and "creation task" in str(error):
-        return PflOpsError(f"the trial's process did not start: {str(error).strip().splitlines()[-1]}")
-    if isinstance(error, RayActorError):
-        return PflOpsError("the trial's process died, perhaps for lack of memory (fewer at once: --concurrency)")
-    return next(_chain(error), error)
+DIED = re.compile(r"^The actor\b.*\b(died|dead|unavailable)\b|running low on memory", re.MULTILINE)
+
+
+def failure_in(text: str) -> Failure:
+    """Return why a trial failed, from Ray's account of it.
+
+    The trial's own process states it (`trial.Failure`); without such a line the process died, or Ray could not run it.
+    """
+    failure = Failure.found_in(text)
+    lines = text.strip().splitlines() or ["unknown"]
+    if "raised in its creation task" in text:
+        return Failure(f"the trial's process did not start: {failure.line if failure else lines[-1]}")
+    if failure:
+        return failure
+    if DIED.search(text):
+        return Failure("the trial's process died, perhaps for lack of memory (fewer at once: --concurrency)")
+    return Failure(lines[-1])
 
 
 def _text(trial: RayTrial) -> str:
     """Ray's whole account of a failure, colours removed."""
     text = Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else ""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, BaseException):
-        yield from _chain(cause)
-        yield cause

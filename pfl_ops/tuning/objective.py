@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pfl_ops import metrics
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.errors import PflOpsError, echo, nearest
 
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment
@@ -65,17 +65,17 @@ def objective(
         raise PflOpsError("give one metric, or several different ones")
     for name in wanted:
         if name.startswith("test/"):
-            raise PflOpsError(f"'{name}': tuning never sees the test data; did you mean 'val/{name[5:]}'?")
+            raise PflOpsError(f"'{echo(name)}': tuning never sees the test data; did you mean 'val/{echo(name[5:])}'?")
         if name not in keys:
             close = nearest(name, keys)
             hint = f"did you mean '{close}'?" if close else f"for example {', '.join(keys[:3])}"
-            raise PflOpsError(f"no metric named '{name}' for this experiment; {hint}")
+            raise PflOpsError(f"no metric named '{echo(name)}' for this experiment; {hint}")
     given = [mode] * len(wanted) if isinstance(mode, str) or mode is None else list(mode)
     if len(given) != len(wanted):
         raise PflOpsError(f"{len(wanted)} metrics need as many modes, or one for all; got {len(given)}")
     modes: list[Mode] = []
     for name, one in zip(wanted, given, strict=True):
         if one not in ("max", "min", None):
-            raise PflOpsError(f"mode must be max or min, got '{one}'")
+            raise PflOpsError(f"mode must be max or min, got '{echo(one)}'")
         modes.append("min" if one == "min" or (one is None and metrics.smaller_is_better(name)) else "max")
     return Objective(wanted, tuple(modes))

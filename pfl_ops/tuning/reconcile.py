@@ -38,6 +38,7 @@ def reconcile(session: "Session") -> list[int]:
         run.log(_rounds(session, trial))
         error = str(trial.user_attrs.get(ERROR, ""))
         run.tags({STATE: state} | ({"pfl_ops.error": error} if error else {}))
+        run.complete()
         run.finish(status, patience=0)
         if trial.state is TrialState.PRUNED:
             session.forget(trial.params)

@@ -21,7 +21,7 @@ from pfl_ops.tracking.run import now
 from pfl_ops.tuning.asked import Amount, Asked
 from pfl_ops.tuning.plans import Job, Part, Plan
 from pfl_ops.tuning.pool import Done, Failed, Happening, Place, Pool, Progress, Started, Work, simulate
-from pfl_ops.tuning.resources import check_gpus, cluster, share
+from pfl_ops.tuning.resources import check_request, cluster, joining, share
 from pfl_ops.tuning.session import StudyInterrupted
 from pfl_ops.tuning.trial import Reported, pack_plugins
 
@@ -86,6 +86,7 @@ OnHappened: TypeAlias = Callable[[Happened], None]
 OnSuite: TypeAlias = Callable[[Reproduced], None]
 
 
+@joining
 def reproduce(
     plan: Plan,
     *,
@@ -122,7 +123,7 @@ def reproduce(
         StudyInterrupted: Ctrl-C; the same call goes on.
     """
     asked = Asked.of(cpus_per_cell, gpus_per_cell, concurrency)
-    check_gpus(asked.gpus, address)
+    check_request(asked, (execution or Execution()).device, address)
     with Store.open(home, tracking_uri, offline=True) as store, ExitStack() as opened:
         sitting = Sitting(plan, store, data_dir, execution or Execution(), asked, address, on_suite, on_happened, work)
         try:

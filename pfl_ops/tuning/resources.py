@@ -1,18 +1,25 @@
 """Ray: started quietly or joined, and what a trial may use of it."""
 
 import contextlib
+import functools
 import logging
 import math
 import os
-import shutil
+import re
 import socket
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation import cores
+from pfl_ops.scratch import scratch
+
+if TYPE_CHECKING:
+    from pfl_ops.federation.settings import Device
+    from pfl_ops.tuning.asked import Asked
 
 # Ray reads these when it is imported or started. Defaults: whoever sets them keeps their own.
 for _name, _value in {
@@ -29,12 +36,24 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)
 
 import ray  # noqa: E402
+from ray.exceptions import AuthenticationError  # noqa: E402
 
+from pfl_ops.tuning import ray_instance  # noqa: E402
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LEAST = 0.01  # of a CPU or a GPU that a trial can have; Ray counts in steps of 0.0001
 LOGICAL_GPUS = "PFL_OPS_LOGICAL_GPUS"
 """Environment variable: tell Ray of so many GPUs, whatever the machine has. For tests of scheduling."""
 
-SOCKET_PATH = 107  # bytes that Linux allows
-SESSION = len("/session_2025-01-01_00-00-00_000000_0000000/sockets/plasma_store")
+ADDRESS = re.compile(r"(?:ray://)?(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(?P<port>\d{1,5})")
+
+ONE_ATTEMPT = {
+    "RAY_gcs_server_port_wait_time_s": "1",
+    "RAY_py_gcs_connect_timeout_s": "10",
+}
+"""Ray's own settings for joining a cluster: one attempt of some 10 s, instead of twenty of 30 s each."""
 
 
 @dataclass(frozen=True)
@@ -58,68 +77,107 @@ class Share:
 
 @contextlib.contextmanager
 def cluster(address: str | None = None) -> Iterator[Path]:
-    """A running Ray, ours or a joined one; ours is stopped and its files are removed at the end.
+    """Yield a folder for Ray's own files while a Ray runs: one of ours, or one that is joined.
+
+    Ours is stopped at the end. The folder is removed then.
 
     Args:
-        address: of a cluster to join ("auto", "HOST:PORT"); none: start one on this machine, reachable from it only.
+        address: of a cluster to join ("auto", "HOST:PORT"); none: start one on this machine, see `ray_instance`.
             A Ray that this process has started or joined already is used as it is.
-    Yields:
-        a folder for Ray's own files, gone afterwards.
     Raises:
-        PflOpsError: there is no cluster at that address.
+        PflOpsError: see `joined`.
     """
-    folder = _short_folder()
-    started = not ray.is_initialized()
-    try:
-        if started and address:
-            _answers(address)
-            try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                raise _no_cluster(address, reason) from None
-        elif started:
-            os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else a token file in the user's home; loopback only
-            gpus = os.environ.get(LOGICAL_GPUS)
-            with _same_modules():
-                ray.init(
-                    num_gpus=int(gpus) if gpus else None,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    _temp_dir=str(folder),
-                    _node_ip_address="127.0.0.1",
-                )
-        yield folder
-    finally:
-        if started and ray.is_initialized():
-            ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.ExitStack() as opened:
+        opened.enter_context(joined(address))
+        if ray.is_initialized():
+            yield opened.enter_context(scratch(ray_instance.short_folder()))
+        else:
+            machine = nodes()[0]
+            yield opened.enter_context(ray_instance.started(int(machine["CPU"]), int(machine["GPU"])))
 
 
 @contextlib.contextmanager
-def _same_modules() -> Iterator[None]:
-    """Processes started meanwhile import from where this one does: a checkout, a notebook's folder."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+def joined(address: str | None) -> Iterator[None]:
+    """Join the Ray cluster at an address, and leave it at the end, unless this process has a Ray already.
+
+    The cluster's own authentication holds: Ray reads its token from `RAY_AUTH_TOKEN`, `RAY_AUTH_TOKEN_PATH` or
+    ~/.ray/auth_token.
+
+    Args:
+        address: "auto" or "HOST:PORT"; none: nothing is joined.
+    Raises:
+        PflOpsError: not an address, no cluster answers there, or it refuses the token.
+    """
+    if address is None or ray.is_initialized():
+        yield
+        return
+    check_address(address)
+    try:
+        with ray_instance.environment(ONE_ATTEMPT), ray_instance.same_sigterm(), _silent_stderr():
+            ray_instance.reload_settings()
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (AuthenticationError, ConnectionError, RuntimeError, ValueError) as error:
+        if _refused(error):
+            raise PflOpsError(
+                f"the Ray cluster at '{address}' refuses this user's token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
+                "to what `ray get-auth-token` prints on the cluster's first machine, or RAY_AUTH_TOKEN_PATH to a file "
+                "with it"
+            ) from None
+        raise _no_cluster(address, str(error).splitlines()[0]) from None
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        ray.shutdown()
 
 
-def _answers(address: str) -> None:
-    """Refuse an address where nobody listens; Ray itself would try for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon:
-        return  # "auto": Ray knows where it was started
+def joining(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a function with a keyword `address` run while that cluster is joined: a wrong one is refused at once."""
+
+    @functools.wraps(function)
+    def join(*args: P.args, **kwargs: P.kwargs) -> T:
+        address = kwargs.get("address")
+        with joined(address if isinstance(address, str) else None):
+            return function(*args, **kwargs)
+
+    return join
+
+
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Send standard error nowhere: Ray's C++ parts write warnings to it that no setting of Ray switches off."""
+    sys.stderr.flush()
+    kept = os.dup(2)
     try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except (OSError, ValueError) as error:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def check_address(address: str) -> None:
+    """Refuse what is no address, and one where nobody listens: Ray itself would try for minutes.
+
+    Raises:
+        PflOpsError: see above.
+    """
+    if address == "auto":
+        return  # Ray knows where it was started
+    parts = ADDRESS.fullmatch(address)
+    if parts is None or not 1 <= int(parts["port"]) <= 65535:
+        raise PflOpsError(f"--address is auto or HOST:PORT, with a port from 1 to 65535, got '{address}'")
+    try:
+        socket.create_connection((parts["host"].strip("[]"), int(parts["port"])), timeout=10).close()
+    except (OSError, UnicodeError) as error:
         raise _no_cluster(address, str(error)) from None
+
+
+def _refused(error: BaseException | None) -> bool:
+    """True if authentication is at the root of an error: Ray wraps it in others, which hold its text."""
+    if error is None:
+        return False
+    return isinstance(error, AuthenticationError) or "InvalidAuthToken" in str(error) or _refused(error.__context__)
 
 
 def _no_cluster(address: str, reason: str) -> PflOpsError:
@@ -128,20 +186,42 @@ def _no_cluster(address: str, reason: str) -> PflOpsError:
     )
 
 
-def check_gpus(gpus: float | str | None, address: str | None) -> None:
-    """Refuse a share of a GPU that isn't there, before Ray starts: it would wait for one for ever."""
-    if not isinstance(gpus, float) or not gpus or address or ray.is_initialized() or os.environ.get(LOGICAL_GPUS):
+def check_request(asked: "Asked", device: "Device", address: str | None) -> None:
+    """Refuse a resource request that can't be met, before anything is written: a trial would wait for ever.
+
+    Args:
+        asked: what is "auto" there is measured later, and not checked. device: the execution's.
+        address: of a cluster; one that is not joined yet is asked for an answer only.
+    Raises:
+        PflOpsError: as `share` and `check_address`.
+    """
+    if address is not None and not ray.is_initialized():
+        check_address(address)
         return
+    cpus = asked.cpus if isinstance(asked.cpus, float) else LEAST
+    if isinstance(asked.gpus, float):
+        share(cpus, asked.gpus, asked.concurrency, 1, device)
+    else:
+        share(cpus, None, asked.concurrency, 1)
+
+
+def nodes() -> list[dict[str, float]]:
+    """Return the resources of each machine of the running Ray; while none runs, those of this machine alone."""
+    if ray.is_initialized():
+        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [{"CPU": float(cores.usable()), "GPU": float(_gpus())}]
+
+
+def _gpus() -> int:
     import torch
 
-    if not torch.cuda.is_available():
-        raise _no_gpu(gpus, "this machine")
+    return int(os.environ.get(LOGICAL_GPUS) or torch.cuda.device_count())
 
 
 def share(
     cpus_per_trial: float, gpus_per_trial: float | None, concurrency: int | None, trials: int, device: str = "auto"
 ) -> Share:
-    """What each trial gets of the running Ray.
+    """What each trial gets of the running Ray, or of the one that would be started here.
 
     Args:
         cpus_per_trial, gpus_per_trial: see `asked.Asked`, once they are numbers; no GPUs said: a quarter where there is
@@ -152,22 +232,21 @@ def share(
     Raises:
         PflOpsError: more than Ray has; the message says what to use.
     """
-    has = ray.cluster_resources()
-    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    machines, where = nodes(), "this Ray" if ray.is_initialized() else "this machine"
+    there = int(sum(machine.get("GPU", 0.0) for machine in machines))
     if gpus_per_trial is None:
-        gpus_per_trial = 0.25 if has.get("GPU", 0) >= 1 and device != "cpu" else 0.0
+        gpus_per_trial = 0.25 if there >= 1 and device != "cpu" else 0.0
     if device == "cuda" and not gpus_per_trial:
         raise PflOpsError("device cuda needs a share of a GPU: --gpus-per-trial 0.25 (or --device cpu)")
     if gpus_per_trial and device == "cpu":
         raise PflOpsError(f"device cpu and --gpus-per-trial {gpus_per_trial:g} contradict each other; leave one out")
-    if gpus_per_trial > has.get("GPU", 0):
-        raise _no_gpu(gpus_per_trial, "this Ray", int(has.get("GPU", 0)))
-    fit = sum(_fit(n, cpus_per_trial, gpus_per_trial) for n in nodes)
+    if gpus_per_trial > there:
+        raise _no_gpu(gpus_per_trial, where, there)
+    fit = sum(_fit(machine, cpus_per_trial, gpus_per_trial) for machine in machines)
     if fit < 1:
-        most = max((n.get("CPU", 0.0) for n in nodes), default=0.0)
-        raise PflOpsError(
-            f"no machine of this Ray has {cpus_per_trial:g} CPUs for one trial; use --cpus-per-trial {most:g} or less"
-        )
+        most = max((machine.get("CPU", 0.0) for machine in machines), default=0.0)
+        has = f"no machine of {where} has" if ray.is_initialized() else f"{where} does not have"
+        raise PflOpsError(f"{has} {cpus_per_trial:g} CPUs for one trial; use --cpus-per-trial {most:g} or less")
     return Share(cpus_per_trial, gpus_per_trial, max(1, min(concurrency or fit, fit, trials)))
 
 
@@ -187,11 +266,3 @@ def _no_gpu(gpus: float, where: str, found: int = 0) -> PflOpsError:
         f"--gpus-per-trial {gpus:g}: {where} has {has}; leave it out (or give 0) to train on the CPU, "
         "with --cpus-per-trial and --concurrency to share it out"
     )
-
-
-def _short_folder() -> Path:
-    """A new folder whose sockets stay within the system's limit on their paths; long temporary folders break Ray."""
-    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
-        if os.access(parent, os.W_OK) and len(os.fsencode(parent)) + len("/pfl-12345678") + SESSION <= SOCKET_PATH:
-            return Path(tempfile.mkdtemp(prefix="pfl-", dir=parent))
-    raise PflOpsError("no temporary folder with a short enough path for Ray's sockets; set TMPDIR=/tmp")

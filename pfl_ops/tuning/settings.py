@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops import metrics, spaces
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.experiment import Experiment
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.objective import Objective, objective
@@ -50,7 +50,7 @@ class Settings:
         if trials is not None and trials < 1:
             raise PflOpsError(f"trials must be >= 1, got {trials}")
         if scheduler not in (None, "asha", "none"):
-            raise PflOpsError(f"scheduler must be asha or none, got '{scheduler}'")
+            raise PflOpsError(f"scheduler must be asha or none, got '{echo(scheduler)}'")
         fixed: dict[str, Any] = {"evaluation.split": "validation", "repetitions": 1}
         if experiment.data.pooled and experiment.partition.seed is None:
             fixed["partition.seed"] = experiment.seed  # else a trial would see what the finals are tested on

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from pfl_ops.addresses import redact
+from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
@@ -23,6 +24,7 @@ from pfl_ops.tuning.driver import OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.reconcile import reconcile
+from pfl_ops.tuning.resources import joining
 from pfl_ops.tuning.session import Final, Session, StudyInterrupted, run_final
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.trial import Records, simulate
@@ -60,6 +62,7 @@ class Study:
     page: str | None = None
 
 
+@joining
 def tune(
     experiment: Experiment | None = None,
     *,
@@ -233,7 +236,7 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
     table = ledger.table(goal.metrics)
     if len(table):
         parent.table(table, "trials.parquet")
-        parent.text(table.to_csv(index=False), "trials.csv")
+        parent.text(to_csv(table), "trials.csv")
         _draw(parent, table, goal, best[0] if best else None)
     if best is None:
         errors = [error for error in table["error"] if error] if len(table) else []

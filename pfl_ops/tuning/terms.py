@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pfl_ops.algorithms.base import Algorithm
-from pfl_ops.errors import PflOpsError, together
+from pfl_ops.errors import PflOpsError, echo, together
 from pfl_ops.experiment import Experiment
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.begin import Means
@@ -38,7 +38,7 @@ def settings_of(
             raise PflOpsError(f"a benchmark ranks methods by one metric, got {', '.join(given)}; tune one for a front")
         metric = given[0] if given else None
     if metric is not None and not metric.startswith("val/"):
-        raise PflOpsError(f"a benchmark ranks methods by a validation score, such as val/L1/acc, got '{metric}'")
+        raise PflOpsError(f"a benchmark ranks methods by a validation score, such as val/L1/acc, got '{echo(metric)}'")
     found: dict[str, Settings] = {}
     wrong: dict[str, str] = {}
     for one, method in zip(experiments, methods, strict=True):

@@ -3,21 +3,23 @@
 This runs in Ray's processes, which may live on another machine: everything that it needs travels as plain values.
 """
 
+import contextlib
 import gc
+import json
 import math
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from filelock import FileLock
 from ray import tune
 
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.errors import PflOpsError, in_a_line, nearest
 from pfl_ops.federation.settings import Execution
+from pfl_ops.files import write_whole
 from pfl_ops.probe.memory import keep_within
 from pfl_ops.registry import file_digest, load_plugin, plugins
 from pfl_ops.spaces import Point
@@ -47,6 +49,51 @@ class Reported:
 
 class ObjectiveMissing(PflOpsError):
     """A trial was evaluated and the objective was not among the results; no other trial will have it either."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Cause of a trial's failure, as text.
+
+    Attributes:
+        line: one line for the user. hopeless: True if every other trial would fail with it.
+    """
+
+    line: str
+    hopeless: bool = False
+
+    MARK: ClassVar[str] = "pfl-ops failure "
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        return cls(in_a_line(error), isinstance(error, ObjectiveMissing))
+
+    def __str__(self) -> str:
+        """Return a line of ASCII that `found_in` reads."""
+        return self.MARK + json.dumps({"line": self.line, "hopeless": self.hopeless})
+
+    @classmethod
+    def found_in(cls, text: str) -> "Failure | None":
+        """Return the last failure in a text; None: it holds none."""
+        marked = [part for line in text.splitlines() for _, mark, part in [line.partition(cls.MARK)] if mark]
+        try:
+            told = json.loads(marked[-1])
+            return cls(str(told["line"]), told["hopeless"] is True)
+        except (IndexError, ValueError, KeyError, TypeError):
+            return None
+
+
+class TrialFailed(Exception):
+    """A trial's error on its way to the driver: its text is a `Failure`. The driver unpickles no error."""
+
+
+@contextlib.contextmanager
+def failing_as_text() -> Iterator[None]:
+    """Raise errors as `TrialFailed`, with the traceback of the error in front."""
+    try:
+        yield
+    except Exception as error:
+        raise TrialFailed(str(Failure.of(error))) from error
 
 
 @dataclass(frozen=True)
@@ -113,17 +160,23 @@ class FederationTrial(tune.Trainable):
     def setup(self, config: dict[str, Any], context: Context | None = None, records: Records | None = None) -> None:
         assert context is not None and records is not None
         self.context, self.make = context, records
-        prepare(context)
-        self.records = self.make(dict(config), context)
+        with failing_as_text():
+            prepare(context)
+            self.records = self.make(dict(config), context)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Another trial in the same process: nothing of the last one stays."""
-        self.cleanup()
-        prepare(self.context)
-        self.records = self.make(dict(new_config), self.context)
+        with failing_as_text():
+            self.cleanup()
+            prepare(self.context)
+            self.records = self.make(dict(new_config), self.context)
         return True
 
     def step(self) -> dict[str, Any]:
+        with failing_as_text():
+            return self._step()
+
+    def _step(self) -> dict[str, Any]:
         metrics, since = self.context.objective.metrics, []
         for record in self.records:
             since.append(Reported(record.round, dict(record.metrics), record.time))
@@ -181,12 +234,23 @@ def pack_plugins() -> tuple[tuple[str, str, str], ...]:
 
 
 def load_plugins(packed: tuple[tuple[str, str, str], ...]) -> None:
-    """Load what `pack_plugins` packed: from the same file if it is here and unchanged, else from the text."""
+    """Load what `pack_plugins` packed: from the same file if it is here and unchanged, else from the text.
+
+    The text is kept in the cache folder, under its digest: a process that is killed leaves no further copy.
+    """
+    from pfl_ops.data.store import cache_folder
+
     for digest, name, source in packed:
         if digest in plugins():
             continue
         path = Path(name)
-        if not path.is_file() or file_digest(path) != digest:
-            path = Path(tempfile.mkdtemp(prefix="pfl-plugin-")) / path.name
-            path.write_bytes(source.encode())
+        if not _has(path, digest):
+            path = cache_folder() / "plugins" / digest / path.name
+            if not _has(path, digest):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, source)
         load_plugin(path)
+
+
+def _has(path: Path, digest: str) -> bool:
+    return path.is_file() and file_digest(path) == digest

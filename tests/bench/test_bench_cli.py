@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from full_disk import full_disk
 from typer.testing import CliRunner
 
 from pfl_ops.bench import record, session
@@ -42,10 +43,12 @@ def test_every_setting_is_a_flag_that_shows_its_default():
 
 def test_it_measures_prints_and_keeps(fake, report, tmp_path):
     file = tmp_path / "bench.json"
-    result = cli("--model", "linear,mlp", "--batch", "10,50", "--repeats", "3", "--json", str(file), "--data-dir", "d")
+    result = cli(
+        "--model", "linear,mlp", "--batch", "10,50", "--repeats", "3", "--json", str(file), "--data-dir", str(tmp_path)
+    )
     assert result.exit_code == 0, result.output
     assert fake.settings == [settings_of({"model": "linear,mlp", "batch": "10,50", "repeats": 3})]
-    assert fake.given[0]["data_dir"] == "d"
+    assert fake.given[0]["data_dir"] == str(tmp_path)
     assert json.loads(file.read_text()) == json.loads(json.dumps(report.to_dict()))
     assert fake.kept == [(report, {"tracking_uri": None})]
     assert "mlp on mnist, B 50, sgd" in result.stdout and "an-id  (experiment bench)" in result.stdout
@@ -55,3 +58,13 @@ def test_it_measures_prints_and_keeps(fake, report, tmp_path):
 def test_the_quick_scale_is_changed_by_flags(fake):
     assert cli("--quick", "--clients", "5", "--no-track").exit_code == 0
     assert fake.settings == [Settings.model_validate({**QUICK, "clients": 5})] and not fake.kept
+
+
+def test_a_full_disk_leaves_the_old_numbers_and_the_run_is_tracked(fake, tmp_path):
+    file = tmp_path / "bench.json"
+    file.write_text("old")
+    with full_disk(after=100):
+        result = cli("--json", str(file))
+    assert result.exit_code == 2 and result.stderr.endswith(f"pfl-ops: can't write {file}: File too large\n")
+    assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
+    assert len(fake.kept) == 1 and "mlp on mnist" in result.stdout

@@ -88,7 +88,7 @@ def test_without_the_command_line(report, monkeypatch, tmp_path, capsys):
     assert "mlp on mnist, B 50" in capsys.readouterr().out
     assert json.loads(file.read_text()) == json.loads(json.dumps(report.to_dict()))
     assert main(["repeats=0"]) == 2
-    assert capsys.readouterr().err == "pfl-ops: repeats (n) must be an integer >= 1, got '0'\n"
+    assert capsys.readouterr().err == "pfl-ops: repeats (n) must be an integer in [1, 1,000,000], got '0'\n"
 
 
 def test_it_needs_no_mlflow_ray_optuna_or_typer():

@@ -29,10 +29,10 @@ def test_each_network_has_its_data():
         ({"model": "mlp,lineer"}, r"no model named 'lineer'\. Did you mean 'linear'\?"),
         ({"dataset": "mnst"}, r"no dataset named 'mnst'\. Did you mean 'mnist'\?"),
         ({"modle": "mlp"}, r"no setting named 'modle'\. Did you mean 'model'\?"),
-        ({"batch": "10,0"}, r"^--batch \(B\) must be a list, each an integer >= 1, got '0'$"),
-        ({"chunk": "1"}, r"^--chunk must be a list, each an integer >= 2, got '1'$"),
+        ({"batch": "10,0"}, r"^--batch \(B\) must be a list, each an integer in \[1, 1,000,000\], got '0'$"),
+        ({"chunk": "1"}, r"^--chunk must be a list, each an integer in \[2, 1,000,000\], got '1'$"),
         ({"measure": "trains"}, r"--measure must be a list, each one of train, evaluate, round, got 'trains'"),
-        ({"repeats": "0"}, r"^--repeats \(n\) must be an integer >= 1, got '0'$"),
+        ({"repeats": "0"}, r"^--repeats \(n\) must be an integer in \[1, 1,000,000\], got '0'$"),
     ],
 )
 def test_a_mistake_is_one_line(given, line):

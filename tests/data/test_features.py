@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from full_disk import full_disk
 
 from pfl_ops.data import features
 from pfl_ops.data.datasets import DataSection, Dataset, TestDataSealed, load
@@ -117,7 +118,7 @@ def test_a_killed_process_loses_one_batch(monkeypatch: pytest.MonkeyPatch) -> No
     assert rest.seen == 150
 
 
-@pytest.mark.parametrize("name", ["x_train", "done_train"])
+@pytest.mark.parametrize("name", ["x_train", "sha256_train"])
 def test_a_damaged_file_is_computed_again(cache: Path, name: str) -> None:
     _ = digits(Extractor(), 300).train
     file = cache / "features" / "k" / f"{name}.npy"
@@ -125,6 +126,43 @@ def test_a_damaged_file_is_computed_again(cache: Path, name: str) -> None:
     again = Extractor()
     assert np.array_equal(digits(again, 300).train.x, expected(load(DataSection(train_size=300)).train.x))
     assert again.seen == 300
+
+
+def test_rows_overwritten_in_place_are_computed_again(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two rows; the file keeps its size."""
+    dataset = digits(Extractor(), 300)
+    _ = dataset.train
+    file = cache / "features" / "k" / "x_train.npy"
+    rows = dataset.rows()[[4, 200]]
+    kept = np.load(file, mmap_mode="r+")
+    kept[rows] += 1
+    kept.flush()
+    again = Extractor()
+    assert np.array_equal(digits(again, 300).train.x, expected(load(DataSection(train_size=300)).train.x))
+    assert again.seen == 2
+    line = capsys.readouterr().err
+    assert line == f"features of digits, train: 2 samples were damaged in {file.parent}, and are computed again\n"
+
+
+def test_a_full_cache_is_one_line_and_keeps_whole_rows(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a mapped file a full disk would end the process by SIGBUS. Rows are 8 bytes, the file has its size at once."""
+    monkeypatch.setattr(features, "BATCH", 100)
+    with pytest.raises(KeyboardInterrupt):
+        _ = digits(Extractor(fails_after=100), 300).train
+    with full_disk(after=5_000), pytest.raises(DataError) as error:
+        _ = digits(Extractor(), 300).train
+    assert str(error.value).startswith("cannot write the cache folder ") and "(File too large)" in str(error.value)
+    rest = Extractor()
+    assert np.array_equal(digits(rest, 300).train.x, expected(load(DataSection(train_size=300)).train.x))
+    assert rest.seen == 200
+
+
+def test_features_that_are_there_need_no_cache_that_can_be_written() -> None:
+    _ = digits(Extractor(), 300).train
+    again = Extractor()
+    with full_disk():
+        assert len(digits(again, 300).train.x) == 300
+    assert again.opened == 0
 
 
 def test_who_comes_second_waits() -> None:

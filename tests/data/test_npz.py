@@ -2,6 +2,7 @@
 
 import io
 import struct
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -191,3 +192,81 @@ def test_odd_formats_are_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"a.npz is damaged, or cannot be read") as error:
             read_npz(pack(tmp_path / "a.npz", y_train=bad))
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "message"),
+    [
+        ("x_train", {"shape": (10**400, 6, 5)}, r"declares over 1,024 PiB \[10000000000000000000, 6, 5\]"),
+        ("x_train", {"shape": (0, 10**30)}, r"declares 0 bytes \[0, 10000000000000000000\], but the file holds"),
+        ("x_train", {"shape": (True, 3600)}, r"declares the shape \[True, 3600\]"),
+        ("x_train", {"shape": (3600.0,)}, r"is damaged, or cannot be read \(ValueError: shape is not valid"),
+        ("x_train", {"shape": (1,) * 70}, r"a.npz is damaged, or cannot be read|declares|x_train is uint8"),
+        ("x_train", {"descr": "V30"}, r"x_train declares 105 KiB \[120, 6, 5\], but the file holds 3.52 KiB"),
+        ("x_train", {"descr": "|V0"}, r"x_train declares 0 bytes \[120, 6, 5\], but the file holds"),
+        ("x_train", {"descr": [("a", "|u1")]}, r"x_train is \[\('a', 'u1'\)\] \[120, 6, 5\]; images are uint8"),
+        ("x_train", {"descr": "|u1" * 9000}, r"a.npz is damaged, or cannot be read"),
+        ("x_train", {"fortran_order": "no"}, r"fortran_order is not a valid bool"),
+        ("y_train", {"descr": "<f8"}, r"y_train is float64 \[120\]"),
+        ("y_train", {"descr": "<M8[s]"}, r"y_train is datetime64\[s\] \[120\]"),
+        ("y_train", {"descr": "<u8", "shape": (120,)}, r"y_train has the number 18446744073709551615; numbers are"),
+    ],
+)
+def test_headers_that_lie_are_one_line(tmp_path: Path, name: str, header: dict[str, Any], message: str) -> None:
+    content = np.full(120, -1) if name == "y_train" else arrays()[name]
+    with pytest.raises(DataError, match=message) as error:
+        checked(read_npz(pack(tmp_path / "a.npz", **{name: member(content, **header)})), "a.npz")
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_a_long_header_is_not_read_whole(tmp_path: Path) -> None:
+    """Format 2 declares up to 4 GiB; here 64 MiB of spaces, packed to 64 KiB."""
+    size = 2**26
+    bomb = b"\x93NUMPY\x02\x00" + struct.pack("<I", size) + b" " * size
+    path = pack(tmp_path / "a.npz", x_train=bomb)
+    del bomb
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"a.npz is damaged, or cannot be read"):
+            read_npz(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("nested", ["(" * 9_000, "-" * 9_000 + "1", "{'a':" * 3_000, "[" * 200 + "]" * 200])
+def test_headers_of_deep_expressions_are_one_line(tmp_path: Path, nested: str) -> None:
+    text = nested.encode() + b"\n"
+    bad = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+    with pytest.raises(DataError, match=r"a.npz is damaged, or cannot be read") as error:
+        read_npz(pack(tmp_path / "a.npz", y_train=bad))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("second", ["x_train.npy", "x_train"])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_arrays_of_one_name_are_refused(tmp_path: Path, second: str) -> None:
+    path = pack(tmp_path / "a.npz")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(second, member(arrays()["x_train"]))
+        archive.writestr("/absolute/../other.npy", b"left alone")
+        archive.writestr("/absolute/../other.npy", b"left alone")
+    with pytest.raises(DataError, match=r"a.npz has two arrays named x_train"):
+        read_npz(path)
+
+
+def test_an_encrypted_array_is_one_line(tmp_path: Path) -> None:
+    path = pack(tmp_path / "a.npz", zipfile.ZIP_STORED)
+    raw = bytearray(path.read_bytes())
+    raw[6] |= 1  # the first member's flags, in its own header and in the directory
+    raw[raw.find(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"a.npz is damaged, or cannot be read \(RuntimeError: .*is encrypted"):
+        read_npz(path)
+
+
+def test_images_of_absurdly_many_channels_are_refused() -> None:
+    """Their statistics would take 2 KiB a channel."""
+    x = np.zeros((2, 1, 1, 5_000), np.uint8)
+    with pytest.raises(DataError, match=r"x_train has images of 5,000 channels; at most 4,096 are read"):
+        checked(arrays(2, 2, 2, x_train=x, x_test=x), "mine.npz")

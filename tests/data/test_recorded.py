@@ -1,12 +1,14 @@
 """A partition that is written down: read back, by us and by others, and refused when it is not what it says."""
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from full_disk import full_disk
 
 from pfl_ops.data.clients import Clients, build_clients
 from pfl_ops.data.datasets import DataSection, load
@@ -122,9 +124,26 @@ def other_column(folder: Path) -> None:
     pd.DataFrame({"who": [1], "what": [2]}).to_parquet(folder / "partition.parquet")
 
 
-def fewer(folder: Path) -> None:
-    about = json.loads((folder / "partition.json").read_text())
-    (folder / "partition.json").write_text(json.dumps(about | {"clients": 3}))
+def says(**changes: Any) -> Callable[[Path], None]:
+    """partition.json with other values."""
+
+    def change(folder: Path) -> None:
+        file = folder / "partition.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+def listed(**columns: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """partition.parquet with other columns."""
+
+    def change(folder: Path) -> None:
+        import pandas as pd
+
+        table = pd.read_parquet(folder / "partition.parquet").astype({"split": str})
+        table.assign(**{name: make(table) for name, make in columns.items()}).to_parquet(folder / "partition.parquet")
+
+    return change
 
 
 @pytest.mark.parametrize(
@@ -135,9 +154,33 @@ def fewer(folder: Path) -> None:
         (cut_short, "is damaged"),
         (flip, "is damaged"),
         (other_column, "is damaged"),
-        (fewer, r"is damaged \(ValueError: client numbers outside 0..2\)"),
-        (without("digest"), r"is damaged \(KeyError"),
-        (without("clients"), r"is damaged \(KeyError"),
+        (without("digest"), r"is damaged \(ValueError: partition.json has no field 'digest'\)"),
+        (without("clients"), r"is damaged \(ValueError: partition.json has no field 'clients'\)"),
+        (says(clients=3), r"clients is 3, but counts has 7 rows and partition.parquet lists 7 clients\)"),
+        (says(clients=10_000_000), r"clients is 10,000,000, but counts has 7 rows and partition.parquet lists 7 cl"),
+        (says(clients=7.0), r"clients is '7.0'; it must be a whole number > 0"),
+        (says(clients=True), r"clients is 'True'; it must be a whole number > 0"),
+        (says(clients=10**400), r"clients is '1000000000000000000000000000000000000000'; it must be"),
+        (says(clients=float("nan")), r"clients is 'nan'; it must be"),
+        (says(counts=[[1, 2], [3]] + [[1, 2]] * 5), r"the rows of counts have 2 classes and others"),
+        (says(counts=[[1.5] * 10] * 7), r"counts has an entry that is no whole number >= 0"),
+        (says(counts=[[-1] * 10] * 7), r"counts has an entry that is no whole number >= 0"),
+        (says(counts=[[10**400] * 10] * 7), r"counts has an entry that is no whole number >= 0"),
+        (says(counts={"0": 3}), r"counts is no table of whole numbers, one row a client"),
+        (says(digest=["a"]), r"its samples do not have the digest"),
+        (says(test_digest=None), r"test_digest is null, but partition.parquet has test samples"),
+        (lambda f: (f / "partition.json").write_text("[" * 100_000), r"partition.json is damaged \(RecursionError"),
+        (listed(index=lambda t: t["index"] * 1.5), r"column index holds double, not whole numbers"),
+        (
+            listed(index=lambda t: t["index"].where(t["index"] > 9).astype("Int64")),
+            r"column index has .* empty entries",
+        ),
+        (listed(index=lambda t: -t["index"] - 1), r"sample number -\d+; the first sample is 0"),
+        (listed(index=lambda t: t["index"] * 0), r"client \d lists sample 0 twice"),
+        (listed(client=lambda t: t["client"] + 1), r"client numbers outside 0..6"),
+        (listed(client=lambda t: t["client"].astype(str)), r"column client holds .*string, not whole numbers"),
+        (listed(split=lambda t: "all"), r"column split has 'all'; allowed: train, test"),
+        (listed(split=lambda t: 1), r"column split holds int64, not texts"),
         (without("format"), r"has a format that this version does not read \(it reads 1\)"),
         (lambda f: (f / "partition.json").write_text("{"), "is damaged"),
         (lambda f: (f / "partition.json").write_text("[]"), "has a format"),
@@ -150,6 +193,28 @@ def test_damage_is_refused_in_one_line(folder: Path, change: Callable[[Path], An
     with pytest.raises(PflOpsError, match=message) as error:
         read_partition(folder)
     assert "\n" not in str(error.value)
+
+
+def test_a_partition_of_many_clients_that_lists_few_takes_no_memory(folder: Path) -> None:
+    """One array a declared client would be a gigabyte."""
+    says(clients=10_000_000)(folder)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PflOpsError):
+            read_partition(folder)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_full_disk_leaves_the_old_partition(folder: Path) -> None:
+    made = clients_of(clients=5).recorded
+    before = read_partition(folder)
+    with full_disk(after=100), pytest.raises(PflOpsError, match=r"can't write the partition to .*: ") as error:
+        write_partition(folder, made)
+    assert "\n" not in str(error.value)
+    assert read_partition(folder).digest == before.digest
+    assert sorted(file.name for file in folder.iterdir()) == ["partition.json", "partition.parquet"]
 
 
 def test_for_other_data_or_other_clients(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,9 @@ def test_too_few_roles(folder: Path) -> None:
         (b"{", "is damaged, or cannot be read"),
         (b"[]", "is not a file of roles"),
         (b'{"roles": {"A": {"txt": ""}}}', "is not a file of roles"),
+        (b'{"roles": {"A": {"text": ["a", "b"]}}}', "is not a file of roles"),
+        (b'{"roles": {"A": {"text": "a"}, "A": {"text": "b"}}}', "'A' is twice in one object"),
+        (b"[" * 100_000, "is damaged, or cannot be read \\(RecursionError"),
         (
             json.dumps({"roles": {"A": {"text": "Caf\u00e9 " * 40}}}).encode(),
             r"role A has the character 'é', which LEAF",
@@ -243,6 +247,20 @@ def test_broken_files_of_roles(folder: Path, content: bytes, line: str) -> None:
         read()
 
 
+def test_a_packed_file_is_unpacked_to_a_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MB of spaces pack to 10 KB."""
+    monkeypatch.setattr(shakespeare, "MAX_BYTES", 2**20)
+    folder.mkdir()
+    (folder / f"{shakespeare.ROLES_FILE}.xz").write_bytes(lzma.compress(b" " * 2**26))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"it holds more than 1,048,576 bytes"):
+            read()
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("data", "line"),
     [
@@ -251,6 +269,9 @@ def test_broken_files_of_roles(folder: Path, content: bytes, line: str) -> None:
         ({"user_data": {"A": {"x": ["a" * 80], "y": []}}}, "role A: x must be texts of 80 characters"),
         ({"user_data": {"A": {"x": ["a" * 80], "y": ["bc"]}}}, "role A: x must be texts of 80 characters"),
         ({"user_data": {"A": {"x": ["~" * 80], "y": ["b"]}}}, "role A has the character '~'"),
+        ({"user_data": {"A": {"x": {"a" * 80: 1}, "y": ["b"]}}}, "role A: x must be texts of 80 characters"),
+        ({"user_data": {"A": {"x": [["a"] * 80], "y": ["b"]}}}, "role A: x must be texts of 80 characters"),
+        ({"user_data": {"A\n" * 99: {"x": 1, "y": 2}}}, r"role (A\\n){30}: x must be texts"),
     ],
 )
 def test_broken_leaf_files(folder: Path, data: Any, line: str) -> None:

@@ -2,7 +2,6 @@
 
 A nursery: it imports everything once and then forks the processes that run and die, so that many deaths cost little.
 
-    python kill_script.py writes FOLDER    a simulation, killed before each of its writes in turn
     python kill_script.py saves FOLDER     one that only saves, killed at random moments
     python kill_script.py tracked FOLDER   tracked runs: two processes on one run, and one killed at random moments
 """
@@ -22,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from little import LOOP, simulation, timeless, traces
+from little import LOOP, timeless
 
-from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.checkpoint import Checkpoints, Record
@@ -54,53 +52,6 @@ def digest(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{value.dtype}{list(value.shape)}{hash(value.contiguous().numpy().tobytes())}"
     return repr(value)
-
-
-# -- killed at each write ----------------------------------------------------------------------------------------------
-
-
-def kill_at(operation: int) -> None:
-    """Let this process die right before its n-th write of any kind, counted from 0."""
-    count = [0]
-
-    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if count[0] == operation:
-                os.kill(os.getpid(), signal.SIGKILL)
-            count[0] += 1
-            return function(*args, **kwargs)
-
-        return call
-
-    for name in ("mkdir", "rename", "fsync", "rmdir", "unlink"):
-        setattr(os, name, dying(getattr(os, name)))
-    for name in ("write_bytes", "write_text"):
-        setattr(Path, name, dying(getattr(Path, name)))
-
-
-def little_run(folder: Path, out: Path | None, operation: int = -1) -> None:
-    sim = simulation(FLIU(), rounds=4, share=0.5, folder=folder, execution=LOOP)
-    if operation >= 0:
-        kill_at(operation)
-    list(sim.run())
-    if out is not None:
-        found = {**traces(sim), "complaints": sim.complaints}
-        out.write_text(json.dumps({name: digest(value) for name, value in found.items()}))
-
-
-def at_each_write(folder: Path) -> dict[str, Any]:
-    """A run for each write: killed there, then resumed; the folder of each must end like that of one never killed."""
-    little_run(folder / "whole", folder / "whole.json")
-    kills, wrong, kinds = 0, [], set()
-    while True:
-        place, out = folder / f"cut-{kills}", folder / f"cut-{kills}.json"
-        if ended(fork(functools.partial(little_run, place, None, kills))) == 0:
-            return {"kills": kills, "wrong": wrong, "kinds": sorted(kinds)}  # it has fewer writes than that
-        kinds |= {"".join(sorted(p.name[0] for p in place.glob("[bdf]*")))}
-        little_run(place, out)
-        if out.read_text() != (folder / "whole.json").read_text():
-            wrong.append(kills)
-        kills += 1
 
 
 # -- killed while it saves, at random moments --------------------------------------------------------------------------
@@ -281,5 +232,5 @@ def two_at_once(folder: Path, home: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    work = {"writes": at_each_write, "saves": at_random_saves, "tracked": tracked}[sys.argv[1]]
+    work = {"saves": at_random_saves, "tracked": tracked}[sys.argv[1]]
     print(json.dumps(work(Path(sys.argv[2]))))

@@ -26,17 +26,6 @@ def nursery(what: str, folder: Path, **variables: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_killed_before_each_write(tmp_path: Path) -> None:
-    """Every folder made, file written, synced or renamed, round or result: death right before it loses nothing."""
-    found = nursery("writes", tmp_path)
-    assert found["wrong"] == []
-    assert found["kills"] > 50  # five checkpoints and the results, some ten writes each
-    # there were: a base; deltas on it; a base that replaces both; and results beside the rounds
-    kinds = found["kinds"]
-    assert {"b", "bd", "bbd"} <= set(kinds) and any(kind.endswith("df") for kind in kinds), kinds
-
-
-@pytest.mark.slow
 def test_killed_while_it_saves(tmp_path: Path) -> None:
     """At random moments, bases that replace what was there included: what was said to be kept is there, bit for bit."""
     found = nursery("saves", tmp_path / "run")

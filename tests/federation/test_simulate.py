@@ -524,9 +524,9 @@ def test_commit_takes_only_what_init_made() -> None:
     assert state["central"].tolist() == [1, 1, 1]
     assert state["rows"][torch.arange(4)].tolist() == [[0, 0], [1, 1], [0, 0], [1, 1]]
     wrong = {
-        "does not stand in init": [{"late": torch.zeros(1)}, {"rows": torch.zeros(4, 2)},
+        "init.. did not make|expected": [{"late": torch.zeros(1)}, {"rows": torch.zeros(4, 2)},
                                    {"central": Rows(torch.tensor([0]), torch.zeros(1, 3))}],
-        "got": [{"central": torch.zeros(4)}, {"central": torch.zeros(3).double()},
+        "expected .*, as in init": [{"central": torch.zeros(4)}, {"central": torch.zeros(3).double()},
                 {"rows": Rows(torch.tensor([0]), torch.zeros(1, 3))},
                 {"rows": Rows(torch.tensor([0]), torch.zeros(1, 2).double())}],
     }  # fmt: skip

@@ -15,6 +15,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation import evaluate
 from pfl_ops.federation.batch import Batch, Keys, Length
+from pfl_ops.federation.checked import MethodError
 from pfl_ops.federation.contract import ClientRows, Models, Net, Share
 from pfl_ops.federation.leaves import cross_entropy
 from pfl_ops.federation.optim import Rule
@@ -204,8 +205,11 @@ def test_an_error_in_a_worker_is_the_error_of_the_run(tmp_path: Path) -> None:
 
     (tmp_path / "breaks.py").write_text(BROKEN, encoding="utf-8")
     load_plugin(tmp_path / "breaks.py")
-    with pytest.raises(ValueError, match="this step can't"):
+    with pytest.raises(
+        MethodError, match=r"^method 'breaks' failed in round 1: ValueError: this step can't \("
+    ) as caught:
         finished(TWO, "breaks")
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 @pytest.mark.slow

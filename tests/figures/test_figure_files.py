@@ -4,8 +4,10 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from full_disk import full_disk
 
 from pfl_ops import figures
+from pfl_ops.errors import PflOpsError
 
 
 def picture(shift=0.0):
@@ -15,6 +17,15 @@ def picture(shift=0.0):
 def test_a_path_without_an_ending_is_written_as_both(tmp_path):
     assert figures.save(picture(), tmp_path / "deep" / "figure") == tmp_path / "deep" / "figure.svg"
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["figure.png", "figure.svg"]
+
+
+def test_a_full_disk_leaves_the_old_picture(tmp_path):
+    file = figures.save(picture(), tmp_path / "a.svg")
+    before = file.read_bytes()
+    with full_disk(after=1000), pytest.raises(PflOpsError) as error:
+        figures.save(picture(0.1), file)
+    assert str(error.value) == f"can't write {file}: File too large"
+    assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize("write", [figures.to_png, figures.to_svg], ids=["png", "svg"])

@@ -1,5 +1,6 @@
 """Networks that a user brings: registered by name, checked once, refused in one line where rows can't hold them."""
 
+import zipfile
 from typing import Annotated
 
 import pytest
@@ -9,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.models import MODELS, build, check, register
+from pfl_ops.models import MODELS, build, check, register, weights
 from pfl_ops.models.base import Network
 
 X = torch.linspace(-1, 1, 48).view(3, 16)
@@ -221,6 +222,44 @@ def test_weights_from_a_file(tmp_path):
     assert "has, beside those of the model, the parameter 'more'" in refusal(bad)
     save_file(state | {"head.bias": torch.ones(3)}, bad)
     assert "'head.bias' has shape (3,), model 'cnn_tiny' needs (10,)" in refusal(bad)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"head.bias": torch.full((10,), torch.nan)}, "'head.bias' has values that are not finite"),
+        (
+            {"head.bias": torch.zeros(10, dtype=torch.int64)},
+            "'head.bias' holds torch.int64, not floating-point numbers",
+        ),
+        ({"head.bias": torch.zeros(10, dtype=torch.complex64)}, "'head.bias' is no plain tensor of real numbers"),
+        ({"head.bias": torch.zeros(10).to_sparse()}, "'head.bias' is no plain tensor of real numbers"),
+        ({"head.bias": torch.zeros(10, device="meta")}, "'head.bias' is no plain tensor of real numbers"),
+        (
+            {"head.bias": torch.zeros(1).expand(10**12)},
+            "'head.bias' has the shape (1000000000000,), but the file",
+        ),
+        ({"head.bias": [1.0]}, "holds no state_dict, which maps names to tensors"),
+        ({"n" * 300: torch.zeros(1)}, "has, beside those of the model, the parameter"),
+    ],
+)
+def test_weights_that_are_no_plain_finite_numbers_are_refused(tmp_path, change, message):
+    section = MODELS.get("cnn_tiny")
+    state = build(section(), (8, 8, 1), 10, seed=7).state_dict()
+    torch.save({**state, **change}, tmp_path / "a.pth")
+    with pytest.raises(PflOpsError) as error:
+        build(section(weights=str(tmp_path / "a.pth")), (8, 8, 1), 10, seed=0)
+    assert message in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_a_compressed_state_dict_stays_packed(tmp_path):
+    """PyTorch would allocate whatever its members declare."""
+    torch.save({"a": torch.zeros(1000)}, tmp_path / "a.pth")
+    with zipfile.ZipFile(tmp_path / "a.pth") as old, zipfile.ZipFile(tmp_path / "b.pth", "w") as new:
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info), zipfile.ZIP_DEFLATED)
+    with pytest.raises(PflOpsError, match="is not a readable state_dict: ValueError: it is compressed"):
+        weights.read(tmp_path / "b.pth")
 
 
 def test_weights_of_another_number_of_classes_give_the_body_and_leave_a_fresh_head(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pfl_ops import child
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
@@ -74,7 +75,11 @@ def test_rounds_that_take_long_are_cut_short_and_say_how_many_samples_they_saw(m
     [
         ("memory", TooBig, r"^CUDA out of memory\. Tried to allocate 2\.00 GiB$"),
         ("killed", TooBig, "^a process was killed, as the system does when memory runs out$"),
-        ("error", PflOpsError, "^ZeroDivisionError: a bug of the method$"),
+        (
+            "error",
+            PflOpsError,
+            r"^method 'misbehaves' failed in round 1: ZeroDivisionError: a bug of the method \(misbehaves\.py:\d+\)$",
+        ),
         ("exit", PflOpsError, "^a measuring process died: exit 3$"),
     ],
 )
@@ -89,7 +94,7 @@ def test_what_happens_to_one_of_two_is_told(accident, error, message, tmp_path):
 
 
 def test_processes_that_can_t_begin_say_why(monkeypatch):
-    monkeypatch.setattr(processes.sys, "path", [])  # not even this package is found
+    monkeypatch.setattr(child.sys, "path", [])  # not even this package is found
     with (
         pytest.raises(PflOpsError, match=r"a measuring process died: .*Error"),
         Probe(tiny(), 1, data_dir=None) as probe,

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pfl_ops.federation import memory as federation_memory
 from pfl_ops.probe import memory
 
 
@@ -19,13 +20,13 @@ from pfl_ops.probe import memory
     ],
 )
 def test_errors_that_say_so(error, told):
-    assert memory.out_of_memory(error) is told
+    assert federation_memory.out_of_memory(error) is told
 
 
 def test_pytorch_s_own_error_on_a_cpu_is_one_of_them():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60, dtype=torch.uint8)
-    assert memory.out_of_memory(caught.value)
+    assert federation_memory.out_of_memory(caught.value)
 
 
 def test_threads_are_kept(monkeypatch):

@@ -3,6 +3,8 @@
 import csv
 import io
 import math
+import tempfile
+from collections.abc import Callable, Iterator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from full_disk import full_disk
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -101,7 +104,8 @@ def test_a_target_is_of_own_data_unless_a_metric_is_named(store: Any) -> None:
 
 
 def test_lines_without_the_metric_are_last_and_told(made: Any, shelf: Any) -> None:
-    found = go(shelf([made("fliu", 0, None), made("fedavg", 0, 0.5), made("ditto", 0, status="FAILED")]))
+    runs = [made("fliu", 0, None), made("fedavg", 0, 0.5), made("ditto", 0, status="FAILED")]
+    found = go(shelf(runs), with_clients=False)
     assert [line.label for line in found.lines] == ["fedavg", "fliu"]
     assert found.remarks == ("not finished, and left out: ditto-seed0", "no acc at the last round: fliu")
     assert found.lines[1].difference is None
@@ -239,7 +243,7 @@ def test_the_table_fits_the_terminal(store: Any, width: int) -> None:
 
 
 def test_the_report_of_a_comparison(store: Any) -> None:
-    found = go(store, target=0.6)
+    found = go(store, target=0.6, with_clients=False)
     report = document(found)
     assert [table.name for table in report.each(Table)] == ["results", "stages", "costs", "runs"]
     assert [picture.name for picture in report.each(Picture)] == ["curves", "local-global", "rounds", "cost"]
@@ -259,6 +263,81 @@ def test_clients_are_drawn_where_they_are_kept(store: Any, monkeypatch: pytest.M
     monkeypatch.setattr("pfl_ops.reports.compare.clients", lambda *_: table)
     assert "clients" in {picture.name for picture in document(go(store)).each(Picture)}
     assert "clients" not in {picture.name for picture in document(go(store, with_clients=False)).each(Picture)}
+
+
+def whole_table(file: Path) -> None:
+    pd.DataFrame({"client": [0, 1], "stage": ["L1"] * 2, "local": [0.5, 0.25]}).to_parquet(file)
+
+
+def cut_table(file: Path) -> None:
+    whole_table(file)
+    file.write_bytes(file.read_bytes()[:-30])
+
+
+def other_table(file: Path) -> None:
+    pd.DataFrame({"client": [0], "local": [0.5]}).to_parquet(file)
+
+
+def text_table(file: Path) -> None:
+    pd.DataFrame({"client": [0], "stage": ["L1"], "local": ["0.5"]}).to_parquet(file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (cut_table, "ArrowInvalid: "),
+        (other_table, "ValueError: it has no column stage"),
+        (text_table, "ValueError: its column local holds "),
+        (lambda file: file.write_bytes(b""), "ArrowInvalid: "),
+        (lambda file: file.mkdir(), ""),
+    ],
+)
+def test_a_damaged_table_of_clients_is_one_line_and_left_out(
+    store: Any, monkeypatch: pytest.MonkeyPatch, damage: Any, reason: str
+) -> None:
+    damaged = store.kept[1]
+
+    def download(run_id: str, path: str, to: str) -> Path:
+        file = Path(to, path)
+        (damage if run_id == damaged.run_id else whole_table)(file)
+        return file
+
+    monkeypatch.setattr(store, "download", download)
+    found = go(store)
+    (line,) = found.remarks
+    assert line.startswith(f"clients are not drawn: run '{damaged.name}': clients.parquet can't be read ({reason}")
+    assert "\n" not in line and len(line) < 400
+    assert set(found.clients) == {run.run_id for run in store.kept} - {damaged.run_id}
+    assert "clients" in {picture.name for picture in document(found).each(Picture)}
+
+
+def test_tables_that_are_missing_are_told_in_one_line(store: Any) -> None:
+    (line,) = go(store).remarks
+    assert line.startswith("clients are not drawn: run 'fliu-seed0': clients.parquet can't be read (run ")
+    assert line.endswith("; nor those of fliu-seed1, fliu-seed2, fedavg-seed0, fedavg-seed1, fedavg-seed2 and 2 more")
+    assert go(store, with_clients=False).remarks == ()
+
+
+def test_a_full_temporary_folder_leaves_the_comparison(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    found = go(store)
+    assert len(found.lines) == 3 and "No such file or directory" in found.remarks[0]
+
+
+@pytest.mark.parametrize("write", ["to_html", "to_csv", "to_latex"])
+def test_a_full_disk_leaves_the_old_page(store: Any, tmp_path: Path, write: str) -> None:
+    found, file = go(store, with_clients=False), tmp_path / "page"
+    file.write_text("old")
+    with full_disk(after=100), pytest.raises(PflOpsError) as error:
+        getattr(found, write)(file)
+    assert str(error.value) == f"can't write {file}: File too large"
+    assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_name_in_the_csv_is_no_formula(made: Any, shelf: Any, tmp_path: Path) -> None:
+    runs = [made("fliu", 0, name="=HYPERLINK(0)"), made("fedavg", 0, 0.4, name="-1")]
+    file = go(shelf(runs)).to_csv(tmp_path / "a.csv")
+    assert [row["name"] for row in csv.DictReader(file.open())] == ["'=HYPERLINK(0)", "-1"]
 
 
 def test_tables_in_full_precision(store: Any) -> None:

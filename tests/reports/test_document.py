@@ -2,12 +2,15 @@
 
 import csv
 import io
+import os
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from full_disk import full_disk
 from matplotlib.figure import Figure
 
 from pfl_ops import figures
@@ -205,6 +208,34 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write(worse, tmp_path)
     assert page.read_text() == before
     assert not list(tmp_path.glob(".report-*"))
+
+
+def test_a_full_disk_leaves_the_old_report(tmp_path: Path) -> None:
+    page = write(document(), tmp_path / "report")
+    before = {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()}
+    other = Document("d", "other", "", (Section("", (table(),)),))
+    with full_disk(after=1000), pytest.raises(PflOpsError) as error:
+        write(other, page.parent)
+    assert str(error.value) == f"can't write the report to {page.parent}: File too large"
+    assert {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()} == before
+    with full_disk(after=1000), pytest.raises(PflOpsError):
+        write(other, tmp_path / "new" / "report")
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_what_a_killed_process_left_of_a_report_is_swept(tmp_path: Path) -> None:
+    old, new = tmp_path / ".report-old", tmp_path / ".report-new"
+    for folder in (old, new):
+        folder.mkdir()
+    os.utime(old, (time.time() - 100_000,) * 2)
+    write(Document("d", "d", "", ()), tmp_path)
+    assert not old.exists() and new.exists()
+
+
+def test_a_name_in_a_csv_is_no_formula() -> None:
+    rows = (Row((Entry("=1+1"), Entry("-0.5", -0.5))), Row((Entry("- none"), Entry("-"))))
+    made = Table("t", "c", ((Head("@name"), Head("a")),), rows)
+    assert to_csv(made) == "'@name,a\n'=1+1,-0.5\n'- none,'-\n"
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:

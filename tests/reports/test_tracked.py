@@ -1,5 +1,6 @@
 """Which runs are meant."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,4 +134,6 @@ def test_only_the_metrics_that_are_compared_are_read(made: Any, shelf: Any) -> N
     [found] = with_history(store, select(store).runs, ["acc", "cost/up_bytes"])
     assert store.asked == [(run.run_id, ("cost/up_bytes", "test/L1/acc"))]
     assert found.history["test/L1/acc"].tolist() == [0.1, 0.2] and found.history["cost/up_bytes"].isna().all()
-    assert clients(store, found) is None
+    with pytest.raises(PflOpsError, match=r"run 'fliu-seed0': clients.parquet can't be read \(run .* has no artifact"):
+        clients(store, found)
+    assert clients(store, replace(found, kind="trial")) is None

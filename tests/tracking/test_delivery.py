@@ -9,6 +9,7 @@ import requests
 import torch
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException, RestException
+from test_logs import make_noise
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.models import MODELS, build
@@ -169,6 +170,66 @@ def test_an_experiment_that_is_refused_says_so_at_once(work):
         with pytest.raises(PflOpsError, match="MLflow refuses run 'run'"):
             store.run("x" * 600, "run", identity="long")
         assert not [f for f in store.home.spool.iterdir() if f.is_dir() and not (f / "refused.jsonl").exists()]
+
+
+def test_a_rerun_is_found_again_while_nobody_answers(work, outage, rounds):
+    """Computed anew and killed while the target is down, then gone on with: one new run, not two."""
+    with Store.open(work) as store:
+        first = store.run("rerun", "run", identity="rerun")
+        first.log(rounds(0, 9))
+        assert first.finish()
+    store = Store.open(work)
+    outage.down = True
+    again = store.run("rerun", "run", identity="rerun", rerun="a")
+    again.log(rounds(0, 4, clock=1_800_000_000_000))
+    assert not store.close(patience=0)
+    store = Store.open(work)
+    again = store.run("rerun", "run", identity="rerun")
+    again.log(rounds(0, 9, clock=1_800_000_000_000))
+    assert not again.finish(patience=0)
+    outage.down = False
+    assert store.deliver()
+    old, new = store.runs("rerun", superseded=True)
+    assert (old.run_id, old.status, old.tags["pfl_ops.superseded"]) == (first.run_id, "FINISHED", new.run_id)
+    assert (new.status, new.tags["pfl_ops.rerun"]) == ("FINISHED", "a") and new.run_id == again.run_id
+    assert steps(store, old.run_id) == steps(store, new.run_id) == list(range(10))
+    times = MlflowClient(store.target.uri).get_metric_history(new.run_id, "train/loss")
+    assert min(point.timestamp for point in times) == 1_800_000_000_000
+    assert [run.run_id for run in store.runs("rerun")] == [new.run_id]
+    third = store.run("rerun", "run", identity="rerun")
+    assert third.run_id == new.run_id, "everything is delivered: MLflow knows the newest"
+    with pytest.raises(PflOpsError, match="is being recorded; finish it before"):
+        store.run("rerun", "run", identity="rerun", rerun="b")
+    third.finish()
+    store.close()
+
+
+def test_an_outage_is_one_line_that_names_the_file(work, monkeypatch, caplog, capfd):
+    with Store.open(work) as store:
+        run = store.run("noise", "run", identity="noise")
+        assert store.deliver()
+        send, tried = Sender.send, []
+
+        def fail(*_):
+            tried.append(1)
+            make_noise()
+            raise MlflowException("API request to http://user:secret@h failed with exception refused")
+
+        monkeypatch.setattr(delivery, "FIRST_PAUSE", 0.01)
+        monkeypatch.setattr(delivery, "LONGEST_PAUSE", 0.01)
+        monkeypatch.setattr(Sender, "send", fail)
+        run.tags({"a": 1})
+        while len(tried) < 3:
+            time.sleep(0.01)
+        monkeypatch.setattr(Sender, "send", send)
+        assert run.finish()
+    (line,) = [
+        record.getMessage() for record in caplog.records if record.name == "pfl_ops.tracking" and record.levelno > 20
+    ]
+    file = work / "pfl-ops.log"
+    assert line.endswith(f"they are kept and sent later; details: {file}") and "\n" not in line
+    assert file.read_text().count("Traceback") >= 12 and "secret" not in file.read_text()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def response(status):

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from pfl_ops.tracking.spool import Busy, Spool, key, read_header
+from pfl_ops.tracking.journal import key
+from pfl_ops.tracking.spool import Busy, Damage, Spool
+from pfl_ops.tracking.spool_folder import read_header
 
 HEADER = {"target": "http://a", "experiment": "e", "name": "n", "identity": "i", "parent": None, "start": 1}
 
@@ -30,6 +32,7 @@ def test_what_was_delivered_does_not_come_again(tmp_path):
     spool.append({"op": "b"})
     end, entry = next(spool.entries())
     spool.done(end, entry)
+    spool.save()
     spool.release()
     again = Spool(tmp_path, HEADER)
     assert entries(again) == [{"op": "b"}]
@@ -53,7 +56,9 @@ def test_a_damaged_line_does_not_hide_the_next(tmp_path):
     with (spool.folder / "journal.jsonl").open("ab") as file:
         file.write(b'{"op": \xff\n')
     spool.append({"op": "b"})
-    assert [entry["op"] for entry in entries(spool)] == ["damaged", "b"]
+    damage, entry = entries(spool)
+    assert damage == Damage('{"op": \\xff', "a line does not match its digest")
+    assert entry == {"op": "b"}
     spool.release()
 
 
@@ -73,6 +78,7 @@ def test_a_damaged_note_of_what_was_sent_means_sending_again(tmp_path):
     spool.append({"op": "a"})
     end, entry = next(spool.entries())
     spool.done(end, entry)
+    spool.save()
     (spool.folder / "sent").write_text("")
     spool.release()
     again = Spool(tmp_path, HEADER)
@@ -85,10 +91,11 @@ def test_files_are_removed_once_delivered_and_the_folder_when_all_is(tmp_path):
     staged = [spool.stage("same.txt") for _ in range(2)]
     for path in staged:
         path.write_text("x")
-        spool.append({"op": "artifact", "file": spool.relative(path)})
+        spool.append({"op": "artifact", **spool.seal(path)})
     for end, entry in spool.entries():
         assert (spool.folder / entry["file"]).exists()
         spool.done(end, entry)
+        spool.save()
         assert not (spool.folder / entry["file"]).exists()
     spool.closed = True
     spool.release()
@@ -99,10 +106,11 @@ def test_what_was_refused_stays_with_its_reason(tmp_path):
     spool = Spool(tmp_path, HEADER)
     staged = spool.stage("kept.txt")
     staged.write_text("x")
-    spool.append({"op": "artifact", "file": spool.relative(staged)})
+    spool.append({"op": "artifact", **spool.seal(staged)})
     end, entry = next(spool.entries())
-    spool.refuse(entry, "because")
+    spool.refuse(end, entry, "because", damaged=False)
     spool.done(end, entry)
+    spool.save()
     spool.closed = True
     spool.release()
     assert json.loads((spool.folder / "refused.jsonl").read_text())["reason"] == "because"

@@ -1,5 +1,6 @@
 """A SQLite store: what is logged is read back through MLflow's own client."""
 
+import shutil
 import signal
 import sqlite3
 
@@ -235,6 +236,31 @@ def test_a_run_of_a_killed_process_is_marked_and_can_be_resumed(work, python, ro
             run.log(rounds(0, 14))
         assert store.find("killed").status == "FINISHED"
         assert sorted(step for step, _, _ in points(store, run_id, "train/loss")) == list(range(15))
+
+
+def test_a_damaged_outbox_stops_no_command(work, caplog, rounds):
+    """Today's and older damage in one folder: each is one line, and the run that it belongs to is recorded again."""
+    with Store.open(work) as store:
+        run = store.run("damage", "run", identity="damage")
+        journal = run.spool.folder / "journal.jsonl"
+        run.finish()
+        run = store.run("damage", "run", identity="damage again")
+        other = run.spool.folder / "journal.jsonl"
+        run.finish()
+    for file, content in ((journal, b"\x00\xffgarbage\n{}\n"), (other, b'{"target": 1}\n{"op": 2}\n')):
+        file.parent.mkdir()
+        file.write_bytes(content)
+    caplog.clear()
+    with Store.open(work) as store:
+        assert store.deliver()
+        assert len(list(store.home.spool.glob("damaged-*"))) == 2
+        with store.run("damage", "run", identity="damage") as run:
+            run.log(rounds(0, 3))
+        assert store.find("damage").status == "FINISHED" and len(store.history(run.run_id)) == 4
+    lines = [record.getMessage() for record in caplog.records if record.name == "pfl_ops.tracking"]
+    assert len(lines) == 2 and all("set aside as" in line and "\n" not in line for line in lines)
+    for folder in store.home.spool.glob("damaged-*"):
+        shutil.rmtree(folder)
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):

@@ -1,6 +1,5 @@
 """A toy method, a fake simulation, and one Ray for the tests of a module."""
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # `tuning_fake` is imported by R
 from tuning_fake import toy
 
 from pfl_ops.experiment import Experiment
-from pfl_ops.tuning import resources
+from pfl_ops.tuning import ray_instance
 
 
 @pytest.fixture(scope="session")
@@ -24,16 +23,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def one_ray(cache: Path) -> Iterator[None]:
     """A Ray with four CPUs and one logical GPU, whatever the machine has; started once."""
-    import ray
-
-    folder = resources._short_folder()
-    with resources._same_modules(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PFL_OPS_CACHE", str(cache))
-        ray.init(num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=str(folder))
-        yield
-        ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
+        with ray_instance.started(4, 1):
+            yield
 
 
 @pytest.fixture(scope="session")

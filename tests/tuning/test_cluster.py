@@ -1,14 +1,16 @@
 """A running Ray cluster is joined; each machine reads its own copy of the data, and a wrong copy is found out."""
 
-import shutil
+import os
+import sys
 
 import numpy as np
 import pytest
 from tuning_fake import records_of_a_node, toy
 
 from pfl_ops import spaces
+from pfl_ops.scratch import scratch
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import resources, tune
+from pfl_ops.tuning import ray_instance, tune
 
 pytestmark = pytest.mark.slow
 
@@ -36,22 +38,25 @@ def cluster(tmp_path, monkeypatch):
         write_data(tmp_path / f"data{i}", seed=i // 3)
     monkeypatch.setenv("PFL_OPS_DATA", str(tmp_path / "data0"))
     monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache0"))
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    folder = resources._short_folder()
-    (folder / "ray").mkdir()
-    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "c1" * 32)
+    ray_instance.reload_settings()
 
     def own(i):
         names = {"PFL_OPS_DATA": str(tmp_path / f"data{i}"), "PFL_OPS_CACHE": str(tmp_path / f"cache{i}")}
         return {"num_cpus": 1, "env_vars": names}
 
-    with resources._same_modules():
-        nodes = Cluster(initialize_head=True, head_node_args=own(1))
-        nodes.add_node(**own(2))
-        nodes.add_node(**own(3))
-    yield nodes
-    nodes.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
+    with scratch(ray_instance.short_folder()) as folder:
+        (folder / "ray").mkdir()
+        monkeypatch.setenv("RAY_TMPDIR", str(folder))
+        with ray_instance.environment({"PYTHONPATH": os.pathsep.join(sys.path)}):
+            nodes = Cluster(initialize_head=True, head_node_args=own(1))
+            nodes.add_node(**own(2))
+            nodes.add_node(**own(3))
+        yield nodes
+        nodes.shutdown()
+    monkeypatch.undo()
+    ray_instance.reload_settings()
 
 
 def test_trials_run_on_all_nodes_each_with_its_own_data(cluster, tmp_path, furnish):

@@ -1,13 +1,16 @@
 """What a trial may use: errors that say what to use, instead of a trial that waits for ever."""
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning import resources
+from pfl_ops.scratch import scratch
+from pfl_ops.tuning import ray_instance, resources
+from pfl_ops.tuning.asked import Asked
 
 
 @pytest.fixture
@@ -15,28 +18,57 @@ def machine(monkeypatch):
     """A Ray with the given nodes, without Ray."""
 
     def make(*nodes):
-        total = {k: sum(n.get(k, 0) for n in nodes) for n in nodes for k in n}
-        monkeypatch.setattr(resources.ray, "cluster_resources", lambda: total)
+        monkeypatch.setattr(resources.ray, "is_initialized", lambda: True)
         monkeypatch.setattr(resources.ray, "nodes", lambda: [{"Alive": True, "Resources": n} for n in nodes])
 
     return make
 
 
-def test_a_share_of_a_gpu_that_is_not_there_is_refused_before_ray_starts(monkeypatch):
-    import torch
+@pytest.fixture
+def alone(monkeypatch):
+    """No Ray, and a machine with two cores and so many GPUs."""
 
-    monkeypatch.setattr(resources.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(
-        PflOpsError, match=r"--gpus-per-trial 0\.25: this machine has no GPU; leave it out \(or give 0\)"
-    ):
-        resources.check_gpus(0.25, None)
-    resources.check_gpus(None, None)
-    resources.check_gpus(0.0, None)
-    resources.check_gpus("auto", None)  # measured, or there is none
-    resources.check_gpus(0.25, "auto")  # the cluster's business
-    monkeypatch.setenv(resources.LOGICAL_GPUS, "1")
-    resources.check_gpus(0.25, None)
+    def make(gpus=0):
+        monkeypatch.setattr(resources.ray, "is_initialized", lambda: False)
+        monkeypatch.setattr(resources.cores, "usable", lambda: 2)
+        monkeypatch.setattr(resources, "_gpus", lambda: gpus)
+
+    return make
+
+
+IMPOSSIBLE = [
+    ({"cpus": 64}, "auto", "this machine does not have 64 CPUs for one trial; use --cpus-per-trial 2 or less"),
+    ({"cpus": 1e308}, "auto", "this machine does not have 1e+308 CPUs for one trial"),
+    ({"gpus": 0.25}, "auto", "--gpus-per-trial 0.25: this machine has no GPU; leave it out (or give 0)"),
+    ({"gpus": 2}, "auto", "--gpus-per-trial 2: this machine has no GPU"),
+    ({"gpus": 0.25}, "cpu", "device cpu and --gpus-per-trial 0.25 contradict each other"),
+]
+
+
+@pytest.mark.parametrize(("asked", "device", "message"), IMPOSSIBLE)
+def test_a_request_is_checked_before_ray_starts(alone, asked, device, message):
+    alone()
+    with pytest.raises(PflOpsError) as caught:
+        resources.check_request(Asked.of(**asked), device, None)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_request_that_can_be_met_passes(alone):
+    alone()
+    for asked in ({}, {"cpus": 2}, {"gpus": 0}, {"cpus": "auto"}, {"gpus": "auto"}, {"concurrency": 10**30}):
+        resources.check_request(Asked.of(**asked), "auto", None)
+    alone(gpus=1)
+    resources.check_request(Asked.of(gpus=0.25), "auto", None)
+    with pytest.raises(PflOpsError, match="--gpus-per-trial 2: this machine has 1 GPU;"):
+        resources.check_request(Asked.of(gpus=2), "auto", None)
+
+
+@pytest.mark.parametrize(
+    "address", ["nonsense", "host", "local", "host:", ":6379", "host:0", "host:65536", "a b:1", "x://h:1", "h:1:2", ""]
+)
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(PflOpsError, match=r"--address is auto or HOST:PORT, with a port from 1 to 65535, got '"):
+        resources.check_address(address)
 
 
 def test_as_many_trials_as_fit(machine):
@@ -88,10 +120,10 @@ def test_ray_s_folder_is_short_whatever_the_temporary_folder_is(tmp_path, monkey
     """A socket's path may have 107 bytes; pytest's tmp_path alone has 80."""
     deep = tmp_path / ("d" * 80)
     deep.mkdir()
-    monkeypatch.setattr(resources.tempfile, "tempdir", str(deep))
-    folder = resources._short_folder()
-    folder.rmdir()
-    assert len(os.fsencode(folder)) + resources.SESSION <= resources.SOCKET_PATH
+    monkeypatch.setattr(ray_instance.tempfile, "tempdir", str(deep))
+    with scratch(ray_instance.short_folder()) as folder:
+        socket = str(folder / ray_instance.INNER) + "/session_2026-11-22_13-16-24_128906_1234567/sockets/plasma_store"
+    assert len(os.fsencode(socket)) <= 107
 
 
 def test_libraries_keep_quiet():
@@ -113,3 +145,19 @@ def test_a_trial_s_process_starts_without_optuna_and_mlflow():
     """Each costs a second and memory in every process; a trial imports `runs` for its rounds."""
     code = "import sys, pfl_ops.tuning.trial, pfl_ops.runs; sys.exit(bool({'optuna', 'mlflow'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_ray_does_not_take_over_sigterm(monkeypatch):
+    """`ray.init` sets a handler that calls sys.exit; ours ends a study like Ctrl-C."""
+
+    def handler(number, frame):
+        raise AssertionError
+
+    usual = signal.signal(signal.SIGTERM, handler)
+    monkeypatch.setattr(resources.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(resources.ray, "init", lambda *_, **__: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    try:
+        with ray_instance.started(1, 0):
+            assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, usual)

@@ -1,0 +1,124 @@
+"""Journal lines and headers: a digest shows damage, a number shows a line that is missing or repeated.
+
+    <digest> <number> <JSON>
+
+The digest is the first 16 hex digits of the SHA-256 of `<number> <JSON>`; the header is line 0. Lines of the format
+before this one have no digest and no number, only JSON. They are accepted in a journal whose header has that format.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+Header = dict[str, Any]
+"""target, experiment, name, identity, parent (its header, or None), start [ms], rerun (see `Store.run`; optional)."""
+
+Entry = dict[str, Any]
+"""`op` and its fields; see `entries`."""
+
+DIGEST_LENGTH = 16
+DEEPEST = 16  # levels of parents in a header
+
+
+class Damaged(Exception):
+    """A record is not as it was written; the message is one line."""
+
+
+class _HeaderFields(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    target: str
+    experiment: str
+    name: str
+    identity: str
+    parent: "_HeaderFields | None"
+    start: Annotated[int, Field(ge=0, lt=1 << 63)]
+    rerun: str = ""
+
+
+def digest(data: bytes) -> str:
+    """Return the first 16 hex digits of the SHA-256 of `data`."""
+    return hashlib.sha256(data).hexdigest()[:DIGEST_LENGTH]
+
+
+def encode(number: int, content: Header | Entry) -> bytes:
+    """Return the journal line of that number, with its line end."""
+    text = f"{number} {json.dumps(content)}".encode()
+    return digest(text).encode() + b" " + text + b"\n"
+
+
+def decode(line: bytes, *, old: bool) -> tuple[int | None, dict[str, Any]]:
+    """Return a line's number (None in the old format) and content.
+
+    Args:
+        line: with or without its line end.
+        old: accept the format without digests.
+    Raises:
+        Damaged: the digest does not match, or the content is no JSON object.
+    """
+    line = line.rstrip(b"\n")
+    number = None
+    if not (old and is_old(line)):
+        found, _, text = line.partition(b" ")
+        if found != digest(text).encode():
+            raise Damaged("a line does not match its digest")
+        count, _, line = text.partition(b" ")
+        if not count.isdigit() or len(count) > 18:
+            raise Damaged("a line has no number")
+        number = int(count)
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Damaged("a line is no JSON") from error
+    if not isinstance(content, dict):
+        raise Damaged("a line is no JSON object")
+    return number, content
+
+
+def is_old(line: bytes) -> bool:
+    """True if a line has the format without digests."""
+    return line.startswith(b"{")
+
+
+def decode_header(line: bytes) -> Header:
+    """Return the header of a journal's first line.
+
+    Raises:
+        Damaged: it is not as it was written, or a field is missing or has a wrong type.
+    """
+    _, header = decode(line, old=True)
+    depth, level = 0, cast(Any, header)
+    while isinstance(level, dict):
+        depth, level = depth + 1, level.get("parent")
+    if depth > DEEPEST:
+        raise Damaged("the header is nested too deeply")
+    try:
+        _HeaderFields.model_validate(header)
+    except ValidationError as error:
+        raise Damaged(f"the header is not valid: {first_error(error)}") from error
+    return header
+
+
+def first_error(error: ValidationError) -> str:
+    """Return the first mistake that pydantic found, in one line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def key(header: Header) -> str:
+    """Return the name of a run's folder: the same run in the same target has the same one."""
+    return _key(header, header.get("rerun", ""))
+
+
+def identity_key(header: Header) -> str:
+    """Return the `key` that a run and its re-runs share."""
+    return _key(header, "")
+
+
+def _key(header: Header, rerun: str) -> str:
+    parent = key(header["parent"]) if header["parent"] else ""
+    parts = [header["target"], header["experiment"], header["identity"], parent, *([rerun] if rerun else [])]
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:24]

@@ -1,0 +1,140 @@
+"""The outbox of a work folder: the spools that earlier processes left, and the re-runs of a run."""
+
+import contextlib
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tracking import staged
+from pfl_ops.tracking.journal import Damaged, Header, identity_key, key
+from pfl_ops.tracking.spool import Busy, Spool
+from pfl_ops.tracking.spool_folder import (
+    ASIDE,
+    DELIVERED,
+    JOURNAL,
+    LOCK,
+    is_plain,
+    is_regular,
+    read_header,
+    remove,
+    roots_lock,
+    set_aside,
+)
+
+log = logging.getLogger("pfl_ops.tracking")
+
+KEY = re.compile("[0-9a-f]{24}")  # names of spool folders
+
+
+def adopt(root: Path, target: str, known: Collection[str]) -> Iterator[Spool]:
+    """Take over the spools of processes that are gone; a run without an end was killed.
+
+    Nothing here raises: a spool that can't be used is named in one line of the log, and the next one is tried.
+
+    Args:
+        root: the folder of all spools.
+        target: label of the target whose spools are wanted.
+        known: names of folders that this process has open.
+    """
+    for folder in sorted(root.iterdir()):
+        if folder.name in known or folder.name.startswith((".", ASIDE)):
+            continue
+        try:
+            spool = _adopted(root, folder, target)
+        except Busy:
+            continue
+        except (PflOpsError, OSError) as error:
+            log.warning("the records in %s can't be sent (%s)", folder, error)
+            continue
+        if spool is not None:
+            yield spool
+
+
+def _adopted(root: Path, folder: Path, target: str) -> Spool | None:
+    if not folder.is_symlink() and not folder.is_dir():
+        return None
+    reason = "" if is_plain(folder) else "it, or a file in it, is a symbolic link or of another kind"
+    try:
+        header = None if reason else read_header(folder)
+    except Damaged as damage:
+        header, reason = None, str(damage)
+    if header is None:
+        with roots_lock(root):
+            if reason:
+                with unused(folder):
+                    set_aside(folder, reason)
+            elif KEY.fullmatch(folder.name) and not (folder / JOURNAL).exists():
+                with unused(folder):
+                    if staged.are_there(folder) and not (folder / DELIVERED).exists():
+                        set_aside(folder, "its journal is missing")
+                    else:
+                        remove(folder)  # a kill stopped `release`, or the making of the folder
+        return None
+    if header["target"] != target:
+        return None
+    modified = (folder / JOURNAL).stat().st_mtime
+    spool = Spool(root, header)
+    if spool.last_op != "finish":
+        try:
+            spool.append({"op": "finish", "status": "KILLED", "time": int(modified * 1000)})
+        except PflOpsError:
+            spool.release()
+            raise
+    spool.closed = True
+    return spool
+
+
+def newest(root: Path, header: Header) -> Header | None:
+    """Return the header of the newest spool of a run or its re-runs; None if there is none on disk."""
+    return max(_same_run(root, header), key=lambda other: int(other["start"]), default=None)
+
+
+def check_idle(root: Path, header: Header, known: Mapping[str, Spool]) -> None:
+    """Check that neither a run nor a re-run of it is being recorded.
+
+    Args:
+        known: spools that this process has open.
+    Raises:
+        Busy: one is.
+    """
+    for other in _same_run(root, header):
+        spool = known.get(key(other))
+        if spool is None:
+            with unused(root / key(other)):
+                pass
+        elif not spool.closed:
+            raise Busy(f"run '{other['name']}' is being recorded; finish it before it is computed anew")
+
+
+def _same_run(root: Path, header: Header) -> Iterator[Header]:
+    for folder in root.iterdir():
+        if KEY.fullmatch(folder.name) and is_plain(folder) and folder.is_dir():
+            with contextlib.suppress(Damaged, OSError):
+                other = read_header(folder)
+                if other is not None and identity_key(other) == identity_key(header):
+                    yield other
+
+
+@contextlib.contextmanager
+def unused(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder that no process uses.
+
+    Raises:
+        Busy: another process has it.
+    """
+    lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
+    if folder.is_symlink() or not is_regular(folder / LOCK):
+        yield
+        return
+    try:
+        lock.acquire()
+    except Timeout:
+        raise Busy(f"the run in {folder} is being recorded by another process; wait for it or stop it") from None
+    try:
+        yield
+    finally:
+        lock.release()

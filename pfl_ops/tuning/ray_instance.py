@@ -1,0 +1,136 @@
+"""Ray started on this machine, for this process alone, and ended again.
+
+Ray can run any code that it is sent, so nobody else may reach it:
+
+- Its processes listen on the loopback interface only. Ray decides this by the node's address, which it replaces by one
+  that other machines can reach, except where clusters are switched off (as on macOS, by default).
+- Every request needs a token, made anew for each instance. It is handed on in the environment of Ray's processes, which
+  the system shows to their owner only, and is never written to a file. All services of Ray check it except gRPC's
+  health check; local sockets lie in the folder below.
+- Ray opens its own temporary folder for all users (mode 0777). It lies inside a folder that only this user can enter.
+
+The private parts of Ray that this needs are in this module, and a test holds them against a running instance.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import ray
+from ray._private import ray_constants
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.scratch import PREFIX, scratch
+
+SOCKET_PATH = 107  # bytes that Linux allows
+INNER = "r"  # Ray's own folder inside the private one
+SOCKET = len("/session_2025-01-01_00-00-00_000000_0000000/sockets/plasma_store")
+LONGEST = SOCKET_PATH - SOCKET - len(f"/{PREFIX}12345678/{INNER}")
+"""Bytes that the path of the system's temporary folder may have."""
+
+
+@contextlib.contextmanager
+def started(cpus: int, gpus: int) -> Iterator[Path]:
+    """Start Ray in this process; stop it and remove its files at the end.
+
+    The user's own settings of Ray's authentication (`RAY_AUTH_*`) do not apply to it, and hold again afterwards.
+
+    Args:
+        cpus, gpus: what it may give to trials.
+    Yields:
+        the private folder, for further files that shall go with Ray.
+    """
+    with scratch(short_folder()) as folder:
+        try:
+            with environment(_settings()), _on_loopback(), same_sigterm():
+                reload_settings()
+                ray.init(
+                    "local",  # else RAY_ADDRESS would be joined
+                    num_cpus=cpus,
+                    num_gpus=gpus,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(folder / INNER),
+                )
+            yield folder
+        finally:
+            ray.shutdown()
+            reload_settings()
+
+
+@contextlib.contextmanager
+def same_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM: `ray.init` sets one that calls sys.exit, where ours ends a study like Ctrl-C."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def reload_settings() -> None:
+    """Have Ray read its environment variables, the token among them, again: it does so when it is imported.
+
+    In this order: a request that still waits for its answer would ask for a token that is no longer there.
+    """
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def short_folder() -> Path:
+    """Return a folder for temporary files whose path is short enough for the paths of Ray's sockets.
+
+    Raises:
+        PflOpsError: there is none.
+    """
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        if os.access(parent, os.W_OK) and len(os.fsencode(parent)) <= LONGEST:
+            return Path(parent)
+    raise PflOpsError("no temporary folder with a short enough path for Ray's sockets; set TMPDIR=/tmp")
+
+
+def _settings() -> dict[str, str | None]:
+    """Return the environment of Ray's processes: a new token, and modules from where this process imports its own."""
+    modules = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_AUTH_TOKEN_PATH": None}
+    return {**token, "PYTHONPATH": modules}
+
+
+@contextlib.contextmanager
+def environment(settings: Mapping[str, str | None]) -> Iterator[None]:
+    """Set environment variables (None: unset) for a while: what is started meanwhile keeps them."""
+    before = {name: os.environ.get(name) for name in settings}
+
+    def put(values: Mapping[str, str | None]) -> None:
+        for name, value in values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    put(settings)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have a Ray that is started meanwhile listen on 127.0.0.1 only."""
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before

@@ -1,0 +1,451 @@
+"""Bad input of each kind: exit code 2, one line on stderr, no traceback, nothing on stdout, nothing left on disk.
+
+A new case is one `Bad` in the list of its kind. In its words, `{folder}` is a folder with the files of `FILES`, and the
+working folder and the work folder are empty.
+"""
+
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pfl_ops import registry
+from pfl_ops.cli import app
+from pfl_ops.cli.app import LONGEST_LINE
+
+
+class Bad(NamedTuple):
+    """A command line that is refused.
+
+    Attributes:
+        name: of the case.
+        words: the command line, as one text that a shell would split, or as its words.
+        expects: what stderr says, among other things.
+        code: the exit code.
+    """
+
+    name: str
+    words: str | tuple[str, ...]
+    expects: str
+    code: int = 2
+
+
+METHOD = '''
+import torch
+
+from pfl_ops import register
+from pfl_ops.algorithms.base import Algorithm, Field, Models, Rows
+
+
+@register("{name}")
+class Mine(Algorithm):
+    """A method that breaks one promise."""
+
+    {field}
+
+    def init(self, task):
+        return {init}
+
+    def round(self, s, r):
+        {before}
+        return {answer}
+
+    def personal(self, s, r):
+        return {personal}
+'''
+
+
+def method(
+    name: str,
+    answer: str = '{"central": s["central"]}, {"G": Models(s["central"])}',
+    init: str = '{"central": task.initial, "own": task.rows(task.initial)}',
+    personal: str = 'Models(s["own"][r.cohort], r.cohort)',
+    before: str = "pass",
+    field: str = "",
+) -> str:
+    """The source of a plug-in whose method returns these expressions."""
+    return METHOD.format(name=name, answer=answer, init=init, personal=personal, before=before, field=field)
+
+
+BRACKETS = "[" * 10_000
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
+FILES: dict[str, str | bytes] = {
+    "list.yaml": "- a\n- b\n",
+    "twice.yaml": "training.lr: 0.1\ntraining.lr: 0.2\n",
+    "sexagesimal.yaml": "training: {rounds: 1:30}\n",
+    "norway.yaml": "evaluation: {equal_tests: yes}\n",
+    "merge.yaml": "training: {<<: {lr: 0.1}}\n",
+    "tag.yaml": "training: !!python/object/apply:os.system ['true']\n",
+    "date.yaml": "training.rounds: 2026-01-02\n",
+    "infinite.yaml": "training.lr: .inf\n",
+    "deep.yaml": BRACKETS,
+    "bomb.yaml": BOMB,
+    "itself.yaml": "a: &a [*a]\n",
+    "binary.yaml": b"\x00\xff\xfe",
+    "large.yaml": b"# " + b"x" * (1 << 20),
+    "number.yaml": "7\n",
+    "escape.yaml": '"\\e[31mred": 1\n',
+    "long.yaml": f"{'a.' * 400}b: 1\n",
+    "space_deep.yaml": f"training.lr: {BRACKETS}",
+    "space_bomb.yaml": BOMB,
+    "space_inf.yaml": "training.lr: {float: [0.1, .inf]}\n",
+    "space_huge.yaml": f"training.local_epochs: {{int: [1, {'9' * 90}]}}\n",
+    "space_step.yaml": "training.lr: {float: [0.1, 1], step: .nan}\n",
+    "space_first.yaml": "training.local_epochs: {int: [1, 3]}\nfirst: [{training.local_epochs: .inf}]\n",
+    "space_range.yaml": "training.lr: {float: [-1.0e+308, 1.0e+308], step: 1.0e-300}\n",
+    "space_word.yaml": "training.lr: {float: [0.1, 1], Log: true}\n",
+    "exit.py": "import sys\nsys.exit(3)\n",
+    "interrupted.py": "raise SystemExit('not a module')\n",
+    "base.py": "class Stop(BaseException): ...\nraise Stop('now')\n",
+    "missing.py": "import nothing_of_that_name\n",
+    "syntax.py": "def f(:\n",
+    "null.py": b"a = 1\x00\n",
+    "latin.py": b"a = '\xe9'\n",
+    "recursion.py": "def f(): f()\nf()\n",
+    "escaping.py": "raise ValueError('\\x1b[31mred\\nline two')\n",
+    "one.py": method("twin"),
+    "other.py": method("twin") + "# another file\n",
+    "both.py": method("double") + method("double"),
+    "taken.py": method("fedavg"),
+    "named.py": method("../../up"),
+    "field.py": method("bad_field", field="strength: object() = 1"),
+    "default.py": method("bad_default", field="strength: float = Field(2.0, le=1)"),
+    "none.py": method("gives_none", "None"),
+    "three.py": method("gives_three", "{}, {}, {}"),
+    "new_state.py": method("gives_new", '{"late": s["central"]}, {}'),
+    "shape.py": method("gives_shape", '{"central": s["central"][1:]}, {}'),
+    "dtype.py": method("gives_dtype", '{"central": s["central"].double()}, {}'),
+    "rows.py": method("gives_rows", '{"own": s["own"][r.cohort]}, {}'),
+    "clients.py": method("gives_clients", '{"own": Rows(r.cohort + 99, s["own"][r.cohort])}, {}'),
+    "stage.py": method("gives_stage", '{}, {"L1": Models(s["central"])}'),
+    "models.py": method("gives_models", '{}, {"G": s["central"]}'),
+    "length.py": method("gives_length", '{}, {"G": Models(s["central"][:-1])}'),
+    "lazy.py": method("gives_lazy", '{}, {"L2": lambda clients: None}'),
+    "personal.py": method("gives_personal", personal="s['central']"),
+    "init.py": method("gives_init", init="[task.initial]"),
+    "init_list.py": method("gives_list", init="{'central': [1, 2]}"),
+    "divides.py": method("divides", before="r.t / 0"),
+    "in_init.py": method("fails_in_init", init="{}['x']"),
+    "empty.npz": b"",
+}
+
+LONG = "a" * 10_000
+SET = "run fedavg --set"
+PLUGIN = "run fedavg --plugin {folder}/"
+SMALL = "--model linear --clients 4 --rounds 2 --train-size 200 --device cpu --workers 1 --way loop --plugin {folder}/"
+
+ASSIGNMENTS = [
+    Bad("set_twice", f"{SET} training.lr=0.1 --set training.lr=0.1", "--set training.lr is given twice"),
+    Bad("set_and_section", f"{SET} 'training={{lr: 1}}' --set training.lr=2", "training.lr is given twice"),
+    Bad("flag_twice", "run fedavg --rounds 2 --rounds 3", "--rounds is given twice"),
+    Bad("flag_and_set", "run fedavg --rounds 2 --set training.rounds=2", "say the same thing twice"),
+    Bad("no_value", f"{SET} training.lr=", "--set training.lr= needs a value"),
+    Bad("no_path", f"{SET} =1", "--set needs path=value"),
+    Bad("sexagesimal", f"{SET} training.rounds=1:30", "training.rounds (T) must be an integer"),
+    Bad("underscore", f"{SET} training.rounds=1_000", "must be an integer in [1, 1,000,000], got '1_000'"),
+    Bad("norway", f"{SET} evaluation.equal_tests=yes", "must be true or false, got 'yes'"),
+    Bad("number_for_truth", f"{SET} evaluation.equal_tests=1", "must be true or false, got 1"),
+    Bad("truth_for_number", f"{SET} training.rounds=true", "must be an integer"),
+    Bad("truth_in_a_list", f"{SET} evaluation.synthetic=[true]", "evaluation.synthetic (c) must be"),
+    Bad("truth_for_either", f"{SET} evaluation.subset=true", "evaluation.subset must be"),
+    Bad("date", f"{SET} training.rounds=2026-01-02", "got '2026-01-02'"),
+    Bad("brackets", f"{SET} training.lr={BRACKETS}", "training.lr (η) must be a number in (0, 1,000,000], got '[[["),
+    Bad("alias", f"{SET} 'training.lr=*a'", "training.lr (η) must be a number in (0, 1,000,000], got '*a'"),
+    Bad("bomb", (*SET.split(), f"training.lr={BOMB}"), "training.lr (η) must be a number in (0, 1,000,000]"),
+    Bad("deep_path", f"{SET} {'a.' * 5000}b=1", "is not the name of a setting"),
+    Bad("section", f"{SET} training=3", "training is a section"),
+    Bad("mapping", f"{SET} 'training.lr={{a: 1}}'", "training.lr (η) must be a number in (0, 1,000,000]"),
+    Bad("escape_in_path", (*SET.split(), "\x1b[31mred=1"), "'\\x1b[31mred' is not the name of a setting"),
+]
+NUMBERS = [
+    Bad("digits_400", f"{SET} training.rounds={'9' * 400}", "training.rounds (T) must be an integer in [1, 1,000,000]"),
+    Bad("digits_5000", f"{SET} training.rounds={'9' * 5000}", "training.rounds (T) must be an integer"),
+    Bad("hex_digits", f"{SET} training.rounds=0x{'f' * 90}", "got a number of 109 digits"),
+    Bad("flag_digits_400", f"run fedavg --rounds {'9' * 400}", "must be an integer in [1, 1,000,000], got '999"),
+    Bad("lr_1e400", f"{SET} training.lr=1e400", "training.lr (η) must be a number in (0, 1,000,000], got inf"),
+    Bad("lr_nan", "run fedavg --lr nan", "training.lr (η) must be a number in (0, 1,000,000], got 'nan'"),
+    Bad("lr_infinite", "run fedavg --lr=-inf", "training.lr (η) must be a number in (0, 1,000,000], got '-inf'"),
+    Bad("eps_nan", f"{SET} evaluation.eps=[.nan]", "evaluation.eps"),
+    Bad(
+        "epochs_1e18",
+        f"{SET} training.local_epochs=1e18",
+        "training.local_epochs (E) must be an integer in [1, 10,000]",
+    ),
+    Bad("epochs_whole_1e18", f"run fedavg --local-epochs {10**18}", "must be an integer in [1, 10,000] or none"),
+    Bad("steps", f"run fedavg --local-steps {10**18}", "training.local_steps (J) must be an integer in [1, 1,000,000]"),
+    Bad("batch", f"run fedavg --batch-size {10**18}", "training.batch_size (B) must be an integer"),
+    Bad("clients", f"run fedavg --clients {10**18}", "partition.clients (K) must be an integer in [1, 1,000,000]"),
+    Bad("repetitions", f"run fedavg --repetitions {10**18}", "repetitions must be an integer in [1, 10,000]"),
+    Bad("seed_negative", "run fedavg --seed=-1", "seed must be an integer in [0, 4,294,967,295], got '-1'"),
+    Bad("seed_large", f"run fedavg --seed {2**64}", "seed must be an integer in [0, 4,294,967,295]"),
+    Bad(
+        "partition_seed", f"{SET} partition.seed=-3", "partition.seed must be an integer in [0, 4,294,967,295] or none"
+    ),
+    Bad("partition_seed_large", f"partition lsqs --set partition.seed={10**30}", "partition.seed must be an integer"),
+    Bad("units", f"{SET} model.name=mlp --set model.hidden=[{10**12}]", "model.hidden must be"),
+    Bad("method_epochs", f"run fedrep --set algorithm.head_epochs={10**12}", "algorithm.head_epochs (E_h) must be"),
+    Bad("trials", f"tune fedavg --trials {10**18}", "100000"),
+    Bad("concurrency", f"tune fedavg --concurrency {10**18}", "10000"),
+    Bad("arabic_digits", "run fedavg --rounds ٣", "training.rounds (T) must be an integer"),
+    Bad("bench_clients", f"bench --clients {10**18}", "--clients must be an integer in [1, 1,000,000]"),
+    Bad("bench_nothing", "bench --precision ''", "'none' is the empty list"),
+    Bad("target", "compare --target nan", "--target must be a finite number"),
+    Bad("cpus_per_cell", "reproduce fliu/table1 --cpus-per-cell nan", "--cpus-per-cell must be a number above 0"),
+]
+NAMES = [
+    Bad("algorithm_case", "run FedAvgg", "Did you mean 'fedavg'?"),
+    Bad("algorithm_upper", "run FEDAVG", "no algorithm named 'FEDAVG'. Did you mean 'fedavg'?"),
+    Bad("dataset_case", "run fedavg --dataset MNIST", "no dataset named 'MNIST'. Did you mean 'mnist'?"),
+    Bad("model_case", "run fedavg --model CNN", "Did you mean 'cnn'?"),
+    Bad("partition_case", "partition LSQS", "Did you mean 'lsqs'?"),
+    Bad("optimiser_case", "run fedavg --optimiser SGD", "did you mean 'sgd'?"),
+    Bad("preset_case", "run fedavg --preset PAPER", "Did you mean 'paper'?"),
+    Bad("suite_case", "reproduce FLIU/Table1", "Did you mean 'fliu/table1'?"),
+    Bad("metric_case", "tune fedavg --metric VAL/l1/acc", "did you mean 'val/L1/acc'?"),
+    Bad("long", f"run {LONG}", "no algorithm named 'aaaa"),
+    Bad("long_dataset", f"run fedavg --dataset {LONG}", "no dataset named 'aaaa"),
+    Bad("long_metric", f"tune fedavg --metric {LONG}", "no metric named 'aaaa"),
+    Bad("long_only", f"reproduce fliu/table1 --only {LONG}", "has 1 part"),
+    Bad("long_scheduler", f"tune fedavg --scheduler {LONG}", "scheduler must be asha or none, got 'aaaa"),
+    Bad("escape", ("run", "\x1b[31mred\nline two"), "no algorithm named '\\x1b[31mred\\nline two'"),
+    Bad("escape_flag", ("run", "fedavg", "--\x1b[31mred"), "no such option"),
+    Bad(
+        "escape_dataset",
+        ("run", "fedavg", "--dataset", "\x1b]0;title\x07.npz"),
+        "data file \\x1b]0;title\\x07.npz does not exist",
+    ),
+    Bad("right_to_left", ("show", "\u202efedavg"), "no thing named '\\u202efedavg'"),
+    Bad("null", ("run", "fedavg", "--dataset", "a\0.npz"), "data file a\\x00.npz does not exist"),
+    Bad("line_break_metric", ("tune", "fedavg", "--metric", "a\nb"), "no metric named 'a\\nb'"),
+    Bad("empty", ("run", ""), "no algorithm named ''"),
+    Bad("empty_show", ("show", " "), "no thing named ' '"),
+    Bad("study_up", "tune fedavg --name ..", "the name of a study"),
+    Bad("study_here", "tune fedavg --name .", "the name of a study"),
+    Bad("study_hidden", "tune fedavg --name .a", "the name of a study"),
+    Bad("study_slash", "tune fedavg --name a/b", "the name of a study"),
+    Bad("study_dash", "tune fedavg --name=-a", "the name of a study"),
+    Bad("study_long", f"tune fedavg --name {'a' * 101}", "the name of a study has at most 100 letters"),
+    Bad("study_escape", ("tune", "fedavg", "--name", "\x1b[31m"), "the name of a study"),
+    Bad("study_line_break", ("tune", "fedavg", "--name", "a\n"), "got 'a\\n'"),
+    Bad("study_unknown", "tune --name nothing --resume", "there is no work folder"),
+    Bad("compare_nothing", "compare anything", "there is no work folder"),
+    Bad("tag_twice", "compare --tag a=1 --tag a=2", "--tag a is given twice"),
+]
+PATHS = [
+    Bad("config_folder", "run --config {folder}", "Is a directory"),
+    Bad("config_device", "run --config /dev/zero", "can't read /dev/zero: it is not a regular file"),
+    Bad("config_pipe", "run --config {folder}/pipe", "it is not a regular file"),
+    Bad("config_missing", "run --config {folder}/no.yaml", "No such file"),
+    Bad("config_name", f"run --config {LONG}", "File name too long"),
+    Bad("config_closed", "run --config {folder}/closed.yaml", "ermission denied"),
+    *(
+        Bad(f"config_{name}", f"run fedavg --config {{folder}}/{name}.yaml", expects)
+        for name, expects in {
+            "list": "must map names to values",
+            "twice": "line 2 is not valid YAML: 'training.lr' is given twice",
+            "sexagesimal": "training.rounds (T) must be an integer in [1, 1,000,000], got '1:30'",
+            "norway": "evaluation.equal_tests must be true or false, got 'yes'",
+            "merge": "no setting named 'training.<<'",
+            "tag": "line 1 is not valid YAML: could not determine a constructor",
+            "date": "got '2026-01-02'",
+            "infinite": "training.lr (η) must be a number in (0, 1,000,000], got inf",
+            "deep": "more than 50 levels of nesting",
+            "bomb": "more than 10,000 values",
+            "itself": "'*a' stands in itself",
+            "binary": "it is not a text file",
+            "large": "it is larger than 1 MiB",
+            "number": "must map names to values, got '7'",
+            "escape": "'\\x1b[31mred' is not the name of a setting",
+            "long": "is not the name of a setting",
+        }.items()
+    ),
+    Bad("space_folder", "tune fedavg --search-space {folder}", "has no fedavg.yaml"),
+    Bad("space_missing", "tune fedavg --search-space {folder}/no.yaml", "no such search space file"),
+    Bad("space_device", "tune fedavg --search-space /dev/zero", "it is not a regular file"),
+    Bad("space_long", f"tune fedavg --search-space {LONG}", "File name too long"),
+    Bad("space_deep", "tune fedavg --search-space {folder}/space_deep.yaml", "more than 50 levels of nesting"),
+    Bad("space_bomb", "tune fedavg --search-space {folder}/space_bomb.yaml", "more than 10,000 values"),
+    Bad("space_inf", "tune fedavg --search-space {folder}/space_inf.yaml", "low must be at most high"),
+    Bad("space_huge", "tune fedavg --search-space {folder}/space_huge.yaml", "must be an integer in [1, 10,000]"),
+    Bad("space_step", "tune fedavg --search-space {folder}/space_step.yaml", "step must be a number above 0, got nan"),
+    Bad("space_first", "tune fedavg --search-space {folder}/space_first.yaml", "inf is not a whole number"),
+    Bad("space_range", "tune fedavg --search-space {folder}/space_range.yaml", "low must be at most high"),
+    Bad("space_word", "tune fedavg --search-space {folder}/space_word.yaml", "Did you mean 'log'?"),
+    Bad("data_dir", "run fedavg --data-dir {folder}/nowhere", "--data-dir: no folder"),
+    Bad("data_dir_file", "run fedavg --data-dir {folder}/one.py", "--data-dir: no folder"),
+    Bad("data_dir_empty", ("run", "fedavg", "--data-dir", ""), "--data-dir: no folder ''"),
+]
+OUTPUTS = [
+    Bad("plot_ending", "partition lsqs --plot out.pdf", "--plot takes a file that ends in .png or .svg"),
+    Bad("plot_folder", "partition lsqs --plot {folder}/folder.png", "--plot: {folder}/folder.png is a folder"),
+    Bad("plot_empty", ("partition", "lsqs", "--plot", ""), "--plot needs the name of a file"),
+    Bad("plot_long", f"partition lsqs --plot {LONG}", "File name too long"),
+    Bad("save_file", "partition lsqs --save {folder}/one.py", "--save: {folder}/one.py is no folder"),
+    Bad("save_below_file", "partition lsqs --save {folder}/one.py/a", "({folder}/one.py is not a folder)"),
+    Bad("html_folder", "compare --html {folder}", "--html: {folder} is a folder"),
+    Bad("csv_device", "compare --csv /dev/full", "--csv: /dev/full is no regular file"),
+    Bad("latex_below_file", "compare --latex {folder}/one.py/a.tex", "--latex: {folder}/one.py is no folder"),
+    Bad("html_escape", ("compare", "--html", "\x1b[31m.html"), "--html takes a name without control characters"),
+    Bad("json_folder", "bench --json {folder}", "--json: {folder} is a folder"),
+    Bad("reports_file", "reproduce fliu/table1 --reports {folder}/one.py", "--reports: {folder}/one.py is no folder"),
+    Bad("closed_folder", "partition lsqs --save {folder}/closed/a", "is not writable"),
+]
+PLUGINS = [
+    Bad("folder", f"{PLUGIN}folder.png", "is not a regular file"),
+    Bad("device", "run fedavg --plugin /dev/zero", "plug-in /dev/zero is not a regular file"),
+    Bad("pipe", f"{PLUGIN}pipe", "is not a regular file"),
+    Bad("nowhere", f"{PLUGIN}nowhere.py", "does not exist"),
+    Bad("long", f"run fedavg --plugin {LONG}", "File name too long"),
+    Bad("ending", f"{PLUGIN}empty.npz", "is not a Python file"),
+    Bad(
+        "exits",
+        f"{PLUGIN}exit.py",
+        "exit.py failed: it ends the process when it is imported: SystemExit: 3 (exit.py:2)",
+    ),
+    Bad("exits_with_text", f"{PLUGIN}interrupted.py", "SystemExit: not a module"),
+    Bad("base_exception", f"{PLUGIN}base.py", "base.py failed: Stop: now (base.py:2)"),
+    Bad("import", f"{PLUGIN}missing.py", "failed: ModuleNotFoundError"),
+    Bad("syntax", f"{PLUGIN}syntax.py", "failed: SyntaxError"),
+    Bad("null", f"{PLUGIN}null.py", "null bytes"),
+    Bad("encoding", f"{PLUGIN}latin.py", "failed: SyntaxError"),
+    Bad("recursion", f"{PLUGIN}recursion.py", "failed: RecursionError"),
+    Bad("escape", f"{PLUGIN}escaping.py", "failed: ValueError: \\x1b[31mred line two"),
+    Bad("two_files", f"{PLUGIN}one.py --plugin {{folder}}/other.py", "two algorithms are named 'twin'"),
+    Bad("one_file", f"{PLUGIN}both.py", "two algorithms are named 'double'"),
+    Bad("taken", f"{PLUGIN}taken.py", "'fedavg' is already defined"),
+    Bad("name", f"{PLUGIN}named.py", "the name of a algorithm"),
+    Bad("field", f"{PLUGIN}field.py", "field.py failed: "),
+    Bad("default", "run bad_default --plugin {folder}/default.py", "algorithm.strength must be a number <= 1, got 2.0"),
+]
+METHODS = [
+    Bad(name, f"run {name} {SMALL}{file}", f"method '{name}': {expects}", code)
+    for name, file, expects, code in [
+        ("gives_none", "none.py", "round() returned None; expected (state, stages) (none.py:17)", 2),
+        ("gives_three", "three.py", "round() returned a tuple of 3; expected (state, stages)", 2),
+        (
+            "gives_new",
+            "new_state.py",
+            "round() returned a float32 tensor [650] as state 'late', which init() did not",
+            2,
+        ),
+        (
+            "gives_shape",
+            "shape.py",
+            "round() returned a float32 tensor [649] as state 'central'; expected a float32",
+            2,
+        ),
+        (
+            "gives_dtype",
+            "dtype.py",
+            "round() returned a float64 tensor [650] as state 'central'; expected a float32",
+            2,
+        ),
+        ("gives_rows", "rows.py", "round() returned a float32 tensor [", 2),
+        ("gives_clients", "clients.py", "round() returned clients ", 2),
+        ("gives_stage", "stage.py", "round() returned stage 'L1'; expected 'L2' and 'G'", 2),
+        ("gives_models", "models.py", "round() returned a float32 tensor [650] as stage 'G'; expected Models", 2),
+        (
+            "gives_length",
+            "length.py",
+            "round() returned Models with a float32 tensor [649] as stage 'G'; expected P",
+            2,
+        ),
+        ("gives_lazy", "lazy.py", "round() returned None from the function of stage 'L2'; expected Models", 2),
+        ("gives_personal", "personal.py", "personal() returned a float32 tensor [650]; expected Models", 2),
+        ("gives_init", "init.py", "init() returned a list; expected a dict of tensors by name", 2),
+        ("gives_list", "init_list.py", "init() returned a list as state 'central'; expected a tensor", 2),
+    ]
+] + [
+    Bad(
+        "divides",
+        f"run divides {SMALL}divides.py",
+        "'divides' failed in round 1: ZeroDivisionError: division by zero",
+        1,
+    ),
+    Bad("fails_in_init", f"run fails_in_init {SMALL}in_init.py", "failed in init(): KeyError: 'x' (in_init.py:15)", 1),
+]
+KINDS = {
+    "set": ASSIGNMENTS,
+    "number": NUMBERS,
+    "name": NAMES,
+    "path": PATHS,
+    "output": OUTPUTS,
+    "plugin": PLUGINS,
+    "method": METHODS,
+}
+CASES = [pytest.param(case, id=f"{kind}-{case.name}") for kind, cases in KINDS.items() for case in cases]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`FILES`, a pipe, a folder that looks like a picture, and a file and a folder that can't be used."""
+    made = tmp_path_factory.mktemp("files")
+    for name, content in FILES.items():
+        (made / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    os.mkfifo(made / "pipe")
+    (made / "folder.png").mkdir()
+    (made / "closed").mkdir(mode=0o500)
+    (made / "closed.yaml").touch(mode=0o000)
+    return made
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder, and no work folder; what plug-ins register is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PFL_OPS_HOME", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(registry, "_plugins", {})
+    before = [(table, dict(table._found)) for table in registry._tables]
+    yield tmp_path
+    for table, found in before:
+        table._found = found | {name: thing for name, thing in table._found.items() if name in table.builtin}
+
+
+def refused(case: Bad, folder: Path) -> Result:
+    """The result of the case's command line."""
+    words = shlex.split(case.words) if isinstance(case.words, str) else list(case.words)
+    return CliRunner().invoke(app, [word.replace("{folder}", str(folder)) for word in words])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_one_line_and_leaves_nothing(case: Bad, folder: Path, empty: Path) -> None:
+    """Every promise of the module's first line, for each case."""
+    if "closed" in str(case.words) and os.geteuid() == 0:
+        pytest.skip("root may read and write everything")
+    result = refused(case, folder)
+    assert case.expects.replace("{folder}", str(folder)) in result.stderr, result.stderr
+    assert result.exit_code == case.code
+    assert result.stdout == ""
+    assert result.stderr.startswith("pfl-ops: ")
+    assert result.stderr.count("\n") == 1 and result.stderr.endswith("\n")
+    assert result.stderr.removesuffix("\n").isprintable()
+    assert len(result.stderr) < LONGEST_LINE + 50
+    assert "Traceback" not in result.stderr
+    assert not list(empty.iterdir())
+
+
+def test_names_of_cases_are_unique() -> None:
+    """A second case of the same name would hide the first in a report."""
+    for cases in KINDS.values():
+        assert len({case.name for case in cases}) == len(cases)
+
+
+def test_internal_errors_are_one_line_with_exit_code_1(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours names its class; --debug shows where, and the exception stays behind the exit for tests."""
+
+    def broken(kind: str) -> None:
+        raise LookupError("a fault\nof ours \x1b[31m")
+
+    monkeypatch.setattr("pfl_ops.cli.show.show_list", broken)
+    result = CliRunner().invoke(app, ["list", "models"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "pfl-ops: internal error: LookupError: a fault of ours \\x1b[31m; --debug shows where\n"
+    assert isinstance(result.exception.__cause__, LookupError)  # type: ignore[union-attr]
+    assert "Traceback" in CliRunner().invoke(app, ["list", "models", "--debug"]).stderr

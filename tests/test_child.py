@@ -1,0 +1,124 @@
+"""Child processes end with their parent, in the middle of their work too."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+import pytest
+
+from pfl_ops import child
+from pfl_ops.bench.case import Case
+from pfl_ops.bench.process import Hosted
+from pfl_ops.federation.processes import Processes
+from pfl_ops.probe.processes import _Process
+
+PATIENCE = 60.0  # seconds; a deadline for a busy machine, not a measurement
+
+GRANDCHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+
+
+@contextmanager
+def parent_of(code: str, number: int) -> Iterator[tuple[subprocess.Popen[bytes], list[psutil.Process]]]:
+    """A process that runs some code; and it with its descendants, once there are so many."""
+    start = f"import subprocess, sys; sys.path[:] = {sys.path!r}; from pfl_ops import child\n"
+    parent = subprocess.Popen([sys.executable, "-c", start + code])
+    family: list[psutil.Process] = []
+    try:
+        wait_until(lambda: len(psutil.Process(parent.pid).children(recursive=True)) == number)
+        family = psutil.Process(parent.pid).children(recursive=True)
+        yield parent, family
+    finally:
+        for process in (*family, parent):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        parent.wait()
+
+
+def wait_until(true) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize(
+    ("code", "number"),
+    [
+        ("subprocess.run(child.command('time.sleep', 600))", 1),
+        (f"subprocess.run(child.guarded([sys.executable, '-c', {GRANDCHILD!r}]))", 3),
+    ],
+    ids=["a function", "a program and its own child"],
+)
+def test_children_of_a_killed_parent_end(code, number):
+    """The function sleeps in one call; the program knows nothing of its parent."""
+    with parent_of(code, number) as (parent, family):
+        parent.kill()
+        parent.wait()
+        wait_until(lambda: all(map(gone, family)))
+
+
+def test_a_parent_that_died_before_is_noticed():
+    """This process is not the child of the process with the number 0."""
+    code = "import time; from pfl_ops.child import end_with; end_with(0); time.sleep(600)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE).returncode == 1
+
+
+def test_a_guarded_program_gives_its_exit_code():
+    argv = child.guarded([sys.executable, "-c", "import sys; sys.exit(7)"])
+    assert subprocess.run(argv, timeout=PATIENCE).returncode == 7
+
+
+def test_a_guarded_program_gets_sigterm():
+    code = "subprocess.run(child.guarded([sys.executable, '-c', 'import time; time.sleep(600)']))"
+    with parent_of(code, 2) as (_, (guard, program)):
+        guard.send_signal(signal.SIGTERM)
+        wait_until(lambda: gone(program))
+        wait_until(lambda: gone(guard))
+
+
+@pytest.mark.slow
+def test_a_worker_in_the_middle_of_a_long_job_ends(tmp_path):
+    """A real worker process, which reads its pipe between jobs only."""
+    code = f"""
+import pathlib, time
+from pfl_ops.federation.processes import Processes
+def long(held, part, outs):
+    pathlib.Path({str(tmp_path)!r}, "begun").touch()
+    time.sleep(600)
+Processes(1, {{}}).ask(long, [None], {{}}, {{}})
+"""
+    with parent_of(code, 1) as (parent, family):
+        wait_until((tmp_path / "begun").exists)
+        parent.kill()
+        parent.wait()
+        wait_until(lambda: all(map(gone, family)))
+
+
+class Seen(Exception):
+    """Raised instead of a start."""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        Processes(1, {}).start,
+        lambda: Hosted(Case.__new__(Case), None, None),
+        lambda: _Process(None),
+    ],
+    ids=["workers", "bench", "probe"],
+)
+def test_every_host_starts_its_processes_so(start, monkeypatch):
+    def popen(argv, **_):
+        raise Seen(argv[2])
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(Seen, match=r"end_with\(\d+\)"):
+        start()
