@@ -5,7 +5,6 @@ import io
 import math
 import tempfile
 from collections.abc import Callable, Iterator
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
