@@ -74,7 +74,7 @@ class RedactingFilter(logging.Filter):
 
 
 def redact_logs() -> None:
-    """Remove passwords from all log records of this process, whoever writes and whoever prints them."""
+    """Remove passwords from all log records of this process."""
     usual = logging.getLogRecordFactory()
     if getattr(usual, "redacts", False):
         return

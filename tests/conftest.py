@@ -1,4 +1,4 @@
-"""What tests of all parts share: who runs where, skipping those whose real data set is not here, and one real study."""
+"""Shared by all tests: their distribution over processes, skips for missing data sets, and one real study."""
 
 import os
 import shutil

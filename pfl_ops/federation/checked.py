@@ -139,7 +139,7 @@ class CheckedMethod:
 
 
 class _Wrong(PflOpsError):
-    """What a function returned and what was expected, as a message goes on after "returned"."""
+    """A wrong answer: the message says what was returned and what was expected."""
 
 
 def check_update(s: State, update: object) -> None:

@@ -106,7 +106,7 @@ class Delivery:
         self.spools: dict[str, Spool] = {}
         self._change = threading.Condition()
         self._stop = False
-        self._down_since: float | None = -math.inf if down else None  # nobody waits for what was down from the start
+        self._down_since: float | None = -math.inf if down else None  # down from the start: no wait
         self._troubles: dict[str, Trouble] = {}
         self._thread = threading.Thread(target=self._run, name="pfl-ops tracking", daemon=True)
         self._thread.start()

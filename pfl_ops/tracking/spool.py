@@ -12,7 +12,7 @@ them once (`sender` says how).
     lock, owner     held while a process records the run; its process id, for messages
 
 Damage. A last line without line end is what a kill leaves of an append that was never acknowledged: it is cut off.
-Where the header can't be read, nobody knows whose records these are: the folder is renamed to `damaged-<key>-<n>`, with
+If the header can't be read, the run of these records is unknown: the folder is renamed to `damaged-<key>-<n>`, with
 one line in the log. A damaged line after the header goes to `refused.jsonl`, and the lines after it are delivered: each
 entry stands alone (metrics carry round and time, tags and status are written again by later lines, params and files
 have names), so a missing entry leaves a gap and never makes a later one wrong. The gap is shown: the run gets the tag
@@ -20,8 +20,8 @@ have names), so a missing entry leaves a gap and never makes a later one wrong. 
 The same command then opens the run again, sends all records from its checkpoints, and the tag goes.
 
 A wrong `sent` only causes lines to be sent again. It is written at most once a second, and not at all when everything
-is delivered, for then the journal goes. Between the removal of the journal and that of the folder a kill
-leaves a folder without a journal; the next process removes it.
+is delivered, for then the journal is renamed to `delivered` and the folder removed. A kill in between leaves a folder
+without a journal; the next process removes it.
 """
 
 import contextlib
@@ -340,7 +340,7 @@ class Spool:
 
     @property
     def missing(self) -> int:
-        """How many entries since the run was last opened can't be delivered, for any reason."""
+        """Number of entries since the run was last opened that can't be delivered, for any reason."""
         return sum(end > self._opened for end, _ in self._refused.values())
 
     @property

@@ -83,7 +83,7 @@ def remove(folder: Path) -> None:
 
 
 def roots_lock(root: Path) -> FileLock:
-    """Held while a folder is made or removed, so that nobody locks a file in a folder that vanishes."""
+    """Lock for making or removing a folder: no other process then locks a file in a folder that vanishes."""
     return FileLock(root / ".lock", timeout=60)
 
 

@@ -44,7 +44,7 @@ def ui_command(
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
-        "MLFLOW_BACKEND_STORE_URI": target.uri,  # not on the command line, where everybody could read a password
+        "MLFLOW_BACKEND_STORE_URI": target.uri,  # all users can read a command line
     }
     env.pop("MLFLOW_TRACKING_URI", None)
     return argv, env

@@ -114,7 +114,7 @@ def _mend_journal(file: Path) -> None:
     if not file.exists() or _ends_whole(file):
         return
     lock = JournalFileSymlinkLock(str(file))
-    lock.acquire()  # somebody may be writing that line now
+    lock.acquire()  # another process may be writing that line now
     try:
         if not _ends_whole(file):
             whole = file.read_bytes().rfind(b"\n") + 1

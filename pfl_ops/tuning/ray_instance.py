@@ -1,6 +1,6 @@
 """Ray started on this machine, for this process alone, and ended again.
 
-Ray can run any code that it is sent, so nobody else may reach it:
+Ray runs any code that it is sent, so no one else may reach it:
 
 - Its processes listen on the loopback interface only. Ray decides this by the node's address, which it replaces by one
   that other machines can reach, except where clusters are switched off (as on macOS, by default).

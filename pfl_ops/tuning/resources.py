@@ -221,7 +221,7 @@ def _gpus() -> int:
 def share(
     cpus_per_trial: float, gpus_per_trial: float | None, concurrency: int | None, trials: int, device: str = "auto"
 ) -> Share:
-    """What each trial gets of the running Ray, or of the one that would be started here.
+    """Return the share of each trial of the running Ray, or of the one that would be started here.
 
     Args:
         cpus_per_trial, gpus_per_trial: see `asked.Asked`, once they are numbers; no GPUs said: a quarter where there is

@@ -1,4 +1,4 @@
-"""Faults: what is done to a command while it runs. Each function ends with the command finished once more in peace."""
+"""Faults: what is done to a command while it runs. Each function ends with one undisturbed run of the command."""
 
 import contextlib
 import os
@@ -65,7 +65,7 @@ class Trouble:
         return changed(self.place.home)
 
     def end(self, tries: int = 1) -> None:
-        """Run the command in peace until it ends well."""
+        """Run the command undisturbed until it ends well."""
         for left in reversed(range(tries)):
             code = finish(self.again())
             if code == 0:

@@ -20,7 +20,7 @@ METRIC = "val/L1/acc"
 
 
 @pytest.fixture
-def sitting(home, tmp_path, request):
+def study_session(home, tmp_path, request):
     """Open a session on one study again and again, as processes do that are killed one after the other."""
     settings = Settings.of(toy(), spaces.parse("algorithm.x: {float: [0, 1]}"), metric=METRIC)
     address = str(tmp_path / "s.log")
@@ -61,9 +61,9 @@ def children(session):
     return {run.name: run for run in session.store.runs(session.parent.experiment, parent=session.parent)}
 
 
-def test_runs_of_ended_trials_are_finished_with_all_their_rounds(sitting, monkeypatch):
+def test_runs_of_ended_trials_are_finished_with_all_their_rounds(study_session, monkeypatch):
     """Killed between Optuna and MLflow: complete, pruned, failed, and one whose run was never opened."""
-    session = sitting()
+    session = study_session()
     ends = [
         (0.5, TrialState.COMPLETE, 9, ""),
         (0.25, TrialState.PRUNED, 3, ""),
@@ -74,7 +74,7 @@ def test_runs_of_ended_trials_are_finished_with_all_their_rounds(sitting, monkey
         number, point = make(session, x, state, last, error)
         if number < 3:
             session.open_run(number, point).log(rounds(2, x))
-    session = sitting()  # and now MLflow says KILLED
+    session = study_session()  # and now MLflow says KILLED
     assert {run.status for run in children(session).values()} == {"KILLED"}
 
     kept = {x: rounds(9, x) for x, *_ in ends}
@@ -97,33 +97,33 @@ def test_runs_of_ended_trials_are_finished_with_all_their_rounds(sitting, monkey
     assert all(steps == list(range(len(steps))) for steps in lengths.values())
     assert forgotten == [0.25], "the pruned one's checkpoint goes, as it would have gone"
     before = {run.run_id for run in found.values()}
-    assert reconcile(session) == [] and reconcile(sitting()) == []
+    assert reconcile(session) == [] and reconcile(study_session()) == []
     assert {run.run_id for run in children(session).values()} == before
 
 
-def test_without_a_checkpoint_the_study_s_own_values_are_tracked(sitting):
-    session = sitting()
+def test_without_a_checkpoint_the_study_s_own_values_are_tracked(study_session):
+    session = study_session()
     number, point = make(session, 0.5, TrialState.COMPLETE)
     session.open_run(number, point)
-    session = sitting()
+    session = study_session()
     assert reconcile(session) == [0]
     history = session.store.history(children(session)["trial-000"].run_id)
     assert history[METRIC].tolist() == pytest.approx([0.5 * t / 9 for t in range(9)] + [0.5])
 
 
-def test_a_trial_that_goes_on_is_left_alone(sitting):
-    session = sitting()
+def test_a_trial_that_goes_on_is_left_alone(study_session):
+    session = study_session()
     trial = session.ledger.study.ask()
     trial.suggest_float("algorithm.x", 0.5, 0.5)
     session.open_run(0, dict(trial.params))
-    session = sitting()
+    session = study_session()
     session.ledger.recover()  # told FAIL and queued again: no trial of its own
     assert reconcile(session) == []
     assert children(session)["trial-000"].status == "KILLED"
 
 
-def test_a_server_that_is_down_leaves_it_to_the_next_start(sitting, monkeypatch):
-    session = sitting()
+def test_a_server_that_is_down_leaves_it_to_the_next_start(study_session, monkeypatch):
+    session = study_session()
     make(session, 0.5, TrialState.COMPLETE)
     down = SimpleNamespace(reachable=False, deliver=lambda: True, runs=None)
     monkeypatch.setattr(session, "store", down)
