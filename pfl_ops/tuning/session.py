@@ -119,7 +119,7 @@ class Session:
                     callbacks=[driver],
                     stop=driver,
                     checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials keep their own
-                    failure_config=tune.FailureConfig(max_failures=0),
+                    failure_config=tune.FailureConfig(max_failures=1),  # it goes on from its checkpoint
                 ),
             )
             self._tell("begin")

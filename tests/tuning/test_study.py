@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 
 def space_of(*points, parameters="algorithm.x: {float: [0, 1]}"):
-    text = f"{parameters}\nalgorithm.behaviour: {{choice: [ok, raise, nan, die, silent, meet]}}\n"
+    text = f"{parameters}\nalgorithm.behaviour: {{choice: [ok, raise, nan, die, die_once, silent, meet]}}\n"
     return spaces.from_dict({**spaces.parse(text).as_yaml(), "first": list(points)}, "toy.yaml")
 
 
@@ -39,6 +39,17 @@ def run(home):
         return SimpleNamespace(study=study, events=events, finals=finals)
 
     return go
+
+
+def test_trial_goes_on_when_its_process_is_killed_once(run, home):
+    """From its last round, in another process; every round is tracked once."""
+    study = run(toy(seed=77), space_of(at(0.5, "die_once")), trials=1, final_repetitions=0, name="died-once").study
+    assert study.table["state"].tolist() == ["complete"] and study.table["rounds"].tolist() == [9]
+    with Store.open(home) as store:
+        [_, trial] = store.runs("died-once")
+        history = store.history(trial.run_id)
+    assert trial.status == "FINISHED" and history.index.tolist() == list(range(10))
+    assert history["pid"].nunique() == 2 and history["pid"][:3].nunique() == 1
 
 
 def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):

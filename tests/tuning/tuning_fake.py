@@ -36,6 +36,9 @@ def records(point: Point, context: Context) -> Iterator[Reported]:
             raise ValueError("loss went\nthrough the roof")
         if toy.behaviour == "die" and t == 3:
             os._exit(1)
+        if toy.behaviour == "die_once" and t == 3 and not file.with_suffix(".died").exists():
+            file.with_suffix(".died").touch()
+            os._exit(1)
         score = toy.x * t / context.rounds
         metrics = {"train/loss": 1 - score, "node": 0.0, "pid": float(os.getpid())}
         if t % context.full_every == 0 and toy.behaviour != "silent":
