@@ -13,7 +13,7 @@ from ray.tune.stopper import Stopper
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.ledger import state_of
 from pfl_ops.tuning.search import StudySearch
-from pfl_ops.tuning.trial import Failure, ObjectiveMissing, Record
+from pfl_ops.tuning.trial import FAILURE, Failure, ObjectiveMissing, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,17 +105,20 @@ class Driver(tune.Callback, Stopper):
         self, iteration: int, trials: list[RayTrial], trial: RayTrial, result: dict[str, Any], **info: Any
     ) -> None:
         self.runs[trial.trial_id].log(result.pop("records", ()))
-        self._tell("report", trial, result)
+        if FAILURE not in result:
+            self._tell("report", trial, result)
 
     def on_trial_complete(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
-        self._end(trial)
+        account = trial.last_result.get(FAILURE, "")
+        if account:
+            self._note_hopeless(failure_in(account))
+        self._end(trial, account)
 
     def on_trial_error(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
         text = _text(trial)
         failure = failure_in(text)
         trial.run_metadata.pickled_error_filename = None  # else Ray unpickles it for its own table of results
-        if failure.hopeless:
-            self.hopeless = ObjectiveMissing(failure.line)
+        self._note_hopeless(failure)
         self.search.fail(trial.trial_id, failure.line)
         self._end(trial, text)
 
@@ -135,6 +138,10 @@ class Driver(tune.Callback, Stopper):
         for run in self.runs.values():
             run.finish("KILLED", patience=0)
         self.runs.clear()
+
+    def _note_hopeless(self, failure: Failure) -> None:
+        if failure.hopeless:
+            self.hopeless = ObjectiveMissing(failure.line)
 
     def _end(self, trial: RayTrial, traceback: str = "") -> None:
         self.over += 1
@@ -166,7 +173,7 @@ class Driver(tune.Callback, Stopper):
             trial=self._number(trial),
             round=int(result.get("round", 0)),
             rounds=self.search.rounds,
-            values={m: float(result[m]) for m in metrics if m in result},
+            values={m: float(result[m]) for m in metrics if m in result and FAILURE not in result},
             params=self._params(trial),
             best=best_so_far(self.search),
             **more,

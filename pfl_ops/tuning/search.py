@@ -18,6 +18,7 @@ from ray.tune.search.optuna import OptunaSearch
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.ledger import ERROR, Ledger
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.trial import FAILURE, Failure
 
 ROUND = "round"
 REDUCTION = 3  # of the trials at a rung, ASHA lets the best third go on
@@ -68,12 +69,16 @@ class StudySearch(OptunaSearch):
             self._report(trial, result)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        """The end: COMPLETE, PRUNED if stopped before the last round, FAIL if a value is not a number.
+        """Tell the end: COMPLETE, PRUNED if stopped before the last round, FAIL if it raised or a value is no number.
 
-        Ray hands the last report of a trial to this method only, so it is reported here first. A trial that raised is
-        told FAIL by `fail`, which knows why.
+        Ray hands the last report of a trial to this method only, so it is reported here first. A trial whose process
+        died is told FAIL by `fail`, which knows why.
         """
         if error:
+            return
+        failure = Failure.found_in(str(result.get(FAILURE, ""))) if result else None
+        if failure:
+            self.fail(trial_id, failure.line)
             return
         trial = self.optuna_trial(trial_id)
         values = [float(result[m]) for m in self.objective.metrics if m in result] if result else []

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import platform
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,9 @@ class Failure:
             return cls(str(told["line"]), told["hopeless"] is True)
         except (IndexError, ValueError, KeyError, TypeError):
             return None
+
+
+FAILURE = "failure"  # key of a report: traceback and `Failure` of a trial that raised
 
 
 class TrialFailed(Exception):
@@ -173,11 +177,21 @@ class FederationTrial(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        with failing_as_text():
-            return self._step()
+        """Return the next report, or the trial's failure as its last one.
 
-    def _step(self) -> dict[str, Any]:
-        metrics, since = self.context.objective.metrics, []
+        An error is reported and not raised: Ray starts a trial again that raises, as one whose process died.
+        """
+        since: list[Reported] = []
+        try:
+            return self._step(since)
+        except Exception as error:
+            values = dict.fromkeys(self.context.objective.metrics, math.nan)
+            account = "".join(traceback.format_exception(error)) + str(Failure.of(error))
+            last = since[-1].round if since else self.iteration
+            return {"round": last, **values, "records": since, FAILURE: account, "done": True}
+
+    def _step(self, since: list[Reported]) -> dict[str, Any]:
+        metrics = self.context.objective.metrics
         for record in self.records:
             since.append(Reported(record.round, dict(record.metrics), record.time))
             if all(metric in record.metrics for metric in metrics):

@@ -227,7 +227,7 @@ def test_an_objective_that_is_never_measured_ends_the_study_at_once(run):
     ("settings", "message"),
     [
         ({"metric": "val/L1/ac"}, "did you mean 'val/L1/acc'?"),
-        ({"trials": 0}, "trials must be >= 1"),
+        ({"trials": 0}, "trials must be in [1, 100,000]"),
         ({"scheduler": "median"}, "scheduler must be asha or none, got 'median'"),
         ({"metric": ["val/L1/acc", "train/loss"], "scheduler": "asha"}, "asha stops trials by one metric"),
         (
