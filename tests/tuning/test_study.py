@@ -239,7 +239,7 @@ def test_an_objective_that_is_never_measured_ends_the_study_at_once(run):
         ({"cpus_per_trial": 64}, "no machine of this Ray has 64 CPUs"),
         ({"final_repetitions": -1}, "final repetitions >= 0"),
         ({"resume": True, "name": "nobody"}, "no study named 'nobody'"),
-        ({"name": "../x"}, "a study's name is made of letters"),
+        ({"name": "../x"}, "the name of a study has at most 100 letters"),
         ({"storage": "nowhere"}, "must be sqlite:///FILE"),
     ],
 )
