@@ -10,6 +10,7 @@ from fake_machine import Machine
 from little import network, simulation
 
 from pfl_ops.algorithms.fedavg import FedAvg
+from pfl_ops.data.store import remember
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import choose, timing
 from pfl_ops.federation.choose import Resolved
@@ -194,9 +195,10 @@ def test_a_simulation_chooses_by_real_steps_and_keeps_to_it(cache: Path, monkeyp
     assert first.resolved.way in ("loop", "vmap") and len(list(cache.iterdir())) == 1
     [file] = cache.iterdir()
     kept = json.loads(file.read_text())
-    assert {entry["stack"] for entry in kept["rates"]} >= {None, 2} and all(e["rate"] > 0 for e in kept["rates"])
-    kept["rates"] = [{"stack": 2, "threads": 1, "precision": "float64", "rate": 1.0}]
-    file.write_text(json.dumps(kept))
+    timing = kept["value"]
+    assert {entry["stack"] for entry in timing["rates"]} >= {None, 2} and all(e["rate"] > 0 for e in timing["rates"])
+    timing["rates"] = [{"stack": 2, "threads": 1, "precision": "float64", "rate": 1.0}]
+    remember(cache.name, kept["key"], timing)
     second = simulation(FedAvg(), execution=auto)
     assert (second.resolved.way, second.resolved.chunk) == ("vmap", 2)
     other = simulation(FedAvg(), execution=auto, net=network(), training={"batch_size": 2})
