@@ -56,7 +56,7 @@ def test_who_owns_what_is_as_without_the_frozen_part() -> None:
 def test_a_trial_computes_nothing_of_the_test_data(tmp_path: Path) -> None:
     experiment(**{"evaluation.split": "validation"}).build(execution=CPU)
     names = {file.name for file in (tmp_path / "cache" / "features").glob("*/*.npy")}
-    assert names == {"x_train.npy", "done_train.npy"}
+    assert names == {"x_train.npy", "sha256_train.npy"}
     experiment(**{"evaluation.split": "test"}).build(execution=CPU)
     assert {file.name for file in (tmp_path / "cache" / "features").glob("*/x_test.npy")} == {"x_test.npy"}
 

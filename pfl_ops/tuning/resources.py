@@ -108,10 +108,11 @@ def joined(address: str | None) -> Iterator[None]:
     Raises:
         PflOpsError: not an address, no cluster answers there, or it refuses the token.
     """
+    if address is not None:
+        check_address(address)
     if address is None or ray.is_initialized():
         yield
         return
-    check_address(address)
     try:
         with ray_instance.environment(ONE_ATTEMPT), ray_instance.same_sigterm(), _silent_stderr():
             ray_instance.reload_settings()

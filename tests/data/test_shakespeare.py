@@ -286,7 +286,7 @@ def test_other_data_sets_have_no_roles() -> None:
         PflOpsError, match=r"^data: roles and records belong to dataset shakespeare; digits has neither$"
     ):
         Experiment.of("local", **{"data.roles": 5})
-    with pytest.raises(PflOpsError, match=r"^data.records must be an integer in \[1, 1,000,000\] or all or none, got 0$"):
+    with pytest.raises(PflOpsError, match=r"^data.records must be an integer in \[1, 1,000,000\] or all or none, got"):
         Experiment.of("local", dataset="shakespeare", model="linear", **{"data.records": 0})
 
 
