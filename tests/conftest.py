@@ -90,6 +90,14 @@ def furnish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
     return copied
 
 
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide a Ray that `one_ray` has started in this process: a user's command begins without one."""
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> "Tuned":
     """A small study, run once for all slow tests that look at it; they may add runs of other methods than FedAvg."""

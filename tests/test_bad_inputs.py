@@ -414,6 +414,7 @@ def refused(case: Bad, folder: Path) -> Result:
     return CliRunner().invoke(app, [word.replace("{folder}", str(folder)) for word in words])
 
 
+@pytest.mark.usefixtures("no_ray")
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input_is_one_line_and_leaves_nothing(case: Bad, folder: Path, empty: Path) -> None:
     """Every promise of the module's first line, for each case."""

@@ -180,6 +180,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.usefixtures("no_ray")
 @pytest.mark.parametrize("line", ERRORS)
 def test_errors_are_one_line_on_stderr(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
