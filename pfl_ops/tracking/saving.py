@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from mlflow.types import ColSpec, Schema, TensorSpec
 from safetensors.torch import save_file
 from torch import Tensor
 
+from pfl_ops.scratch import scratch
 from pfl_ops.tracking.provenance import version
 
 
@@ -61,8 +61,8 @@ def save_model(
             [ColSpec("string", "class"), *(ColSpec("float", f"p({name})") for name in description["classes"])]
         ),
     )
-    with tempfile.TemporaryDirectory() as scratch:
-        weights, text = Path(scratch, "model.safetensors"), Path(scratch, "description.json")
+    with scratch() as made:
+        weights, text = made / "model.safetensors", made / "description.json"
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, weights)
         text.write_text(json.dumps(description, indent=2), encoding="utf-8")
         extra = {f"plugin_{number:03d}": str(path) for number, path in enumerate(plugins)}

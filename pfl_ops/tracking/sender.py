@@ -13,7 +13,6 @@ wrote it could not ask the target.
 import os
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
+from pfl_ops.scratch import scratch
 from pfl_ops.tracking import views
 from pfl_ops.tracking.home import Target
 from pfl_ops.tracking.journal import Damaged, Entry, Header, key
@@ -299,8 +299,8 @@ class Sender:
         run = self.client.get_run(run_id)
         if model.model_id not in {output.model_id for output in run.outputs.model_outputs}:
             self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=entry["step"])])
-        with tempfile.TemporaryDirectory(prefix="pfl-ops-") as scratch, _long_timeout():
-            copy = Path(scratch, "model")  # the staged files stay as they were written: they may be sent again
+        with scratch() as made, _long_timeout():
+            copy = made / "model"  # the staged files stay as they were written: they may be sent again
             shutil.copytree(path, copy, copy_function=_link)
             (copy / "MLmodel").unlink()
             description = Model.load(str(path))

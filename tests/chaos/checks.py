@@ -191,7 +191,8 @@ def leftovers(place: Place, verdict: Verdict) -> None:
         verdict.remarks.append(f"last process gone after {waited:.0f} s")
     temporary = sorted(p.name for p in place.temporary.iterdir())
     if temporary:
-        verdict.untidy.append(f"{len(temporary)} temporary files left: {_few(temporary)}")
+        ours = any(name.startswith(("pfl-", ".")) for name in temporary)  # else a library's, which only it could sweep
+        (verdict.untidy if ours else verdict.remarks).append(f"{len(temporary)} temporary files: {_few(temporary)}")
     drafts = [p.name for p in place.home.rglob(".*") if p.name.startswith((".writing-", ".new-"))]
     if drafts:
         verdict.untidy.append(f"drafts left: {_few(drafts)}")
