@@ -15,7 +15,6 @@ import re
 import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from mlflow import MlflowClient
