@@ -7,7 +7,7 @@ SUITE  ?=
 SCALE  ?= smoke
 # two processes, a file's tests in one of them (tests/conftest.py says which go together); N=0: all in this one
 N      ?= 2
-PYTEST := $(BIN)/python -m pytest -q -n $(N)
+PYTEST := $(BIN)/python -m pytest -q -n $(N) --max-worker-restart=0
 
 .DEFAULT_GOAL := help
 .PHONY: help install tune reproduce bench test test-fast chaos lint format types ui clean

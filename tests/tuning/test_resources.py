@@ -156,6 +156,8 @@ def test_ray_does_not_take_over_sigterm(monkeypatch):
     usual = signal.signal(signal.SIGTERM, handler)
     monkeypatch.setattr(resources.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(resources.ray, "init", lambda *_, **__: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    monkeypatch.setattr(resources.ray, "shutdown", lambda: None)  # `one_ray` may be running, with its own token
+    monkeypatch.setattr(ray_instance, "reload_settings", lambda: None)
     try:
         with ray_instance.started(1, 0):
             assert signal.getsignal(signal.SIGTERM) is handler
