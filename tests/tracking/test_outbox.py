@@ -695,6 +695,21 @@ def test_a_kill_while_a_spool_is_let_go(survived, kept, root, client, monkeypatc
     assert list(root.iterdir()) == [root / ".lock"]
 
 
+def test_files_that_could_not_be_removed_are_no_damage(root, client, monkeypatch):
+    """As where file handles run out while a delivered spool goes: the next process removes the rest."""
+    spool = Spool(root, HEADER)
+    spool.stage("model").write_bytes(b"weights")
+    for end, entry in spool.entries():
+        spool.done(end, entry)
+    spool.closed = True
+    with monkeypatch.context() as patch:
+        patch.setattr(spool_folder.shutil, "rmtree", lambda *_, **__: None)
+        spool.release()
+    assert spool.folder.exists()
+    assert deliver(root, client)
+    assert list(root.iterdir()) == [root / ".lock"]
+
+
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_full_disk_leaves_whole_lines(cut, root, monkeypatch):
     """`cut`: the unfinished line can be cut off at once; else before the next line is written."""
