@@ -124,7 +124,7 @@ def points(first: int, last: int) -> list[SimpleNamespace]:
 
 
 def tracked(home: Path) -> dict[str, Any]:
-    """What MLflow has of the work folder, read without MLflow."""
+    """Records that MLflow has of the work folder, read without MLflow."""
     with contextlib.closing(sqlite3.connect(home / "mlflow.db")) as database:
         identities = dict(database.execute("select run_uuid, value from tags where key = 'pfl_ops.identity'"))
         runs = [[identities.get(r), *more] for r, *more in database.execute("select run_uuid, name, status from runs")]
@@ -166,7 +166,7 @@ class Outbox(Job):
             study.finish()
 
     def look(self, folder: Path) -> None:
-        """What the next command delivers is whole: staged files are on the disk before the lines that name them."""
+        """The next delivery is whole: staged files are on the disk before the lines that name them."""
         with Store.open(folder, f"sqlite:///{folder}/mlflow.db") as store:
             assert store.deliver()
         for file in (p for p in (folder / "artifacts").rglob("[!.]*") if p.is_file()):

@@ -65,7 +65,7 @@ TOKENS = [
         "\ud7ff",
     ),
 ]
-"""What a mutation puts into a text."""
+"""Fragments that a mutation puts into a text."""
 CONFIG = (
     "algorithm: {name: fliu, gamma: {kind: fixed, value: 0.5}}\n"
     "data: {name: digits}\ntraining:\n  rounds: 3\n  lr: 0.1\n"
@@ -93,7 +93,7 @@ def mutated(data: bytes, inserts: list[bytes]) -> st.SearchStrategy[bytes]:
 
 
 def one_line(work: Callable[[], Any]) -> Any:
-    """What `work` gives, or None where it refuses in words."""
+    """Return the result of `work`; None if it refuses in words."""
     try:
         return work()
     except (PflOpsError, Damaged) as error:

@@ -158,7 +158,7 @@ def _silent_stderr() -> Iterator[None]:
 
 
 def check_address(address: str) -> None:
-    """Refuse what is no address, and one where nobody listens: Ray itself would try for minutes.
+    """Refuse a malformed address, and one where nothing listens: Ray itself would try for minutes.
 
     Raises:
         PflOpsError: see above.

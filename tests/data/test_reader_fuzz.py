@@ -35,7 +35,7 @@ fuzz = settings(
 
 
 def survives(read: Callable[[], Any]) -> Any:
-    """What was read; None: it was refused in one line."""
+    """Return the value that was read; None if it was refused in one line."""
     try:
         return read()
     except PflOpsError as error:

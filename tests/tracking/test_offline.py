@@ -149,7 +149,7 @@ def test_the_page_shows_no_run_of_a_dead_process_as_running(work, monkeypatch):
 
 
 def test_a_choice_that_is_sent_before_its_trial_marks_it(work, monkeypatch):
-    """What is recorded while the target is down is sent parents first."""
+    """Records made while the target is down are sent parents first."""
     with monkeypatch.context() as patch:
         patch.setattr("pfl_ops.tracking.sender.connect", _no_answer)
         store = Store.open(work, offline=True)

@@ -50,7 +50,7 @@ def change(folder, number, line):
 
 
 def deliver(root, client, patience=0.0):
-    """What the next command does with the outbox of a work folder; True if all was delivered."""
+    """Deliver the outbox of a work folder as the next command does; True if all was delivered."""
     sending = Delivery(memory_sender(client), root)
     try:
         for spool in outbox.adopt(root, "http://a", sending.spools):

@@ -14,7 +14,7 @@ DIED = "the trial's process died, perhaps for lack of memory (fewer at once: --c
 
 
 def text_of(error: Exception) -> str:
-    """What Ray writes down of an error inside a trial."""
+    """Return the text that Ray writes for an error inside a trial."""
     with pytest.raises(TrialFailed) as caught, failing_as_text():
         raise error
     return f"Failure # 1 (occurred at 2026-11-22)\nray::FederationTrial.train() (pid=7)\nTrialFailed: {caught.value}\n"
