@@ -16,15 +16,13 @@ import contextlib
 import logging
 import os
 import secrets
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, utils
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
 from pfl_ops.errors import PflOpsError
@@ -69,13 +67,17 @@ def started(cpus: int, gpus: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def same_sigterm() -> Iterator[None]:
-    """Keep the handler of SIGTERM: `ray.init` sets one that calls sys.exit, where ours ends a study like Ctrl-C."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Keep the handler of SIGTERM while Ray starts or is joined.
+
+    `ray.init` would set some that call sys.exit, with the signal's number or 1, from its first line on; ours ends a
+    study like Ctrl-C.
+    """
+    original = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
-        if before is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
+        utils.set_sigterm_handler = original
 
 
 def reload_settings() -> None:

@@ -1,7 +1,6 @@
 """What a trial may use: errors that say what to use, instead of a trial that waits for ever."""
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -147,19 +146,24 @@ def test_a_trial_s_process_starts_without_optuna_and_mlflow():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_ray_does_not_take_over_sigterm(monkeypatch):
-    """`ray.init` sets a handler that calls sys.exit; ours ends a study like Ctrl-C."""
+def test_sigterm_while_ray_starts_is_ctrl_c_too():
+    """`ray.init` would set handlers that exit with the signal's number or 1. Here the signal comes in its middle."""
+    code = """if 1:
+        import signal, sys
+        from ray._private import node
+        from pfl_ops.cli.termination import sigterm_as_ctrl_c
+        from pfl_ops.tuning import ray_instance
 
-    def handler(number, frame):
-        raise AssertionError
+        @sigterm_as_ctrl_c
+        def main():
+            before = signal.getsignal(signal.SIGTERM)
+            try:
+                with ray_instance.started(1, 0):
+                    pass
+            except KeyboardInterrupt:
+                sys.exit(130 if signal.getsignal(signal.SIGTERM) is before else "another handler is left")
 
-    usual = signal.signal(signal.SIGTERM, handler)
-    monkeypatch.setattr(resources.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(resources.ray, "init", lambda *_, **__: signal.signal(signal.SIGTERM, signal.SIG_IGN))
-    monkeypatch.setattr(resources.ray, "shutdown", lambda: None)  # `one_ray` may be running, with its own token
-    monkeypatch.setattr(ray_instance, "reload_settings", lambda: None)
-    try:
-        with ray_instance.started(1, 0):
-            assert signal.getsignal(signal.SIGTERM) is handler
-    finally:
-        signal.signal(signal.SIGTERM, usual)
+        node.Node.start_head_processes = lambda self: signal.raise_signal(signal.SIGTERM)
+        main()
+    """
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 143
