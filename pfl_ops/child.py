@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from types import FrameType
 
 LOOK_EVERY = 0.25  # seconds
 
@@ -59,9 +60,20 @@ def guard(parent: int) -> None:
     """Run the program of `guarded`, in a process group of its own."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    program = subprocess.Popen(sys.argv[1:])
+    program: subprocess.Popen[bytes] | None = None
+    early = []  # signals that came before there was a program
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        if program is None:
+            early.append(number)
+        else:
+            program.send_signal(number)
+
     for passed in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(passed, lambda number, _: program.send_signal(number))
+        signal.signal(passed, pass_on)
+    program = subprocess.Popen(sys.argv[1:])
+    for number in early:
+        program.send_signal(number)
     while os.getppid() == parent:
         with contextlib.suppress(subprocess.TimeoutExpired):
             sys.exit(program.wait(LOOK_EVERY))

@@ -84,6 +84,24 @@ def test_a_guarded_program_gets_sigterm():
         wait_until(lambda: gone(guard))
 
 
+def test_a_guard_passes_on_sigterm_that_comes_while_it_starts_the_program():
+    """Here as soon as the program is there, before `Popen` has returned."""
+    code = """if 1:
+        import os, signal, subprocess
+        from pfl_ops import child
+
+        def early(argv, start=subprocess.Popen):
+            program = start(argv)
+            signal.raise_signal(signal.SIGTERM)
+            return program
+
+        subprocess.Popen = early
+        child.guard(os.getppid())
+    """
+    argv = [sys.executable, "-c", code, sys.executable, "-c", "import time; time.sleep(600)"]
+    assert subprocess.run(argv, timeout=PATIENCE).returncode == 256 - signal.SIGTERM  # sys.exit(-15)
+
+
 @pytest.mark.slow
 def test_a_worker_in_the_middle_of_a_long_job_ends(tmp_path):
     """A real worker process, which reads its pipe between jobs only."""

@@ -1,6 +1,7 @@
 """A running Ray cluster is joined; each machine reads its own copy of the data, and a wrong copy is found out."""
 
 import os
+import shutil
 import sys
 
 import numpy as np
@@ -15,8 +16,8 @@ from pfl_ops.tuning import ray_instance, tune
 pytestmark = pytest.mark.slow
 
 
-def write_data(folder, seed=0):
-    folder.mkdir(exist_ok=True)
+def write_data(folder, seed):
+    folder.mkdir()
     generator = np.random.default_rng(seed)
     x = {
         f"x_{part}": generator.integers(0, 255, (n, 8, 8, 1), dtype=np.uint8)
@@ -34,8 +35,10 @@ def cluster(tmp_path, monkeypatch):
 
     if ray.is_initialized():
         pytest.skip("this process has joined another Ray; run this file first, or alone")
-    for i in range(4):
-        write_data(tmp_path / f"data{i}", seed=i // 3)
+    write_data(tmp_path / "data0", seed=0)
+    for i in (1, 2):  # copied: a file written a second later differs, by the time in it
+        shutil.copytree(tmp_path / "data0", tmp_path / f"data{i}")
+    write_data(tmp_path / "data3", seed=1)
     monkeypatch.setenv("PFL_OPS_DATA", str(tmp_path / "data0"))
     monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache0"))
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
