@@ -5,8 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SUITE  ?=
 SCALE  ?= smoke
-# two processes, a file's tests in one of them (tests/conftest.py says which go together); N=0: all in this one
-N      ?= 2
+# three processes (on two cores: many tests wait for others), a file's tests in one of them (tests/conftest.py says
+# which go together); N=0: all in this one
+N      ?= 3
 PYTEST := $(BIN)/python -m pytest -q -n $(N) --max-worker-restart=0
 
 .DEFAULT_GOAL := help
@@ -37,7 +38,7 @@ reproduce: $(STAMP) ## five papers' tables and figures, ours beside theirs: a gl
 bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten minutes on two cores
 	$(BIN)/pfl-ops bench
 
-test: $(STAMP) ## all tests, in two processes (N=4: in four)
+test: $(STAMP) ## all tests, in three processes (N=4: in four)
 	$(PYTEST)
 
 test-fast: $(STAMP) ## the tests that take less than a few seconds each

@@ -13,14 +13,12 @@ if TYPE_CHECKING:
     from end_to_end import Tuned
 
 
-TOGETHER = {
-    "one_ray": (
-        *("test_benchmark.py", "test_engine.py", "test_killed.py", "test_ray_instance.py", "test_reproducing.py"),
-        "test_study.py",
-    ),
-    "tuned": ("test_end_to_end.py", "test_ui.py"),
-}
-"""A fixture that takes long to make -> the files that use it, which run in one process; the longest first."""
+TOGETHER = (
+    ("one_ray", "test_study.py", "test_engine.py", "test_ray_instance.py"),
+    ("tuned", "test_end_to_end.py", "test_ui.py"),
+    ("one_ray", "test_benchmark.py", "test_killed.py", "test_reproducing.py"),
+)
+"""(a fixture that takes long to make, files that use it and run in one process), what takes longest first."""
 
 FIRST = "test_cluster.py"
 """It joins a Ray, which a process that has joined `one_ray` can not."""
@@ -28,11 +26,11 @@ FIRST = "test_cluster.py"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what takes longest first, so that no process is left alone with it at the end."""
-    rank = {file: place for place, files in enumerate(TOGETHER.values()) for file in files}
+    rank = {file: place for place, (_, *files) in enumerate(TOGETHER) for file in files}
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     for item in items:
-        for fixture, files in TOGETHER.items():
-            if fixture in getattr(item, "fixturenames", ()) and item.path.name not in files:
+        for fixture in {fixture for fixture, *_ in TOGETHER} & set(getattr(item, "fixturenames", ())):
+            if not any(fixture == shared and item.path.name in files for shared, *files in TOGETHER):
                 raise pytest.UsageError(f"{item.path.name} uses {fixture}: name it in TOGETHER of tests/conftest.py")
     items.sort(key=lambda i: (i.path.name != FIRST, rank.get(i.path.name, len(TOGETHER)), i.path not in slow))
 
@@ -45,7 +43,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    groups = {file: group for group, files in TOGETHER.items() for file in files}
+    groups = {file: f"group {number}" for number, (_, *files) in enumerate(TOGETHER) for file in files}
 
     class Files(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:

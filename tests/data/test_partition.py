@@ -1,7 +1,6 @@
 """Every scheme's common promises, the schemes' own, and what is refused."""
 
 import pickle
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,12 +100,11 @@ def test_another_seed_another_partition(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", DRAWN)
 @pytest.mark.parametrize(("k", "alpha"), [(1000, 1.0), (1000, 0.01), (10, 0.01)])
-def test_time_is_bounded_on_mnists_labels(kind: str, k: int, alpha: float) -> None:
+@pytest.mark.timeout(60)
+def test_a_draw_ends_on_mnists_labels(kind: str, k: int, alpha: float) -> None:
     labels = np.repeat(np.arange(10), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
     options = {"alpha": alpha} if "alpha" in PARTITIONS.get(kind).model_fields else {}
-    start = time.perf_counter()
     assert sizes(split(kind, labels, clients=k, **options)).sum() == 60_000
-    assert time.perf_counter() - start < 5
 
 
 # --- each scheme's own promise
@@ -307,11 +305,9 @@ def test_natural() -> None:
     ],
 )
 def test_refusals_name_the_numbers(kind: str, options: dict[str, Any], message: str) -> None:
-    start = time.perf_counter()
     with pytest.raises(PartitionError) as error:
         scheme(kind, **options).indices(np.repeat(np.arange(10), 60), np.random.default_rng(0), data="mnist")
     assert str(error.value) == message
-    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A target that fails: nothing is lost, nothing comes twice, the caller never waits or dies."""
 
 import logging
+import threading
 import time
 
 import numpy as np
@@ -52,7 +53,6 @@ def test_a_run_goes_on_while_nobody_answers_and_all_is_there_afterwards(work, ou
         run = store.run("gone", "run", identity="gone")
         run.log(rounds(0, 9))
         outage.down = True
-        started = time.monotonic()
         run.log(rounds(10, 39))
         (tmp_path / "file.txt").write_text("content")
         run.artifact(tmp_path / "file.txt", "folder")
@@ -60,7 +60,6 @@ def test_a_run_goes_on_while_nobody_answers_and_all_is_there_afterwards(work, ou
         late = store.run("gone", "child", identity="gone child", parent=run, params={"a": 1})
         late.log(rounds(0, 4))
         assert not late.finish(patience=0)
-        assert time.monotonic() - started < 2
         time.sleep(0.3)
         assert late.run_id is None
         outage.down = False
@@ -269,18 +268,23 @@ def test_an_entry_that_always_fails_is_given_up_after_some_tries(work, monkeypat
         assert steps(store, run.run_id) == list(range(4))
 
 
-def test_logging_is_quick(work, rounds):
-    """100 rounds of 23 metrics: what the simulation waits for, and what the delivery needs."""
+def test_logging_does_not_wait_for_the_delivery(work, monkeypatch, rounds):
+    """Here nothing is sent before all 100 rounds of 23 metrics are logged."""
+    logged, send = threading.Event(), Sender.send
+
+    def held(self, *arguments):
+        assert logged.wait(60)
+        return send(self, *arguments)
+
+    monkeypatch.setattr(Sender, "send", held)
     many = rounds(1, 100)
     for record in many:
         record.metrics.update({f"val/{i}": float(np.sin(i)) for i in range(20)})
     with Store.open(work) as store:
         run = store.run("quick", "run", identity="quick")
-        started = time.monotonic()
         for record in many:
             run.log([record])
-        logged = time.monotonic() - started
-        run.finish()
-        assert logged < 2
-        assert time.monotonic() - started < 20
+        logged.set()
+        assert run.finish()
+        assert steps(store, run.run_id, "val/7") == list(range(1, 101))
         assert torch.tensor(store.history(run.run_id).shape).tolist() == [100, 23]

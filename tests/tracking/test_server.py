@@ -55,11 +55,8 @@ def test_a_server_that_goes_away_gets_every_point_exactly_once(server, tmp_path,
         assert len(other_id) == 32, other.stderr.read()
 
         server.kill()
-        slowest = 0.0
         for record in rounds(30, 89):
-            started = time.monotonic()
             run.log([record])
-            slowest = max(slowest, time.monotonic() - started)
         run.text("written while nobody was there", "notes/late.txt")
         run.model(
             network.state_dict(),
@@ -73,7 +70,6 @@ def test_a_server_that_goes_away_gets_every_point_exactly_once(server, tmp_path,
         late = store.run("server", "late", identity="late", parent=study)
         late.log(rounds(0, 4))
         assert not late.finish(patience=0)
-        assert slowest < 1
         out, err = other.communicate("go\n", timeout=60)
         assert out.split() == ["False", "False"]
         assert other.returncode == 0, err
