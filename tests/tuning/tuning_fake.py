@@ -66,11 +66,11 @@ def _meet(folder: Path, number: int) -> None:
 def records_of_a_node(point: Point, context: Context) -> Iterator[Reported]:
     """As `records`, after a look at this machine's data; `node` is the number at the end of their folder's name.
 
-    Two trials wait for one another: else one node could run both before the other is up.
+    Three trials wait for one another: else one node could run them all before another is up.
     """
     load_plugins(context.plugins)
+    _meet(Path(context.home, "nodes"), 3)
     check_data(Experiment.model_validate(context.experiment).override(point), context)
-    _meet(Path(context.home, "nodes"), 2)
     for record in records(point, context):
         folder = str(context.data_folder)
         yield Reported(record.round, {**record.metrics, "node": float(folder[-1])}, record.time)
