@@ -365,6 +365,30 @@ def test_sigterm_ends_like_ctrl_c_with_143(fake: Fake, interrupt: Any) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_sigterm_that_python_would_only_print_is_repeated() -> None:
+    """It comes in a destructor, where no exception gets out; a moment later the command does something else."""
+    code = """if 1:
+        import signal, sys, time
+        from pfl_ops.cli.termination import sigterm_as_ctrl_c
+
+        class Ends:
+            def __del__(self):
+                signal.raise_signal(signal.SIGTERM)
+
+        @sigterm_as_ctrl_c
+        def main():
+            try:
+                Ends()
+                time.sleep(60)
+            except KeyboardInterrupt:
+                sys.exit(130)
+
+        main()
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (143, "")
+
+
 def test_a_plug_in_is_known_by_name(fake: Fake, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(

@@ -1,10 +1,12 @@
 """SIGTERM, as job schedulers and containers send it, ends a command like Ctrl-C."""
 
 import functools
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -20,6 +22,9 @@ def sigterm_as_ctrl_c(main: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             nonlocal terminated
+            if _swallowed(frame):
+                threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+                return
             terminated = True
             handler = signal.getsignal(signal.SIGINT)
             # Called, not sent: a shell starts a command in the background with SIGINT ignored
@@ -38,3 +43,15 @@ def sigterm_as_ctrl_c(main: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
             signal.signal(signal.SIGTERM, before)
 
     return guarded
+
+
+def _swallowed(frame: FrameType | None) -> bool:
+    """Whether Python would only print an exception raised here: in a destructor, or in a weak reference's callback.
+
+    A moment later the program does something else.
+    """
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or Path(frame.f_code.co_filename).name in ("weakref.py", "_weakrefset.py"):
+            return True
+        frame = frame.f_back
+    return False

@@ -79,16 +79,21 @@ class Driver(tune.Callback, Stopper):
         open_run: makes a trial's child run.
         on_event: told of everything; may be None.
         on_pruned: told the point of each trial that was stopped early, which nobody goes on with; may be None.
+        again: whether a trial whose process dies before it begins will get another one; see `unbegun`.
+
+    Attributes:
+        over: trials that ended. unbegun: trials that are still to be run: each was given a process that another trial
+            had used and that was dead by then, which Ray does not replace as it replaces that of a trial on its way.
     """
 
     def __init__(
         self, search: StudySearch, wanted: int, open_run: OpenRun, on_event: OnEvent | None,
-        on_pruned: Callable[[Point], None] | None = None,
+        on_pruned: Callable[[Point], None] | None = None, again: bool = False,
     ) -> None:  # fmt: skip
         self.search, self.wanted, self.open_run, self.on_event = search, wanted, open_run, on_event
-        self.on_pruned = on_pruned
+        self.on_pruned, self.again = on_pruned, again
         self.runs: dict[str, TrialRun] = {}
-        self.over = 0  # trials that ended in this session
+        self.over = self.unbegun = 0
         self.hopeless: ObjectiveMissing | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,6 +124,9 @@ class Driver(tune.Callback, Stopper):
         failure = failure_in(text)
         trial.run_metadata.pickled_error_filename = None  # else Ray unpickles it for its own table of results
         self._note_hopeless(failure)
+        if self.again and trial.trial_id not in self.runs and DIED.search(text):
+            self.unbegun += 1
+            return
         self.search.fail(trial.trial_id, failure.line)
         self._end(trial, text)
 

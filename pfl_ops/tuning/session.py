@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -87,51 +88,66 @@ class Session:
             StudyInterrupted: Ctrl-C came.
             PflOpsError: the objective is not measured by this experiment.
         """
-        settings, ledger = self.settings, self.ledger
-        rounds = settings.experiment.training.rounds
-        ledger.recover()
+        self.ledger.recover()
         release()  # what an estimate left on the GPU
         packing = self._packing(missing)
         with cluster(self.address) as folder:
             part = self._share(packing, missing)
-            search = StudySearch(ledger, settings.space, settings.objective, rounds, settings.experiment.seed)
-            scheduler = None
-            if settings.scheduler == "asha":
-                scheduler = asha(settings.objective, rounds, settings.full_every, ledger)
-            driver = Driver(search, settings.trials, self.open_run, self.on_event, self.forget)
             context = self._context(part, packing)
-            trainable = tune.with_parameters(FederationTrial, context=context, records=self.records)
-            tuner = tune.Tuner(
-                tune.with_resources(trainable, {"cpu": part.cpus, "gpu": part.gpus}),
-                tune_config=tune.TuneConfig(
-                    search_alg=search,
-                    scheduler=scheduler,
-                    num_samples=missing,
-                    max_concurrent_trials=part.concurrency,
-                    reuse_actors=True,
-                    trial_name_creator=lambda trial: trial.trial_id,
-                    trial_dirname_creator=lambda trial: trial.trial_id,
-                ),
-                run_config=tune.RunConfig(
-                    name=ledger.name,
-                    storage_path=str(folder / "tune"),
-                    verbose=0,
-                    callbacks=[driver],
-                    stop=driver,
-                    checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials keep their own
-                    failure_config=tune.FailureConfig(max_failures=1),  # it goes on from its checkpoint
-                ),
-            )
-            self._tell("begin")
-            with _silent():
-                try:
-                    tuner.fit()
-                finally:
-                    driver.close()
+            driver = self._pass(folder / "first", missing, context, again=True)
+            if driver.unbegun:
+                self.ledger.recover()
+                driver = self._pass(folder / "second", driver.unbegun, context)
+
+    def _pass(self, folder: Path, missing: int, context: Context, again: bool = False) -> Driver:
+        """Run trials until so many have ended.
+
+        Args:
+            folder: for Ray's own files. missing: number of trials.
+            context: what all trials are told. again: whether another pass follows, see `Driver.unbegun`.
+        Raises:
+            StudyInterrupted, PflOpsError: see `run_trials`.
+        """
+        settings, ledger, part = self.settings, self.ledger, context.share
+        rounds = settings.experiment.training.rounds
+        search = StudySearch(ledger, settings.space, settings.objective, rounds, settings.experiment.seed)
+        scheduler = None
+        if settings.scheduler == "asha":
+            scheduler = asha(settings.objective, rounds, settings.full_every, ledger)
+        driver = Driver(search, settings.trials, self.open_run, self.on_event, self.forget, again)
+        trainable = tune.with_parameters(FederationTrial, context=context, records=self.records)
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, {"cpu": part.cpus, "gpu": part.gpus}),
+            tune_config=tune.TuneConfig(
+                search_alg=search,
+                scheduler=scheduler,
+                num_samples=missing,
+                max_concurrent_trials=part.concurrency,
+                reuse_actors=True,
+                trial_name_creator=lambda trial: trial.trial_id,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name=ledger.name,
+                storage_path=str(folder),
+                verbose=0,
+                callbacks=[driver],
+                stop=driver,
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials keep their own
+                failure_config=tune.FailureConfig(max_failures=1),  # it goes on from its checkpoint
+            ),
+        )
+        self._tell("begin")
+        with _silent():
+            try:
+                tuner.fit()
+            finally:
+                driver.close()
         if driver.hopeless:
             raise driver.hopeless
-        if driver.over < missing:
+        if driver.over + driver.unbegun < missing:
             raise StudyInterrupted
+        return driver
 
     def experiment_at(self, point: Point) -> Experiment:
         """A trial's experiment."""

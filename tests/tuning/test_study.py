@@ -1,5 +1,8 @@
 """Whole studies on a real Ray, with trials that cost nothing."""
 
+import json
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -50,6 +53,27 @@ def test_trial_goes_on_when_its_process_is_killed_once(run, home):
         history = store.history(trial.run_id)
     assert trial.status == "FINISHED" and history.index.tolist() == list(range(10))
     assert history["pid"].nunique() == 2 and history["pid"][:3].nunique() == 1
+
+
+def test_a_trial_that_is_given_a_dead_process_gets_another(home):
+    """Trials share processes; this one dies between two trials. Ray itself restarts only what dies on its way."""
+    killed = []
+
+    def watch(event):
+        if event.kind == "end" and not killed:
+            [file] = set((home / "checkpoints").glob("*.json")) - before
+            killed.append(int(json.loads(file.read_text())[-1]["metrics"]["pid"]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    before = set((home / "checkpoints").glob("*.json"))
+    settings = {"trials": 2, "concurrency": 1, "final_repetitions": 0, "on_event": watch}
+    study = tune(toy(seed=78), space=space_of(at(0.5), at(0.8)), home=home, records=records, **settings)
+    assert killed and study.table["state"].tolist() == ["complete", "complete"]
+    assert study.table["algorithm.x"].tolist() == [0.5, 0.8]
+    with Store.open(home) as store:
+        _, *trials = store.runs(study.name)
+        pids = [store.history(trial.run_id)["pid"].unique().tolist() for trial in trials]
+    assert pids[0] == killed != pids[1]
 
 
 def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
