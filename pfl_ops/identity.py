@@ -13,19 +13,21 @@ from pfl_ops.fields import Tree
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import weights_file
 from pfl_ops.registry import file_digest
+from pfl_ops.results_version import RESULTS_VERSION
 
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment
 
-HASH_VERSION = 1
-"""Raised whenever the same settings would give another result: then old runs are not taken for new ones."""
+CODE, VERSION = "code", "version"
+"""Keys of an identity that say by what code the settings are run."""
 
 
 def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     """All that decides the result of a run, as plain values.
 
-    Every setting but `repetitions`; for files (a data set's, a partition's, weights, plug-ins) the SHA-256 of what is
-    in them, never where they lie. A data set that the package knows keeps its name too: its normalisation goes with it.
+    Every setting but `repetitions`; for files (a data set's, a partition's, weights) the SHA-256 of what is in them,
+    never where they lie; the code of method, network and partition by `code_digest`, the engine by `RESULTS_VERSION`.
+    A data set that the package knows keeps its name too: its normalisation goes with it.
 
     Args:
         experiment: the experiment.
@@ -40,13 +42,25 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     tree["data"]["digest"] = load(experiment.data, data_dir=data_dir).digest
     tree["partition"] = experiment.partition.identity()
     tree["model"]["weights"] = weights_digest(experiment.model)
-    plugins = {
+    tree[CODE] = {
         "algorithm": ALGORITHMS.digest(experiment.algorithm.name),
         "partition": PARTITIONS.digest(experiment.partition.kind),
         "model": MODELS.digest(experiment.model.name),
     }
-    tree["plugins"] = {kind: digest for kind, digest in plugins.items() if digest is not None}
-    return {"version": HASH_VERSION, **tree}
+    return {VERSION: RESULTS_VERSION, **tree}
+
+
+def differing_code(mine: str, theirs: str) -> str:
+    """What differs between two `code_line`s, for a message: "method and network"; "": nothing, or one is not known."""
+    names = {"algorithm": "method", "partition": "partition", "model": "network", VERSION: "engine's results version"}
+    differing = [part.partition("=")[0] for part in mine.split() if part not in theirs.split()]
+    return " and ".join(names.get(part, part) for part in differing) if theirs else ""
+
+
+def code_line(identity: Tree) -> str:
+    """The code of an identity in a line: "algorithm=1f2e... model=... partition=... version=2"."""
+    parts = {**{kind: digest[:16] for kind, digest in identity[CODE].items()}, VERSION: identity[VERSION]}
+    return " ".join(f"{part}={value}" for part, value in sorted(parts.items()))
 
 
 def canonical(identity: Tree, without: Collection[str] = ()) -> str:

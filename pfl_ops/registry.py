@@ -3,7 +3,6 @@
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 from collections.abc import Collection
@@ -12,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pfl_ops import code_digest
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, place, unknown
 
 T = TypeVar("T")
@@ -108,20 +108,13 @@ class Registry(Generic[T]):
                 f"imported: {in_a_line(error)}"
             ) from error
 
-    def digest(self, name: str) -> str | None:
-        """SHA-256 of the file that defines `name`, or of the definition itself where it has none (a notebook's cell).
-
-        None for the package's own, whose version speaks for it.
-        """
+    def digest(self, name: str) -> str:
+        """SHA-256 of the code that `name` is (`code_digest`), or of the definition itself where it has no file (a
+        notebook's cell)."""
         thing: Any = self.get(name)
-        if name in self.builtin:
-            return None
-        try:
-            file = inspect.getsourcefile(thing if inspect.isclass(thing) or inspect.isfunction(thing) else type(thing))
-        except (TypeError, OSError):
-            file = None
-        if file and Path(file).is_file():
-            return file_digest(Path(file))
+        found = code_digest.digest(self.builtin.get(name) or _origin(thing)[0])
+        if found is not None:
+            return found
         import cloudpickle
 
         return hashlib.sha256(cloudpickle.dumps(thing)).hexdigest()
@@ -139,7 +132,7 @@ def load_plugin(path: Path) -> str:
     A file that was edited since takes the place of what it defined before.
 
     Returns:
-        SHA-256 of the file, which enters the hash of experiments that use it.
+        SHA-256 of the file.
     Raises:
         PflOpsError: there is no such file, or it fails to import; the message names file and error.
     """
@@ -170,6 +163,7 @@ def load_plugin(path: Path) -> str:
             raise PflOpsError(f"{shown} failed: {what}{in_a_line(error)}{place(error, str(path))}") from error
         for other in old:
             del _plugins[other]
+        code_digest.digest(name)  # of the code as it was imported, should a file be edited later
         _plugins[digest] = path
     return digest
 

@@ -27,6 +27,8 @@ class Result:
         final: `final/…` and `best/…` keys. clients: one row a client and stage, of the full last evaluation.
         folder: its checkpoints. complaints: damaged checkpoints that were passed over, and what a resumed run keeps.
         hints: a line where another precision would have been much faster.
+        origin: a line where the run was read and not computed, or where the same settings were run before with other
+            code; "": neither.
         page: where MLflow's page shows it beside its like, behind the server's address; None: it was never reached.
     """
 
@@ -40,6 +42,7 @@ class Result:
     hints: list[str] = field(default_factory=list)
     data_dir: str | None = field(default=None, repr=False)
     page: str | None = None
+    origin: str = ""
 
     def global_model(self) -> "dict[str, Tensor] | None":
         """G of the last round by parameter name; None where the method has none."""

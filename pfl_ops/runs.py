@@ -10,6 +10,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,11 @@ from pfl_ops import metrics
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.checkpoint import CheckpointError, Checkpoints, Record
+from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.settings import Execution
+from pfl_ops.fields import Tree
 from pfl_ops.files import write_whole
+from pfl_ops.identity import CODE, VERSION, code_line, differing_code, fingerprint
 from pfl_ops.registry import plugins
 from pfl_ops.results import Result
 from pfl_ops.scratch import scratch
@@ -32,10 +36,13 @@ if TYPE_CHECKING:
     from pfl_ops.federation.estimate import Estimate
     from pfl_ops.federation.simulate import Simulation
     from pfl_ops.tracking.run import Run
-    from pfl_ops.tracking.store import Store
+    from pfl_ops.tracking.store import RunInfo, Store
 
 OnRecord = Callable[[Record], None]
 MODELS_IN_A_FILE = 256 << 20
+SETTINGS, CODE_TAG = "pfl_ops.settings", "pfl_ops.code"
+"""Tags: the digest of a run's settings and data alone, and its code (`identity.code_line`)."""
+DIVERGED = "pfl_ops.diverged"  # tag of a run whose training diverged: at which round, at which client
 FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
 
 
@@ -63,6 +70,8 @@ def simulate(
         simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, stages=stages, final=final)
         with closing(simulation):
             yield from simulation.run()
+        if simulation.diverged:
+            raise simulation.diverged
 
 
 def kept_records(
@@ -132,6 +141,7 @@ def run(
         on_record: called with each record, those read from a checkpoint included.
         store, parent, name, tags: for callers that track more than one run.
     Raises:
+        Diverged: a loss or parameter was not finite; earlier rounds are kept, the tracked run is FAILED.
         PflOpsError: data missing, impossible settings, or the same run is going on in another process.
     """
     import pandas as pd
@@ -141,7 +151,8 @@ def run(
     from pfl_ops.tracking.store import Store
 
     experiment = experiment if experiment.repetitions == 1 else experiment.repetition(0)
-    digest = experiment.digest(data_dir)
+    tree = experiment.identity(data_dir)
+    digest = fingerprint(tree)
     with nullcontext(store) if store else closing(Store.open(home, tracking_uri, offline=True)) as store:
         assert store is not None
         folder = store.home.checkpoints / digest
@@ -150,6 +161,8 @@ def run(
             resume = resume and not mark.exists()
             simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, resume=resume)
             rerun = "" if resume else _rerun(mark)
+            settings = fingerprint(tree, without=(CODE, VERSION))
+            earlier = _earlier(store, settings)
             tracked = store.run(
                 str(parent.spool.header["experiment"])
                 if parent
@@ -158,11 +171,15 @@ def run(
                 identity=digest,
                 parent=parent,
                 params=experiment.flat,
-                tags={**_tags(experiment, simulation, digest, data_dir), **(tags or {})},
+                tags={
+                    **_tags(experiment, simulation, digest, data_dir),
+                    **{SETTINGS: settings, CODE_TAG: code_line(tree)},
+                    **(tags or {}),
+                },
                 rerun=rerun,
             )
             kind = (tags or {}).get("pfl_ops.kind", "run")
-            done = resume and _is_done(store, digest, parent)
+            done = resume and _is_done(earlier, digest, parent)
             with _told(tracked), closing(simulation):
                 for record in simulation.run():
                     mark.unlink(missing_ok=True)  # the old checkpoints are gone
@@ -173,6 +190,8 @@ def run(
                     _keep(experiment, simulation, tracked)
                     _present(experiment, simulation, tracked, kind)
                     tracked.complete()
+                if simulation.diverged:
+                    raise simulation.diverged
             tracked.finish("FINISHED")
             result = Result(
                 run_id=tracked.run_id,
@@ -185,6 +204,7 @@ def run(
                 hints=simulation.hints,
                 data_dir=data_dir,
                 page=tracked.page(METHODS.get(kind, METHODS["run"])[0]),
+                origin=_origin(tracked.run_id, simulation, earlier, tree),
             )
             del simulation
             gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
@@ -232,21 +252,49 @@ def _rerun(mark: Path) -> str:
     return rerun
 
 
-def _is_done(store: "Store", digest: str, parent: "Run | None") -> bool:
+def _earlier(store: "Store", settings: str) -> "list[RunInfo]":
+    """Tracked runs of these settings and data, whatever their code, oldest first; none where nobody answers."""
+    if store.reachable:
+        with suppress(PflOpsError):
+            return store.runs(where=f"tags.`{SETTINGS}` = '{settings}'")
+    return []
+
+
+def _is_done(earlier: "list[RunInfo]", digest: str, parent: "Run | None") -> bool:
     """Whether the tracked run has all that `_keep` gives it; a server that does not answer has not said so.
 
     The same experiment may be tracked elsewhere: a study's test is another run than one that was asked for by itself.
     """
     from pfl_ops.tracking.sender import MISSING
 
-    if not store.reachable:
-        return False
-    try:
-        before = store.runs(where=f"tags.`pfl_ops.identity` = '{digest}'")
-    except PflOpsError:
-        return False
     above = parent.run_id if parent else None
-    return any(run.parent == above and FINISHED in run.metrics and MISSING not in run.tags for run in before)
+    return any(
+        run.identity == digest and run.parent == above and FINISHED in run.metrics and MISSING not in run.tags
+        for run in earlier
+    )
+
+
+def _origin(run_id: str | None, simulation: "Simulation", earlier: "list[RunInfo]", tree: Tree) -> str:
+    """A line where a run was read, or where other code has run the same settings before; see `Result.origin`."""
+    if simulation.read:
+        when = _clock(simulation.records[-1].time)
+        engine = "" if simulation.same_engine else "; the engine's code was changed since, not its results version"
+        return (
+            f"read: run {(run_id or 'not sent yet')[:8]} of {when}, same settings, data and method code "
+            f"(--no-resume computes it anew){engine}"
+        )
+    others = [(run, parts) for run in earlier if (parts := differing_code(code_line(tree), run.tags.get(CODE_TAG, "")))]
+    if not others or simulation.resumed_from is not None:
+        return ""
+    run, parts = others[-1]
+    before = f"run {run.run_id[:8]} of {_clock(run.start)}"
+    return f"computed: {before} has the same settings and data, and other code ({parts})"
+
+
+def _clock(time: int) -> str:
+    """Milliseconds since the epoch as the local time, with the date unless it is today's."""
+    at = datetime.fromtimestamp(time / 1000)
+    return f"{at:%H:%M}" if at.date() == datetime.now().date() else f"{at:%Y-%m-%d %H:%M}"
 
 
 @contextmanager
@@ -256,6 +304,8 @@ def _told(tracked: "Run") -> Iterator[None]:
         yield
     except BaseException as error:
         with suppress(PflOpsError, OSError):  # what stopped the run may stop this too: a full disk
+            if isinstance(error, Diverged):
+                tracked.tags({DIVERGED: str(error)})
             tracked.finish("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED", patience=2)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PflOpsError(
@@ -265,6 +315,7 @@ def _told(tracked: "Run") -> Iterator[None]:
 
 
 def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:
+    from pfl_ops.federation import engine
     from pfl_ops.tracking.notes import line
     from pfl_ops.tracking.provenance import provenance
 
@@ -277,6 +328,7 @@ def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_di
             device=resolved.device,
         ),
         "pfl_ops.kind": "run",
+        "pfl_ops.engine": engine.digest(),
         "pfl_ops.method": line(experiment, group),
         "algorithm": experiment.algorithm.name,
         "dataset": experiment.data.label,

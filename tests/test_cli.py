@@ -38,7 +38,17 @@ def cli(*words: str) -> Result:
 SHARED = {
     *("--dataset", "--train-size", "--partition", "--clients", "--alpha", "--model", "--rounds", "--local-epochs"),
     *("--local-steps", "--batch-size", "--optimiser", "--lr", "--participation", "--precision", "--seed"),
-    *("--repetitions", "--device", "--way", "--chunk", "--workers", "--threads", "--state", "--checkpoint-every"),
+    *(
+        "--repetitions",
+        "--device",
+        "--way",
+        "--chunk",
+        "--workers",
+        "--threads",
+        "--state",
+        "--checkpoint-every",
+        "--diverged",
+    ),
     *("--config", "--preset", "--set", "--dry-run", "--data-dir", "--tracking-uri", "--plugin"),
     *("--resume", "--no-resume"),
 }
@@ -270,6 +280,7 @@ class Fake:
     given: list[dict[str, Any]] = field(default_factory=list)
     interrupt: bool = False
     terminate: bool = False
+    diverges: int | None = None  # the seed that does
     hints: tuple[str, ...] = ()
 
     def run(self, experiment: Experiment, **given: Any) -> Any:
@@ -281,12 +292,14 @@ class Fake:
             given["on_record"](SimpleNamespace(round=round_, metrics=metrics, time=2**43))
             if self.interrupt:
                 raise KeyboardInterrupt
+            if self.diverges == experiment.seed:
+                raise runs.Diverged(2, 0.4, 12)
             if self.terminate:
                 assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # else this process would end here
                 signal.raise_signal(signal.SIGTERM)
         final = {"final/test/L1/local/mean": 0.7, "final/test/L1/global/mean": 0.25, "final/test/L1/acc": 0.95}
         shown = {"run_id": f"id-{experiment.seed}", "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
-        return SimpleNamespace(final=final, experiment=experiment, complaints=[], **shown)
+        return SimpleNamespace(final=final, experiment=experiment, complaints=[], origin="", **shown)
 
     def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
         return Estimate(180, 8, 20, experiment.training.rounds, 500, 3, self.hints)
@@ -308,8 +321,9 @@ def test_run_shows_rounds_and_results(fake: Fake) -> None:
     assert [e.seed for e in fake.asked] == [5, 6]
     assert fake.given[0]["execution"] == Execution(device="cpu") and fake.given[0]["resume"] is False
     assert "about 3 min 0 s (2 rounds of 8.0 s" in result.stderr
-    # the global view is not measured in round 2: its last value stands
-    assert "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 0.700  Acc(G) 0.250  1,234 samples/s\n" in result.stderr
+    # the global view is not measured in round 2: its last value stands, and says of which round it is
+    line = "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 0.700  Acc(G) 0.250 (round 1)  1,234 samples/s\n"
+    assert line in result.stderr
     assert "0.700 ± 0.000" in result.stdout and "id-5" in result.stdout
     assert "pfl-ops ui, then http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=methods" in result.stdout
 
@@ -342,6 +356,14 @@ def test_the_estimate_is_followed_by_its_hints(words: list[str], fake: Fake) -> 
     result = cli("run", "fedavg", "--rounds", "2", *words)
     told = (result.stdout if words else result.stderr).splitlines()
     assert told[0].startswith("about 3 min 0 s") and told[1] == fake.hints[0]
+
+
+def test_a_seed_that_diverges_leaves_no_mean(fake: Fake) -> None:
+    fake.diverges = 6
+    result = cli("run", "fedavg", "--rounds", "2", "--repetitions", "3", "--seed", "5")
+    assert result.exit_code == 3 and [e.seed for e in fake.asked] == [5, 6, 7]
+    assert result.stderr.endswith("seed 6: diverged at round 2, client 12, lr 0.4\n")
+    assert "last round" not in result.stdout and "run id-5  (seed 5)\nrun id-7  (seed 7)\n" in result.stdout
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(fake: Fake) -> None:
@@ -422,6 +444,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             objective=SimpleNamespace(metrics=("val/L1/acc",)),
             table=table,
             pareto=None,
+            diverged={},
             trial=0,
             values={"val/L1/acc": 1.5},
             best={"training.lr": 0.01, "algorithm.gamma.kind": "adaptive"},
@@ -522,7 +545,15 @@ def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[d
             **{"metric": "val/L1/acc", "status": ["complete", "failed"], "validation": [1.5, nan]},
             **{"test": [1.4, nan], "std": [0.1, nan], "n": [2, 0], "difference": nan, "low": nan, "high": nan},
             **{"p": nan, "p_holm": nan, "local": [0.9, nan], "global": [0.5, nan], "worst": [0.2, nan]},
-            **{"trials": 4, "complete": [4, 0], "pruned": 0, "failed": [0, 4], "tuned": 2, "search_seconds": 61.0},
+            **{
+                "trials": 4,
+                "complete": [4, 0],
+                "pruned": 0,
+                "diverged": 0,
+                "failed": [0, 4],
+                "tuned": 2,
+                "search_seconds": 61.0,
+            },
             **{"test_seconds": [3.0, nan], "sent_bytes": [2e6, nan], "openings": [1, 0], "trial": [3, None]},
             **{"settings": ["lr=0.01", ""], "error": ["", "it broke"], "study": "", "run_id": None},
         }
@@ -611,7 +642,15 @@ def test_the_line_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     line.record(SimpleNamespace(round=4, metrics={}, time=51_000))
     now[0] += 30
     line.record(SimpleNamespace(round=6, metrics={"val/G/global/mean": 0.4}, time=81_000))
-    assert line.text(6) == "round 6/10  Acc(L) 0.500  Acc(G) 0.400  1 min 0 s left"
+    assert line.text(6) == "round 6/10  Acc(L) 0.500 (round 3)  Acc(G) 0.400  1 min 0 s left"
+
+
+def test_the_untrained_network_s_score_is_no_round_s() -> None:
+    line = Line("x", 10, "val")
+    line.record(SimpleNamespace(round=0, metrics={"val/G/local/mean": 0.1, "val/G/global/mean": 0.1}, time=0))
+    assert line.text(0) == "round 0/10  Acc(L) 0.100  Acc(G) 0.100"
+    line.record(SimpleNamespace(round=1, metrics={"val/G/local/mean": 0.5}, time=0))
+    assert line.text(1) == "round 1/10  Acc(L) 0.500  Acc(G) –"
 
 
 def test_where_to_look_closer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,9 @@ from pfl_ops.algorithms.base import Algorithm, register
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.identity import HASH_VERSION, canonical, fingerprint
+from pfl_ops.identity import canonical, code_line, differing_code, fingerprint
 from pfl_ops.registry import load_plugin
+from pfl_ops.results_version import RESULTS_VERSION
 from pfl_ops.section import Section
 
 
@@ -106,15 +107,15 @@ def test_the_seed_moves_the_hash_but_not_the_group_s(base: Experiment) -> None:
 
 def test_it_is_canonical_json_with_a_version(base: Experiment) -> None:
     identity = base.identity()
-    assert identity["version"] == HASH_VERSION
+    assert identity["version"] == RESULTS_VERSION
     assert set(identity) == {
         "version", "data", "partition", "model", "algorithm", "training", "participation", "evaluation", "seed",
-        "plugins",
+        "code",
     }  # fmt: skip
     text = canonical(identity)
     assert json.loads(text) == identity
     assert ": " not in text and ", " not in text
-    assert text.index('"algorithm"') < text.index('"data"') < text.index('"evaluation"') < text.index('"model"')
+    assert list(json.loads(text)) == sorted(identity)
     assert base.hash == fingerprint(identity) and re.fullmatch(r"[0-9a-f]{64}", base.hash)
 
 
@@ -199,15 +200,29 @@ def test_a_recorded_partition_counts_by_content(base: Experiment, tmp_path: Path
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_plug_ins_count_by_their_file(base: Experiment, tmp_path: Path) -> None:
+def test_plug_ins_count_by_their_code(base: Experiment, tmp_path: Path) -> None:
     code = "from pfl_ops import register\n@register('hash_split')\ndef split(labels, n_clients, *, rng): return []\n"
     file = tmp_path / "mine.py"
-    file.write_text(code)
-    digest = load_plugin(file)
-    first = base.override({"partition.kind": "hash_split"})
-    assert first.identity()["plugins"]["partition"] == digest
-    old = first.hash
-    file.write_text(code + "# another thought\n")
-    load_plugin(file)
-    assert base.override({"partition.kind": "hash_split"}).hash != old
-    assert set(Experiment.of("fedavg").identity()["plugins"]) == set()
+
+    def hashed(text: str) -> str:
+        file.write_text(text)
+        load_plugin(file)
+        return base.override({"partition.kind": "hash_split"}).hash
+
+    assert hashed(code) == hashed(f"# another thought\n{code}") != hashed(code.replace("[]", "[labels]"))
+
+
+def test_what_is_compared_has_code_of_its_own() -> None:
+    """Method, network and partition, each with its own; the same in every experiment that uses it."""
+    one, two = (Experiment.of(name, dataset="digits").identity()["code"] for name in ("fedavg", "fedprox"))
+    assert set(one) == {"algorithm", "partition", "model"} and len(set(one.values())) == 3
+    assert one["algorithm"] != two["algorithm"]
+    assert {key: one[key] for key in ("partition", "model")} == {key: two[key] for key in ("partition", "model")}
+
+
+def test_settings_alone_and_what_of_the_code_differs(base: Experiment) -> None:
+    tree = base.identity()
+    other = {**tree, "code": {**tree["code"], "model": "0" * 64}, "version": 1}
+    assert fingerprint(tree, without=("code", "version")) == fingerprint(other, without=("code", "version"))
+    assert differing_code(code_line(tree), code_line(other)) == "network and engine's results version"
+    assert differing_code(code_line(tree), code_line(tree)) == differing_code(code_line(tree), "") == ""

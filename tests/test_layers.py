@@ -29,6 +29,8 @@ LAYERS = [
             "rng",
             "errors",
             "registry",
+            "code_digest",
+            "results_version",
             "section",
             "machine",
             "files",

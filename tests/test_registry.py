@@ -150,15 +150,17 @@ def test_register_refuses_what_is_none_of_the_three(thing: Any) -> None:
         pfl_ops.register("odd")(thing)
 
 
-def test_the_package_s_own_have_no_digest_a_plug_in_has_its_file_s(plugin: tuple[Path, str]) -> None:
+def test_a_plug_in_is_known_by_its_bytes_and_all_that_it_defines_by_its_code(plugin: tuple[Path, str]) -> None:
     file, prefix = plugin
     digest = load_plugin(file)
     assert digest == hashlib.sha256(file.read_bytes()).hexdigest()
     assert registry.plugins()[digest] == file
-    for table, name in [(ALGORITHMS, "_method"), (MODELS, "_net"), (PARTITIONS, "_split")]:
-        assert table.digest(prefix + name) == digest
-    assert PARTITIONS.digest("lsqs") is None
-    assert MODELS.digest("cnn") is None
+    tables = [(ALGORITHMS, "_method"), (MODELS, "_net"), (PARTITIONS, "_split")]
+    codes = {table.digest(prefix + name) for table, name in tables}
+    assert len(codes) == 1 and codes.isdisjoint({digest, PARTITIONS.digest("lsqs"), MODELS.digest("cnn")})
+    file.write_text(file.read_text() + "\n# a remark\n")
+    assert load_plugin(file) != digest
+    assert {table.digest(prefix + name) for table, name in tables} == codes
 
 
 def test_the_same_content_is_imported_once_wherever_it_lies(plugin: tuple[Path, str], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
 from pfl_ops import figures, runs
+from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
-from pfl_ops.federation import checkpoint, durable
+from pfl_ops.federation import checkpoint, durable, engine
 from pfl_ops.federation.checked import MethodError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.reports.tracked import select
@@ -227,6 +229,46 @@ def test_a_finished_run_is_read(result: runs.Result, store: Store, monkeypatch: 
     assert again.page == result.page and "viewStateShareKey=methods" in (result.page or "")
     assert tracked(store, experiment()).status == "FINISHED"
     pd.testing.assert_frame_equal(again.rounds, result.rounds)  # the clock's columns too: nothing was measured again
+    assert result.origin == ""
+    settings = r"same settings, data and method code \(--no-resume computes it anew\)"
+    assert re.fullmatch(f"read: run {str(result.run_id)[:8]} of .*, {settings}", again.origin)
+    monkeypatch.setattr(engine, "digest", lambda: "of another engine")
+    assert go(store, experiment()).origin.endswith("; the engine's code was changed since, not its results version")
+
+
+def test_other_code_is_another_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edited method is never answered with old numbers; one line says that there are some."""
+    e, digest = experiment(seed=31, method="fedavg"), ALGORITHMS.digest
+    first = go(store, e)
+    monkeypatch.setattr(ALGORITHMS, "digest", lambda name: digest(name)[::-1])
+    again = go(store, e)
+    assert first.origin == "" and again.run_id != first.run_id
+    line = f"computed: run {str(first.run_id)[:8]} of .* has the same settings and data, and other code \\(method\\)"
+    assert re.fullmatch(line, again.origin)
+    assert go(store, e).origin.startswith(f"read: run {str(again.run_id)[:8]}")
+    monkeypatch.undo()
+    assert go(store, e).origin.startswith(f"read: run {str(first.run_id)[:8]}"), "the old code again"
+    tags = tracked(store, e).tags
+    assert len(tags["pfl_ops.engine"]) == 64 and tags["version.pfl-ops"]
+
+
+def test_a_run_that_goes_on_under_another_engine_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    e = experiment(seed=32, method="fedavg")
+
+    def stop(record: checkpoint.Record) -> None:
+        if record.round == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "digest", lambda: "of another engine")
+        with pytest.raises(KeyboardInterrupt):
+            go(store, e, on_record=stop)
+    done = go(store, e)
+    assert done.complaints == [
+        "goes on from round 1, which was computed by an engine with other code of the same results version; "
+        "--no-resume computes all of it anew"
+    ]
+    assert done.origin == ""
 
 
 def test_not_resumed_it_is_a_new_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

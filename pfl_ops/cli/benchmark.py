@@ -187,7 +187,9 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     say(console, "\nchosen")
     width = max(map(len, made.table["method"]))
     for row in made.table.to_dict("records"):
-        said = f"failed: {row['error']}" if row["error"] else f"trial {int(row['trial']):03d}  {row['settings']}"
+        trial = "" if row["trial"] != row["trial"] or row["trial"] is None else f"trial {int(row['trial']):03d}"
+        error = f"{row['status']}: {row['error']}" if row["error"] else ""
+        said = "  ".join(part for part in (trial, row["settings"], error) if part)
         say(console, f"  {row['method']:{width}}  {said}")
     console.print()
     for note in made.notes:
@@ -211,7 +213,7 @@ def leaderboard_table(made: "Benchmark") -> "Table":
             row["method"],
             row["scored_at"],
             number(row["validation"]),
-            number(row["test"]) + spread,
+            "diverged" if row["status"] == "diverged" else number(row["test"]) + spread,
             f"{row['difference']:+.3f}" if math.isfinite(row["difference"]) else "",
             chance(row["p_holm"]) if math.isfinite(row["p_holm"]) else "",
             *(number(row[view]) for view in ("local", "global", "worst")),
@@ -228,7 +230,7 @@ def cost_table(made: "Benchmark") -> "Table":
     for row in made.table.to_dict("records"):
         table.add_row(
             row["method"],
-            f"{row['trials']}" + (f" ({row['failed']} failed)" if row["failed"] else ""),
+            f"{row['trials']}{_lost(row)}",
             str(row["tuned"]),
             duration(row["search_seconds"]),
             duration(row["test_seconds"]) if math.isfinite(row["test_seconds"]) else "–",
@@ -236,6 +238,12 @@ def cost_table(made: "Benchmark") -> "Table":
             f"{row['openings']} time{'s' * (row['openings'] != 1)}",
         )
     return table
+
+
+def _lost(row: Mapping[Any, Any]) -> str:
+    """Trials that are complete in no sense, in brackets."""
+    lost = [f"{row[state]} {state}" for state in ("diverged", "failed") if row[state]]
+    return f" ({', '.join(lost)})" if lost else ""
 
 
 def _table(title: str, left: Iterable[str], right: Iterable[str]) -> "Table":

@@ -32,7 +32,7 @@ class Line:
     def __init__(self, title: str, rounds: int, split: str) -> None:
         self.title, self.rounds, self.split = title, rounds, split
         self.console = err()
-        self.seen: dict[str, float] = {}  # last value of each key: the global view comes only now and then
+        self.seen: dict[str, tuple[float, int]] = {}  # last value of each key, and its round: not all come in each
         self.began = time.time()
         self.first: tuple[int, float] | None = (
             None  # round and time of the first new record: the rate counts from there
@@ -59,7 +59,7 @@ class Line:
 
     def record(self, record: "Record") -> None:
         """Show a finished round. Records read back from a checkpoint are shown once, as the point where it goes on."""
-        self.seen |= record.metrics
+        self.seen |= {key: (value, record.round) for key, value in record.metrics.items()}
         replayed = record.time / 1000 < self.began
         if not replayed and self.first is None:
             self.first = (record.round, time.monotonic())
@@ -70,13 +70,14 @@ class Line:
             say(self.console, f"{self.title}  {text}")
 
     def text(self, finished: int) -> str:
-        """`round 3/20  Acc(L) 0.912  Acc(G) 0.543  12,345 samples/s  32 s left`."""
+        """`round 3/20  Acc(L) 0.912  Acc(G) 0.543 (round 1)  12,345 samples/s  32 s left`; no scores of round 0."""
         parts = [f"round {finished}/{self.rounds}"]
         stage = next((s for s in STAGES if f"{self.split}/{s}/local/mean" in self.seen), None)
         for name, view in (("Acc(L)", "local"), ("Acc(G)", "global")):
-            value = self.seen.get(f"{self.split}/{stage}/{view}/mean", math.nan)
-            parts.append(f"{name} {number(value)}")
-        speed = self.seen.get("cost/samples_per_second", math.nan)
+            value, measured = self.seen.get(f"{self.split}/{stage}/{view}/mean", (math.nan, finished))
+            old = f" (round {measured})" if 0 < measured < finished else ""
+            parts.append(f"{name} {number(math.nan if measured == 0 < finished else value)}{old}")
+        speed, _ = self.seen.get("cost/samples_per_second", (math.nan, 0))
         if math.isfinite(speed):
             parts.append(f"{speed:,.0f} samples/s")
         if finished >= self.rounds:

@@ -77,6 +77,7 @@ EXECUTION = (
     Flag("workers", "workers", "INT", "timed", "Processes of one thread that share a cohort (CPU)."),
     Flag("threads", "threads", "INT", "all allowed", "CPU threads."),
     Flag("state", "state", "NAME", "auto", "Where clients' state is.", lambda: ("auto", "memory", "file")),
+    Flag("diverged", "diverged", "stop|continue", "stop", "What a loss or parameter that is not finite does to a run."),
     Flag("checkpoint-every", "checkpoint_every", "INT", "1", "Rounds between checkpoints."),
 )
 """Fields of `Execution`: they change how fast, never what comes out (but for rounding)."""

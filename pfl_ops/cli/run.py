@@ -23,6 +23,7 @@ from pfl_ops.cli.options import (
 )
 
 PAGE = "http://127.0.0.1:5000"  # where pfl-ops ui serves it unless told otherwise
+DIVERGED = 3  # exit code
 ALGORITHM = typer.Argument(
     metavar="ALGORITHM",
     show_default=False,
@@ -75,30 +76,40 @@ def run(
 
     split = "val" if experiment.evaluation.split == "validation" else "test"
     results: list[runs.Result] = []
+    diverged: list[str] = []
     try:
         for i in range(experiment.repetitions):
             one = experiment.repetition(i)
             with Line(f"{one.label} seed {one.seed}", one.training.rounds, split) as line:
-                results.append(
-                    runs.run(
-                        one,
-                        tracking_uri=tracking_uri,
-                        data_dir=data_dir,
-                        execution=execution,
-                        resume=resume,
-                        on_record=line.record,
+                try:
+                    results.append(
+                        runs.run(
+                            one,
+                            tracking_uri=tracking_uri,
+                            data_dir=data_dir,
+                            execution=execution,
+                            resume=resume,
+                            on_record=line.record,
+                        )
                     )
-                )
+                except runs.Diverged as error:
+                    diverged.append(f"seed {one.seed}: {error}")
     except KeyboardInterrupt:
         say(err(), "stopped; the same command goes on from the last checkpoint")
         raise typer.Exit(130) from None
-    for complaint in [line for result in results for line in result.complaints]:
-        say(err(), complaint)
+    for told in [each for result in results for each in (*result.complaints, result.origin) if each]:
+        say(err(), told)
     console = out()
-    console.print(results_table([result.final for result in results], split))
+    if not diverged:  # the mean over the seeds that are left would flatter
+        console.print(results_table([result.final for result in results], split))
     for result in results:
         say(console, f"run {result.run_id or 'not sent yet'}  (seed {result.experiment.seed})")
-    say(console, "look closer: " + ui_hint(tracking_uri, results[-1].page))
+    if results:
+        say(console, "look closer: " + ui_hint(tracking_uri, results[-1].page))
+    for seed in diverged:
+        say(err(), seed)
+    if diverged:
+        raise typer.Exit(DIVERGED)
 
 
 def served(tracking_uri: str | None) -> str:

@@ -229,8 +229,13 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     say(console, f"\nbest: trial {study.trial:03d}, {values}")
     for path, value in study.best.items():
         say(console, f"  {path}={value:.4g}" if isinstance(value, float) else f"  {path}={value}")
-    if study.finals:
+    if study.finals and not study.diverged:
         console.print()
         console.print(results_table([result.final for result in study.finals], "test"))
+    for seed, how in study.diverged.items():
+        say(console, f"test run with seed {seed}: {how}")
+    if study.openings:
         say(console, f"the test data were opened {study.openings} time{'s' * (study.openings != 1)} for this study")
     say(console, f"\nlook closer: {ui_hint(tracking_uri, study.page)}  (experiment {study.name})")
+    if study.diverged:
+        raise typer.Exit(3)

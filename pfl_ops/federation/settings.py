@@ -135,5 +135,8 @@ class Execution(Section):
     threads: int | None = Field(
         None, ge=1, le=MOST_THREADS, description="CPU threads; none: all that this process may use"
     )
+    diverged: Literal["stop", "continue"] = Field(
+        "stop", description="what a loss or parameter that is not finite does to a run, which is FAILED either way"
+    )
     state: StatePlace = Field("auto", description="where clients' rows are; auto: memory, unless they may outgrow it")
     checkpoint_every: int = Field(1, ge=1, le=MOST_COUNT, description="rounds between checkpoints")

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from pfl_ops import metrics
 from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import choose, cohort, finish, memory
+from pfl_ops.federation import choose, cohort, diverged, engine, finish, memory
 from pfl_ops.federation.build import make_task, make_trainer, timed_steps, work_of
 from pfl_ops.federation.checked import CheckedMethod, MethodError, check_update
 from pfl_ops.federation.checkpoint import Checkpoint, Checkpoints, Record, Results
-from pfl_ops.federation.contract import ClientRows, Method, Models, Rows, State, Update
+from pfl_ops.federation.contract import ClientRows, Method, Models, Rows, Stages, State, Update
+from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.evaluate import Scorer, Scores
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.finish import Ending
@@ -28,6 +29,9 @@ from pfl_ops.federation.rows import RowStore
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
 from pfl_ops.federation.stages import StageScores, keys, made, repeatable
 from pfl_ops.federation.workers import PooledScorer, PooledTrainer
+
+ENGINE, DIVERGED = "engine", "diverged"
+"""In a checkpoint: the digest of the code that wrote it; the `Diverged` of a run that was to go on all the same."""
 
 
 class Simulation:
@@ -53,6 +57,10 @@ class Simulation:
         hints: a line where another precision would be much faster here.
         resolved: the execution with nothing left open.
         resumed_from: the round of the checkpoint that it goes on from; None: it starts.
+        read: whether the run was over before, so that nothing is computed.
+        diverged: set by the first round with a value that is not finite, where `execution.diverged` is "continue"; else
+            `run` raises it.
+        same_engine: whether the checkpoint was written by an engine with the same code.
     """
 
     def __init__(
@@ -70,6 +78,7 @@ class Simulation:
         self.final: dict[str, float] = {}
         self.client_table: dict[str, list[Any]] = {}
         self.complaints: list[str] = []
+        self.diverged: Diverged | None = None
         self._ending: Ending | None = None
         self._global: Tensor | None = None
 
@@ -110,6 +119,15 @@ class Simulation:
             if found.results is None:
                 self._read()
         self.resumed_from = found.round if found is not None else None
+        if found is not None and DIVERGED in found.meta:
+            self.diverged = Diverged(*found.meta[DIVERGED])
+        self.read = found is not None and found.results is not None and found.results.full >= final
+        self.same_engine = found is None or found.meta.get(ENGINE) == engine.digest()
+        if not (self.read or self.same_engine):
+            self.complaints.append(
+                f"goes on from round {found.round if found else 0}, which was computed by an engine with other code of "
+                "the same results version; --no-resume computes all of it anew"
+            )
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -177,6 +195,7 @@ class Simulation:
         trained = time.perf_counter()
         cost = self._cost(r, trained - started)
         noted = r.notes.keys(None if self._stragglers is None else self._stragglers[r.cohort.cpu().numpy()])
+        self._look_for_divergence(t + 1, r.lr, update, stages)
         stages = repeatable(r, stages)
 
         absent = self._scores.absent_l2(self.state, r, stages) if last and self.with_final else None
@@ -195,6 +214,13 @@ class Simulation:
         cost["cost/eval_seconds"] = time.perf_counter() - trained
         return self._record(t + 1, scores, noted | cost)
 
+    def _look_for_divergence(self, round_: int, lr: float, update: Update, stages: Stages) -> None:
+        """Raise `Diverged`, or note it where the run is to go on all the same."""
+        found = self.diverged or diverged.check(round_, lr, self.trainer.meter.mean, update, stages)
+        if found is not None and self.execution.diverged == "stop":
+            raise found
+        self.diverged = found
+
     def _record(self, round_: int, scores: Mapping[str, Scores], more: Mapping[str, float]) -> Record:
         scored = keys(scores, self.evaluation.split, self.evaluation.eps)
         return Record(round_, {**scored, **more}, time.time_ns() // 1_000_000)
@@ -204,7 +230,7 @@ class Simulation:
         if self._checkpoints is None:
             return
         if record.round % self.execution.checkpoint_every == 0 or record.round == self.training.rounds:
-            self._checkpoints.save(record.round, self.state, self.records, {"resolved": asdict(self.resolved)})
+            self._checkpoints.save(record.round, self.state, self.records, self._about())
 
     def _cost(self, r: Round, seconds: float) -> dict[str, float]:
         size = self.task.initial.element_size() * len(r.cohort)
@@ -253,9 +279,13 @@ class Simulation:
         if self._checkpoints is not None:
             self._checkpoints.finish(
                 self.training.rounds, self.state if self.with_final else None, self.records,
-                {"resolved": asdict(self.resolved)}, Results(self.with_final, self.final, self.client_table),
-                self._global,
+                self._about(), Results(self.with_final, self.final, self.client_table), self._global,
             )  # fmt: skip
+
+    def _about(self) -> dict[str, Any]:
+        """What a checkpoint says of how it was computed."""
+        noted = {DIVERGED: self.diverged.as_list()} if self.diverged else {}
+        return {"resolved": asdict(self.resolved), ENGINE: engine.digest(), **noted}
 
     def _chances(self) -> dict[str, list[Any]]:
         """Columns of the client table where not all clients are alike: probability in a draw, who is a straggler."""

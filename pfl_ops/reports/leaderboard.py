@@ -29,8 +29,8 @@ def leaderboard(
     Args:
         name: the benchmark's.
         table: one row a method, best first: rank, method, scored_at, metric, status, validation, test, std, n,
-            difference, low, high, p, p_holm, local, global, worst, trials, complete, pruned, failed, tuned,
-            search_seconds, test_seconds, sent_bytes, openings, trial, settings, error.
+            difference, low, high, p, p_holm, local, global, worst, trials, complete, pruned, diverged, failed,
+            tuned, search_seconds, test_seconds, sent_bytes, openings, trial, settings, error.
         traces: one row a trial: method, trial, state, value, best. tests: one row a test run: method, seed, score,
             local, global, worst.
         notes: what has to be said with the table. about: what all methods share, term and text.
@@ -77,16 +77,16 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
     rows, tested = [], table["test"].notna().any()
     for row in table.to_dict("records"):
         first = row["rank"] == 1
-        test = _score(row["test"], row["std"])
+        test = "diverged" if row["status"] == "diverged" else _score(row["test"], row["std"])
         best: Mark = "best" if first else ""
         rows.append(
             Row(
                 (
                     Entry("–" if pd.isna(row["rank"]) else str(row["rank"])),
-                    Entry(row["method"], note=f"failed: {row['error']}" if row["error"] else ""),
+                    Entry(row["method"], note=f"{row['status']}: {row['error']}" if row["error"] else ""),
                     Entry(row["scored_at"]),
                     _number(row["validation"], mark="" if tested else best),  # of what the ranks are
-                    Entry(test, _finite(row["test"]), mark=best if test != "–" else "missing"),
+                    Entry(test, _finite(row["test"]), mark=best if _finite(row["test"]) is not None else "missing"),
                     *(_number(row[view]) for view in ("local", "global", "worst")),
                     _difference(row),
                     Entry() if first else _chance(row["p_holm"]),
@@ -109,13 +109,19 @@ def _difference(row: Mapping[Any, Any]) -> Entry:
     return Entry(f"{row['difference']:+.3f}{between}", row["difference"])
 
 
+NUMBERS = {
+    "trials": "trials", "complete": "finished", "pruned": "stopped early", "diverged": "diverged", "failed": "failed",
+    "tuned": "settings varied",
+}  # fmt: skip
+
+
 def _spent(table: pd.DataFrame) -> Table:
     """What each method's search and test took."""
     rows = [
         Row(
             (
                 Entry(row["method"]),
-                *(Entry(str(row[k]), float(row[k])) for k in ("trials", "complete", "pruned", "failed", "tuned")),
+                *(Entry(str(row[k]), float(row[k])) for k in NUMBERS),
                 Entry(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
                 Entry(_or_dash(row["test_seconds"], "{:,.0f} s"), _finite(row["test_seconds"])),
                 Entry(_or_dash(row["sent_bytes"] / 1e6, "{:,.1f} MB"), _finite(row["sent_bytes"])),
@@ -124,7 +130,7 @@ def _spent(table: pd.DataFrame) -> Table:
         )
         for row in table.to_dict("records")
     ]
-    titles = ("method", "trials", "finished", "stopped early", "failed", "settings varied", "search", "a test run")
+    titles = ("method", *NUMBERS.values(), "search", "a test run")
     head = (
         *map(Head, titles),
         Head("sent", note="up and down, all clients, one test run"),

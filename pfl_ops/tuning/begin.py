@@ -12,6 +12,7 @@ from pfl_ops.errors import PflOpsError, check_name
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.fields import show
+from pfl_ops.identity import CODE, code_line, differing_code
 from pfl_ops.registry import plugins
 from pfl_ops.tracking import Home
 from pfl_ops.tuning import ledger as ledgers
@@ -110,14 +111,15 @@ class Beginning:
             PflOpsError: it exists, and was begun with other settings, for another benchmark, or `resume` was not said.
         """
         digest = self.settings.digest(means.data_dir)
-        record = {**self.settings.as_dict(), "digest": digest, BENCHMARK: self.benchmark}
+        code = code_line(self.settings.experiment.identity(means.data_dir))
+        record = {**self.settings.as_dict(), "digest": digest, CODE: code, BENCHMARK: self.benchmark}
         ledger = Ledger(self.name, means.studies, self.settings.objective, record, resume)
         if not ledger.new:
-            self._check_same(ledger, digest, resume)
+            self._check_same(ledger, digest, code, resume)
         ledger.enqueue(self.settings.space.first)
         return ledger
 
-    def _check_same(self, ledger: Ledger, digest: str, resume: bool) -> None:
+    def _check_same(self, ledger: Ledger, digest: str, code: str, resume: bool) -> None:
         if (theirs := ledger.settings.get(BENCHMARK, "")) != self.benchmark:
             raise PflOpsError(
                 f"study '{self.name}' is part of benchmark '{theirs}'; go on with that one: --name {theirs} --resume"
@@ -126,9 +128,10 @@ class Beginning:
             )
         if ledger.settings["digest"] != digest:
             differs = self.settings.difference(Settings.from_dict(ledger.settings))
-            raise PflOpsError(
-                f"study '{self.name}' was begun with other settings (now {differs}); choose another --name"
-            )
+            other = f"settings (now {differs})" if differs else "code or data"
+            if not differs and (parts := differing_code(code, ledger.settings.get(CODE, ""))):
+                other = f"code ({parts}), so its trials are not comparable with new ones"
+            raise PflOpsError(f"study '{self.name}' was begun with other {other}; choose another --name")
         done, wanted = ledger.done(), self.settings.trials
         if done < wanted and ledger.begun() and not resume:
             raise PflOpsError(

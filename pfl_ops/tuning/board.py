@@ -53,26 +53,39 @@ class Entry:
     def finals(self) -> "Sequence[Result]":
         return self.study.finals if self.study else ()
 
+    @property
+    def diverged(self) -> Mapping[int, str]:
+        """{seed: how} of test runs whose training diverged."""
+        return self.study.diverged if self.study else {}
+
     def scores(self, key: str = "") -> dict[int, float]:
-        """{seed: test value}; of the key that the configuration was chosen by, or of another of the same stage."""
+        """{seed: test value}; of the key that the configuration was chosen by, or of another of the same stage.
+
+        Empty where a test run diverged: the other seeds alone would flatter the method.
+        """
+        return {} if self.diverged else self.tested(key)
+
+    def tested(self, key: str = "") -> dict[int, float]:
+        """As `scores`, of every test run that was finished."""
         wanted = "final/" + (metrics.key("test", self.stage, key) if key else f"test{self.metric.removeprefix('val')}")
         return {result.experiment.seed: result.final.get(wanted, math.nan) for result in self.finals}
 
 
 def leaderboard(entries: Sequence[Entry]) -> pd.DataFrame:
-    """One row a method, best first; those that failed at the end.
+    """One row a method, best first; those that failed, or of which a test run diverged, at the end.
 
     Ranked by the mean test score; where the test data stayed closed, by the validation score. Equal scores share a
     rank.
 
     Returns:
-        rank; method; scored_at, metric: stage and validation key; status: complete or failed;
+        rank; method; scored_at, metric: stage and validation key; status: complete, diverged (a test run) or failed;
         validation: score of the chosen trial; test, std, n: mean and sample standard deviation over n seeds;
         difference, low, high, p, p_holm: less the first one's, its 95 % interval and paired t test over the seeds, and
             p corrected after Holm for the number of comparisons; of the first one, and where there are fewer than two
             seeds, nothing;
         local, global, worst: means of Acc(L), Acc(G) and the worst client's accuracy over the seeds;
-        trials, complete, pruned, failed: numbers of trials; tuned: of parameters that were varied;
+        trials, complete, pruned, diverged, failed: numbers of trials; diverged_tests: of test runs;
+        tuned: number of parameters that were varied;
         search_seconds: of all trials together; test_seconds, sent_bytes: of one test run, on average;
         openings: how often the test data were opened; trial, settings: what was chosen;
         error; study; run_id.
@@ -105,10 +118,10 @@ def traces(entries: Sequence[Entry]) -> pd.DataFrame:
 
 
 def tests(entries: Sequence[Entry]) -> pd.DataFrame:
-    """One row a test run: method, seed, score, local, global, worst, run_id."""
+    """One row a test run that was finished: method, seed, score, local, global, worst, run_id."""
     rows = []
     for entry in entries:
-        columns = [entry.scores(key) for key in ("", "local/mean", "global/mean", "local/worst")]
+        columns = [entry.tested(key) for key in ("", "local/mean", "global/mean", "local/worst")]
         for result in entry.finals:
             values = [column[result.experiment.seed] for column in columns]
             rows.append((entry.plan.method, result.experiment.seed, *values, result.run_id))
@@ -135,6 +148,8 @@ def summary(entry: Entry) -> str:
     assert best is not None
     chosen = f"{entry.metric} {best[1].values[0]:.4f} (trial {best[0]:03d})"
     mean, std = statistics.mean_std(entry.scores().values())
+    if entry.diverged:
+        return f"{chosen}, {_divergence(entry)}"
     if math.isnan(mean):
         return chosen
     spread = "" if std is None else f" ± {std:.4f}"
@@ -149,7 +164,7 @@ def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:
         test = "" if math.isnan(row["test"]) else f"{row['test']:.4f}{spread}"
         value = "" if math.isnan(row["validation"]) else f"{row['validation']:.4f}"
         rank = "" if pd.isna(row["rank"]) else row["rank"]
-        told = f"failed: {row['error']}" if row["error"] else row["settings"]
+        told = f"{row['status']}: {row['error']}" if row["error"] else row["settings"]
         shown.append(f"| {rank} | {row['method']} | {row['scored_at']} | {value} | {test} | {row['n']} | {told} |")
     return "\n".join([*shown, "", *(f"- {note}" for note in notes)])
 
@@ -175,7 +190,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "method": entry.plan.method,
         "scored_at": entry.stage,
         "metric": entry.metric,
-        "status": "failed" if entry.error else "complete",
+        "status": "failed" if entry.error else "diverged" if entry.diverged else "complete",
         "validation": float((best[1].values or [math.nan])[0]) if best else math.nan,
         "test": mean,
         "std": math.nan if std is None else std,
@@ -185,7 +200,8 @@ def _row(entry: Entry) -> dict[str, Any]:
         "global": _mean(entry, "global/mean"),
         "worst": _mean(entry, "local/worst"),
         "trials": len(trials),
-        **{state: int(states.get(state, 0)) for state in ("complete", "pruned", "failed")},
+        **{state: int(states.get(state, 0)) for state in ("complete", "pruned", "diverged", "failed")},
+        "diverged_tests": len(entry.diverged),
         "tuned": len(entry.plan.settings.space.parameters),
         "search_seconds": float(pd.to_numeric(trials["seconds"]).sum()),
         "test_seconds": _spent(entry.finals, SPENT[0]),
@@ -193,7 +209,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "openings": len(entry.ledger.openings()),
         "trial": best[0] if best else None,
         "settings": settings_text(best[1].params) if best else "",
-        "error": entry.error,
+        "error": entry.error or _divergence(entry),
         "study": entry.plan.name,
         "run_id": entry.study.run_id if entry.study else None,
     }
@@ -207,6 +223,14 @@ def settings_text(point: Mapping[str, Any]) -> str:
         else f"{path.removeprefix('algorithm.')}={value}"
         for path, value in point.items()
     )
+
+
+def _divergence(entry: Entry) -> str:
+    """How many test runs diverged, and where: "1 of 3 test runs: seed 2 diverged at round 7, client 12, lr 0.4"."""
+    if not entry.diverged:
+        return ""
+    told = "; ".join(f"seed {seed} {how}" for seed, how in sorted(entry.diverged.items()))
+    return f"{len(entry.diverged)} of {len(entry.diverged) + len(entry.finals)} test runs: {told}"
 
 
 def _mean(entry: Entry, key: str) -> float:
@@ -282,10 +306,15 @@ def _own_settings(entries: Sequence[Entry]) -> str:
 
 
 def _budget(table: pd.DataFrame) -> str:
-    lost = [f"{m} {k} of {n}" for m, k, n in zip(table["method"], table["failed"], table["trials"], strict=True) if k]
-    return f"Trials without a result: {', '.join(lost)}." if lost else ""
+    said = []
+    for column, what in (("failed", "without a result"), ("diverged", "that diverged")):
+        numbers = zip(table["method"], table[column], table["trials"], strict=True)
+        lost = [f"{method} {k} of {n}" for method, k, n in numbers if k]
+        said += [f"Trials {what}: {', '.join(lost)}."] if lost else []
+    return " ".join(said)
 
 
 def _failures(table: pd.DataFrame) -> list[str]:
-    bad = table[table["status"] == "failed"]
-    return [f"{method} failed: {error}." for method, error in zip(bad["method"], bad["error"], strict=True)]
+    bad = table[table["status"] != "complete"]
+    rows = zip(bad["method"], bad["status"], bad["error"], strict=True)
+    return [f"{method} {status}: {error}." for method, status, error in rows]

@@ -29,7 +29,7 @@ class Event:
         study: its name. wanted, done, running: numbers of trials.
         trial: the reader's number of the trial, or of the test run.
         round, rounds: finished, and of a whole trial. values: of the objective, by metric.
-        state: complete, pruned or failed. error: why it failed. params: the trial's point.
+        state: complete, pruned, diverged or failed. error: why it has no result. params: the trial's point.
         best: (trial, values) of the best so far; None: none yet, or several objectives.
         text: what a packing is, or how a study ended, in one line.
         method, place: of a benchmark's study, "fliu" and "2 of 4"; "": it is no part of one.
@@ -78,7 +78,7 @@ class Driver(tune.Callback, Stopper):
         wanted: trials of the whole study.
         open_run: makes a trial's child run.
         on_event: told of everything; may be None.
-        on_pruned: told the point of each trial that was stopped early, which nobody goes on with; may be None.
+        on_pruned: told the point of each trial that was stopped early or diverged: nobody goes on with it. May be None.
         again: whether a trial whose process dies before it begins will get another one; see `unbegun`.
 
     Attributes:
@@ -163,7 +163,7 @@ class Driver(tune.Callback, Stopper):
         if traceback:
             run.text(traceback, "error.txt")
         run.finish("FAILED" if error else "FINISHED", patience=0)
-        if state == "pruned" and self.on_pruned is not None:
+        if state in ("pruned", "diverged") and self.on_pruned is not None:
             self.on_pruned(dict(frozen.params))
         self._tell("end", trial, trial.last_result, state=state, error=error)
 

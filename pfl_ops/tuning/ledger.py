@@ -30,7 +30,7 @@ logging.getLogger("alembic").setLevel(logging.ERROR)
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 CONTINUES = "continues"  # a trial queued again: the number of the one that a kill cut short
 FIRST = "first"  # a trial of the search space's first points: which of them
-ERROR, REQUEUED, SETTINGS, OPENINGS = "error", "requeued", "pfl_ops", "openings"
+ERROR, DIVERGED, REQUEUED, SETTINGS, OPENINGS = "error", "diverged", "requeued", "pfl_ops", "openings"
 NAME = "study storage"
 
 
@@ -221,7 +221,7 @@ class Ledger:
         return next(n for n, t in self.trials() if t.number == optuna_number)
 
     def done(self) -> int:
-        """How many trials have a result: complete or pruned."""
+        """How many trials have a result: complete, pruned or diverged."""
         return sum(t.state in DONE for _, t in self.trials())
 
     def begun(self) -> bool:
@@ -297,8 +297,9 @@ class Ledger:
         return table[[*columns, *(c for c in table.columns if c not in {*columns, "error"}), "error"]]
 
     def curves(self) -> dict[int, dict[int, float]]:
-        """{round: value} of each trial with a result, by Optuna's number: what fills ASHA's rungs."""
-        return {t.number: dict(t.intermediate_values) for _, t in self.trials() if t.state in DONE}
+        """{round: value} of each trial that is complete or was stopped, by Optuna's number: what fills ASHA's rungs."""
+        done = (t for _, t in self.trials() if t.state in DONE and DIVERGED not in t.user_attrs)
+        return {t.number: dict(t.intermediate_values) for t in done}
 
     def openings(self) -> list[dict[str, Any]]:
         """Each time that the test data were opened for a choice of this study: {trial, params, seeds, time}."""
@@ -318,7 +319,9 @@ class Ledger:
 
 
 def state_of(trial: FrozenTrial) -> str:
-    """complete, pruned, failed or running."""
+    """complete, pruned, diverged, failed or running."""
+    if DIVERGED in trial.user_attrs:
+        return "diverged"
     return "failed" if trial.state is TrialState.FAIL else trial.state.name.lower()
 
 

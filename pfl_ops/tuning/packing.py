@@ -256,5 +256,5 @@ def key(experiment: Experiment, execution: Execution, layouts: Sequence[Layout])
     """What a measurement depends on, beside the machine."""
     flat = {path: value for path, value in experiment.flat.items() if path.startswith(SPEED)}
     kind: Kind = "gpu" if layouts[0].gpus else "cpu"
-    asked = execution.model_dump(exclude={"checkpoint_every"})
+    asked = execution.model_dump(exclude={"checkpoint_every", "diverged"})
     return {**flat, "execution": asked, "layouts": [list(lay) for lay in layouts], "machine": machine(kind)}

@@ -37,7 +37,8 @@ def begin(parent: Run, plan: Beginning, shared: bool) -> None:
 def end(parent: Run, study: "Study") -> None:
     """What was chosen, and how good it is: a description, and metrics beside those of other studies."""
     experiment, now = study.experiment, int(1000 * time.time())
-    tested = pd.DataFrame([questions.scores(r.final, "test", experiment.algorithm.own_stage) for r in study.finals])
+    finals = [] if study.diverged else study.finals  # the other seeds alone would flatter
+    tested = pd.DataFrame([questions.scores(r.final, "test", experiment.algorithm.own_stage) for r in finals])
     found = {str(key): statistics.mean_std(tested[key]) for key in tested}
     means = {key: mean for key, (mean, _) in found.items()}
     spreads = {f"{key}/std": std for key, (_, std) in found.items() if std is not None}
@@ -46,6 +47,8 @@ def end(parent: Run, study: "Study") -> None:
     parent.log([Reported(len(study.table) + len(tested), {**study.values, **means, **spreads, **counts}, now)])
     test = ", ".join(f"`{key}` {m:.4f}{'' if s is None else f' ± {s:.4f}'}" for key, (m, s) in found.items())
     text = f"Tested with {len(tested)} seed{'s' * (len(tested) != 1)}: {test}." if found else ""
+    if study.diverged:
+        text = "Test runs diverged: " + "; ".join(f"seed {seed} {how}" for seed, how in study.diverged.items()) + "."
     goal = _words(study.objective)
     parent.note(notes.study(study.name, goal, study.best, study.values, study.trial, text))
 

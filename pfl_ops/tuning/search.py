@@ -16,7 +16,7 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from pfl_ops.spaces import Space
-from pfl_ops.tuning.ledger import ERROR, Ledger
+from pfl_ops.tuning.ledger import DIVERGED, ERROR, Ledger
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.trial import FAILURE, Failure
 
@@ -69,7 +69,7 @@ class StudySearch(OptunaSearch):
             self._report(trial, result)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        """Tell the end: COMPLETE, PRUNED if stopped before the last round, FAIL if it raised or a value is no number.
+        """Tell the end: COMPLETE, PRUNED if it was stopped before the last round or diverged, else FAIL.
 
         Ray hands the last report of a trial to this method only, so it is reported here first. A trial whose process
         died is told FAIL by `fail`, which knows why.
@@ -78,7 +78,9 @@ class StudySearch(OptunaSearch):
             return
         failure = Failure.found_in(str(result.get(FAILURE, ""))) if result else None
         if failure:
-            self.fail(trial_id, failure.line)
+            if failure.diverged:
+                self.optuna_trial(trial_id).set_user_attr(DIVERGED, True)
+            self.fail(trial_id, failure.line, TrialState.PRUNED if failure.diverged else TrialState.FAIL)
             return
         trial = self.optuna_trial(trial_id)
         values = [float(result[m]) for m in self.objective.metrics if m in result] if result else []
@@ -96,12 +98,12 @@ class StudySearch(OptunaSearch):
         else:
             self.fail(trial_id, f"stopped after round {result[ROUND]}")
 
-    def fail(self, trial_id: str, error: str) -> None:
-        """Record why a trial has no result."""
+    def fail(self, trial_id: str, error: str, state: TrialState = TrialState.FAIL) -> None:
+        """Record why a trial has no result; a diverged one (PRUNED) has the last finite value."""
         trial = self.optuna_trial(trial_id)
         if not trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished():
             trial.set_user_attr(ERROR, error)
-            self._ot_study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+            self._ot_study.tell(trial, state=state, skip_if_finished=True)
 
     def _report(self, trial: optuna.trial.Trial, result: Mapping[str, Any]) -> None:
         step, value = int(result[ROUND]), float(result[self.objective.metrics[0]])
@@ -120,7 +122,7 @@ class StudySearch(OptunaSearch):
 
 
 class Rungs(ASHAScheduler):
-    """ASHA on finished rounds in which a trial that failed is no rival of the others.
+    """ASHA on finished rounds in which a trial that failed or diverged is no rival of the others.
 
     Args:
         objective: a single one. rounds: of a whole trial. first: the first rung; the others are this times 3, 9, ...
@@ -157,6 +159,8 @@ class Rungs(ASHAScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         if math.isfinite(result.get(self.metric, math.nan)):
             super().on_trial_complete(tune_controller, trial, result)
+        else:
+            self._forget(trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         self._forget(trial)

@@ -14,6 +14,7 @@ from ray._private import worker as ray_worker
 from pfl_ops.data.datasets import load
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
+from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import TooBig
 from pfl_ops.probe.memory import release
@@ -63,7 +64,11 @@ def run_final(experiment: Experiment, name: str, session: "Session") -> "Result"
 
 @dataclass
 class Session:
-    """See `study.tune` for what its attributes mean; `folder`-less ones are absolute. prefix: of its runs' names."""
+    """See `study.tune` for what its attributes mean; `folder`-less ones are absolute.
+
+    Attributes:
+        diverged: {seed: how} of test runs that diverged. prefix: of its runs' names.
+    """
 
     settings: Settings
     ledger: Ledger
@@ -77,6 +82,7 @@ class Session:
     final: Final = run_final
     asked: Asked = field(default_factory=Asked)
     finals: "list[Result]" = field(default_factory=list)
+    diverged: dict[int, str] = field(default_factory=dict)
     prefix: str = ""
 
     # -- trials ------------------------------------------------------------------------------------------------------
@@ -291,7 +297,10 @@ class Session:
         for i in range(repetitions):
             experiment = chosen.repetition(i)
             self._tell("test", trial=i)
-            self.finals.append(self.final(experiment, f"{self.prefix}final-seed{experiment.seed}", self))
+            try:
+                self.finals.append(self.final(experiment, f"{self.prefix}final-seed{experiment.seed}", self))
+            except Diverged as error:
+                self.diverged[experiment.seed] = str(error)
             self._tell("final", trial=i)
         return len(self.ledger.openings())
 

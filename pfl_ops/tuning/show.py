@@ -72,7 +72,8 @@ class Show:
             case "start":
                 return f"{trial} starts: {_point(event.params)}"
             case "end":
-                result = event.error or f"{_values(event.values)} after round {event.round}"
+                why = event.error.removeprefix(f"{event.state} ")
+                result = why or f"{_values(event.values)} after round {event.round}"
                 return f"{trial} {event.state}: {result} ({self._count(event)})"
             case "test" | "final":
                 return (

@@ -44,6 +44,7 @@ class Study:
         experiment: the chosen configuration, as its test runs have it.
         table: one row a trial. pareto: the front of several objectives, as rows of the table; None: there was one.
         finals: test runs of the chosen configuration, one a repetition.
+        diverged: {seed: how} of repetitions whose training diverged, which are not among `finals`.
         openings: how often the test data were opened for this study.
         page: where MLflow's page shows its trials, behind the server's address; None: it was never reached.
     """
@@ -60,6 +61,7 @@ class Study:
     finals: "list[Result]" = field(default_factory=list)
     openings: int = 0
     page: str | None = None
+    diverged: dict[int, str] = field(default_factory=dict)
 
 
 @joining
@@ -267,6 +269,7 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
         session.finals,
         openings,
         parent.page("trials"),
+        session.diverged,
     )
 
 

@@ -11,7 +11,7 @@ import os
 import platform
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -19,6 +19,7 @@ from filelock import FileLock
 from ray import tune
 
 from pfl_ops.errors import PflOpsError, in_a_line, nearest
+from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.files import write_whole
 from pfl_ops.probe.memory import keep_within
@@ -58,20 +59,22 @@ class Failure:
 
     Attributes:
         line: one line for the user. hopeless: True if every other trial would fail with it.
+        diverged: True if its training diverged: a result, if a bad one.
     """
 
     line: str
     hopeless: bool = False
+    diverged: bool = False
 
     MARK: ClassVar[str] = "pfl-ops failure "
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        return cls(in_a_line(error), isinstance(error, ObjectiveMissing))
+        return cls(in_a_line(error), isinstance(error, ObjectiveMissing), isinstance(error, Diverged))
 
     def __str__(self) -> str:
         """Return a line of ASCII that `found_in` reads."""
-        return self.MARK + json.dumps({"line": self.line, "hopeless": self.hopeless})
+        return self.MARK + json.dumps(asdict(self))
 
     @classmethod
     def found_in(cls, text: str) -> "Failure | None":
@@ -79,7 +82,7 @@ class Failure:
         marked = [part for line in text.splitlines() for _, mark, part in [line.partition(cls.MARK)] if mark]
         try:
             told = json.loads(marked[-1])
-            return cls(str(told["line"]), told["hopeless"] is True)
+            return cls(str(told["line"]), told["hopeless"] is True, told["diverged"] is True)
         except (IndexError, ValueError, KeyError, TypeError):
             return None
 

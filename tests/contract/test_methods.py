@@ -54,52 +54,6 @@ def test_the_same_result_in_another_process():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pinned(name):
-    """Three rounds of each method at its defaults, in one number: what no comparison with itself can see."""
-    play = played(name, None)
-    models = play.personal()
-    found = play.state["w"] if models is None else models.params
-    assert found.abs().mean().item() == pytest.approx(PINNED[name], abs=1e-9)
-
-
-PINNED = {
-    "local": 0.3903262281,
-    "fedavg": 0.38018611,
-    "fedprox": 0.3802154326,
-    "scaffold": 0.3802179861,
-    "ditto": 0.3821606023,
-    "fedrep": 0.4591756311,
-    "apfl": 0.3882608049,
-    "fedfomo": 0.3817873486,
-    "fliu": 0.3864839106,
-    "centralized": 0.3710634449,
-    "fedsgd": 0.3871542681,
-    "fedavg_ft": 0.38018611,
-    "fedprox_ft": 0.3802154326,
-    "feddyn": 0.3773091877,
-    "fedrod": 0.3767236231,
-    "fedper": 0.3880656114,
-    "lg_fedavg": 0.3835972653,
-    "fedbabu": 0.395244642,
-    "fedproto": 0.3815001059,
-    "fedala": 0.3801344003,
-    "fedpg": 0.3756893515,
-    "s_fedpg": 0.4810278536,
-    "fedpac": 0.366058087,
-    "drfa": 0.3983345905,
-    "drdm": 0.3864416375,
-    "scaff_pd": 0.3932276656,
-    "fedmgda_plus": 0.4112062124,
-    "fedavg2rep": 0.3826934527,
-    "cd2_pfed": 0.3787746994,
-    "fedas": 0.3888230455,
-    "pfedme": 0.3894630735,
-    "fedamp": 0.3886985188,
-    "splitgp": 0.3234764347,
-}
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_tuning_has_something_to_look_at(name):
     """The stage that a method names as its clients' own exists, from the first round on."""
     play = played(name, 5)

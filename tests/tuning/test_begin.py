@@ -7,6 +7,7 @@ import pytest
 from tuning_fake import toy
 
 from pfl_ops import spaces
+from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.begin import Beginning, Means
@@ -60,6 +61,19 @@ def test_a_study_killed_while_it_begins_has_its_first_points(tmp_path, monkeypat
         ledger = plan.begin(again, resume)
         assert [t.system_attrs["fixed_params"] for _, t in ledger.trials()] == FIRST
         assert ledger.settings["digest"] == plan.settings.digest(None)
+
+
+def test_a_study_is_not_gone_on_with_under_other_code(tmp_path, monkeypatch, plan):
+    means = SimpleNamespace(data_dir=None, studies=ledgers.storage(str(tmp_path / "s.log")))
+    plan.begin(means, False)
+    digest = ALGORITHMS.digest
+    monkeypatch.setattr(ALGORITHMS, "digest", lambda name: digest(name)[::-1])
+    with pytest.raises(PflOpsError) as caught:
+        plan.begin(means, True)
+    assert str(caught.value) == (
+        "study 's' was begun with other code (method), so its trials are not comparable with new ones; "
+        "choose another --name"
+    )
 
 
 def test_a_command_that_is_suggested_holds_no_password():

@@ -171,7 +171,7 @@ def test_an_existing_study_that_can_t_go_on_leaves_no_others_behind(tmp_path):
 # -- the tables -------------------------------------------------------------------------------------------------------
 
 
-def entry(method, value, scores, *, mode="max", error=""):
+def entry(method, value, scores, *, mode="max", error="", diverged=None):
     """A finished part of a benchmark: the validation value of its one trial, and {seed: test score}."""
     (settings,) = settings_of(methods(method), SPACE, metric="val/L1/acc", mode=mode).values()
     finals = [
@@ -187,7 +187,9 @@ def entry(method, value, scores, *, mode="max", error=""):
         openings=lambda: [{}] if scores else [],
     )
     plan = SimpleNamespace(method=method, name=f"b.{method}", settings=settings)
-    return board.Entry(plan, ledger, None if error else SimpleNamespace(finals=finals, run_id="s"), error)
+    return board.Entry(
+        plan, ledger, None if error else SimpleNamespace(finals=finals, run_id="s", diverged=diverged or {}), error
+    )
 
 
 def test_one_seed_tells_no_difference():
@@ -239,6 +241,28 @@ def test_a_failed_method_stands_last_with_its_reason():
     text = board.markdown(table, board.notes(entries, table))
     assert "|  | toy | L1 | 0.9000 |  | 0 | failed: the disk is full |" in text
     assert text.endswith("- toy failed: the disk is full.")
+
+
+def test_a_method_that_diverged_in_a_test_run_has_no_mean_no_rank_and_no_p_value():
+    """Its other seeds are the best of all; the seed that diverged is counted, not dropped."""
+    lost = {2: "diverged at round 7, client 12, lr 0.4"}
+    entries = [
+        entry("toy", 0.9, {0: 0.8, 1: 0.9}, diverged=lost),
+        entry("rival", 0.1, {0: 0.2, 1: 0.3, 2: 0.2}),
+        entry("late", 0.1, {0: 0.1, 1: 0.3, 2: 0.1}),
+    ]
+    table = board.leaderboard(entries)
+    assert table["method"].tolist() == ["rival", "late", "toy"] and table["rank"].tolist()[:2] == [1, 2]
+    row = table.iloc[2]
+    assert row["status"] == "diverged" and row["diverged_tests"] == 1 and pd.isna(row["rank"])
+    assert row[["test", "std", "local", "worst", "difference", "p", "p_holm"]].isna().all()
+    said = "1 of 3 test runs: seed 2 diverged at round 7, client 12, lr 0.4"
+    assert row["error"] == said
+    assert f"| diverged: {said} |" in board.markdown(table, board.notes(entries, table))
+    assert board.tests(entries)["score"].tolist() == [0.8, 0.9, 0.2, 0.3, 0.2, 0.1, 0.3, 0.1]
+    (record,) = board.points(entries[0])
+    assert "leaderboard/test" not in record.metrics
+    assert board.summary(entries[0]) == f"val/L1/acc 0.9000 (trial 000), {said}"
 
 
 def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():

@@ -5,11 +5,13 @@ import os
 import signal
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from tuning_fake import records, toy
 
 from pfl_ops import runs, spaces
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.diverged import Diverged
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import packing, tune
 
@@ -17,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 
 def space_of(*points, parameters="algorithm.x: {float: [0, 1]}"):
-    text = f"{parameters}\nalgorithm.behaviour: {{choice: [ok, raise, nan, die, die_once, silent, meet]}}\n"
+    text = f"{parameters}\nalgorithm.behaviour: {{choice: [ok, raise, nan, diverge, die, die_once, silent, meet]}}\n"
     return spaces.from_dict({**spaces.parse(text).as_yaml(), "first": list(points)}, "toy.yaml")
 
 
@@ -150,6 +152,34 @@ def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
         run(toy(repetitions=3, seed=6), space, name=study.name, resume=True)
     with pytest.raises(PflOpsError, match="another search space"):
         run(toy(repetitions=3, seed=5), space_of(at(0.2)), name=study.name, resume=True)
+
+
+def test_what_diverges_is_a_result_that_is_never_chosen_and_never_averaged(home):
+    """A trial at 0.99 diverges after round 3, where it was ahead; of three test runs the one with seed 42 does."""
+
+    def final(experiment, name, session):
+        if experiment.seed == 42:
+            raise Diverged(7, 0.4, 12)
+        return SimpleNamespace(final={"final/test/L1/acc": 1.0}, experiment=experiment, rounds=pd.DataFrame())
+
+    settings = {"trials": 2, "concurrency": 1, "scheduler": "none", "final_repetitions": 3, "final": final}
+    study = tune(
+        toy(seed=41, repetitions=3),
+        space=space_of(at(0.5), at(0.99, "diverge")),
+        home=home,
+        records=records,
+        **settings,
+    )
+    assert study.table["state"].tolist() == ["complete", "diverged"]
+    assert study.table["val/L1/acc"].tolist() == pytest.approx([0.5, 0.99 * 3 / 9])
+    assert study.table["error"].tolist() == ["", "diverged at round 4, client 12, lr 0.4"]
+    assert study.best == at(0.5)
+    assert len(study.finals) == 2 and study.diverged == {42: "diverged at round 7, client 12, lr 0.4"}
+    with Store.open(home) as store:
+        parent, _, trial = store.runs(study.name)
+    assert (trial.status, trial.tags["pfl_ops.trial_state"]) == ("FAILED", "diverged")
+    assert "score/acc" not in parent.metrics
+    assert "Test runs diverged: seed 42 diverged at round 7" in parent.tags["mlflow.note.content"]
 
 
 def test_four_quarters_of_one_gpu_run_at_once(run):

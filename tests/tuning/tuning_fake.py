@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pfl_ops.experiment import Experiment
+from pfl_ops.federation.diverged import Diverged
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.trial import Context, Reported, check_data, load_plugins
@@ -34,6 +35,8 @@ def records(point: Point, context: Context) -> Iterator[Reported]:
         time.sleep(toy.pause)
         if toy.behaviour == "raise" and t == 3:
             raise ValueError("loss went\nthrough the roof")
+        if toy.behaviour == "diverge" and t == 4:
+            raise Diverged(t, 0.4, 12)
         if toy.behaviour == "die" and t == 3:
             os._exit(1)
         if toy.behaviour == "die_once" and t == 3 and not file.with_suffix(".died").exists():

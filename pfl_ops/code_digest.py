@@ -1,0 +1,186 @@
+"""Digests of Python code that change with what the code does, and not with its words.
+
+A digest is taken of the syntax trees of a module and of the modules beside it that it imports. Left out are comments,
+layout, docstrings, annotations, the titles and descriptions of fields, and the messages of exceptions: rewriting them
+changes no result. Not covered are modules that are imported under a computed name, and data files that code reads.
+"""
+
+import ast
+import contextlib
+import hashlib
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+PARTS = ("pfl_ops.algorithms", "pfl_ops.models", "pfl_ops.data")
+"""Packages with methods, networks, partitions, and helpers of theirs."""
+
+ENGINE = {"pfl_ops.algorithms.base", "pfl_ops.models.base"} | {
+    f"pfl_ops.data.{name}"
+    for name in ("clients", "datasets", "download", "features", "npz", "partition", "shakespeare", "store")
+}
+"""Modules in these packages that all runs need."""
+
+WORDS = {"title", "description"}
+"""Keyword arguments of `Field` that only say something."""
+
+LIBRARIES = {Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+
+
+def digest(name: str) -> str | None:
+    """Return the SHA-256 of a module's code and of that of the modules beside it that it imports, directly or not.
+
+    Beside a module are: files that belong to no installed package but its own; and, of pfl-ops, the helpers of methods,
+    networks and partitions. The engine is not: `identity.RESULTS_VERSION` speaks for it.
+    A module is read once in a process, as Python imports it once.
+
+    Args:
+        name: the module's; it has been imported.
+    Returns:
+        64 hexadecimal digits; None where the module has no file with source (a notebook).
+    """
+    file = _file(name)
+    if file is None:
+        return None
+    found: dict[str, str] = {}
+    waiting = [(name, file)]
+    while waiting:
+        module, path = waiting.pop()
+        key = "" if module == name else module  # the name of a plug-in's module is made from its bytes
+        if key in found:
+            continue
+        found[key], imported = _read(module, path)
+        for other in imported:
+            there = _file(other) if _is_beside(other, name) else None
+            if there is not None:
+                waiting.append((other, there))
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
+
+
+def _is_beside(module: str, root: str) -> bool:
+    """Whether an imported module is beside the one that a digest is taken of; see `digest`."""
+    top = module.partition(".")[0]
+    if top == "pfl_ops":
+        return module.rpartition(".")[0] in PARTS and module not in ENGINE
+    return top == root.partition(".")[0] or _is_local(top)
+
+
+@cache
+def _is_local(top: str) -> bool:
+    """Whether a top-level module or package belongs neither to Python nor to an installed package."""
+    spec = None
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(top)
+    places = [*([spec.origin] if spec.origin else []), *(spec.submodule_search_locations or ())] if spec else []
+    files = [Path(place).resolve() for place in places]
+    return bool(files) and not any(
+        library in file.parents or file.parent == library or "dist-packages" in file.parts
+        for file in files
+        for library in LIBRARIES
+    )
+
+
+def syntax(source: str) -> str:
+    """Return the code of a module as text, one line a node, without what the module's docstring lists.
+
+    The text is the same under all versions of Python that read the source.
+
+    Raises:
+        SyntaxError: it is not Python.
+    """
+    return _text(ast.parse(source))
+
+
+def _text(tree: ast.Module) -> str:
+    lines: list[str] = []
+    _write(tree, 0, lines)
+    return "\n".join(lines)
+
+
+@cache
+def _read(module: str, path: Path) -> tuple[str, tuple[str, ...]]:
+    """(SHA-256 of a module's code, names of what it imports)."""
+    source = path.read_bytes()
+    try:
+        tree = ast.parse(source)
+        imported = tuple(dict.fromkeys(_imported(tree, module, path)))
+        text = _text(tree).encode()
+    except (SyntaxError, ValueError):  # its import would have failed; here only the digest is asked for
+        return hashlib.sha256(source).hexdigest(), ()
+    return hashlib.sha256(text).hexdigest(), imported
+
+
+def _imported(tree: ast.Module, module: str, path: Path) -> Iterator[str]:
+    """Names of the modules that a module imports, inside functions too, their packages included."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            start = ".".join([*above, *([node.module] if node.module else [])])
+            names = [start, *(f"{start}.{alias.name}" for alias in node.names)]
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+
+
+@cache
+def _file(module: str) -> Path | None:
+    """The source file of a module; None for what is no module, or has no source."""
+    found = getattr(sys.modules.get(module), "__file__", None)
+    if module not in sys.modules:
+        with contextlib.suppress(ImportError, ValueError, AttributeError):  # of a name in a module, too
+            spec = importlib.util.find_spec(module)
+            found = spec.origin if spec else None
+    path = Path(found) if found else None
+    return path if path is not None and path.suffix == ".py" and path.is_file() else None
+
+
+def _write(node: ast.AST, depth: int, lines: list[str]) -> None:
+    if isinstance(node, ast.Raise):  # what it says is for the reader
+        error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        lines.append(f"{depth} Raise {ast.unparse(error) if error else ''}")
+        return
+    if isinstance(node, ast.AnnAssign) and node.value is None and isinstance(node.target, ast.Name):
+        lines.append(f"{depth} Declared {node.target.id}")
+        return
+    lines.append(f"{depth} {type(node).__name__}")
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns", "type_comment", "ctx", "simple", "type_params", "kind"):
+            continue
+        if isinstance(node, ast.AnnAssign) and field == "target":
+            lines.append(f"{depth} = {ast.unparse(node.target)}")
+        elif isinstance(value, list):
+            kept = [each for each in value if not _is_words(each, node, field)]
+            if kept:
+                lines.append(f"{depth} .{field} {len(kept)}")
+            for each in kept:
+                _write_value(each, depth + 1, lines)
+        elif value is not None or isinstance(node, ast.Constant):
+            lines.append(f"{depth} .{field}")
+            _write_value(value, depth + 1, lines)
+
+
+def _write_value(value: object, depth: int, lines: list[str]) -> None:
+    if isinstance(value, ast.AST):
+        _write(value, depth, lines)
+    else:
+        lines.append(f"{depth} {type(value).__name__} {value!r}")
+
+
+def _is_words(child: object, parent: ast.AST, field: str) -> bool:
+    """Whether a part of a node only says something: a docstring (any text that stands alone), a field's title."""
+    if field in ("body", "orelse", "finalbody"):
+        return (
+            isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and isinstance(child.value.value, str)
+        )
+    if isinstance(child, ast.keyword) and isinstance(parent, ast.Call):
+        function = parent.func
+        name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+        return name == "Field" and child.arg in WORDS
+    return False

@@ -1,0 +1,121 @@
+"""Code by its syntax tree: words don't count, everything else does, in the module and in what it imports."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pfl_ops import code_digest
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.code_digest import syntax
+
+CODE = """
+def step(x, lam=0.5):
+    if lam < 0:
+        raise ValueError("lam is too small")
+    return x * lam
+"""
+
+
+@pytest.mark.parametrize(
+    ("same", "other"),
+    [
+        (CODE, CODE.replace("    return", "    # a thought\n\n    return")),
+        (CODE, CODE.replace("    if", "    '''What it computes.'''\n    if")),
+        (CODE, "'''A module.'''" + CODE),
+        (CODE, CODE.replace("x, lam=0.5):", "x: float, lam: float = 0.5) -> float:")),
+        (CODE, CODE.replace("lam is too small", "λ must be 0 or more")),
+        ("lam: int = Field(0.5, ge=0)", "lam: float = Field(0.5, title='λ', description='how far', ge=0)"),
+        ("x = 1", "x = (\n    1\n)"),
+        ("class A:\n    x: int", "class A:\n    'It has an x.'\n    x: float"),
+    ],
+)
+def test_words_do_not_count(same: str, other: str) -> None:
+    assert syntax(same) == syntax(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (CODE, CODE.replace("0.5", "0.25")),
+        (CODE, CODE.replace("x * lam", "lam * x")),
+        (CODE, CODE.replace("lam < 0", "lam <= 0")),
+        (CODE, CODE.replace("ValueError", "KeyError")),
+        (CODE, CODE + "\nstep = step"),
+        ("lam = Field(0.5, ge=0)", "lam = Field(0.5, ge=1)"),
+        ("lam = Field(0.5)", "mu = Field(0.5)"),
+        ("lam: float = 0.5", "mu: float = 0.5"),
+        ("class A:\n    x: int", "class A:\n    y: int"),
+        ("title = f(title='a')", "title = f(title='b')"),  # not a field's
+        ("x = 1", "x = 1.0"),
+        ("x = 1", "x = True"),
+        ("x = None", "x = 'None'"),
+        ("x = f(a, b)", "x = f(b, a)"),
+        ("x = [a, [b]]", "x = [[a], b]"),
+        ("x: int = f(a)", "x.y: int = f(a)"),
+        ("a = 1\nb = 2", "b = 2\na = 1"),
+        ("if a:\n    b()\nc()", "if a:\n    b()\n    c()"),
+        ("async def f(): pass", "def f(): pass"),
+        ("def f(x, /): pass", "def f(x): pass"),
+        ("def f(*, x): pass", "def f(x): pass"),
+        ("a += 1", "a -= 1"),
+    ],
+)
+def test_everything_else_counts(one: str, other: str) -> None:
+    assert syntax(one) != syntax(other)
+
+
+@pytest.fixture
+def digest(tmp_path: Path) -> Callable[..., str]:
+    """The digest of `mine` in a fresh process, among files that are given as name -> source."""
+
+    def taken(**files: str) -> str:
+        for name, source in files.items():
+            file = tmp_path / (name.replace("__", "/") + ".py")
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(source)
+        code = (
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import mine; from pfl_ops.code_digest import digest; "
+        )
+        argv = [sys.executable, "-Bc", code + "print(digest('mine'), 'json' in sys.modules)"]
+        found, imported = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+        assert imported == "False", "what is only looked at must not be imported"
+        return found
+
+    return taken
+
+
+def test_helpers_count_wherever_they_are_imported(digest: Callable[..., str]) -> None:
+    files = {
+        "mine": "import helper\ndef f():\n    from lab.deep import g\n",
+        "helper": "x = 1",
+        "lab__deep": "from . import deeper\nfrom .deeper import y\nimport wave\n",  # without __init__: a namespace
+        "lab__deeper": "y = 1",
+        "stranger": "z = 1",
+    }
+    first = digest(**files)
+    assert digest(stranger="z = 2") == first
+    assert digest(helper="x = 1  # one") == first
+    assert digest(helper="x = 2") != first
+    assert digest(helper="x = 1") == first
+    assert digest(lab__deeper="y = 2") != first
+
+
+def test_a_method_is_its_module_and_the_helpers_that_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: set[str] = set()
+    original = code_digest._read
+
+    def noted(module: str, path: Path) -> tuple[str, tuple[str, ...]]:
+        read.add(module)
+        return original(module, path)
+
+    monkeypatch.setattr(code_digest, "_read", noted)
+    ALGORITHMS.digest("drdm")
+    names = {"drdm", "dual", "solvers", "parts"}
+    assert read == {f"pfl_ops.algorithms.{name}" for name in names}
+
+
+def test_code_without_a_file_has_none() -> None:
+    assert code_digest.digest("builtins") is None
