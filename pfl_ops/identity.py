@@ -9,6 +9,7 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.data.datasets import DATASETS, load
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.losses import LOSSES
 from pfl_ops.fields import Tree
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import weights_file
@@ -40,10 +41,13 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     tree["data"]["digest"] = load(experiment.data, data_dir=data_dir).digest
     tree["partition"] = experiment.partition.identity()
     tree["model"]["weights"] = weights_digest(experiment.model)
+    if experiment.training.loss in LOSSES.builtin:  # as before there were others: the hashes of stored runs stay
+        del tree["training"]["loss"]
     plugins = {
         "algorithm": ALGORITHMS.digest(experiment.algorithm.name),
         "partition": PARTITIONS.digest(experiment.partition.kind),
         "model": MODELS.digest(experiment.model.name),
+        "loss": LOSSES.digest(experiment.training.loss),
     }
     tree["plugins"] = {kind: digest for kind, digest in plugins.items() if digest is not None}
     return {"version": HASH_VERSION, **tree}
