@@ -32,16 +32,21 @@ _WHERE = {
 
 
 def register(name: str) -> Callable[[T], T]:
-    """Decorator: a method, a network or a partition of your own is known by `name` from now on.
+    """Decorator: a method, a network, a loss or a partition of your own is known by `name` from now on.
 
     A subclass of `algorithms.base.Algorithm` is a method, an `nn.Module` class a network (`models.register` says what
-    it must have), a function a partition (`data.partition.partition`).
+    it must have), a function of four arguments a loss (`federation.losses.register`), one of two a partition
+    (`data.partition.partition`).
 
         @register("halves")
         def halves(labels, n_clients, *, rng): ...
 
+        @register("squared")
+        def squared(net, w, x, y):
+            return (net(w, x)[:, 0] - y).square()
+
     Raises:
-        PflOpsError: the name is taken, or the thing is none of the three.
+        PflOpsError: the name is taken, or the thing is none of the four.
     """
 
     def decorate(thing: T) -> T:
@@ -60,13 +65,18 @@ def register(name: str) -> Callable[[T], T]:
                 else None
             )
         elif callable(thing):
-            from pfl_ops.data.partition import partition as kind
+            from pfl_ops.data.partition import partition
+            from pfl_ops.federation import losses
+
+            arguments = losses.positional(thing)
+            kind = losses.register if arguments == 4 else partition if arguments <= 2 else None
         if kind is None:
             from pfl_ops.errors import PflOpsError
 
             what = getattr(thing, "__name__", repr(thing))
             raise PflOpsError(
-                f"register('{name}'): {what} is no Algorithm, no nn.Module class and no partition function"
+                f"register('{name}'): {what} is no Algorithm, no nn.Module class, no loss(net, w, x, y) and no "
+                "partition(labels, n_clients)"
             )
         registered: T = kind(name)(thing)
         return registered

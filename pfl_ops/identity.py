@@ -9,6 +9,7 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.data.datasets import DATASETS, load
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.losses import LOSSES
 from pfl_ops.fields import Tree
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import weights_file
@@ -47,12 +48,14 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
         "partition": PARTITIONS.digest(experiment.partition.kind),
         "model": MODELS.digest(experiment.model.name),
     }
+    if experiment.training.loss not in LOSSES.builtin:  # those are the engine's
+        tree[CODE]["loss"] = LOSSES.digest(experiment.training.loss)
     return {VERSION: RESULTS_VERSION, **tree}
 
 
 def differing_code(mine: str, theirs: str) -> str:
     """What differs between two `code_line`s, for a message: "method and network"; "": nothing, or one is not known."""
-    names = {"algorithm": "method", "partition": "partition", "model": "network", VERSION: "engine's results version"}
+    names = {"algorithm": "method", "model": "network", VERSION: "engine's results version"}
     differing = [part.partition("=")[0] for part in mine.split() if part not in theirs.split()]
     return " and ".join(names.get(part, part) for part in differing) if theirs else ""
 

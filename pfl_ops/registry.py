@@ -25,12 +25,13 @@ class Registry(Generic[T]):
     """Names of one kind of thing. Listing them imports nothing; asking for one imports its module only.
 
     Args:
-        kind: singular, as in messages ("algorithm"); entry points are read from the group `pfl_ops.<kind>s`.
+        kind: singular, as in messages ("algorithm"); entry points are read from the group `pfl_ops.<plural>`.
         builtin: name -> module that registers it.
     """
 
     def __init__(self, kind: str, builtin: dict[str, str]) -> None:
         self.kind = kind
+        self.plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
         self.builtin = builtin
         self._found: dict[str, T] = {}
         _tables.append(self)
@@ -62,7 +63,7 @@ class Registry(Generic[T]):
         if there is not None and not again and (there[1] or there[0].partition(".")[0] != package):
             mine, theirs = _file(module), _file(there[0])
             raise PflOpsError(
-                f"two {self.kind}s are named '{name}': {qualname} of {mine} and {there[1] or 'one'} of {theirs}; "
+                f"two {self.plural} are named '{name}': {qualname} of {mine} and {there[1] or 'one'} of {theirs}; "
                 "rename one of them"
             )
         self._found[name] = thing
@@ -84,7 +85,7 @@ class Registry(Generic[T]):
                     if entry.name == name:
                         self._found.setdefault(name, self._load(entry))
         if name not in self._found:
-            raise unknown(self.kind, name, self.names(), see=f"pfl-ops list {self.kind}s")
+            raise unknown(self.kind, name, self.names(), see=f"pfl-ops list {self.plural}")
         return self._found[name]
 
     def _forget(self, modules: Collection[str]) -> dict[str, T]:
@@ -97,7 +98,7 @@ class Registry(Generic[T]):
     @cached_property
     def _installed(self) -> tuple[EntryPoint, ...]:
         """What other packages offer; read once, since the metadata of every package takes longer than all else here."""
-        return tuple(entry_points(group=f"pfl_ops.{self.kind}s"))
+        return tuple(entry_points(group=f"pfl_ops.{self.plural}"))
 
     def _load(self, entry: EntryPoint) -> Any:
         try:

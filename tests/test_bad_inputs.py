@@ -116,6 +116,11 @@ FILES: dict[str, str | bytes] = {
     "named.py": method("../../up"),
     "field.py": method("bad_field", field="strength: object() = 1"),
     "default.py": method("bad_default", field="strength: float = Field(2.0, le=1)"),
+    "loss.py": "from pfl_ops import register\n\n\n@register('bad_mean')\ndef mean(net, w, x, y):\n"
+    "    return net(w, x).mean()\n\n\n@register('bad_call')\ndef call(net, w, x, y):\n    return net[0]\n"
+    "\n\n@register('good')\ndef good(net, w, x, y):\n    return (net(w, x)[:, 0] - y).square()\n",
+    "loss_option.py": "from pfl_ops import register\n\n\n@register('bad_option')\ndef f(net, w, x, y, *, delta): ...\n",
+    "loss_arguments.py": "from pfl_ops import register\n\n\n@register('bad_arguments')\ndef loss(w, x, y): ...\n",
     "none.py": method("gives_none", "None"),
     "three.py": method("gives_three", "{}, {}, {}"),
     "new_state.py": method("gives_new", '{"late": s["central"]}, {}'),
@@ -321,6 +326,16 @@ PLUGINS = [
     Bad("taken", f"{PLUGIN}taken.py", "'fedavg' is already defined"),
     Bad("name", f"{PLUGIN}named.py", "the name of a algorithm"),
     Bad("field", f"{PLUGIN}field.py", "field.py failed: "),
+    Bad("loss_unknown", f"run fedavg {SMALL}loss.py --set training.loss=squard", "no loss named 'squard'. "),
+    Bad("loss_shape", f"run fedavg {SMALL}loss.py --set training.loss=bad_mean", "must give one value a sample, [B]"),
+    Bad(
+        "loss_fails",
+        f"run fedavg {SMALL}loss.py --set training.loss=bad_call",
+        "TypeError: 'Net' object is not subscriptable (loss.py:11)",
+    ),
+    Bad("loss_method", f"run fedrod {SMALL}loss.py --set training.loss=good", "fedrod needs training.loss=cross"),
+    Bad("loss_option", f"{PLUGIN}loss_option.py", "called as loss(net, w, x, y); give 'delta' a default value"),
+    Bad("loss_arguments", f"{PLUGIN}loss_arguments.py", "no loss(net, w, x, y) and no partition(labels, n_clients)"),
     Bad("default", "run bad_default --plugin {folder}/default.py", "algorithm.strength must be a number <= 1, got 2.0"),
 ]
 METHODS = [
@@ -402,10 +417,11 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("PFL_OPS_HOME", raising=False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr(registry, "_plugins", {})
-    before = [(table, dict(table._found)) for table in registry._tables]
+    before = {table.kind: dict(table._found) for table in registry._tables}
     yield tmp_path
-    for table, found in before:
-        table._found = found | {name: thing for name, thing in table._found.items() if name in table.builtin}
+    for table in registry._tables:  # a case may be the first to import one of them
+        own = {name: thing for name, thing in table._found.items() if name in table.builtin}
+        table._found = before.get(table.kind, {}) | own
 
 
 def refused(case: Bad, folder: Path) -> Result:

@@ -220,7 +220,7 @@ def test_version_and_no_command() -> None:
 # -- list, show, partition --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["algorithms", "datasets", "models", "partitions", "presets"])
+@pytest.mark.parametrize("kind", ["algorithms", "datasets", "models", "partitions", "losses", "presets"])
 def test_list_says_what_each_is(kind: str) -> None:
     lines = cli("list", kind).stdout.splitlines()
     assert lines and all(len(line.split()) > 2 for line in lines)
@@ -246,7 +246,13 @@ def test_show_a_method() -> None:
 
 @pytest.mark.parametrize(
     ("name", "part"),
-    [("cnn", "1,663,370"), ("zipf", "partition.s "), ("digits", "8 x 8 x 1"), ("paper", "training.rounds=100")],
+    [
+        ("cnn", "1,663,370"),
+        ("zipf", "partition.s "),
+        ("digits", "8 x 8 x 1"),
+        ("paper", "training.rounds=100"),
+        ("cross_entropy", "log softmax"),
+    ],
 )
 def test_show_other_things(name: str, part: str) -> None:
     assert part in cli("show", name).stdout

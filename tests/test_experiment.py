@@ -278,7 +278,7 @@ def test_a_recorded_partition_by_one_word(tiny: Experiment) -> None:
         ({"algorithm.gama.kind": 1}, "no setting named 'algorithm.gama'. Did you mean 'algorithm.gamma'? "
                                      "(pfl-ops show exp_tiny)"),
         ({"training.xyzzy": 1}, "no setting named 'training.xyzzy'. training has: rounds, local_epochs, local_steps, "
-                                "batch_size, optimiser, lr, lr_decay, momentum, weight_decay, precision. "
+                                "batch_size, optimiser, lr, lr_decay, momentum, weight_decay, precision, loss. "
                                 "(pfl-ops show exp_tiny)"),
         ({"partition.s": 2}, "partition 'lsqs' has no s; partition.kind zipf has it"),
         ({"participation.gamma": 2}, "participation 'uniform' has no gamma; participation.kind dirichlet has it"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from pydantic import Field
 
+from pfl_ops import register as register_any
 from pfl_ops.algorithms.base import Algorithm, register
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
+from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import Execution
 from pfl_ops.identity import canonical, code_line, differing_code, fingerprint
 from pfl_ops.registry import load_plugin
@@ -45,6 +48,17 @@ class Other(Tiny):
     """The same fields under another name."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def loss() -> Iterator[str]:
+    """A loss of this file's own."""
+
+    def half(net: Any, w: Any, x: Any, y: Any) -> Any: ...
+
+    register_any("hash_loss")(half)
+    yield "hash_loss"
+    del LOSSES._found["hash_loss"]
+
+
 @pytest.fixture(scope="module")
 def base() -> Experiment:
     return Experiment.of("hash_tiny")
@@ -54,6 +68,7 @@ OTHER: dict[str, Any] = {
     "training.local_steps": 3,
     "training.optimiser": "adam",
     "training.precision": "float64",
+    "training.loss": "hash_loss",
     "participation.weighting": "uniform",
     "participation.kind": "dirichlet",
     "evaluation.split": "validation",

@@ -13,6 +13,7 @@ from pfl_ops import registry
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.losses import LOSSES
 from pfl_ops.models import MODELS
 from pfl_ops.registry import Registry, load_plugin
 
@@ -112,6 +113,7 @@ def test_every_partition_of_the_table_is_there(name: str) -> None:
         (ALGORITHMS, "flui", "no algorithm named 'flui'. Did you mean 'fliu'? (pfl-ops list algorithms)"),
         (PARTITIONS, "lsq", "no partition named 'lsq'. Did you mean 'lsqs'? (pfl-ops list partitions)"),
         (MODELS, "cn", "no model named 'cn'. Did you mean 'cnn'? (pfl-ops list models)"),
+        (LOSSES, "cross", "no loss named 'cross'. Did you mean 'cross_entropy'? (pfl-ops list losses)"),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest(table: Registry[Any], name: str, message: str) -> None:
@@ -143,10 +145,8 @@ def test_register_knows_a_method_a_network_and_a_partition(plugin: tuple[Path, s
 
 
 @pytest.mark.parametrize("thing", [3, "fedavg", int])
-def test_register_refuses_what_is_none_of_the_three(thing: Any) -> None:
-    with pytest.raises(
-        PflOpsError, match=r"^register\('odd'\): .* is no Algorithm, no nn.Module class and no partition"
-    ):
+def test_register_refuses_what_is_none_of_the_four(thing: Any) -> None:
+    with pytest.raises(PflOpsError, match=r"^register\('odd'\): .* is no Algorithm, .* and no partition\("):
         pfl_ops.register("odd")(thing)
 
 

@@ -8,7 +8,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from pfl_ops.algorithms.base import Batch, Field, Loss, Net, Round, Task
-from pfl_ops.algorithms.parts import needs_body
+from pfl_ops.algorithms.parts import needs_body, needs_cross_entropy
 from pfl_ops.errors import PflOpsError
 from pfl_ops.section import Section
 
@@ -82,15 +82,17 @@ def alike(net: Net, w: Tensor, x: Tensor, y: Tensor, *, groups: tuple[Tensor, Te
 
 
 def needs_channels(task: Task, name: str) -> None:
-    """Refuse a network whose layers can't be split by output channels.
+    """Refuse a network whose layers can't be split by output channels, and a loss other than the cross-entropy.
 
     Args:
         name: of the method, for the message.
     Raises:
         PflOpsError: it has no body, a layer with parameters is neither linear nor a plain convolution, or a layer
-            between them makes something of nothing, so that a channel at zero is not silent.
+            between them makes something of nothing, so that a channel at zero is not silent; or
+            `training.loss` is another one.
     """
     needs_body(task, name)
+    needs_cross_entropy(task, name)
     views = task.layout.views(task.initial)
     x, channels = task.example, 1
     for step in task.net.steps:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Net, Round, Rows, Stages, State, Task, Update, register
 from pfl_ops.algorithms.losses import towards_centres
-from pfl_ops.algorithms.parts import needs_body, whole, with_mean_head
+from pfl_ops.algorithms.parts import needs_body, needs_cross_entropy, whole, with_mean_head
 from pfl_ops.algorithms.solvers import gram, min_norm
 from pfl_ops.errors import PflOpsError
 
@@ -48,6 +48,7 @@ class FedPAC(Algorithm):
 
     def init(self, task: Task) -> State:
         needs_body(task, self.name)
+        needs_cross_entropy(task, self.name)
         nothing = task.initial.new_zeros(task.net.n_classes, task.net.n_features)
         return {
             "body": task.initial[task.layout.body],

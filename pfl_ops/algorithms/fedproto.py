@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Net, Round, Rows, Stages, State, Task, Update, register
 from pfl_ops.algorithms.losses import towards_centres
-from pfl_ops.algorithms.parts import needs_body
+from pfl_ops.algorithms.parts import needs_body, needs_cross_entropy
 
 
 @register("fedproto")
@@ -45,6 +45,7 @@ class FedProto(Algorithm):
 
     def init(self, task: Task) -> State:
         needs_body(task, self.name, does="compares features of")
+        needs_cross_entropy(task, self.name)
         classes = task.net.n_classes
         return {
             "theta": task.rows(task.initial),

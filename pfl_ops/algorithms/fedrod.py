@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pfl_ops.algorithms.base import Algorithm, Batch, Models, Net, Round, Rows, Stages, State, Task, Update, register
+from pfl_ops.algorithms.parts import needs_cross_entropy
 
 
 @register("fedrod")
@@ -28,6 +29,7 @@ class FedROD(Algorithm):
     """
 
     def init(self, task: Task) -> State:
+        needs_cross_entropy(task, self.name)
         return {"central": task.initial, "personal": task.rows(task.initial[task.layout.head])}
 
     def step(self, m: dict[str, Tensor], b: Batch) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.contract import ClientRows, Models, Task
+from pfl_ops.federation.leaves import cross_entropy
 from pfl_ops.federation.round import Round
 
 
@@ -49,6 +50,18 @@ def needs_body(task: Task, name: str, does: str = "shares") -> None:
     """
     if task.layout.body.stop == 0:
         raise PflOpsError(f"{name} {does} the body of a network, and this one has no body; take model mlp or cnn")
+
+
+def needs_cross_entropy(task: Task, name: str) -> None:
+    """Refuse another loss than the one that the method's own loss is made of.
+
+    Args:
+        name: of the method, for the message.
+    Raises:
+        PflOpsError: `training.loss` is another one.
+    """
+    if task.loss is not cross_entropy:
+        raise PflOpsError(f"{name} needs training.loss=cross_entropy: it trains on a loss that is made of it")
 
 
 def fine_tuned(r: Round, central: Tensor, **how: Any) -> Callable[[Tensor], Models]:

@@ -18,7 +18,8 @@ class PFedMe(Algorithm):
         φ_k ← φ_k − η_p (∇F_k(φ_k; ξ) + λ (φ_k − w_k))       K times on the same ξ; φ_k carries on from step to step
         w_k ← w_k − η λ (w_k − φ_k)                          sent; Θ ← (1 − β) Θ + β mean_S w_k
 
-    R is the experiment's number of local steps (20 as in the paper), or what its local epochs come to.
+    R is the experiment's number of local steps, or what its local epochs come to. Recommended are the paper's R = 20
+    and η = 0.005; η λ must stay below 1.
 
     State: central [P], the global model Θ; personal [N, P], the φ_k as last trained, all starting at Θ⁰.
     Stages: L1 and L2 are φ_k, G is Θ.
@@ -30,7 +31,7 @@ class PFedMe(Algorithm):
     authors' code weighs w_k by n_k, adds 0.001 φ to the gradient, and scores w_k where it says φ_k.
     """
 
-    recommended: ClassVar[Mapping[str, Any]] = {"training.local_steps": 20}
+    recommended: ClassVar[Mapping[str, Any]] = {"training.local_steps": 20, "training.lr": 0.005}
     requires: ClassVar[Mapping[str, Any]] = {
         "training.optimiser": "sgd", "training.momentum": 0.0, "training.weight_decay": 0.0,
     }  # fmt: skip

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Net, Round, Rows, Stages, State, Task, Update, register
-from pfl_ops.algorithms.parts import needs_body
+from pfl_ops.algorithms.parts import needs_body, needs_cross_entropy
 
 
 @register("splitgp")
@@ -42,6 +42,7 @@ class SplitGP(Algorithm):
 
     def extra(self, task: Task) -> dict[str, tuple[int, ...]]:
         needs_body(task, self.name)
+        needs_cross_entropy(task, self.name)
         leaves = task.net.front(task.initial, task.example, self.depth)[0].numel()
         return {"exit.weight": (task.net.n_classes, leaves), "exit.bias": (task.net.n_classes,)}
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 Names = Callable[[], Iterable[str]]
 
-KINDS = ("algorithms", "datasets", "models", "partitions", "spaces", "presets")
+KINDS = ("algorithms", "datasets", "models", "partitions", "losses", "spaces", "presets")
 
 
 def known(kind: str) -> list[str]:
@@ -29,7 +29,7 @@ def known(kind: str) -> list[str]:
 
 
 def registry_of(kind: str) -> "Registry[Any]":
-    """The registry of algorithms, models or partitions."""
+    """The registry of algorithms, models, losses or partitions."""
     if kind == "algorithms":
         from pfl_ops.algorithms import ALGORITHMS
 
@@ -38,6 +38,10 @@ def registry_of(kind: str) -> "Registry[Any]":
         from pfl_ops.models import MODELS
 
         return MODELS
+    if kind == "losses":
+        from pfl_ops.federation.losses import LOSSES
+
+        return LOSSES
     from pfl_ops.data.partition import PARTITIONS
 
     return PARTITIONS

@@ -91,6 +91,9 @@ def show_name(name: str) -> None:
     for kind in found:
         if kind in ("algorithms", "models", "partitions"):
             _show_section(kind, name)
+        elif kind == "losses":
+            _heading(name, "loss")
+            say(out(), "\n" + (inspect.getdoc(registry_of(kind).get(name)) or ""))
         elif kind == "datasets":
             _heading(name, "data set")
             say(out(), describe_dataset(name))

@@ -16,7 +16,7 @@ from pfl_ops.federation.contract import ClientRows, Method, Net, Task
 from pfl_ops.federation.decide import Work
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.layout import initial_extra
-from pfl_ops.federation.leaves import cross_entropy
+from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.optim import Rule
 from pfl_ops.federation.round import Round
 from pfl_ops.federation.settings import Participation, Training
@@ -45,7 +45,7 @@ def make_task(
         cohort_size=cohort.size(participation, len(sizes)),
         seed=seed,
         example=feed.inputs(torch.zeros(1, dtype=torch.int64, device=feed.device)),
-        loss=cross_entropy,
+        loss=LOSSES.get(training.loss),
         new_rows=new_rows,
     )
     blocks: Mapping[str, tuple[int, ...]] = getattr(method, "extra", lambda task: {})(task)

@@ -129,7 +129,9 @@ def scope_of(execution: Execution, on: torch.device, stackable: bool, cohort: in
     """
     way, chunk, asked = execution.way, execution.chunk, execution.workers
     if way == "vmap" and not stackable:
-        raise PflOpsError("this network can't be stacked (dropout or recurrent layers); use --way loop")
+        raise PflOpsError(
+            "this network or loss can't be stacked (dropout, recurrent layers, a loss with branches); use --way loop"
+        )
     if (asked or 1) > 1 and on.type != "cpu":
         raise PflOpsError("workers share a cohort on a CPU; leave out --workers, or use --device cpu")
     if (asked or 1) > 1 and not processes.possible():

@@ -98,7 +98,7 @@ class Task:
         sizes: n_k, int64 [N]. class_counts: int64 [N, L].
         rounds: T. cohort_size: C. seed: the run's seed.
         example: one batch of inputs [1, ...], as the network sees them.
-        loss: F's per-sample loss, cross-entropy unless a test says otherwise.
+        loss: F's per-sample loss, the experiment's `training.loss`.
         new_rows: makes the state of all clients, in memory or in a file.
     """
 

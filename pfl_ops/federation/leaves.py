@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from pfl_ops.federation.contract import Loss, Net
 from pfl_ops.federation.layout import Block
+from pfl_ops.federation.losses import CROSS_ENTROPY, register
 from pfl_ops.federation.optim import Rule
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from pfl_ops.federation.train import Trainer
 
 
+@register(CROSS_ENTROPY)
 def cross_entropy(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """−log softmax(net(w, x))_y, [B]: the loss of every method that does not bring its own."""
+    """−log softmax(net(w, x))_y, [B]."""
     return F.cross_entropy(net(w, x), y, reduction="none")
 
 

@@ -4,8 +4,9 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from pfl_ops.federation.losses import CROSS_ENTROPY, known
 from pfl_ops.metrics import SWEEP
 from pfl_ops.section import MOST_COUNT, Section
 
@@ -36,6 +37,9 @@ class Training(Section):
     momentum: float = Field(0.0, ge=0, lt=1, description="SGD's momentum")
     weight_decay: float = Field(0.0, ge=0, description="added to the gradient as weight_decay * w")
     precision: Precision = Field("float32", description="number format of training; changes results")
+    loss: Annotated[str, AfterValidator(known)] = Field(
+        CROSS_ENTROPY, description="what clients minimise (pfl-ops list losses); scores are accuracies whatever it is"
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> "Training":

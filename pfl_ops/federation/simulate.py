@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pfl_ops import metrics
 from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import choose, cohort, diverged, engine, finish, memory
+from pfl_ops.federation import choose, cohort, diverged, engine, finish, losses, memory
 from pfl_ops.federation.build import make_task, make_trainer, timed_steps, work_of
 from pfl_ops.federation.checked import CheckedMethod, MethodError, check_update
 from pfl_ops.federation.checkpoint import Checkpoint, Checkpoints, Record, Results
@@ -99,7 +99,8 @@ class Simulation:
         self._probabilities = cohort.probabilities(participation, self.task.n_clients, seed)
         self._stragglers = cohort.stragglers(participation, self.task.n_clients, seed)
         self.hints: list[str] = []
-        self.resolved = self._resolve(found, stackable)
+        mapped = losses.stacks(training.loss, lambda n: make_trainer(self.task, self.feed, training, n, not stackable))
+        self.resolved = self._resolve(found, stackable and mapped)
         torch.set_num_threads(self.resolved.threads)
         self.trainer = make_trainer(self.task, self.feed, training, self.resolved.stack, draws=not stackable)
         held = Feed(clients.held, clients.mean, clients.std, self._device, dtype)
@@ -336,10 +337,14 @@ class Simulation:
             resolved, lines = choose.kept(found.meta, self.execution, self._device)
             self.complaints += lines
             return resolved
+        loss = losses.LOSSES.digest(self.training.loss)  # None: the package's own, of which timings may be kept already
         resolved, self.hints = choose.resolve(
             self.execution, self._device, self.training.precision, stackable=stackable,
             work=work_of(self.task, self.feed, self.training),
-            shapes={"layout": [b.stored for b in self.task.layout.blocks], "optimiser": self.training.optimiser},
+            shapes={
+                "layout": [b.stored for b in self.task.layout.blocks], "optimiser": self.training.optimiser,
+                **({} if loss is None else {"loss": loss}),
+            },
             prepare=lambda candidate: timed_steps(self.task, self.feed, self.training, candidate),
         )  # fmt: skip
         return resolved

@@ -246,7 +246,7 @@ def cached(key: Mapping[str, object], now: Callable[[], Packing]) -> Packing:
 
 SPEED = (
     *("data.", "partition.kind", "partition.clients", "model.", "algorithm.name", "participation.share"),
-    *("training.local_", "training.batch_size", "training.optimiser", "training.precision"),
+    *("training.local_", "training.batch_size", "training.optimiser", "training.precision", "training.loss"),
     *("evaluation.every", "evaluation.global_every", "evaluation.subset", "evaluation.clients"),
 )
 """Beginnings of the paths that decide how fast a trial is, and what memory it takes."""

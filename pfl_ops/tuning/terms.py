@@ -11,7 +11,7 @@ from pfl_ops.spaces import Space
 from pfl_ops.tuning.begin import Means
 from pfl_ops.tuning.settings import Settings
 
-COMMON = ("data.", "partition.", "model.", "participation.", "evaluation.", "seed", "training.rounds")
+COMMON = ("data.", "partition.", "model.", "participation.", "evaluation.", "seed", "training.rounds", "training.loss")
 """Beginnings of the paths in which methods must agree to be compared."""
 
 

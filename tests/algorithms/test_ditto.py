@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 
@@ -44,6 +46,43 @@ def test_without_pull_the_personal_models_are_local_training():
     training = Training(rounds=2, local_epochs=3, batch_size=None, lr=0.3, precision="float64")
     alone, tied = (Play(ragged_task(), m, training).run([[0, 3], None]) for m in (Local(), Ditto(lam=0.0)))
     torch.testing.assert_close(tied[-1]["L1"], alone[-1]["L1"], rtol=0, atol=1e-12)
+
+
+def test_the_two_models_walk_through_batches_of_their_own(curved):
+    """λ = 0, B = 1, E = 1, one client of four samples (a, b), both from Θ = 1: each steps w ← w − η a (w − b).
+
+    θ, which is G of a client alone, and v are each the result of one of the 4! orders. Over six rounds from the same Θ
+    the two orders differ at least once: with common batches v = θ in all of them.
+    """
+    samples, lr = [(1.0, 0.0), (2.0, 3.0), (0.5, -4.0), (1.5, 8.0)], 0.25
+    ends = []
+    for order in itertools.permutations(samples):
+        w = 1.0
+        for a, b in order:
+            w -= lr * a * (w - b)
+        ends.append(w)
+    training = Training(rounds=6, local_epochs=1, batch_size=1, lr=lr, precision="float64")
+    apart = 0
+    for t in range(6):
+        play = Play(curved([samples], start=1.0), Ditto(lam=0.0), training)
+        play.t = t
+        values = play.round()
+        theta, v = values["G"].item(), values["L2"].item()
+        assert all(min(abs(w - end) for end in ends) < 1e-12 for w in (theta, v))
+        apart += abs(theta - v) > 1e-6
+    assert apart
+
+
+def test_the_training_loss_is_that_of_the_models_that_are_sent():
+    """train/loss is F_k at Θ, over samples: Θ = 3.25 in round 2 (by hand above), b = (0, 6), n = (1, 3), J = 1.
+
+    ¼·½·3.25² + ¾·½·2.75² = 4.15625; the personal models, at 1 and 4 by then, walk through batches of their own and have
+    another mean loss, ¼·½·1² + ¾·½·2² = 1.625.
+    """
+    play, _ = quadratic_play(Ditto(lam=0.5), [0, 6], [1, 3], start=2, rounds=1)
+    play.trainer.meter.clear()
+    play.round()
+    assert play.trainer.meter.mean == pytest.approx(4.15625)
 
 
 class TestContract(AlgorithmContract):

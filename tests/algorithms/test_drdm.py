@@ -115,6 +115,38 @@ def test_a_ball_holds_the_local_models_but_not_the_central_one():
     assert free["L2"].tolist() == [pytest.approx([15 / 4, 5]), pytest.approx([5 / 4, 0])]
 
 
+def round_with_a_step_beyond_the_ball():
+    """Radius 5, b = (4, 0), Θ = 0, λ = (½, ½), two steps at η = 3/2, α = ½, τγ = 1/32; t' is drawn as 1.
+
+    Client 0: 0 − 3/2 (0 − 4) = 6, projected 5; then 5 − 3/2 ((5 − 4) + ½ (5 − 0)) = −1/4, inside the ball.
+    Client 1: stays at 0, its own optimum and Θ.
+    """
+    training = Training(local_epochs=None, local_steps=2, batch_size=None, lr=1.5, precision="float64")
+    play = Play(quadratic_task([4, 0]), DRDM(alpha=0.5, gamma=1 / 64, radius=5), training)
+    assert int(play.at([0, 1]).rng("snapshot").integers(1, 3)) == 1
+    return play.round()
+
+
+def test_each_local_step_is_projected_by_hand():
+    """θ_0 = −1/4; with a projection after the last step only it would be 6 − 3/2 ((6 − 4) + ½·6) = −3/2.
+
+    g_0 = −½ (−1/4) = 1/8, h = ½·1/8 = 1/16, Θ = ½ (−1/4 + 0) − 2/16 = −1/4.
+    """
+    values = round_with_a_step_beyond_the_ball()
+    assert values["L2"][:, 0].tolist() == pytest.approx([-1 / 4, 0])
+    assert values["state/g"][:, 0].tolist() == pytest.approx([1 / 8, 0])
+    assert values["G"].item() == pytest.approx(-1 / 4)
+
+
+def test_the_snapshot_is_projected_by_hand():
+    """Θ' = ½ (5 + 0) = 5/2, v = ½ ((3/2)², (5/2)²) = (9/8, 25/8), λ = ½ + (v − mean v)/32 = ½ ∓ 1/32.
+
+    Before the projection θ'_0 is 6: then Θ' = 3, v = (1/2, 9/2) and λ = ½ ∓ 1/16.
+    """
+    values = round_with_a_step_beyond_the_ball()
+    assert values["state/lam"].tolist() == pytest.approx([15 / 32, 17 / 32])
+
+
 @pytest.mark.parametrize("h", ["dual", "feddyn"])
 def test_lambda_stays_on_the_simplex_and_h_is_what_it_says(h):
     training = Training(rounds=4, local_epochs=None, local_steps=2, batch_size=2, lr=0.1, precision="float64")

@@ -120,6 +120,31 @@ def test_a_class_that_the_last_cohort_lacked_is_drawn_to_the_clients_own_mean():
     assert play.round([1])["L2"][0, :2].tolist() == pytest.approx(body_step(a, h, own, centres, LAM))
 
 
+def test_a_class_that_only_an_earlier_cohort_had_has_no_centre():
+    """Cohorts {1}, {0}, {1}; client 0 has no class 1. Round 1 makes both centres, round 2 leaves c̄_0 alone.
+
+    In round 3 client 1's class 1 is drawn to its own mean under Θ_body, not to the c̄_1 of round 1; its class 0 to the
+    c̄_0 of round 2, client 0's mean. Heads: alone in a cohort, a client keeps its own, α = 1.
+    """
+    clients = ([(1.0, 0), (2.0, 0)], [(3.0, 1), (1.0, 0), (2.0, 1)])
+    play = Play(federation(clients), FedPAC(lam=LAM, head_lr=HEAD_LR), training())
+    other, own = clients
+    h = head_step(A, H, own)
+    a_1 = body_step(A, h, own, np.zeros((2, 2)), 0.0)
+    h_0 = head_step(a_1, H, other)
+    a_2 = body_step(a_1, h_0, other, class_means(a_1, own), LAM)
+    h_1 = head_step(a_2, h, own)
+
+    first, second, third = play.run([[1], [0], [1]])
+    assert first["state/known"].tolist() == [1, 1] and second["state/known"].tolist() == [1, 0]
+    assert second["L2"][0].tolist() == pytest.approx([*a_2, *h_0.flat])
+    centres = np.array([class_means(a_2, other)[0], class_means(a_2, own)[1]])
+    expected = body_step(a_2, h_1, own, centres, LAM)
+    old = body_step(a_2, h_1, own, np.array([centres[0], class_means(a_1, own)[1]]), LAM)
+    assert np.abs(expected - old).max() > 1e-3
+    assert third["L2"][0].tolist() == pytest.approx([*expected, *h_1.flat])
+
+
 def test_nothing_is_pulled_in_the_first_round():
     strong, none = (Play(federation(SAMPLES), FedPAC(lam=lam), training()).run([None, None]) for lam in (5.0, 0.0))
     assert torch.equal(strong[0]["L2"], none[0]["L2"]) and not torch.equal(strong[1]["L2"], none[1]["L2"])

@@ -53,6 +53,19 @@ def test_a_round_by_hand():
     assert first["state/seen"].tolist() == [1, 1, 0]
 
 
+def test_fairness_weighs_the_losses_before_training():
+    """E = 1, B = 1, n = (1, 2), η = ½: J = (1, 2), g_0 = −b_0, g_1 = −(1 − ¼)/½ b_1 = −1.5 b_1, from Θ = 0.
+
+    b as above, L(Θ) = 50, 40.5:  −∇F ~ 40.5·b_0 − 50·1.5·b_1 = (810, −540) ~ (3, −2).  Of the ways (1, 0),
+    (−0.6, 0.8), (3, −2)/√13 the last two are outermost: d halves their angle, as long as mean g = −½ (1.9, 10.8).
+    After training L would be 50/4 and 40.5/16, and −∇F ~ (15, −16).
+    """
+    _, (only,) = quadratic_play(FedPG(), CENTRES[:2], [1, 2], rounds=1, local_steps=None, local_epochs=1, batch_size=1)
+    assert only["state/gradients"].tolist() == [pytest.approx([-10, 0]), pytest.approx([8.1, -10.8])]
+    d = as_long_as(halfway(tensor(-0.6, 0.8), tensor(3, -2)), tensor(0.95, 5.4))
+    torch.testing.assert_close(only["G"], d / 2, rtol=1e-9, atol=0)
+
+
 def ways_of(central, first, second):
     """−g_k of two clients, and −∇F, from Θ."""
     b = torch.tensor(CENTRES, dtype=torch.float64)[[first, second]]

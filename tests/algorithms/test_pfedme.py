@@ -48,6 +48,21 @@ def test_the_outer_rate_is_the_rounds_and_the_inner_one_its_own():
     assert (last["L1"].item(), last["G"].item()) == pytest.approx((2.75, 1.4375))
 
 
+def test_the_papers_setting_by_hand():
+    """λ = 15, K = 5, η_p = 0.09, β = 1 and, recommended, R = 20, η = 0.005: a step of an experiment by default.
+
+    b = 16, w = φ = Θ = 0. φ ← φ − 0.09 ((φ − 16) + 15 φ) = −0.44 φ + 1.44, whose fixed point is 1: after five
+    φ = 1 + 0.44⁵.  w ← 0.005·15 φ = 0.075 φ.
+    """
+    from pfl_ops import Experiment
+
+    chosen = Experiment.of("pfedme")
+    assert (chosen.training.local_steps, chosen.training.lr) == (20, 0.005)
+    _, (only,) = quadratic_play(chosen.algorithm, [16], lr=chosen.training.lr, rounds=1)
+    assert only["L1"].item() == pytest.approx(1 + 0.44**5)
+    assert only["G"].item() == pytest.approx(0.075 * (1 + 0.44**5))
+
+
 def test_without_pull_the_global_model_stays():
     """λ = 0: φ_k is R·K steps of its own from Θ, w_k never moves: 8 (1 − (1 − ¼)⁶)."""
     _, (only,) = quadratic_play(PFedMe(lam=0, inner_steps=3, inner_lr=0.25), [8, 0], steps=2, rounds=1)

@@ -96,6 +96,44 @@ def test_fairness_is_asked_for_only_while_it_is_a_row():
     assert only["G"].tolist() == pytest.approx([2])
 
 
+def test_clients_without_a_gradient_do_not_limit_the_step():
+    """Client 0 is at its optimum, b = Θ = 0: g_0 = 0, and every step raises L_0 from 0. Eq. 9 asks the others only.
+
+    One other client, b = 4, whose ∇F is zero (C = 1): as in the first test, of 2.4 and 1.2 the second is taken,
+    for (1 − η)² <= 1 − 2·0.3 η up to η = 1.4. With a condition on client 0 no step passes.
+    """
+    _, only = one_round(SFedPG(halvings=3, armijo=0.3), [[0.0], [4.0]], 0.3)
+    assert only["G"].tolist() == pytest.approx([4 * 1.2])
+
+
+def test_fairness_leaves_out_clients_without_a_gradient():
+    """Client 0 at its optimum, b_1 = (5, 0), b_2 = 6·(0.6, 0.8), Θ = 0: L = 0, 12.5, 18, g = −b.
+
+    −∇F ~ 12.5 b_2 − 18 b_1 ~ (−0.6, 0.8). Of the ways (1, 0), (0.6, 0.8), (−0.6, 0.8) the first and the last are
+    outermost: d halves their angle, as long as mean g = −(4.3, 2.4): d = k (1, 2), k = √(24.25/5). The search tries
+    4·⅛ = ½, then ¼, with L_1 = 12.5 − 5 k η + 12.125 η² and L_2 = 18 − 13.2 k η + 12.125 η²:
+
+        each: L_1 <= 12.5 − 5 k β η up to η = 0.908 (1 − β), 0.82 for β = 0.1, and L_2 even farther
+        F = −0.984 at 0, −0.978 at ½, −0.999 at ¼: ½ is refused, for fairness alone, and ¼ is taken
+
+    Over three clients F would fall from −0.80 to −0.92 at ½, for L_0 = 12.125 η² comes closer to the others.
+    """
+    k = 4.85**0.5
+
+    def losses(eta):
+        return torch.tensor(
+            [12.125 * eta**2, 12.5 - 5 * k * eta + 12.125 * eta**2, 18 - 13.2 * k * eta + 12.125 * eta**2],
+            dtype=torch.float64,
+        )
+
+    assert [float(unfair(losses(eta)[1:])) for eta in (0, 0.5, 0.25)] == pytest.approx(
+        [-0.984, -0.978, -0.999], abs=1e-3
+    )
+    assert [float(unfair(losses(eta))) for eta in (0, 0.5)] == pytest.approx([-0.80, -0.92], abs=1e-2)
+    _, only = one_round(SFedPG(halvings=2, armijo=0.1), [[0.0, 0], [5.0, 0], [3.6, 4.8]], 0.125)
+    assert only["G"].tolist() == pytest.approx([k / 4, k / 2])
+
+
 def sent(method, centres, lr):
     """What a client of round 1 sends and receives."""
     play = Play(quadratic_task(centres), method, Training(batch_size=None, lr=lr, precision="float64"))

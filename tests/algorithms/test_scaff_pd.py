@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.scaff_pd import ScaffPD
 from pfl_ops.federation.settings import Training
 from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, quadratic_task, ragged_task
@@ -147,6 +148,48 @@ def test_the_corrected_step_by_hand():
     c = values["state/lam"] @ slopes
     torch.testing.assert_close(values["L2"], (play.task.initial - 0.3 * c).expand(5, -1), rtol=0, atol=1e-12)
     torch.testing.assert_close(values["G"], play.task.initial - 0.3 * c, rtol=0, atol=1e-12)
+
+
+def test_the_gradients_minibatch_is_not_one_of_training():
+    """J = 1, B = 2: θ_k = Θ − η (∇F_k(Θ; ξ_k) − g_k + c), c = Σ λ_k g_k, g_k = ∇F_k(Θ; ζ_k).
+
+    FedAvg's clients take the same ξ_k: θ_k − θ_k^avg = η (g_k − c). So g_k is known but for one vector that all clients
+    share, and of all pairs of each client's own samples exactly one choice (ζ_0, ζ_1, ζ_2) explains the round. ζ is
+    drawn apart from ξ: with ζ_k = ξ_k in every round all θ_k would be Θ − η c.
+    """
+    federation, lr = ragged_task((5, 4, 6)), 0.1
+    training = Training(rounds=3, local_epochs=None, local_steps=1, batch_size=2, lr=lr, precision="float64")
+    task = Play(federation, FedAvg(), training).task
+    x = task.initial
+
+    def slope(samples):
+        w = x.clone().requires_grad_()
+        task.loss(task.net, w, federation.pool.x[samples], federation.pool.y[samples]).mean().backward()
+        return w.grad
+
+    pairs = [[slope(pair) for pair in torch.combinations(own)] for own in federation.pool.index]
+
+    def nearest(k, g):
+        gaps = [float((pair - g).abs().max()) for pair in pairs[k]]
+        return min(range(len(gaps)), key=gaps.__getitem__), min(gaps)
+
+    same = []
+    for t in range(3):
+        play, plain = (Play(federation, method, training, stack=3) for method in (ScaffPD(), FedAvg()))
+        play.t = plain.t = t  # Θ⁰ in another round: other minibatches at the same point
+        values, averaged = play.round(), plain.round()
+        lam = values["state/lam"]
+        found = []
+        for first, g_0 in enumerate(pairs[0]):
+            c = g_0 - (values["L2"][0] - averaged["L2"][0]) / lr
+            g = [c + (values["L2"][k] - averaged["L2"][k]) / lr for k in range(3)]
+            others = [nearest(k, g[k]) for k in (1, 2)]
+            if max(gap for _, gap in others) < 1e-10 and (lam @ torch.stack(g) - c).abs().max() < 1e-10:
+                found.append([first, *(which for which, _ in others)])
+        assert len(found) == 1, "no minibatch of each client's own samples explains the round"
+        trained = [nearest(k, (x - averaged["L2"][k]) / lr)[0] for k in range(3)]
+        same += [one == other for one, other in zip(found[0], trained, strict=True)]
+    assert not all(same)
 
 
 def test_the_server_steps_by_lambda():

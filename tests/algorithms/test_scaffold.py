@@ -56,6 +56,20 @@ def test_the_rate_is_the_rounds():
     assert play.state["central"].item() == pytest.approx(1.5 + 4.5 / 8)
 
 
+def test_clients_divide_by_their_own_number_of_steps():
+    """E = 1, B = 1, n = (1, 3), so J = (1, 3); b = (0, 6), Θ = 2, η = ¼, and all samples of a client are b_k.
+
+    y_0 = 2·¾ = 1.5;  y_1 = 6 − 4·(¾)³ = 4.3125
+    c_0 = (2 − 1.5)/(1·¼) = 2;  c_1 = (2 − 4.3125)/(3·¼) = −37/12;  c = ½ (2 − 37/12) = −13/24
+    """
+    _, (only,) = quadratic_play(
+        Scaffold(), [0, 6], [1, 3], start=2, lr=0.25, rounds=1, local_steps=None, local_epochs=1, batch_size=1
+    )
+    assert only["L2"][:, 0].tolist() == pytest.approx([1.5, 4.3125])
+    assert only["state/c_k"][:, 0].tolist() == pytest.approx([2, -37 / 12])
+    assert only["state/c"].item() == pytest.approx(-13 / 24)
+
+
 def test_it_sends_two_vectors_each_way():
     play, _ = quadratic_play(Scaffold(), [0, 6])
     r = play.at([0, 1])

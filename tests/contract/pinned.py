@@ -26,6 +26,9 @@ HERE = Execution(device="cpu", way="loop", workers=1, threads=1)
 SMALL: dict[str, Any] = {
     "data.train_size": 240, "partition.clients": 5, "training.rounds": 2, "training.batch_size": 16,
     "training.precision": "float64", "evaluation.global_every": 1,
+    # whatever a method recommends
+    "training.optimiser": "sgd", "training.lr": 0.05, "training.lr_decay": 1.0, "training.momentum": 0.0,
+    "training.local_epochs": 1, "training.local_steps": None, "participation.weighting": "samples",
 }  # fmt: skip
 ENGINE: dict[str, dict[str, Any]] = {
     "momentum and decay": {"training.momentum": 0.9, "training.weight_decay": 0.01, "training.lr_decay": 0.9},

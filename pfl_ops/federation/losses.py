@@ -1,0 +1,107 @@
+"""Losses by name: the cross-entropy, and what a plug-in registers. Listing their names does not import torch."""
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pfl_ops.errors import PflOpsError, in_a_line, place
+from pfl_ops.registry import Registry
+
+if TYPE_CHECKING:
+    from pfl_ops.federation.contract import Loss
+    from pfl_ops.federation.train import Trainer
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CROSS_ENTROPY = "cross_entropy"
+LOSSES: "Registry[Loss]" = Registry("loss", {CROSS_ENTROPY: "pfl_ops.federation.leaves"})
+"""Name -> function, `loss(net, w, x, y) -> [B]`."""
+
+
+def register(name: str) -> Callable[[F], F]:
+    """Make a loss known by name: `training.loss=name`.
+
+    The function is called as `loss(net, w, x, y)`: the network, one model's parameters [P], inputs [B, ...] and labels,
+    int64 [B]. It returns one value a sample, [B], differentiable in w. It is written for one client; the engine takes
+    the mean over a batch, and stacks clients with `torch.vmap`.
+
+        @register("squared")
+        def squared(net, w, x, y):
+            return (net(w, x)[:, 0] - y).square()
+
+    Raises:
+        PflOpsError: the name is taken, or the function needs more than these four arguments.
+    """
+
+    def add(function: F) -> F:
+        for option in inspect.signature(function).parameters.values():
+            if option.kind is option.KEYWORD_ONLY and option.default is option.empty:
+                raise PflOpsError(
+                    f"loss '{name}' is called as loss(net, w, x, y); give '{option.name}' a default value"
+                )
+        LOSSES.add(name, function)
+        return function
+
+    return add
+
+
+def positional(function: Callable[..., Any]) -> int:
+    """Return the number of arguments that a call has to give by position; 0 if Python can't tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def known(name: str) -> str:
+    """The name itself, if there is a loss of that name; nothing is imported.
+
+    Raises:
+        PflOpsError: there is none; the message has the nearest name.
+    """
+    if name not in LOSSES.builtin:
+        LOSSES.get(name)
+    return name
+
+
+def stacks(name: str, trainer: Callable[[int | None], "Trainer"]) -> bool:
+    """Take one training step with a loss, and say whether clients can be stacked under it.
+
+    Args:
+        name: of the loss. trainer: makes a trainer that stacks so many clients; None: one client at a time.
+    Returns:
+        True if `torch.vmap` takes the loss; False for branches on data and the like.
+    Raises:
+        PflOpsError: the loss fails for a single client too, or does not return one differentiable value a sample.
+    """
+    if name in LOSSES.builtin:
+        return True
+    _try(name, trainer(None))
+    try:
+        _try(name, trainer(2))
+    except PflOpsError:
+        return False
+    return True
+
+
+def _try(name: str, trainer: "Trainer") -> None:
+    """One step of two clients; its draws are keyed apart from those of a run."""
+    import torch
+
+    from pfl_ops.federation.memory import out_of_memory
+    from pfl_ops.federation.round import Round
+
+    r = Round(trainer, 0, torch.arange(min(2, trainer.task.n_clients)), weighting="uniform", purpose="loss")
+    try:
+        r.train(trainer.task.initial, steps=1)
+    except PflOpsError:
+        raise
+    except Exception as error:  # a user's function may raise anything
+        if out_of_memory(error):
+            raise
+        file = inspect.getsourcefile(LOSSES.get(name))
+        raise PflOpsError(f"loss '{name}' fails: {in_a_line(error)}{place(error, file)}") from error
+
+
+__all__ = ["CROSS_ENTROPY", "LOSSES", "known", "positional", "register", "stacks"]
