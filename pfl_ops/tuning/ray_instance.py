@@ -16,13 +16,16 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import ray
-from ray._private import ray_constants, utils
+from ray._private import ray_constants, utils, worker
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
 from pfl_ops.errors import PflOpsError
@@ -62,22 +65,41 @@ def started(cpus: int, gpus: int) -> Iterator[Path]:
             yield folder
         finally:
             ray.shutdown()
+            handle_sigterm_again()
             reload_settings()
 
 
 @contextlib.contextmanager
 def same_sigterm() -> Iterator[None]:
-    """Keep the handler of SIGTERM while Ray starts or is joined.
+    """Keep the handler of SIGTERM while Ray starts or is joined: it ends a study like Ctrl-C.
 
-    `ray.init` would set some that call sys.exit, with the signal's number or 1, from its first line on; ours ends a
-    study like Ctrl-C.
+    `ray.init` would set some that call sys.exit, from its first line on; and Ray's C++ part one that prints the stack
+    first and aborts when that takes long.
     """
-    original = utils.set_sigterm_handler
-    utils.set_sigterm_handler = lambda handler: None
+    set_handler, connect = utils.set_sigterm_handler, worker.connect
+
+    def connect_unseen(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+            return connect(*args, **kwargs)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it waits; no process is started here
+        try:
+            return connect(*args, **kwargs)
+        finally:
+            handle_sigterm_again()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    utils.set_sigterm_handler, worker.connect = lambda handler: None, connect_unseen
     try:
         yield
     finally:
-        utils.set_sigterm_handler = original
+        utils.set_sigterm_handler, worker.connect = set_handler, connect
+
+
+def handle_sigterm_again() -> None:
+    """Tell the system again which handler of SIGTERM Python has: Ray's C++ part sets and removes its own."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def reload_settings() -> None:

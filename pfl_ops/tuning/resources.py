@@ -129,6 +129,7 @@ def joined(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+        ray_instance.handle_sigterm_again()
 
 
 def joining(function: Callable[P, T]) -> Callable[P, T]:

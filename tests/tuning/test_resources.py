@@ -146,24 +146,45 @@ def test_a_trial_s_process_starts_without_optuna_and_mlflow():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_sigterm_while_ray_starts_is_ctrl_c_too():
-    """`ray.init` would set handlers that exit with the signal's number or 1. Here the signal comes in its middle."""
-    code = """if 1:
+STARTS, CONNECTED, RUNS, STOPPED = (
+    "node.Node.start_head_processes = lambda self: terminate()",
+    "connect = worker.connect; worker.connect = lambda *a, **k: (connect(*a, **k), terminate())",
+    "during = terminate",
+    "after = terminate",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [STARTS, CONNECTED, RUNS, STOPPED], ids=["starts", "connected", "runs", "stopped"])
+def test_sigterm_is_ctrl_c_at_every_moment(moment):
+    """Ray itself would set handlers that exit with the signal's number, exit with 1, or print a stack and abort; and
+    leave none at its end."""
+    code = f"""if 1:
         import signal, sys
-        from ray._private import node
+        from ray._private import node, worker
         from pfl_ops.cli.termination import sigterm_as_ctrl_c
         from pfl_ops.tuning import ray_instance
+
+        def terminate():
+            signal.raise_signal(signal.SIGTERM)
+
+        def during():
+            pass
+
+        after = during
 
         @sigterm_as_ctrl_c
         def main():
             before = signal.getsignal(signal.SIGTERM)
             try:
                 with ray_instance.started(1, 0):
-                    pass
+                    during()
+                after()
             except KeyboardInterrupt:
                 sys.exit(130 if signal.getsignal(signal.SIGTERM) is before else "another handler is left")
 
-        node.Node.start_head_processes = lambda self: signal.raise_signal(signal.SIGTERM)
+        {moment}
         main()
     """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 143
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 143 and "SIGTERM" not in done.stderr
