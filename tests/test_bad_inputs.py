@@ -133,6 +133,9 @@ FILES: dict[str, str | bytes] = {
     "divides.py": method("divides", before="r.t / 0"),
     "in_init.py": method("fails_in_init", init="{}['x']"),
     "empty.npz": b"",
+    "no_label.csv": "a,b\n1,2\n",
+    "town.csv": "label,town\n0,oslo\n1,bergen\n",
+    "no.parquet": b"PAR1",
 }
 
 LONG = "a" * 10_000
@@ -277,6 +280,12 @@ PATHS = [
     Bad("space_first", "tune fedavg --search-space {folder}/space_first.yaml", "inf is not a whole number"),
     Bad("space_range", "tune fedavg --search-space {folder}/space_range.yaml", "low must be at most high"),
     Bad("space_word", "tune fedavg --search-space {folder}/space_word.yaml", "Did you mean 'log'?"),
+    Bad("csv_label", "run fedavg --dataset {folder}/no_label.csv", "needs one column label (or y); it has neither"),
+    Bad("csv_text", "run fedavg --dataset {folder}/town.csv", "column 'town' holds string; features are numbers"),
+    Bad("csv_missing", "run fedavg --dataset {folder}/no.csv", "no.csv does not exist"),
+    Bad("csv_folder", "run fedavg --dataset {folder}/folder.csv", "folder.csv is not a file"),
+    Bad("parquet", "run fedavg --dataset {folder}/no.parquet", "no.parquet is damaged, or cannot be read"),
+    Bad("data_ending", "run fedavg --dataset {folder}/list.yaml", "data files end in .npz, .csv or .parquet)"),
     Bad("data_dir", "run fedavg --data-dir {folder}/nowhere", "--data-dir: no folder"),
     Bad("data_dir_file", "run fedavg --data-dir {folder}/one.py", "--data-dir: no folder"),
     Bad("data_dir_empty", ("run", "fedavg", "--data-dir", ""), "--data-dir: no folder ''"),
@@ -390,6 +399,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (made / name).write_bytes(content.encode() if isinstance(content, str) else content)
     os.mkfifo(made / "pipe")
     (made / "folder.png").mkdir()
+    (made / "folder.csv").mkdir()
     (made / "closed").mkdir(mode=0o500)
     (made / "closed.yaml").touch(mode=0o000)
     return made
