@@ -12,7 +12,7 @@ Text is numbered by `npz.numbers_of`: texts that are all whole numbers by what t
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from pfl_ops.data import cut
 from pfl_ops.data.npz import DataError, check_size, numbers_of
 from pfl_ops.errors import echo, in_a_line
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+Table: TypeAlias = Any
+"""A `pyarrow.Table`, which is imported where it is used."""
+Column: TypeAlias = Any
+"""A `pyarrow.ChunkedArray`."""
 
 LABELS = ("label", "y")
 RESERVED = (*LABELS, "client", "split")
@@ -58,7 +60,7 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{path} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
 
 
-def _csv(path: Path) -> "pa.Table":
+def _csv(path: Path) -> Table:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -71,7 +73,7 @@ def _csv(path: Path) -> "pa.Table":
     )
 
 
-def _parquet(path: Path) -> "pa.Table":
+def _parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -90,7 +92,7 @@ def _check_rows(path: Path, n: int) -> None:
         raise DataError(f"{path} has no rows")
 
 
-def _arrays(table: "pa.Table", path: Path) -> dict[str, np.ndarray]:
+def _arrays(table: Table, path: Path) -> dict[str, np.ndarray]:
     names = list(table.column_names)
     label = _check_names(names, path)
     _check_rows(path, table.num_rows)
@@ -134,18 +136,18 @@ def _listed(names: Sequence[str]) -> str:
     return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN:,} more"
 
 
-def _check_empty(column: "pa.ChunkedArray", name: str, path: Path) -> None:
+def _check_empty(column: Column, name: str, path: Path) -> None:
     if column.null_count:
         raise DataError(f"{path}: column '{echo(name)}' has {column.null_count:,} empty entries{_first(column)}")
 
 
-def _first(column: "pa.ChunkedArray") -> str:
+def _first(column: Column) -> str:
     import pyarrow.compute as pc
 
     return f" (first: row {int(np.argmax(pc.is_null(column).to_numpy())) + 1:,})"
 
 
-def _feature(column: "pa.ChunkedArray", name: str, path: Path) -> np.ndarray:
+def _feature(column: Column, name: str, path: Path) -> np.ndarray:
     """A column as float32 [n]."""
     import pyarrow as pa
 
@@ -169,7 +171,7 @@ def _feature(column: "pa.ChunkedArray", name: str, path: Path) -> np.ndarray:
     return values
 
 
-def _numbered(column: "pa.ChunkedArray", name: str, path: Path) -> np.ndarray:
+def _numbered(column: Column, name: str, path: Path) -> np.ndarray:
     """Labels or clients as int64 [n]."""
     import pyarrow as pa
 
@@ -184,7 +186,7 @@ def _numbered(column: "pa.ChunkedArray", name: str, path: Path) -> np.ndarray:
     return np.array(numbers_of(found, what), dtype=np.int64)[places]
 
 
-def _texts(column: "pa.ChunkedArray", name: str, path: Path) -> tuple[list[str], np.ndarray]:
+def _texts(column: Column, name: str, path: Path) -> tuple[list[str], np.ndarray]:
     """The texts of a column, and which of them each row has, int [n]."""
     import pyarrow as pa
 
@@ -200,7 +202,7 @@ def _texts(column: "pa.ChunkedArray", name: str, path: Path) -> tuple[list[str],
     return whole.dictionary.to_pylist(), whole.indices.to_numpy()
 
 
-def _is_test(column: "pa.ChunkedArray", path: Path) -> np.ndarray:
+def _is_test(column: Column, path: Path) -> np.ndarray:
     """True for each sample of the test set, bool [n]."""
     names, codes = _texts(column, "split", path)
     for code in np.unique(codes):
