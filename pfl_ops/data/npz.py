@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pfl_ops.errors import PflOpsError, echo, in_a_line
+from pfl_ops.files import replacing
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 CLIENTS = ("client_train", "client_test")
@@ -55,6 +56,20 @@ def read_arrays(path: Path, choose: Callable[[Sequence[str]], Sequence[str]]) ->
     """
     with opened(path) as archive:
         return _arrays(archive, path, choose)
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an .npz file; an older one stays as it is until the new one is whole.
+
+    Raises:
+        PflOpsError: it can't be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as draft:
+            np.savez_compressed(draft, **dict(arrays))  # type: ignore[arg-type]  # no array is named allow_pickle
+    except OSError as error:
+        raise PflOpsError(f"can't write {path}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
