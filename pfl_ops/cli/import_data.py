@@ -100,11 +100,11 @@ def _import_folder(source: Path, save: Path) -> "tuple[np.ndarray, str]":
 def _import_lists(source: Path, save: Path, dataset: str, data_dir: str | None) -> "tuple[np.ndarray, str]":
     """Write a recorded partition; returns class counts [K, L] and the flags that use the folder."""
     from pfl_ops.data.datasets import DataSection, load
-    from pfl_ops.data.index_lists import read_index_lists, recorded_of
+    from pfl_ops.data.index_lists import make_recorded, read_index_lists
     from pfl_ops.data.recorded import write_partition
 
     lists = read_index_lists(source)
     data = load(DataSection(name=dataset, train_size=None), data_dir=data_dir, sealed=True)
-    recorded = recorded_of(lists, data, source.name)
+    recorded = make_recorded(lists, data, source.name)
     write_partition(save, recorded)
     return recorded.counts, f"--dataset {dataset} --partition file:{save} --train-size none"

@@ -35,7 +35,7 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
-class Refused(ValueError):
+class UnsupportedPickle(ValueError):
     """The pickle holds something else than a dict of plain arrays."""
 
 
@@ -76,7 +76,7 @@ class _Machine:
         """Take the last n values off the stack."""
         low = len(self.stack) - n
         if low < (self.marks[-1] if self.marks else 0):
-            raise Refused("it takes more values than there are")
+            raise UnsupportedPickle("it takes more values than there are")
         taken = self.stack[low:]
         del self.stack[low:]
         return taken
@@ -84,13 +84,13 @@ class _Machine:
     def take_marked(self) -> list[Any]:
         """Take the values since the last mark off the stack."""
         if not self.marks:
-            raise Refused("it has no mark")
+            raise UnsupportedPickle("it has no mark")
         return self.take(len(self.stack) - self.marks.pop())
 
     def top(self, kind: type) -> Any:
         """The last value, which must be of this kind."""
         if len(self.stack) <= (self.marks[-1] if self.marks else 0) or type(self.stack[-1]) is not kind:
-            raise Refused(f"it has no {kind.__name__.strip('_').lower()} where one is needed")
+            raise UnsupportedPickle(f"it has no {kind.__name__.strip('_').lower()} where one is needed")
         return self.stack[-1]
 
 
@@ -102,45 +102,45 @@ def read_dict(content: bytes) -> dict[str, np.ndarray]:
     Returns:
         the arrays by name; they share the memory of `content` and can't be written.
     Raises:
-        Refused: it holds anything else; the message says what.
+        UnsupportedPickle: it holds anything else; the message says what.
         ValueError: it is no pickle.
     """
-    whole = _run(content)
+    whole = _evaluate(content)
     if not isinstance(whole, _Array) or whole.shape != () or whole.type is None or whole.type.code[:1] != "O":
-        raise Refused("it is no single object")
+        raise UnsupportedPickle("it is no single object")
     if not isinstance(whole.content, list) or len(whole.content) != 1 or not isinstance(whole.content[0], dict):
-        raise Refused("the object is no dict")
+        raise UnsupportedPickle("the object is no dict")
     found: dict[str, np.ndarray] = {}
     for name, value in whole.content[0].items():
         if not isinstance(name, str) or not isinstance(value, _Array):
-            raise Refused("the dict holds something else than arrays by name")
-        found[name] = _numbers(value)
+            raise UnsupportedPickle("the dict holds something else than arrays by name")
+        found[name] = _to_numpy(value)
     return found
 
 
-def _numbers(array: _Array) -> np.ndarray:
+def _to_numpy(array: _Array) -> np.ndarray:
     shape, kind, content = array.shape, array.type, array.content
     if kind is None or kind.code not in NUMBERS or kind.order not in ("<", ">", "|"):
-        raise Refused(f"an array holds {kind.code[:20] if kind else 'nothing'}, not numbers")
+        raise UnsupportedPickle(f"an array holds {kind.code[:20] if kind else 'nothing'}, not numbers")
     dtype = np.dtype(f"{kind.order}{kind.code}")
     if not isinstance(content, bytes) or math.prod(shape) * dtype.itemsize != len(content):
-        raise Refused("an array's size is not that of its content")
+        raise UnsupportedPickle("an array's size is not that of its content")
     return np.frombuffer(content, dtype).reshape(shape, order="F" if array.is_fortran else "C")
 
 
-def _run(content: bytes) -> Any:
+def _evaluate(content: bytes) -> Any:
     """The value that a pickle describes."""
     m = _Machine()
     for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         if count >= MAX_OPERATIONS:
-            raise Refused(f"it has more than {MAX_OPERATIONS:,} operations")
+            raise UnsupportedPickle(f"it has more than {MAX_OPERATIONS:,} operations")
         if opcode.name == "STOP":
             return m.take(1)[0]
-        _do(m, opcode.name, argument)
-    raise Refused("it does not end")
+        _execute(m, opcode.name, argument)
+    raise UnsupportedPickle("it does not end")
 
 
-def _do(m: _Machine, name: str, argument: Any) -> None:
+def _execute(m: _Machine, name: str, argument: Any) -> None:
     """Carry out one operation."""
     if name in _SKIPPED:
         pass
@@ -161,60 +161,60 @@ def _do(m: _Machine, name: str, argument: Any) -> None:
         m.top(list).extend(values)
     elif name in ("SETITEM", "SETITEMS"):
         values = m.take(2) if name == "SETITEM" else m.take_marked()
-        _set(m.top(dict), values)
+        _set_items(m.top(dict), values)
     elif name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
         (value,) = m.take(1)
         m.memo[len(m.memo) if name == "MEMOIZE" else argument] = value
         m.stack.append(value)
     elif name in ("BINGET", "LONG_BINGET"):
         if argument not in m.memo:
-            raise Refused("it repeats a value that it does not have")
+            raise UnsupportedPickle("it repeats a value that it does not have")
         m.stack.append(m.memo[argument])
     elif name == "GLOBAL":
-        m.stack.append(_known(argument))
+        m.stack.append(_resolve_name(argument))
     elif name == "STACK_GLOBAL":
-        m.stack.append(_known(" ".join(str(part)[:100] for part in m.take(2))))
+        m.stack.append(_resolve_name(" ".join(str(part)[:100] for part in m.take(2))))
     elif name == "REDUCE":
-        m.stack.append(_made(*m.take(2)))
+        m.stack.append(_construct(*m.take(2)))
     elif name == "BUILD":
         (described,) = m.take(1)
-        _describe(m.stack[-1] if m.stack else None, described)
+        _set_state(m.stack[-1] if m.stack else None, described)
     else:
-        raise Refused(f"it has the operation {name}")
+        raise UnsupportedPickle(f"it has the operation {name}")
 
 
-def _set(values: dict[str, Any], pairs: list[Any]) -> None:
+def _set_items(values: dict[str, Any], pairs: list[Any]) -> None:
     if len(pairs) % 2 or not all(isinstance(key, str) for key in pairs[::2]):
-        raise Refused("the keys of a dict are no texts")
+        raise UnsupportedPickle("the keys of a dict are no texts")
     values.update(zip(pairs[::2], pairs[1::2], strict=True))
 
 
-def _known(spelled: str) -> _Name:
+def _resolve_name(spelled: str) -> _Name:
     if spelled not in _NAMES:
-        raise Refused(f"it names {spelled.replace(' ', '.')[:100]}")
+        raise UnsupportedPickle(f"it names {spelled.replace(' ', '.')[:100]}")
     return _Name(_NAMES[spelled])
 
 
-def _made(what: Any, arguments: Any) -> _Array | _Type:
+def _construct(what: Any, arguments: Any) -> _Array | _Type:
     """The record behind `_reconstruct(ndarray, (0,), b"b")` or `dtype("f4", False, True)`."""
     if what == _Name(_MAKE) and arguments == (_Name(_ARRAY), (0,), b"b"):
         return _Array()
     if what == _Name(_TYPE) and isinstance(arguments, tuple) and len(arguments) == 3 and isinstance(arguments[0], str):
         return _Type(arguments[0])
-    raise Refused("it calls something else than NumPy's constructors of arrays")
+    raise UnsupportedPickle("it calls something else than NumPy's constructors of arrays")
 
 
-def _describe(made: Any, described: Any) -> None:
+def _set_state(made: Any, described: Any) -> None:
     """Fill in a record: (version, shape, type, is_fortran, content) of an array, (version, order, ...) of a type."""
     if isinstance(made, _Type) and isinstance(described, tuple) and len(described) >= 2:
         if described[1] not in ("<", ">", "|") or any(part is not None for part in described[2:5]):
-            raise Refused("an array holds structures, not numbers")
+            raise UnsupportedPickle("an array holds structures, not numbers")
         made.order = described[1]
     elif isinstance(made, _Array) and isinstance(described, tuple) and len(described) == 5:
         _, shape, kind, is_fortran, content = described
         sizes = isinstance(shape, tuple) and len(shape) <= MAX_DIMENSIONS and all(type(n) is int for n in shape)
         if not sizes or any(n < 0 for n in shape) or not isinstance(kind, _Type) or type(is_fortran) is not bool:
-            raise Refused("the description of an array is none that NumPy writes")
+            raise UnsupportedPickle("the description of an array is none that NumPy writes")
         made.shape, made.type, made.is_fortran, made.content = shape, kind, is_fortran, content
     else:
-        raise Refused("it sets the state of something else than an array")
+        raise UnsupportedPickle("it sets the state of something else than an array")

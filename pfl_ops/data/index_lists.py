@@ -17,7 +17,7 @@ import numpy as np
 
 from pfl_ops.data.cut import counts_table
 from pfl_ops.data.datasets import Dataset
-from pfl_ops.data.npz import DataError, numbers_of, read_arrays
+from pfl_ops.data.npz import DataError, number_names, read_arrays
 from pfl_ops.data.recorded import Recorded
 from pfl_ops.errors import echo, in_a_line
 
@@ -42,13 +42,13 @@ def read_index_lists(path: Path) -> IndexLists:
     Raises:
         DataError: the file is missing or damaged, or an entry is no list of whole numbers from 0.
     """
-    given = _json(path) if path.suffix == ".json" else _npz(path)
+    given = _read_json(path) if path.suffix == ".json" else _read_npz(path)
     lists: dict[str, dict[str, np.ndarray]] = {}
     for part, clients in given.items():
         names = list(clients)
-        order = np.argsort(numbers_of(names, f"{path}: the clients in {part}"), kind="stable")
+        order = np.argsort(number_names(names, f"{path}: the clients in {part}"), kind="stable")
         lists[part] = {
-            names[i]: _rows(clients[names[i]], f"{path}: client '{echo(names[i])}' in {part}") for i in order
+            names[i]: _check_rows(clients[names[i]], f"{path}: client '{echo(names[i])}' in {part}") for i in order
         }
     train, test = lists["train"], lists.get("test")
     if not train:
@@ -62,7 +62,7 @@ def read_index_lists(path: Path) -> IndexLists:
     return IndexLists(list(train.values()), None if test is None else list(test.values()))
 
 
-def recorded_of(lists: IndexLists, dataset: Dataset, source: str) -> Recorded:
+def make_recorded(lists: IndexLists, dataset: Dataset, source: str) -> Recorded:
     """Return the recorded partition of these lists, checked against a data set.
 
     Args:
@@ -95,9 +95,9 @@ def _check_owners(clients: Sequence[np.ndarray], n: int, what: str, data: str) -
         raise DataError(f"{what} gives sample {int(np.argmax(uses > 1)):,} to two clients")
 
 
-def _rows(values: Any, what: str) -> np.ndarray:
+def _check_rows(values: Any, what: str) -> np.ndarray:
     """One client's numbers, sorted."""
-    rows = np.asarray(values) if isinstance(values, np.ndarray) else _of_list(values, what)
+    rows = np.asarray(values) if isinstance(values, np.ndarray) else _check_list(values, what)
     if rows.ndim != 1 or (rows.dtype.kind not in "iu" and len(rows)):
         raise DataError(f"{what} is {rows.dtype} {list(rows.shape)}; it must be a list of sample numbers, [n]")
     if rows.dtype.kind == "u" and len(rows) and rows.max() >= 2**63:
@@ -111,7 +111,7 @@ def _rows(values: Any, what: str) -> np.ndarray:
     return rows
 
 
-def _of_list(values: Any, what: str) -> np.ndarray:
+def _check_list(values: Any, what: str) -> np.ndarray:
     if not isinstance(values, list):
         raise DataError(f"{what} is no list of sample numbers")
     for value in values:
@@ -120,14 +120,14 @@ def _of_list(values: Any, what: str) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-def _json(path: Path) -> dict[str, Mapping[str, Any]]:
+def _read_json(path: Path) -> dict[str, Mapping[str, Any]]:
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
             raise ValueError("it is not a regular file")
         if about.st_size > MAX_JSON:
             raise ValueError(f"it has {about.st_size:,} bytes; at most {MAX_JSON:,} are read")
-        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_refuse_duplicates)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
     except MemoryError:
@@ -146,7 +146,7 @@ def _json(path: Path) -> dict[str, Mapping[str, Any]]:
     return {part: parts[part] for part in PARTS if part in parts}
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
@@ -154,7 +154,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _npz(path: Path) -> dict[str, Mapping[str, Any]]:
+def _read_npz(path: Path) -> dict[str, Mapping[str, Any]]:
     def choose(members: Sequence[str]) -> list[str]:
         chosen = [name for name in dict.fromkeys(members) if name.partition("_")[0] in PARTS and "_" in name]
         if not any(name.startswith("train_") for name in chosen):

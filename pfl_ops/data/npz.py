@@ -41,7 +41,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         DataError: it is no zip file, damaged, lacks an array, holds Python objects, or declares sizes that are absurd
             or not those of its content.
     """
-    return read_arrays(path, lambda members: _of_a_data_set(members, path))
+    return read_arrays(path, lambda members: _select_members(members, path))
 
 
 def read_arrays(path: Path, choose: Callable[[Sequence[str]], Sequence[str]]) -> dict[str, np.ndarray]:
@@ -54,7 +54,7 @@ def read_arrays(path: Path, choose: Callable[[Sequence[str]], Sequence[str]]) ->
     Raises:
         DataError: as for `read_npz`.
     """
-    with opened(path) as archive:
+    with open_npz(path) as archive:
         return _arrays(archive, path, choose)
 
 
@@ -73,7 +73,7 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[zipfile.ZipFile]:
+def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open an .npz file; whatever damaged content raises in the block becomes one line of DataError."""
     try:
         with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
@@ -91,7 +91,7 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
         raise DataError(f"{path} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
 
 
-def _of_a_data_set(members: Sequence[str], path: Path) -> list[str]:
+def _select_members(members: Sequence[str], path: Path) -> list[str]:
     missing = [name for name in NEEDED if name not in members]
     if missing:
         raise DataError(f"{path} has no {', '.join(missing)}; it needs {', '.join(NEEDED)}")
@@ -127,9 +127,11 @@ def _arrays(
 
 def check_size(path: Path, size: int) -> None:
     """Refuse a source that unpacks to more bytes than half of this machine's memory, or than `MAX_BYTES`."""
-    limit = min(MAX_BYTES, memory() // 2)
+    limit = min(MAX_BYTES, memory_size() // 2)
     if size > limit:
-        raise DataError(f"{path} unpacks to {in_bytes(size)}; at most {in_bytes(limit)} can be read on this machine")
+        raise DataError(
+            f"{path} unpacks to {format_bytes(size)}; at most {format_bytes(limit)} can be read on this machine"
+        )
 
 
 def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: Path) -> int:
@@ -137,7 +139,7 @@ def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: 
     with archive.open(info) as packed:
         # a header may declare a length of 4 GiB, which NumPy would read before it compares it with its own limit
         stream = io.BytesIO(packed.read(MAX_HEADER))
-    shape, dtype = header(stream)
+    shape, dtype = read_header(stream)
     payload = info.file_size - stream.tell()
     if dtype.hasobject:
         wanted = "numbers or text: array.astype(str)" if name in CLIENTS else "numbers"
@@ -148,7 +150,7 @@ def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: 
     declared = math.prod(shape) * dtype.itemsize
     if declared != payload or max(shape, default=0) > MAX_BYTES:
         raise DataError(
-            f"{path}: {echo(name)} declares {in_bytes(declared)} {told}, but the file holds {in_bytes(payload)}"
+            f"{path}: {echo(name)} declares {format_bytes(declared)} {told}, but the file holds {format_bytes(payload)}"
         )
     check_ratio(path, info)
     return declared
@@ -158,12 +160,12 @@ def check_ratio(path: Path, info: zipfile.ZipInfo) -> None:
     """Refuse a member of an .npz file that is compressed far better than real data can be."""
     if info.file_size > MAX_RATIO_FROM and info.file_size > MAX_RATIO * info.compress_size:
         raise DataError(
-            f"{path}: {echo(info.filename.removesuffix('.npy'))} would unpack from {in_bytes(info.compress_size)} to "
-            f"{in_bytes(info.file_size)}, which no real data does"
+            f"{path}: {echo(info.filename.removesuffix('.npy'))} would unpack from {format_bytes(info.compress_size)} "
+            f"to {format_bytes(info.file_size)}, which no real data does"
         )
 
 
-def header(stream: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def read_header(stream: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Read the header of an array: shape and type, not checked against the content."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
@@ -185,7 +187,7 @@ def checked(
     """The arrays in the one form that everything else works on.
 
     Args:
-        arrays: as `read_npz` gives them. Clients are whole numbers or text; text is numbered by `numbers_of`.
+        arrays: as `read_npz` gives them. Clients are whole numbers or text; text is numbered by `number_names`.
         where: file or data set, for messages.
         shape: what a sample must look like, (H, W, C); None: any.
         n_classes: labels must be under it; None: any up to 65,536.
@@ -204,7 +206,7 @@ def checked(
             raise DataError(
                 f"{where}: y_{part} has class {y.min() if y.min() < 0 else y.max()}; classes are 0..{most - 1:,}"
             )
-    done |= _clients(arrays, {part: len(done[f"x_{part}"]) for part in ("train", "test")}, where)
+    done |= _number_clients(arrays, {part: len(done[f"x_{part}"]) for part in ("train", "test")}, where)
     train, test = done["x_train"], done["x_test"]
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
         raise DataError(
@@ -261,7 +263,7 @@ def _numbers(
     return y.astype(np.int64)
 
 
-def _clients(arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int], where: str) -> dict[str, np.ndarray]:
+def _number_clients(arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int], where: str) -> dict[str, np.ndarray]:
     """client_train and client_test as numbers, if the data set has clients."""
     given = {part: _column(arrays[f"client_{part}"]) for part in sizes if f"client_{part}" in arrays}
     is_text = {part: values.dtype.kind in "US" and values.ndim == 1 for part, values in given.items()}
@@ -281,12 +283,12 @@ def _clients(arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int], where: 
         names, codes = np.unique(np.concatenate([values.astype(str) for values in given.values()]), return_inverse=True)
     except UnicodeDecodeError:
         raise DataError(f"{where}: the names of clients are bytes that are no ASCII text; store text") from None
-    numbers = np.array(numbers_of(names.tolist(), f"{where}: the clients"), dtype=np.int64)[codes]
+    numbers = np.array(number_names(names.tolist(), f"{where}: the clients"), dtype=np.int64)[codes]
     parts = np.split(numbers, np.cumsum([len(values) for values in given.values()])[:-1])
     return {f"client_{part}": values for part, values in zip(given, parts, strict=True)}
 
 
-def numbers_of(names: Sequence[str], what: str) -> list[int]:
+def number_names(names: Sequence[str], what: str) -> list[int]:
     """Return a number for each name: the number that it spells if all names do so, else its place in sorted order.
 
     Args:
@@ -295,8 +297,8 @@ def numbers_of(names: Sequence[str], what: str) -> list[int]:
     Raises:
         DataError: a name is empty, or spells a number beyond 64 bits.
 
-    >>> numbers_of(["10", "9"], "clients"), numbers_of(["b", "a", "c"], "clients"), numbers_of(["07", "8"], "clients")
-    ([10, 9], [1, 0, 2], [0, 1])
+    >>> [number_names(names, "clients") for names in (["10", "9"], ["b", "a", "c"], ["07", "8"])]
+    [[10, 9], [1, 0, 2], [0, 1]]
     """
     if any(not name.strip() for name in names):
         raise DataError(f"{what}: an empty name")
@@ -308,7 +310,7 @@ def numbers_of(names: Sequence[str], what: str) -> list[int]:
     return [places[name] for name in names]
 
 
-def memory() -> int:
+def memory_size() -> int:
     """Return the bytes of this machine's memory; 2^60 if the system does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -316,7 +318,7 @@ def memory() -> int:
         return 2**60
 
 
-def in_bytes(n: int) -> str:
+def format_bytes(n: int) -> str:
     """Return a size for a message: "27.9 GiB"."""
     if n >= 2**60:
         return "over 1,024 PiB"

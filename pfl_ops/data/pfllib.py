@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pfl_ops.data import array_pickle
-from pfl_ops.data.npz import MAX_HEADER, DataError, check_ratio, check_size, checked, header, opened, read_arrays
+from pfl_ops.data.npz import MAX_HEADER, DataError, check_ratio, check_size, checked, open_npz, read_arrays, read_header
 from pfl_ops.errors import LONGEST_PATH, echo, in_a_line
 
 PARTS = ("train", "test")
@@ -36,12 +36,19 @@ def read_folder(folder: Path) -> dict[str, np.ndarray]:
     Raises:
         DataError: a file is missing or damaged, or holds anything but arrays of numbers.
     """
-    clients = _clients(folder)
+    try:
+        return _read_folder(folder)
+    except MemoryError:
+        raise DataError(f"{folder} does not fit into this machine's memory") from None
+
+
+def _read_folder(folder: Path) -> dict[str, np.ndarray]:
+    clients = _count_clients(folder)
     files = [folder / part / f"{k}.npz" for part in PARTS for k in range(clients)]
     check_size(folder, sum(_unpacked_size(file) for file in files))
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS:
-        found = [_client(folder / part / f"{k}.npz") for k in range(clients)]
+        found = [_read_client(folder / part / f"{k}.npz") for k in range(clients)]
         shapes = {x.shape[1:] for x, _ in found if len(x)}
         if len(shapes) != 1:
             told = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2]) or "none"
@@ -50,12 +57,12 @@ def read_folder(folder: Path) -> dict[str, np.ndarray]:
         arrays[f"x_{part}"] = np.concatenate([x.reshape(-1, *shape) for x, _ in found])
         arrays[f"y_{part}"] = np.concatenate([y for _, y in found])
         arrays[f"client_{part}"] = np.repeat(np.arange(clients), [len(y) for _, y in found])
-    arrays["x_train"], arrays["x_test"] = _samples(arrays["x_train"], arrays["x_test"])
+    arrays["x_train"], arrays["x_test"] = _to_samples(arrays["x_train"], arrays["x_test"])
     return checked(arrays, str(folder))
 
 
-def _clients(folder: Path) -> int:
-    """How many clients there are, once both parts have the same files, numbered from 0."""
+def _count_clients(folder: Path) -> int:
+    """Return the number of clients, once both parts have the same files, numbered from 0."""
     numbers: dict[str, set[str]] = {}
     for part in PARTS:
         numbers[part] = {file.stem for file in (folder / part).glob("*.npz")}
@@ -67,13 +74,13 @@ def _clients(folder: Path) -> int:
         raise DataError(f"{folder} has no {missing[0]}; PFLlib numbers clients from 0, and each has both parts")
     if len(numbers["test"]) != n:
         raise DataError(f"{folder} has {n:,} clients in train/, {len(numbers['test']):,} in test/")
-    stated = _config(folder).get("num_clients")
+    stated = _read_config(folder).get("num_clients")
     if stated is not None and stated != n:
         raise DataError(f"{folder}/config.json states {echo(stated)} clients, train/ has {n:,}")
     return n
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     try:
         if not file.is_file():
@@ -87,17 +94,17 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _unpacked_size(file: Path) -> int:
-    with opened(file) as archive:
+    with open_npz(file) as archive:
         for info in archive.infolist():
             check_ratio(file, info)
         return sum(info.file_size for info in archive.infolist())
 
 
-def _client(file: Path) -> tuple[np.ndarray, np.ndarray]:
+def _read_client(file: Path) -> tuple[np.ndarray, np.ndarray]:
     """x and y of a client: the dict `data`, or two arrays of these names."""
-    with opened(file) as archive:
+    with open_npz(file) as archive:
         is_pickle = "data.npy" in archive.namelist()
-        found = _pickled(archive, file) if is_pickle else {}
+        found = _read_pickle(archive, file) if is_pickle else {}
     if not is_pickle:
         found = read_arrays(file, lambda members: [name for name in ("x", "y") if name in members])
     if not {"x", "y"} <= found.keys():
@@ -111,15 +118,15 @@ def _client(file: Path) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def _pickled(archive: zipfile.ZipFile, file: Path) -> dict[str, np.ndarray]:
+def _read_pickle(archive: zipfile.ZipFile, file: Path) -> dict[str, np.ndarray]:
     stream = io.BytesIO(archive.read("data.npy"))
-    shape, dtype = header(io.BytesIO(stream.getbuffer()[:MAX_HEADER].tobytes()))
+    shape, dtype = read_header(io.BytesIO(stream.getbuffer()[:MAX_HEADER].tobytes()))
     if not dtype.hasobject or shape != ():
         raise DataError(f"{file}: data is {dtype} {list(shape)}, not the dict that PFLlib writes")
     _skip_header(stream)
     try:
         return array_pickle.read_dict(stream.read())
-    except array_pickle.Refused as error:
+    except array_pickle.UnsupportedPickle as error:
         where = echo(file, LONGEST_PATH)
         raise DataError(
             f"{where} holds a pickle of something else than arrays of numbers ({echo(error, 150)}), which pfl-ops does "
@@ -134,14 +141,14 @@ def _skip_header(stream: io.BytesIO) -> None:
     stream.seek(int.from_bytes(stream.read(size), "little"), io.SEEK_CUR)
 
 
-def _samples(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _to_samples(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Samples of both parts as images uint8, or as features float32."""
     parts = (train, test)
     if train.dtype == np.uint8 and train.ndim in (3, 4):
         return train, test
     if all(x.dtype.kind == "f" and x.ndim == 4 and x.shape[1] in (1, 3) for x in parts):
         is_centred = min(float(x.min(initial=0)) for x in parts) < 0
-        levels = [_levels(x, is_centred) for x in parts]
+        levels = [_to_grey_levels(x, is_centred) for x in parts]
         if levels[0] is not None and levels[1] is not None:
             return levels[0], levels[1]
     with np.errstate(over="ignore"):
@@ -149,7 +156,7 @@ def _samples(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return features[0], features[1]
 
 
-def _levels(x: np.ndarray, is_centred: bool) -> np.ndarray | None:
+def _to_grey_levels(x: np.ndarray, is_centred: bool) -> np.ndarray | None:
     """Grey levels uint8 [n, H, W, C] of scaled images [n, C, H, W]; None: they are none of 256 levels."""
     done = np.empty((len(x), *x.shape[2:], x.shape[1]), np.uint8)
     for i in range(0, len(x), 1000):

@@ -19,7 +19,7 @@ import numpy as np
 from pfl_ops import rng
 from pfl_ops.csv_text import NUMBER
 from pfl_ops.data import cut
-from pfl_ops.data.npz import DataError, check_size, numbers_of
+from pfl_ops.data.npz import DataError, check_size, number_names
 from pfl_ops.errors import echo, in_a_line
 
 Table: TypeAlias = Any
@@ -48,8 +48,8 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
             finite number.
     """
     try:
-        table = _csv(path) if path.suffix == ".csv" else _parquet(path)
-        return _arrays(table, path)
+        table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
+        return _make_arrays(table, path)
     except DataError:
         raise
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{path} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
 
 
-def _csv(path: Path) -> Table:
+def _read_csv(path: Path) -> Table:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -73,7 +73,7 @@ def _csv(path: Path) -> Table:
     )
 
 
-def _parquet(path: Path) -> Table:
+def _read_parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -92,17 +92,17 @@ def _check_rows(path: Path, n: int) -> None:
         raise DataError(f"{path} has no rows")
 
 
-def _arrays(table: Table, path: Path) -> dict[str, np.ndarray]:
+def _make_arrays(table: Table, path: Path) -> dict[str, np.ndarray]:
     names = list(table.column_names)
     label = _check_names(names, path)
     _check_rows(path, table.num_rows)
     features = [name for name in names if name not in RESERVED]
     x = np.empty((table.num_rows, len(features)), np.float32)
     for j, name in enumerate(features):
-        x[:, j] = _feature(table[name], name, path)
-    y = _numbered(table[label], label, path)
-    client = _numbered(table["client"], "client", path) if "client" in names else None
-    is_test = _is_test(table["split"], path) if "split" in names else _held_out(y, client)
+        x[:, j] = _read_feature(table[name], name, path)
+    y = _to_numbers(table[label], label, path)
+    client = _to_numbers(table["client"], "client", path) if "client" in names else None
+    is_test = _is_test(table["split"], path) if "split" in names else _draw_test_rows(y, client)
     for part, rows in (("training", ~is_test), ("testing", is_test)):
         if not rows.any():
             why = "column split has none" if "split" in names else "a client with one sample keeps it for training"
@@ -124,30 +124,32 @@ def _check_names(names: Sequence[str], path: Path) -> str:
         raise DataError(f"{path} has a column without a name, as pandas writes its index; write it with index=False")
     labels = [name for name in LABELS if name in names]
     if len(labels) != 1:
-        found = "both label and y" if labels else f"neither label nor y, but {_listed(names)}"
+        found = "both label and y" if labels else f"neither label nor y, but {_join_names(names)}"
         raise DataError(f"{path} needs one column label (or y); it has {found}")
     if not set(names) - set(RESERVED):
         raise DataError(f"{path} has no feature: each column but label, client and split is one")
     return labels[0]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     shown = ", ".join(echo(name, 30) for name in names[:NAMES_SHOWN])
     return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN:,} more"
 
 
 def _check_empty(column: Column, name: str, path: Path) -> None:
     if column.null_count:
-        raise DataError(f"{path}: column '{echo(name)}' has {column.null_count:,} empty entries{_first(column)}")
+        raise DataError(
+            f"{path}: column '{echo(name)}' has {column.null_count:,} empty entries{_name_first_empty(column)}"
+        )
 
 
-def _first(column: Column) -> str:
+def _name_first_empty(column: Column) -> str:
     import pyarrow.compute as pc
 
     return f" (first: row {int(np.argmax(pc.is_null(column).to_numpy())) + 1:,})"
 
 
-def _feature(column: Column, name: str, path: Path) -> np.ndarray:
+def _read_feature(column: Column, name: str, path: Path) -> np.ndarray:
     """A column as float32 [n]."""
     import pyarrow as pa
 
@@ -171,22 +173,22 @@ def _feature(column: Column, name: str, path: Path) -> np.ndarray:
     return values
 
 
-def _numbered(column: Column, name: str, path: Path) -> np.ndarray:
+def _to_numbers(column: Column, name: str, path: Path) -> np.ndarray:
     """Labels or clients as int64 [n]."""
     import pyarrow as pa
 
     if pa.types.is_integer(column.type):
         _check_empty(column, name, path)
         return column.cast(pa.int64()).to_numpy()
-    names, codes = _texts(column, name, path)
+    names, codes = _encode_text(column, name, path)
     used, places = np.unique(codes, return_inverse=True)
     found, what = [names[code] for code in used], f"{path}: column '{name}'"
     if all(map(NUMBER.fullmatch, found)) and not all(text.lstrip("+-").isdecimal() for text in found):
         raise DataError(f"{what} holds numbers that are not whole; it must hold whole numbers or text")
-    return np.array(numbers_of(found, what), dtype=np.int64)[places]
+    return np.array(number_names(found, what), dtype=np.int64)[places]
 
 
-def _texts(column: Column, name: str, path: Path) -> tuple[list[str], np.ndarray]:
+def _encode_text(column: Column, name: str, path: Path) -> tuple[list[str], np.ndarray]:
     """The texts of a column, and which of them each row has, int [n]."""
     import pyarrow as pa
 
@@ -204,14 +206,14 @@ def _texts(column: Column, name: str, path: Path) -> tuple[list[str], np.ndarray
 
 def _is_test(column: Column, path: Path) -> np.ndarray:
     """True for each sample of the test set, bool [n]."""
-    names, codes = _texts(column, "split", path)
+    names, codes = _encode_text(column, "split", path)
     for code in np.unique(codes):
         if names[code] not in ("train", "test"):
             raise DataError(f"{path}: column 'split' has '{echo(names[code])}'; allowed: train, test")
     return np.array([name == "test" for name in names])[codes]
 
 
-def _held_out(y: np.ndarray, client: np.ndarray | None) -> np.ndarray:
+def _draw_test_rows(y: np.ndarray, client: np.ndarray | None) -> np.ndarray:
     """True for a fifth of each client's samples, drawn once for all by class, bool [n]; a single sample is kept."""
     owner = np.zeros(len(y), np.int64) if client is None else client
     order = np.argsort(owner, kind="stable")

@@ -9,7 +9,7 @@ import pytest
 
 from pfl_ops.data.clients import build_clients
 from pfl_ops.data.datasets import DataSection, load
-from pfl_ops.data.index_lists import IndexLists, read_index_lists, recorded_of
+from pfl_ops.data.index_lists import IndexLists, make_recorded, read_index_lists
 from pfl_ops.data.npz import DataError
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.data.recorded import read_partition, write_partition
@@ -52,7 +52,7 @@ def test_a_partition_survives_its_export_as_lists(tmp_path: Path) -> None:
     """The same clients, training and test samples, as the partition that the lists came from."""
     made = build_clients(load(DIGITS), PARTITIONS.get("lsqs")(clients=5), seed=3, split="test")
     lists = {"train": [r.tolist() for r in made.recorded.train], "test": [r.tolist() for r in made.recorded.test or []]}
-    recorded = recorded_of(read_index_lists(write(tmp_path, lists)), load(DIGITS, sealed=True), "lists.json")
+    recorded = make_recorded(read_index_lists(write(tmp_path, lists)), load(DIGITS, sealed=True), "lists.json")
     folder = write_partition(tmp_path / "partition", recorded)
     assert read_partition(folder).digest == made.partition_digest
     assert read_partition(folder).about["scheme"] == {"kind": "import", "source": "lists.json"}
@@ -105,4 +105,4 @@ def test_other_content_is_refused(tmp_path: Path, content: Any, message: str) ->
 def test_lists_that_do_not_fit_the_data_are_refused(train: Any, test: Any, message: str) -> None:
     lists = IndexLists([np.array(r) for r in train], None if test is None else [np.array(r) for r in test])
     with pytest.raises(DataError, match=message):
-        recorded_of(lists, load(DIGITS, sealed=True), "lists")
+        make_recorded(lists, load(DIGITS, sealed=True), "lists")

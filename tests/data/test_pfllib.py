@@ -34,7 +34,7 @@ def as_pfllib(images: np.ndarray) -> np.ndarray:
 
 
 def save_as_pfllib(file: Path, data: Any) -> None:
-    """What `save_file` of PFLlib's dataset_utils.py does."""
+    """Write a file as `save_file` of PFLlib's dataset_utils.py does."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as stream:
         np.savez_compressed(stream, data=data)
@@ -75,7 +75,7 @@ def test_other_samples_become_features(tmp_path: Path) -> None:
 
 
 def test_plain_arrays_are_read_too(tmp_path: Path) -> None:
-    """What the advice on a refused file makes: x and y, no pickle."""
+    """The files that the advice on a refused file makes: x and y, no pickle."""
     folder = write_folder(tmp_path)
     before = read_folder(folder)
     np.savez(folder / "train" / "1.npz", x=as_pfllib(levels("train", 1)), y=np.arange(4) % 3)
@@ -177,7 +177,7 @@ def op(*parts: bytes) -> bytes:
     ],
 )
 def test_any_other_pickle_is_refused(content: bytes, message: str) -> None:
-    with pytest.raises(array_pickle.Refused, match=message):
+    with pytest.raises(array_pickle.UnsupportedPickle, match=message):
         array_pickle.read_dict(content)
 
 
@@ -186,9 +186,9 @@ def test_a_forged_type_makes_no_pointers() -> None:
     whole = pickled({"x": np.arange(4, dtype="<i8")})
     assert whole.count(b"\x8c\x02i8") == 1
     for code in (b"O8", b"V8", b"i9", b"f3"):
-        with pytest.raises(array_pickle.Refused, match=f"an array holds {code.decode()}, not numbers"):
+        with pytest.raises(array_pickle.UnsupportedPickle, match=f"an array holds {code.decode()}, not numbers"):
             array_pickle.read_dict(whole.replace(b"\x8c\x02i8", b"\x8c\x02" + code))
-    with pytest.raises(array_pickle.Refused, match="an array's size is not that of its content"):
+    with pytest.raises(array_pickle.UnsupportedPickle, match="an array's size is not that of its content"):
         array_pickle.read_dict(whole.replace(b"K\x04\x85", b"K\x05\x85"))
 
 
