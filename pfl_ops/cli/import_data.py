@@ -63,7 +63,8 @@ def import_data(
         counts, use = _import_lists(source, save, dataset, data_dir)
     console = out()
     title = f"{source.name}, {len(counts)} clients"
-    console.print(counts_table(counts, title))
+    say(console, title)
+    console.print(counts_table(counts))
     if plot:
         from pfl_ops import figures
 
