@@ -6,14 +6,11 @@ from typing import Any
 
 from pfl_ops import yaml_files
 from pfl_ops.algorithms import ALGORITHMS
-from pfl_ops.data.datasets import DataSection, model_for
+from pfl_ops.data.datasets import PARTITION, DataSection, model_for, partition_for
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.fields import Tree, is_none, one_of, show
 from pfl_ops.paths import assign, nest
 from pfl_ops.section import Section
-
-PARTITION = "lsqs"
-"""The partition that an experiment has if nobody names one."""
 
 EITHER = (("training", "local_epochs", "local_steps"),)
 """(section, field, field): setting one clears the other."""
@@ -28,7 +25,7 @@ def merge(root: type[Section], given: Sequence[Layer], data_dir: str | None = No
     Args:
         root: the experiment's class.
         given: the layers.
-        data_dir: where a data file may lie, whose form decides the recommended network.
+        data_dir: where a data file may lie, whose form decides the network and the partition.
     Returns:
         Nested values that name every kind; fields that no layer names are left to their defaults.
     Raises:
@@ -39,9 +36,11 @@ def merge(root: type[Section], given: Sequence[Layer], data_dir: str | None = No
         raise PflOpsError(f"an experiment needs algorithm.name, {one_of(ALGORITHMS.names())}")
     given = [(f"{algorithm}'s recommended values", ALGORITHMS.get(algorithm).recommended), *given]
     data = last(given, "data.name") or DataSection.model_fields["name"].default
+    # the form of a named partition is checked later; here only whether there is one
+    partition = PARTITION if last(given, "partition.kind") else partition_for(str(data), data_dir)
     tree: Tree = {
         "data": {"name": data},
-        "partition": {"kind": PARTITION},
+        "partition": {"kind": partition},
         "model": {"name": last(given, "model.name") or model_for(str(data), data_dir)},
         "algorithm": {"name": algorithm},
     }

@@ -8,8 +8,9 @@ import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -138,7 +139,22 @@ FILES: dict[str, str | bytes] = {
     "divides.py": method("divides", before="r.t / 0"),
     "in_init.py": method("fails_in_init", init="{}['x']"),
     "empty.npz": b"",
+    "no_label.csv": "a,b\n1,2\n",
+    "town.csv": "label,town\n0,oslo\n1,bergen\n",
+    "no.parquet": b"PAR1",
+    "lists.json": '{"train": [[0, 1], [2]]}',
+    "shared.json": '{"train": [[0, 1], [1]]}',
+    "beyond.json": '{"train": [[99999]]}',
+    "half.json": '{"train": [[0, 1], [2]',
 }
+
+
+class Trap:
+    """Unpickling this ends the process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (3,)
+
 
 LONG = "a" * 10_000
 SET = "run fedavg --set"
@@ -282,6 +298,12 @@ PATHS = [
     Bad("space_first", "tune fedavg --search-space {folder}/space_first.yaml", "inf is not a whole number"),
     Bad("space_range", "tune fedavg --search-space {folder}/space_range.yaml", "low must be at most high"),
     Bad("space_word", "tune fedavg --search-space {folder}/space_word.yaml", "Did you mean 'log'?"),
+    Bad("csv_label", "run fedavg --dataset {folder}/no_label.csv", "needs one column label (or y); it has neither"),
+    Bad("csv_text", "run fedavg --dataset {folder}/town.csv", "column 'town' holds string; features are numbers"),
+    Bad("csv_missing", "run fedavg --dataset {folder}/no.csv", "no.csv does not exist"),
+    Bad("csv_folder", "run fedavg --dataset {folder}/folder.csv", "folder.csv is not a file"),
+    Bad("parquet", "run fedavg --dataset {folder}/no.parquet", "no.parquet is damaged, or cannot be read"),
+    Bad("data_ending", "run fedavg --dataset {folder}/list.yaml", "data files end in .npz, .csv or .parquet)"),
     Bad("data_dir", "run fedavg --data-dir {folder}/nowhere", "--data-dir: no folder"),
     Bad("data_dir_file", "run fedavg --data-dir {folder}/one.py", "--data-dir: no folder"),
     Bad("data_dir_empty", ("run", "fedavg", "--data-dir", ""), "--data-dir: no folder ''"),
@@ -300,6 +322,24 @@ OUTPUTS = [
     Bad("json_folder", "bench --json {folder}", "--json: {folder} is a folder"),
     Bad("reports_file", "reproduce fliu/table1 --reports {folder}/one.py", "--reports: {folder}/one.py is no folder"),
     Bad("closed_folder", "partition lsqs --save {folder}/closed/a", "is not writable"),
+]
+IMPORT = "partition import {folder}"
+IMPORTS = [
+    Bad("missing", f"{IMPORT}/no.json --save a --dataset digits", "no.json': No such file or directory"),
+    Bad("ending", f"{IMPORT}/list.yaml --save a", "index lists end in .json or .npz, PFLlib's data are a folder"),
+    Bad("no_dataset", f"{IMPORT}/lists.json --save a", "index lists need --dataset"),
+    Bad("dataset", f"{IMPORT}/lists.json --save a --dataset mnits", "no dataset named 'mnits'. Did you mean 'mnist'?"),
+    Bad("half", f"{IMPORT}/half.json --save a --dataset digits", "half.json is damaged, or cannot be read"),
+    Bad("npz", f"{IMPORT}/empty.npz --save a --dataset digits", "empty.npz is damaged, or no .npz file"),
+    Bad("shared", f"{IMPORT}/shared.json --save a --dataset digits", "train gives sample 1 to two clients"),
+    Bad("beyond", f"{IMPORT}/beyond.json --save a --dataset digits", "train has sample 99,999; digits has 1,438 there"),
+    Bad("to_file", f"{IMPORT}/lists.json --save {{folder}}/one.py --dataset digits", "one.py is no folder"),
+    Bad("no_folder", f"{IMPORT}/folder.png --save a.npz", "is no data folder of PFLlib: it has no train/0.npz"),
+    Bad("folder_to", f"{IMPORT}/folder.png --save a", "--save takes a file that ends in .npz"),
+    Bad("folder_dataset", f"{IMPORT}/folder.png --save a.npz --dataset digits", "--dataset is for index lists"),
+    Bad("pickle", f"{IMPORT}/pfllib --save a.npz", "holds a pickle of something else than arrays of numbers (it names"),
+    Bad("escape", ("partition", "import", "\x1b[31m.json", "--save", "a"), "its name has control characters"),
+    Bad("no_save", f"{IMPORT}/lists.json", "missing option '--save'"),
 ]
 PLUGINS = [
     Bad("folder", f"{PLUGIN}folder.png", "is not a regular file"),
@@ -391,6 +431,7 @@ KINDS = {
     "name": NAMES,
     "path": PATHS,
     "output": OUTPUTS,
+    "import": IMPORTS,
     "plugin": PLUGINS,
     "method": METHODS,
 }
@@ -405,6 +446,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (made / name).write_bytes(content.encode() if isinstance(content, str) else content)
     os.mkfifo(made / "pipe")
     (made / "folder.png").mkdir()
+    (made / "folder.csv").mkdir()
+    for part in ("train", "test"):  # a data folder of PFLlib whose pickle would run a program
+        (made / "pfllib" / part).mkdir(parents=True)
+        np.savez(made / "pfllib" / part / "0.npz", data=np.array(Trap(), dtype=object))
     (made / "closed").mkdir(mode=0o500)
     (made / "closed.yaml").touch(mode=0o000)
     return made

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
@@ -67,6 +68,7 @@ OPTIONS = {
     | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},
     "partition": {"--dataset", "--train-size", "--clients", "--alpha", "--seed", "--set", "--plot", "--save"}
     | {"--data-dir", "--plugin"},
+    "partition import": {"--save", "--dataset", "--plot", "--data-dir"},
     "list": {"--plugin"},
     "show": {"--plugin"},
     "ui": {"--port", "--tracking-uri"},
@@ -273,6 +275,36 @@ def test_partition_counts_draws_and_saves(tmp_path: Path) -> None:
     assert again.exit_code == 0, again.output
     digest = [line for line in result.stdout.splitlines() if line.startswith("partition ")]
     assert digest == [line for line in again.stdout.splitlines() if line.startswith("partition ")]
+
+
+def test_partition_import_makes_what_its_last_line_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Index lists become a partition, PFLlib's folder a data set; the flags that are printed work as they stand."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache"))
+    Path("lists.json").write_text('{"train": {"b": [0, 1, 2], "a": [7, 8]}, "test": {"a": [0], "b": [1]}}')
+    for part, n in (("train", 8), ("test", 4)):
+        for client in range(2):
+            Path("pfllib", part).mkdir(parents=True, exist_ok=True)
+            x = np.random.default_rng(client).integers(0, 2, (n, 1, 4, 4)).astype(np.float32) * 2 - 1
+            np.savez_compressed(f"pfllib/{part}/{client}.npz", data={"x": x, "y": np.arange(n) % 2})
+    for source, where, kind, counts in (
+        ("lists.json", ("kept", "--dataset", "digits"), [], {"0": 2, "1": 3}),
+        ("pfllib", ("made.npz", "--plot", "made.png"), ["natural"], {"0": 8, "1": 8}),
+    ):
+        result = cli("partition", "import", source, "--save", *where)
+        assert result.exit_code == 0, result.output
+        *_, saved = result.stdout.splitlines()
+        assert saved.startswith("saved     ")
+        flags = saved.partition("(")[2].rstrip(")").split()
+        if "--partition" in flags:
+            at = flags.index("--partition")
+            kind = [flags[at + 1]]
+            del flags[at : at + 2]
+        again = cli("partition", *kind, *flags)
+        assert again.exit_code == 0, again.output
+        rows = [line.split() for line in again.stdout.splitlines()]
+        assert {row[0]: int(row[1]) for row in rows if row and row[0] in counts} == counts
+    assert Path("made.png").read_bytes().startswith(b"\x89PNG")
 
 
 # -- run --------------------------------------------------------------------------------------------------------------

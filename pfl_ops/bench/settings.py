@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from pfl_ops.data.datasets import DATASETS
+from pfl_ops.data.datasets import check_dataset
 from pfl_ops.errors import unknown
 from pfl_ops.federation.settings import MOST_THREADS, Device, Precision
 from pfl_ops.models import MODELS
@@ -89,9 +89,7 @@ class Settings(Section):
     @field_validator("dataset")
     @classmethod
     def _there(cls, name: str | None) -> str | None:
-        if name is not None and name not in DATASETS and not name.endswith(".npz"):
-            raise unknown("dataset", name, DATASETS, see="pfl-ops list datasets")
-        return name
+        return name if name is None else check_dataset(name)
 
     def data_of(self, model: str) -> str:
         """The data set on which a network is measured."""

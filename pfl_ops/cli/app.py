@@ -38,6 +38,13 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """The top command. Errors end here: `pfl-ops: <message>` on stderr, exit code 2, nothing on stdout."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that a line names: one of two words ("partition import") goes before one of its first word."""
+        pair = " ".join(args[:2])
+        if pair in self.commands and len(args) > 1:
+            return pair, self.commands[pair], args[2:]
+        return super().resolve_command(ctx, args)
+
     @sigterm_as_ctrl_c
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run a command line and exit: 0, 2 for an error the user can mend, 1 for any other, 130 for Ctrl-C."""

@@ -13,7 +13,14 @@ from pfl_ops.errors import PflOpsError
 
 BENCH = (
     Flag("model", "model", "NAMES", "linear,mlp,cnn,cnn6,cnn_cifar", "Networks, with commas.", names_of("models")),
-    Flag("dataset", "dataset", "NAME|FILE.npz", "mnist, cifar10 for cnn_cifar", "Data set.", names_of("datasets")),
+    Flag(
+        "dataset",
+        "dataset",
+        "NAME|FILE",
+        "mnist, cifar10 for cnn_cifar",
+        "Data set, or a file: .npz, .csv, .parquet.",
+        names_of("datasets"),
+    ),
     Flag("batch", "batch", "INTS", "50", "Samples a step, with commas."),
     Flag("optimiser", "optimiser", "NAME", "sgd", "Local optimiser.", lambda: ("sgd", "adam")),
     Flag("clients", "clients", "INT", "20", "Clients in a round."),

@@ -19,9 +19,8 @@ from pfl_ops.cli.options import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.table import Table
-
-    from pfl_ops.data.clients import Clients
 
 MANY_CLASSES = 20  # more columns than these are not printed one by one
 
@@ -87,7 +86,8 @@ def partition(
         f"{experiment.partition.kind} on {experiment.data.label}, {len(clients.table)} clients, seed {experiment.seed}"
     )
     console = out()
-    console.print(_table(clients, title))
+    say(console, title)
+    console.print(counts_table(clients.table))
     say(console, f"partition {clients.partition_digest}")
     if plot:
         from pfl_ops import figures
@@ -99,12 +99,17 @@ def partition(
         say(console, f"saved     {write_partition(save, clients.recorded)}  (--partition file:{save})")
 
 
-def _table(clients: "Clients", title: str) -> "Table":
-    """A row a client: samples, and how many of each class; of many classes how many there are and the most frequent."""
+def counts_table(counts: "np.ndarray") -> "Table":
+    """Return the table of a partition: a row a client, with its samples and how many of each class.
+
+    More than `MANY_CLASSES` are summed up: how many classes a client has, and the largest of them.
+
+    Args:
+        counts: samples of each client and class, int [K, L].
+    """
     from rich.table import Table
 
-    counts = clients.table
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("client", justify="right")
     table.add_column("samples", justify="right")
     many = counts.shape[1] > MANY_CLASSES

@@ -37,14 +37,21 @@ class Flag(NamedTuple):
 
 
 EXPERIMENT = (
-    Flag("dataset", "data.name", "NAME|FILE.npz", "digits", "Data set.", names_of("datasets")),
+    Flag(
+        "dataset",
+        "data.name",
+        "NAME|FILE",
+        "digits",
+        "Data set, or a file: .npz, .csv, .parquet.",
+        names_of("datasets"),
+    ),
     Flag("train-size", "data.train_size", "INT|none", "12000", "Training samples at most, stratified; none: all."),
     Flag(
         "partition",
         "partition.kind",
         "NAME|file:PATH",
         "lsqs",
-        "How the data lies with the clients.",
+        "How samples are split over clients; a file with clients: natural.",
         names_of("partitions"),
     ),
     Flag("clients", "partition.clients", "INT", "20", "Number of clients."),

@@ -12,8 +12,12 @@ from pfl_ops import rng
 from pfl_ops.data import cut, shakespeare, store
 from pfl_ops.data.features import Features
 from pfl_ops.data.npz import DataError, checked, read_npz
+from pfl_ops.data.tables import read_table
 from pfl_ops.errors import unknown
 from pfl_ops.section import MOST_COUNT, Section
+
+PARTITION = "lsqs"
+"""The partition of a data set without clients if none is named."""
 
 
 class Info(NamedTuple):
@@ -49,6 +53,9 @@ DATASETS: dict[str, Info] = {
     ),
 }
 
+READERS = {".npz": read_npz, ".csv": read_table, ".parquet": read_table}
+"""Ending of a data file -> its reader."""
+
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["all"] | None
 
 
@@ -58,10 +65,22 @@ class TestDataSealed(DataError):
     __test__ = False  # not a test, whatever its name says to pytest
 
 
+def check_dataset(name: str) -> str:
+    """Return the name, if it is a data set's or ends as a data file does; whether the file exists is not looked at.
+
+    Raises:
+        PflOpsError: it is neither.
+    """
+    if name not in DATASETS and not name.endswith(tuple(READERS)):
+        files = "; data files end in .npz, .csv or .parquet" if Path(name).suffix else ""
+        raise unknown("dataset", name, DATASETS, see=f"pfl-ops list datasets{files}")
+    return name
+
+
 class DataSection(Section):
     """The `data` part of an experiment."""
 
-    name: str = Field("digits", description="a data set (pfl-ops list datasets), or the path of an .npz file")
+    name: str = Field("digits", description="a data set (pfl-ops list datasets), or a file: .npz, .csv, .parquet")
     train_size: int | None = Field(
         12_000,
         ge=1,
@@ -78,9 +97,7 @@ class DataSection(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in DATASETS and not name.endswith(".npz"):
-            raise unknown("dataset", name, DATASETS, see="pfl-ops list datasets")
-        return name
+        return check_dataset(name)
 
     @model_validator(mode="after")
     def _has_roles(self) -> Self:
@@ -267,6 +284,13 @@ def model_for(name: str, data_dir: str | None = None) -> str:
     return "cnn" if len(load(name, data_dir=data_dir).shape) == 3 else "mlp"
 
 
+def partition_for(name: str, data_dir: str | None = None) -> str:
+    """Return the partition that a data set has if none is named: `natural` for a file with clients, else `lsqs`."""
+    if name in DATASETS:
+        return PARTITION
+    return "natural" if load(name, data_dir=data_dir).files.has("client_train") else PARTITION
+
+
 def _folders(data_dir: str | None) -> list[Path]:
     listed = os.environ.get("PFL_OPS_DATA", "") if data_dir is None else data_dir
     folders = [Path(part).expanduser() for part in listed.split(os.pathsep) if part]
@@ -329,7 +353,8 @@ def _file(path: Path, info: Info | None) -> store.Unpacked:
     form = "any" if info is None else f"{info.shape} {info.n_classes}"
     source = f"file {path} {_state(stat)} {form} 1"
     shape, n_classes = (info.shape, info.n_classes) if info else (None, None)
-    return store.unpacked(source, lambda: checked(read_npz(path), str(path), shape, n_classes))
+    read = READERS.get(path.suffix, read_npz)
+    return store.unpacked(source, lambda: checked(read(path), str(path), shape, n_classes))
 
 
 def _state(stat: os.stat_result) -> str:

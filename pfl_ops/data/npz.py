@@ -1,17 +1,20 @@
 """Reading a data set from an .npz file of unknown origin: nothing is unpickled, and every declared size is checked."""
 
+import contextlib
 import io
 import math
 import os
+import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.errors import PflOpsError, echo, in_a_line
+from pfl_ops.files import replacing
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 CLIENTS = ("client_train", "client_test")
@@ -21,6 +24,7 @@ MAX_RATIO_FROM = 2**28
 MAX_HEADER = 16_384  # bytes of an array's header; NumPy itself accepts 10,000 characters
 MAX_CLASSES = 65_536
 MAX_CHANNELS = 4_096
+WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 class DataError(PflOpsError):
@@ -28,7 +32,7 @@ class DataError(PflOpsError):
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a data set as they lie in the file, sizes checked before anything is unpacked.
+    """Read the arrays of a data set as they are in the file; all sizes are checked before anything is unpacked.
 
     Args:
         path: an .npz file with x_train, y_train, x_test, y_test, and perhaps client_train, client_test; other members
@@ -37,10 +41,44 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         DataError: it is no zip file, damaged, lacks an array, holds Python objects, or declares sizes that are absurd
             or not those of its content.
     """
+    return read_arrays(path, lambda members: _select_members(members, path))
+
+
+def read_arrays(path: Path, choose: Callable[[Sequence[str]], Sequence[str]]) -> dict[str, np.ndarray]:
+    """Read some arrays of an .npz file.
+
+    Args:
+        path: the file.
+        choose: gets the names of all members, without ".npy", and returns those to read; it raises DataError if one is
+            missing.
+    Raises:
+        DataError: as for `read_npz`.
+    """
+    with open_npz(path) as archive:
+        return _arrays(archive, path, choose)
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an .npz file; an older one stays as it is until the new one is whole.
+
+    Raises:
+        PflOpsError: it can't be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as draft:
+            np.savez_compressed(draft, **dict(arrays))  # type: ignore[arg-type]  # no array is named allow_pickle
+    except OSError as error:
+        raise PflOpsError(f"can't write {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an .npz file; whatever damaged content raises in the block becomes one line of DataError."""
     try:
         with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy's remark on headers that Python 2 wrote
-            return _arrays(archive, path)
+            yield archive
     except DataError:
         raise
     except FileNotFoundError:
@@ -53,23 +91,31 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{path} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
 
 
-def _arrays(archive: zipfile.ZipFile, path: Path) -> dict[str, np.ndarray]:
-    members: dict[str, zipfile.ZipInfo] = {}
-    for info in archive.infolist():
-        name = info.filename.removesuffix(".npy")
-        if name in members and name in (*NEEDED, *CLIENTS):
-            raise DataError(f"{path} has two arrays named {name}")
-        members[name] = info
+def _select_members(members: Sequence[str], path: Path) -> list[str]:
     missing = [name for name in NEEDED if name not in members]
     if missing:
         raise DataError(f"{path} has no {', '.join(missing)}; it needs {', '.join(NEEDED)}")
     if (CLIENTS[0] in members) != (CLIENTS[1] in members):
         raise DataError(f"{path} has only one of client_train and client_test; give both or neither")
-    names = [name for name in (*NEEDED, *CLIENTS) if name in members]
+    return [name for name in (*NEEDED, *CLIENTS) if name in members]
+
+
+def _arrays(
+    archive: zipfile.ZipFile, path: Path, choose: Callable[[Sequence[str]], Sequence[str]]
+) -> dict[str, np.ndarray]:
+    members: dict[str, zipfile.ZipInfo] = {}
+    twice: set[str] = set()
+    for info in archive.infolist():
+        name = info.filename.removesuffix(".npy")
+        if name in members:
+            twice.add(name)
+        members[name] = info
+    names = choose(list(members))
+    for name in names:
+        if name in twice:
+            raise DataError(f"{path} has two arrays named {echo(name)}")
     total = sum(_declared(archive, members[name], name, path) for name in names)
-    limit = min(MAX_BYTES, _memory() // 2)
-    if total > limit:
-        raise DataError(f"{path} unpacks to {_bytes(total)}; at most {_bytes(limit)} can be read on this machine")
+    check_size(path, total)
     arrays = {}
     for name in names:
         with archive.open(members[name]) as stream:
@@ -79,30 +125,48 @@ def _arrays(archive: zipfile.ZipFile, path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
+def check_size(path: Path, size: int) -> None:
+    """Refuse a source that unpacks to more bytes than half of this machine's memory, or than `MAX_BYTES`."""
+    limit = min(MAX_BYTES, memory_size() // 2)
+    if size > limit:
+        raise DataError(
+            f"{path} unpacks to {format_bytes(size)}; at most {format_bytes(limit)} can be read on this machine"
+        )
+
+
 def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: Path) -> int:
     """Bytes of an array by its header, once that agrees with the member's size."""
     with archive.open(info) as packed:
         # a header may declare a length of 4 GiB, which NumPy would read before it compares it with its own limit
         stream = io.BytesIO(packed.read(MAX_HEADER))
-    shape, dtype = _header(stream)
+    shape, dtype = read_header(stream)
     payload = info.file_size - stream.tell()
     if dtype.hasobject:
-        raise DataError(f"{path}: {name} holds Python objects, which are never unpickled; store numbers")
+        wanted = "numbers or text: array.astype(str)" if name in CLIENTS else "numbers"
+        raise DataError(f"{path}: {echo(name)} holds Python objects, which are never unpickled; store {wanted}")
     told = _shape(shape)
     if any(type(length) is not int or length < 0 for length in shape):
-        raise DataError(f"{path}: {name} declares the shape {told}")
+        raise DataError(f"{path}: {echo(name)} declares the shape {told}")
     declared = math.prod(shape) * dtype.itemsize
     if declared != payload or max(shape, default=0) > MAX_BYTES:
-        raise DataError(f"{path}: {name} declares {_bytes(declared)} {told}, but the file holds {_bytes(payload)}")
-    if info.file_size > MAX_RATIO_FROM and info.file_size > MAX_RATIO * info.compress_size:
         raise DataError(
-            f"{path}: {name} would unpack from {_bytes(info.compress_size)} to {_bytes(info.file_size)}, "
-            "which no real data does"
+            f"{path}: {echo(name)} declares {format_bytes(declared)} {told}, but the file holds {format_bytes(payload)}"
         )
+    check_ratio(path, info)
     return declared
 
 
-def _header(stream: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def check_ratio(path: Path, info: zipfile.ZipInfo) -> None:
+    """Refuse a member of an .npz file that is compressed far better than real data can be."""
+    if info.file_size > MAX_RATIO_FROM and info.file_size > MAX_RATIO * info.compress_size:
+        raise DataError(
+            f"{path}: {echo(info.filename.removesuffix('.npy'))} would unpack from {format_bytes(info.compress_size)} "
+            f"to {format_bytes(info.file_size)}, which no real data does"
+        )
+
+
+def read_header(stream: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Read the header of an array: shape and type, not checked against the content."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"array format {version} is not a plain one")
@@ -123,7 +187,7 @@ def checked(
     """The arrays in the one form that everything else works on.
 
     Args:
-        arrays: as `read_npz` gives them.
+        arrays: as `read_npz` gives them. Clients are whole numbers or text; text is numbered by `number_names`.
         where: file or data set, for messages.
         shape: what a sample must look like, (H, W, C); None: any.
         n_classes: labels must be under it; None: any up to 65,536.
@@ -142,8 +206,7 @@ def checked(
             raise DataError(
                 f"{where}: y_{part} has class {y.min() if y.min() < 0 else y.max()}; classes are 0..{most - 1:,}"
             )
-        if f"client_{part}" in arrays:
-            done[f"client_{part}"] = _numbers(arrays[f"client_{part}"], f"client_{part}", len(x), where)
+    done |= _number_clients(arrays, {part: len(done[f"x_{part}"]) for part in ("train", "test")}, where)
     train, test = done["x_train"], done["x_test"]
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
         raise DataError(
@@ -182,11 +245,17 @@ def _samples(x: np.ndarray, name: str, where: str) -> np.ndarray:
     return np.ascontiguousarray(x)
 
 
-def _numbers(y: np.ndarray, name: str, n: int, where: str) -> np.ndarray:
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
+def _column(y: np.ndarray) -> np.ndarray:
+    """[n, 1] as [n]; any other shape as it is."""
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+
+def _numbers(
+    y: np.ndarray, name: str, n: int, where: str, wanted: str = "one whole number a sample, [n]"
+) -> np.ndarray:
+    y = _column(y)
     if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise DataError(f"{where}: {name} is {y.dtype} {list(y.shape)}; it holds one whole number a sample, [n]")
+        raise DataError(f"{where}: {name} is {y.dtype} {list(y.shape)}; it holds {wanted}")
     if len(y) != n:
         raise DataError(f"{where}: {name} has {len(y):,} entries for {n:,} samples")
     if y.dtype.kind == "u" and len(y) and y.max() > np.iinfo(np.int64).max:
@@ -194,15 +263,63 @@ def _numbers(y: np.ndarray, name: str, n: int, where: str) -> np.ndarray:
     return y.astype(np.int64)
 
 
-def _memory() -> int:
-    """Bytes of this machine's memory, or more than any where it does not say."""
+def _number_clients(arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int], where: str) -> dict[str, np.ndarray]:
+    """client_train and client_test as numbers, if the data set has clients."""
+    given = {part: _column(arrays[f"client_{part}"]) for part in sizes if f"client_{part}" in arrays}
+    is_text = {part: values.dtype.kind in "US" and values.ndim == 1 for part, values in given.items()}
+    if not any(is_text.values()):
+        wanted = "one whole number or one text a sample, [n]"
+        return {
+            f"client_{part}": _numbers(values, f"client_{part}", sizes[part], where, wanted)
+            for part, values in given.items()
+        }
+    if not all(is_text.values()):
+        kinds = " and ".join(f"client_{part} is {values.dtype}" for part, values in given.items())
+        raise DataError(f"{where}: {kinds}; both must be whole numbers, or both text")
+    for part, values in given.items():
+        if len(values) != sizes[part]:
+            raise DataError(f"{where}: client_{part} has {len(values):,} entries for {sizes[part]:,} samples")
+    try:
+        names, codes = np.unique(np.concatenate([values.astype(str) for values in given.values()]), return_inverse=True)
+    except UnicodeDecodeError:
+        raise DataError(f"{where}: the names of clients are bytes that are no ASCII text; store text") from None
+    numbers = np.array(number_names(names.tolist(), f"{where}: the clients"), dtype=np.int64)[codes]
+    parts = np.split(numbers, np.cumsum([len(values) for values in given.values()])[:-1])
+    return {f"client_{part}": values for part, values in zip(given, parts, strict=True)}
+
+
+def number_names(names: Sequence[str], what: str) -> list[int]:
+    """Return a number for each name: the number that it spells if all names do so, else its place in sorted order.
+
+    Args:
+        names: different texts, in any order.
+        what: whose names, for messages.
+    Raises:
+        DataError: a name is empty, or spells a number beyond 64 bits.
+
+    >>> [number_names(names, "clients") for names in (["10", "9"], ["b", "a", "c"], ["07", "8"])]
+    [[10, 9], [1, 0, 2], [0, 1]]
+    """
+    if any(not name.strip() for name in names):
+        raise DataError(f"{what}: an empty name")
+    if all(WHOLE_NUMBER.fullmatch(name) for name in names):
+        if any(len(name) > 20 or not -(2**63) <= int(name) < 2**63 for name in names):
+            raise DataError(f"{what}: a number beyond 64 bits")
+        return [int(name) for name in names]
+    places = {name: place for place, name in enumerate(sorted(names))}
+    return [places[name] for name in names]
+
+
+def memory_size() -> int:
+    """Return the bytes of this machine's memory; 2^60 if the system does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return 2**60
 
 
-def _bytes(n: int) -> str:
+def format_bytes(n: int) -> str:
+    """Return a size for a message: "27.9 GiB"."""
     if n >= 2**60:
         return "over 1,024 PiB"
     power = (max(n, 1).bit_length() - 1) // 10

@@ -1,5 +1,6 @@
 """Files that nobody vouches for: what is read, and one clear line for everything else."""
 
+import doctest
 import io
 import struct
 import tracemalloc
@@ -62,6 +63,35 @@ def test_the_users_clients_are_read(npz: Write) -> None:
     assert done["client_train"].tolist()[:4] == [0, 1, 2, 0] and done["client_test"].dtype == np.int64
 
 
+def text(names: list[str], n: int) -> np.ndarray:
+    """These names in turns, [n]."""
+    return np.resize(np.array(names), n)
+
+
+def test_the_example_of_number_names_is_true() -> None:
+    assert doctest.testmod(module).attempted and not doctest.testmod(module).failed
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (["oslo", "bergen", "ålesund"], [1, 0, 2]),  # places in sorted order
+        (["10", "9", "-1"], [10, 9, -1]),  # all spell whole numbers
+        (["10", "9", "x"], [0, 1, 2]),
+        (["07", "8", "9"], [0, 1, 2]),
+    ],
+)
+def test_names_of_clients_are_numbered(npz: Write, names: list[str], numbers: list[int]) -> None:
+    """Both parts share one numbering; a client without test samples keeps its number."""
+    both = {"client_train": text(names, 120), "client_test": text(names[:2], 40)[:, None]}
+    done = checked(read_npz(npz(**both)), "mine")
+    assert done["client_train"][:3].tolist() == numbers and done["client_test"][:2].tolist() == numbers[:2]
+    assert done["client_train"].dtype == done["client_test"].dtype == np.int64
+    if "".join(names).isascii():
+        as_bytes = {name: values.astype("S") for name, values in both.items()}
+        assert checked(read_npz(npz(**as_bytes)), "mine")["client_train"][:3].tolist() == numbers
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -85,6 +115,34 @@ def test_the_users_clients_are_read(npz: Write) -> None:
         (
             {"client_train": np.zeros(120, int), "client_test": np.zeros(39, int)},
             "client_test has 39 entries for 40 samples",
+        ),
+        (
+            {"client_train": text(["a", "b"], 120), "client_test": text(["a"], 39)},
+            "client_test has 39 entries for 40 samples",
+        ),
+        (
+            {"client_train": text(["a", "b"], 120), "client_test": np.zeros(40, int)},
+            "client_train is <U1 and client_test is int64; both must be whole numbers, or both text",
+        ),
+        (
+            {"client_train": text(["a", " "], 120), "client_test": text(["a"], 40)},
+            "the clients: an empty name",
+        ),
+        (
+            {"client_train": text(["1", "9" * 19], 120), "client_test": text(["1"], 40)},
+            "the clients: a number beyond 64 bits",
+        ),
+        (
+            {"client_train": np.full(120, b"\xff"), "client_test": np.full(40, b"a")},
+            "the names of clients are bytes that are no ASCII text; store text",
+        ),
+        (
+            {"client_train": np.zeros(120), "client_test": np.zeros(40)},
+            r"client_train is float64 \[120\]; it holds one whole number or one text a sample",
+        ),
+        (
+            {"client_train": np.array(["a"] * 120, object), "client_test": np.zeros(40, int)},
+            r"client_train holds Python objects, .*; store numbers or text: array.astype\(str\)",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from data_samples import arrays
@@ -20,6 +21,7 @@ from safetensors.torch import save
 from pfl_ops.data import shakespeare, store
 from pfl_ops.data.npz import checked, read_npz
 from pfl_ops.data.recorded import Recorded, read_partition, write_partition
+from pfl_ops.data.tables import read_table
 from pfl_ops.errors import PflOpsError
 from pfl_ops.models import weights
 
@@ -140,6 +142,24 @@ def test_npz_of_any_header(tmp_path: Path, name: str, header: str, version: byte
     content = packed({**MEMBERS, name: b"\x93NUMPY" + version + size + text + payload})
     (tmp_path / "a.npz").write_bytes(content)
     survives(lambda: read_data(tmp_path / "a.npz"))
+
+
+# --- tables
+
+
+def table(kind: str) -> bytes:
+    out = io.BytesIO()
+    rows = pd.DataFrame({"client": ["a", "b"] * 6, "label": [0, 1, 1] * 4, "x": range(12), "z": [0.5] * 12})
+    rows.to_csv(out, index=False) if kind == "csv" else rows.to_parquet(out, index=False)
+    return out.getvalue()
+
+
+@fuzz
+@given(csv=hostile(table("csv")), parquet=hostile(table("parquet")))
+def test_tables_of_any_bytes(tmp_path: Path, csv: bytes, parquet: bytes) -> None:
+    for name, content in (("a.csv", csv), ("a.parquet", parquet)):
+        (tmp_path / name).write_bytes(content)
+        survives(lambda name=name: checked(read_table(tmp_path / name), str(tmp_path / name)))
 
 
 # --- JSON: Shakespeare's two forms, and recorded partitions

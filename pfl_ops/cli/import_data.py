@@ -1,0 +1,111 @@
+"""`pfl-ops partition import`: clients that another program made, as files of ours."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pfl_ops.cli.browse import counts_table
+from pfl_ops.cli.checks import check_data_dir, check_folder, check_output
+from pfl_ops.cli.names import completion, names_of
+from pfl_ops.cli.options import DataDir
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LISTS = (".json", ".npz")
+
+
+def import_data(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="Index lists (.json, .npz), or a data folder of PFLlib.")
+    ],
+    *,
+    save: Annotated[
+        Path,
+        typer.Option("--save", metavar="PATH", help="Index lists: a folder to write. PFLlib's data: a file .npz."),
+    ],
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            metavar="NAME|FILE",
+            help="The data set whose samples index lists number; needed for these.",
+            autocompletion=completion(names_of("datasets")),
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw it: a row a client, stacked classes.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Turn index lists into a partition (--partition file:FOLDER), PFLlib's data into a data set (--dataset FILE)."""
+    from pfl_ops.cli.output import out, say
+
+    source, save = source.expanduser(), save.expanduser()
+    check_output("--plot", plot, (".png", ".svg") if plot and plot.suffix else ())
+    check_data_dir(data_dir)
+    if _is_folder(source):
+        if dataset is not None:
+            raise PflOpsError("--dataset is for index lists; a data folder of PFLlib brings its samples")
+        check_output("--save", save, (".npz",))
+        counts, use = _import_folder(source, save)
+    else:
+        if source.suffix not in LISTS:
+            raise PflOpsError(
+                f"can't import '{echo(source, LONGEST_PATH)}': index lists end in .json or .npz, PFLlib's data are a "
+                "folder"
+            )
+        if dataset is None:
+            raise PflOpsError("index lists need --dataset: the data set whose samples they number")
+        check_folder("--save", save)
+        counts, use = _import_lists(source, save, dataset, data_dir)
+    console = out()
+    title = f"{source.name}, {len(counts)} clients"
+    say(console, title)
+    console.print(counts_table(counts))
+    if plot:
+        from pfl_ops import figures
+
+        say(console, f"figure    {figures.save(figures.partition(counts, title=title), plot)}")
+    say(console, f"saved     {save}  ({use})")
+
+
+def _is_folder(source: Path) -> bool:
+    if not str(source).isprintable():
+        raise PflOpsError(f"can't import '{echo(source, LONGEST_PATH)}': its name has control characters")
+    try:
+        source.stat()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise PflOpsError(f"can't import '{echo(source, LONGEST_PATH)}': {why}") from error
+    return source.is_dir()
+
+
+def _import_folder(source: Path, save: Path) -> "tuple[np.ndarray, str]":
+    """Write PFLlib's data; returns class counts [K, L] and the flags that use the file."""
+    import numpy as np
+
+    from pfl_ops.data.npz import write_npz
+    from pfl_ops.data.pfllib import read_folder
+
+    arrays = read_folder(source)
+    write_npz(save, arrays)
+    y, client = arrays["y_train"], arrays["client_train"]
+    n_classes = int(max(y.max(), arrays["y_test"].max())) + 1
+    flat = np.bincount(client * n_classes + y, minlength=(int(client.max()) + 1) * n_classes)
+    return flat.reshape(-1, n_classes), f"--dataset {save} --train-size none"
+
+
+def _import_lists(source: Path, save: Path, dataset: str, data_dir: str | None) -> "tuple[np.ndarray, str]":
+    """Write a recorded partition; returns class counts [K, L] and the flags that use the folder."""
+    from pfl_ops.data.datasets import DataSection, load
+    from pfl_ops.data.index_lists import make_recorded, read_index_lists
+    from pfl_ops.data.recorded import write_partition
+
+    lists = read_index_lists(source)
+    data = load(DataSection(name=dataset, train_size=None), data_dir=data_dir, sealed=True)
+    recorded = make_recorded(lists, data, source.name)
+    write_partition(save, recorded)
+    return recorded.counts, f"--dataset {dataset} --partition file:{save} --train-size none"

@@ -1,0 +1,158 @@
+"""Data sets from CSV and Parquet: which columns mean what, and one line for everything else."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pfl_ops.data import npz as npz_module
+from pfl_ops.data.clients import build_clients
+from pfl_ops.data.datasets import DataSection, load, partition_for
+from pfl_ops.data.npz import DataError, checked
+from pfl_ops.data.partition import PARTITIONS
+from pfl_ops.data.tables import read_table
+from pfl_ops.experiment import Experiment
+
+Save = Callable[[pd.DataFrame], Path]
+
+
+def frame(n: int = 60, **changes: Any) -> pd.DataFrame:
+    """Three clients with n/3 samples each, two classes, two features; `changes` replace columns, None drops one."""
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {
+        "age": rng.integers(20, 80, n),
+        "client": np.resize(["oslo", "bergen", "tromso"], n),
+        "label": np.arange(n) // 3 % 2,
+        "dose": rng.random(n),
+    }
+    return pd.DataFrame({name: values for name, values in (columns | changes).items() if values is not None})
+
+
+@pytest.fixture(params=["csv", "parquet"])
+def save(request: pytest.FixtureRequest, tmp_path: Path) -> Save:
+    """Write a table in both formats."""
+
+    def write(table: pd.DataFrame, index: bool = False) -> Path:
+        path = tmp_path / f"mine.{request.param}"
+        table.to_csv(path, index=index) if request.param == "csv" else table.to_parquet(path, index=index)
+        return path
+
+    return write
+
+
+def test_columns_become_samples_labels_and_clients(save: Save) -> None:
+    """Features keep the file's order; each client keeps 16 of 20 samples, 8 of each class, as a fifth is held out."""
+    table = frame()
+    done = checked(read_table(save(table)), "mine")
+    assert done["x_train"].shape == (48, 2) and done["x_test"].shape == (12, 2) and done["x_test"].dtype == np.float32
+    rows = np.concatenate([done["x_train"], done["x_test"]])
+    assert sorted(rows.tolist()) == sorted(table[["age", "dose"]].to_numpy(np.float32).tolist())
+    for number in range(3):  # bergen, oslo, tromso
+        assert np.bincount(done["y_train"][done["client_train"] == number]).tolist() == [8, 8]
+        assert np.bincount(done["y_test"][done["client_test"] == number]).tolist() == [2, 2]
+    ages = set(table["age"][table["client"] == "bergen"])
+    assert set(done["x_train"][done["client_train"] == 0][:, 0].astype(int).tolist()) <= ages
+
+
+def test_a_column_split_says_what_is_for_testing(save: Save) -> None:
+    split = np.where(np.arange(60) < 10, "test", "train")
+    done = read_table(save(frame(split=split, client=None)))
+    assert len(done["x_test"]) == 10 and "client_train" not in done
+    assert done["x_test"][:, 0].tolist() == frame()["age"][:10].tolist()
+
+
+def test_text_labels_and_whole_numbers_in_text_are_numbered(save: Save) -> None:
+    table = frame(label=None, y=np.resize(["sick", "healthy"], 60), client=np.resize(["12", "7"], 60))
+    done = read_table(save(table.assign(y=table["y"].astype("category"))))
+    assert set(done["y_train"].tolist()) == {0, 1} and set(done["client_train"].tolist()) == {7, 12}
+    assert (done["y_train"] == (done["client_train"] == 12)).all()  # sick is 1, and 12's
+
+
+def test_whole_numbers_stay_and_flags_are_features(save: Save) -> None:
+    done = read_table(save(frame(client=np.resize([5, 3], 60), flag=np.resize([True, False], 60))))
+    assert set(done["client_test"].tolist()) == {3, 5} and set(done["x_train"][:, 2].tolist()) == {0.0, 1.0}
+
+
+def test_the_draw_of_the_test_set_is_always_the_same(save: Save) -> None:
+    first, second = read_table(save(frame())), read_table(save(frame()))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label": None}, r"needs one column label \(or y\); it has neither label nor y, but age, client, dose"),
+        ({"y": np.zeros(60, int)}, "it has both label and y"),
+        ({"age": None, "dose": None}, "has no feature"),
+        ({"town": ["x"] * 60}, r"column 'town' holds .*string.*; features are numbers"),
+        ({"dose": [None] + [1.0] * 59}, r"column 'dose' has 1 empty entries \(first: row 1\)"),
+        ({"dose": [1.0, np.inf] * 30}, r"column 'dose' has 30 entries that are not finite in float32 \(first: row 2\)"),
+        ({"dose": [1e300] * 60}, "column 'dose' has 60 entries that are not finite in float32"),
+        ({"client": ["a", " "] * 30}, "column 'client': an empty name"),
+        ({"split": ["train", "valid"] * 30}, "column 'split' has 'valid'; allowed: train, test"),
+        ({"split": ["train"] * 60}, "has no sample for testing: column split has none"),
+        ({"client": np.arange(60)}, "has no sample for testing: a client with one sample keeps it"),
+        ({"label": np.full(60, -1)}, "y_train has class -1; classes are 0..65,535"),
+        ({"label": [0.5, 1.0] * 30}, r"column 'label' holds .*; it must hold whole numbers or text"),
+        ({"": np.zeros(60)}, "a column without a name, as pandas writes its index; write it with index=False"),
+    ],
+)
+def test_what_does_not_fit_is_named(save: Save, changes: dict[str, Any], message: str) -> None:
+    path = save(frame(**changes))
+    with pytest.raises(DataError, match=message) as error:
+        checked(read_table(path), str(path))
+    assert "\n" not in str(error.value) and path.name in str(error.value)
+
+
+def test_an_index_of_pandas_is_refused(save: Save) -> None:
+    with pytest.raises(DataError, match="as pandas writes its index; write it with index=False"):
+        read_table(save(frame().sort_values("age"), index=True))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"PAR1PAR1", b"label,x\n0", b"label;x\n0;1\n", b"label,x\n"])
+def test_damaged_files_are_one_line(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=name) as error:
+        read_table(tmp_path / name)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("label,x,x\n0,1,2\n")
+    with pytest.raises(DataError, match="has two columns named 'x'"):
+        read_table(tmp_path / "a.csv")
+
+
+def test_more_than_this_machine_holds_is_refused(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npz_module, "MAX_BYTES", 1024)
+    with pytest.raises(DataError, match=r"unpacks to .* KiB; at most 1 KiB can be read on this machine"):
+        read_table(save(frame()))
+
+
+def test_natural_is_the_partition_of_a_file_with_clients(save: Save, npz: Callable[..., Path]) -> None:
+    """Unless another is named; K may be given; files without clients and named data sets keep lsqs."""
+    path = str(save(frame()))
+    experiment = Experiment.of("fedavg", dataset=path)
+    assert (experiment.partition.kind, experiment.partition.clients) == ("natural", None)
+    assert len(experiment.clients().table) == 3
+    assert Experiment.of("fedavg", dataset=path, clients=2).partition.kind == "natural"
+    assert Experiment.of("fedavg", dataset=path, partition="iid").partition.kind == "iid"
+    assert Experiment.of("fedavg", dataset=str(npz())).partition.kind == "lsqs"
+    assert partition_for("digits") == partition_for("shakespeare") == "lsqs"
+
+
+def test_a_written_experiment_keeps_its_partition(save: Save) -> None:
+    """A file of settings states every value: what it ran on before natural was the default, it runs on now."""
+    old = Experiment.of("fedavg", dataset=str(save(frame())), partition="lsqs")
+    assert Experiment.from_yaml(old.to_yaml()) == old and Experiment.from_yaml(old.to_yaml()).hash == old.hash
+
+
+def test_clients_keep_their_own_test_samples(save: Save) -> None:
+    clients = build_clients(
+        load(DataSection(name=str(save(frame())))), PARTITIONS.get("natural")(), seed=0, split="test"
+    )
+    assert clients.held.sizes.tolist() == [4, 4, 4] and clients.shape == (2,)

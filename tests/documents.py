@@ -1,0 +1,145 @@
+"""Marked code blocks of Markdown pages, and how they are run.
+
+An HTML comment on the line above a code block says what is done with it:
+
+    <!-- run -->              its commands (bash) or code (python) run, in order, in one empty folder
+    <!-- go on -->            it goes on from the block before it that was run, in the same process
+    <!-- refused -->          its commands run and end with exit code 2
+    <!-- prints -->           its lines are among those that the last block that ran prints; ... stands for any text
+    <!-- file: mine.py -->    it is that file in that folder
+
+In a bash block, lines that begin with # are remarks and a backslash at the end joins lines. Blocks without a comment
+are not run, but each `pfl-ops` command in them must be one that the program understands.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from typer.testing import CliRunner
+
+from pfl_ops.cli import app
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(
+    r"(?:^<!-- *(run|go on|refused|prints|file: *\S+) *-->\n)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL
+)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+RUN = {"run": 0, "refused": 2}
+"""Marks of blocks that are run -> their exit code."""
+LONGEST = 240  # seconds that the commands of a block may take
+
+
+class Block(NamedTuple):
+    """A code block and what is to be done with it: "run", "go on", "refused", "prints", "file: NAME" or ""."""
+
+    mark: str
+    language: str
+    text: str
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the code blocks of a Markdown text."""
+    return [Block(*(part or "" for part in match.groups())) for match in BLOCK.finditer(text)]
+
+
+def commands(block: Block) -> Iterator[str]:
+    """Yield the commands of a bash block."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield line.strip().removeprefix("$ ")
+
+
+def check_commands(page: Path) -> int:
+    """Ask each `pfl-ops` command of a page for its help, which Typer gives only if it understands the line.
+
+    Returns:
+        the number of commands.
+    """
+    seen = 0
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.language in ("bash", "console", "sh"):
+            for command in commands(block):
+                words = shlex.split(command, comments=True)
+                if words and words[0] == "pfl-ops":
+                    result = CliRunner().invoke(app, [*words[1:], "--help"])
+                    assert result.exit_code == 0, f"{command}\n{result.output}"
+                    seen += 1
+    return seen
+
+
+def check_links(page: Path) -> None:
+    """Fail if a link of a page to a file of this repository leads nowhere."""
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def runs_of(text: str) -> list[tuple[Block, list[str]]]:
+    """Return the blocks to run or to write, those that go on joined, each with the lines that it must print."""
+    found: list[tuple[Block, list[str]]] = []
+    for block in blocks(text):
+        if block.mark in RUN or block.mark.startswith("file:"):
+            found.append((block, []))
+        elif block.mark:
+            before, expected = found[-1]
+            assert before.mark in RUN, f"no block before it is run:\n{block.text}"
+            if block.mark == "prints":
+                expected += [line for line in block.text.splitlines() if line.strip()]
+            else:
+                assert before.language == block.language, f"it can't go on in {block.language}:\n{block.text}"
+                found[-1] = before._replace(text=before.text + block.text), expected
+    return found
+
+
+def is_printed(line: str, text: str) -> bool:
+    """True if a line of the text holds this one; spaces count as one, ... as any text."""
+    pattern = r".*".join(re.escape(" ".join(part.split())) for part in line.split("..."))
+    return any(re.search(pattern, " ".join(printed.split())) for printed in text.splitlines())
+
+
+def run_marked(text: str, folder: Path, home: Path) -> int:
+    """Run the marked blocks of a page.
+
+    Args:
+        text: Markdown.
+        folder: an empty folder, where they run.
+        home: the work folder.
+    Returns:
+        the number of processes.
+    """
+    env = {**os.environ, "PFL_OPS_HOME": str(home), "COLUMNS": "160"}
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH", "")]))
+    count = 0
+    for block, expected in runs_of(text):
+        if block.mark.startswith("file:"):
+            file = folder / block.mark.removeprefix("file:").strip()
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text, encoding="utf-8")
+            continue
+        argv = (
+            [sys.executable, "-c", block.text]
+            if block.language == "python"
+            else ["bash", "-euo", "pipefail", "-c", block.text]
+        )
+        done = subprocess.run(
+            argv,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST,
+            check=False,
+        )
+        assert done.returncode == RUN[block.mark], f"{block.text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        printed = done.stdout + done.stderr
+        for line in expected:
+            assert is_printed(line, printed), f"{line!r} is not in\n{printed}"
+        count += 1
+    return count
