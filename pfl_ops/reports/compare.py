@@ -11,9 +11,9 @@ from pfl_ops import metrics
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.files import write_named
-from pfl_ops.reports.fairness import complaints
+from pfl_ops.reports.fairness import complaints, differing
 from pfl_ops.reports.labels import labels
-from pfl_ops.reports.tracked import COSTS, Tracked, clients, select, with_history
+from pfl_ops.reports.tracked import COSTS, DIVERGED, Tracked, clients, select, with_history
 from pfl_ops.statistics import Paired, holm, mean_std, paired
 from pfl_ops.tracking import Store
 
@@ -36,13 +36,16 @@ class Line:
         runs: by seed.
         settings: others in which it differs from lines of other methods, in words.
         difference: to the best line over common seeds, with p after Holm's correction; None: it is the best itself, or
-            has no value.
+            has no value. Without p where the two differ in more than what is compared, see `fairness.differing`.
+        diverged: repetitions whose training diverged, "seed 2 diverged at round 7, lr 0.4". Then it has no values: the
+            other seeds alone would flatter it.
     """
 
     label: str
     runs: tuple[Tracked, ...]
     settings: str = ""
     difference: Paired | None = None
+    diverged: tuple[str, ...] = ()
 
     @property
     def stage(self) -> str:
@@ -57,7 +60,7 @@ class Line:
 
     def values(self, metric: str, at: At = "final") -> Values:
         """A metric of each repetition that has it: of the last round (its full evaluation), or of the best one."""
-        return _present({run.seed: _value(run, metric, at) for run in self.runs})
+        return {} if self.diverged else _present({run.seed: _value(run, metric, at) for run in self.runs})
 
     def rounds_to(self, target: float, metric: str = TARGETED) -> dict[int, int | None]:
         """The first round in which each repetition has the target; None: never."""
@@ -183,13 +186,14 @@ def compare(
         runs = with_history(store, chosen.runs, wanted)
         tables, unread = _clients(store, runs) if with_clients else ({}, [])
         place = store.target.label
-    lines = _ordered(_lines(runs), metric, at)
+    lines = _ordered(_lines(runs, chosen.diverged), metric, at)
     told = [f"not finished, and left out: {_listed(chosen.unfinished)}"] if chosen.unfinished else []
     told += [
         f"no {metric} at the {at if at == 'best' else 'last'} round: {line.label}"
         for line in lines
-        if not line.values(metric, at)
+        if not line.values(metric, at) and not line.diverged
     ]
+    told += _diverged(lines, chosen.diverged)
     told += unread
     unfair = complaints({line.label: line.runs for line in lines})
     if at == "best" and any(run.split == "test" for run in runs):
@@ -216,7 +220,23 @@ def _clients(store: Store, runs: Sequence[Tracked]) -> tuple[dict[str, pd.DataFr
     return tables, [f"clients are not drawn: {first}{others}"]
 
 
-def _lines(runs: Sequence[Tracked]) -> list[Line]:
+def _diverged(lines: Sequence[Line], lost: Sequence[Tracked]) -> list[str]:
+    """A line for each setting of which a repetition diverged; of some none is left."""
+    told = [
+        f"{line.label} has no mean, {len(line.diverged)} of {len(line.runs) + len(line.diverged)} seeds diverged: "
+        + "; ".join(line.diverged)
+        for line in lines
+        if line.diverged
+    ]
+    shown = {line.runs[0].group for line in lines}
+    gone = [f"{run.name} ({run.tags[DIVERGED]})" for run in lost if run.group not in shown]
+    return [*told, *([f"diverged, and left out: {_listed(gone)}"] if gone else [])]
+
+
+def _lines(runs: Sequence[Tracked], lost: Sequence[Tracked] = ()) -> list[Line]:
+    diverged: dict[str, list[str]] = {}
+    for run in sorted(lost, key=lambda run: run.seed):
+        diverged.setdefault(run.group, []).append(f"seed {run.seed} {run.tags[DIVERGED]}")
     groups: dict[str, list[Tracked]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
@@ -229,7 +249,10 @@ def _lines(runs: Sequence[Tracked]) -> list[Line]:
     ]
     early = [["stopped early"] * (g[0].tags.get("pfl_ops.trial_state") == "pruned") for g in members]
     settings = [", ".join(filter(None, [more, *stop])) for (_, more), stop in zip(told, early, strict=True)]
-    return [Line(name, tuple(group), more) for name, group, more in zip(unique, members, settings, strict=True)]
+    return [
+        Line(name, tuple(group), more, diverged=tuple(diverged.get(group[0].group, ())))
+        for name, group, more in zip(unique, members, settings, strict=True)
+    ]
 
 
 def _trial(run: Tracked) -> str | None:
@@ -247,7 +270,9 @@ def _ordered(lines: Sequence[Line], metric: str, at: At) -> tuple[Line, ...]:
     if not valued:
         return tuple(lines)
     best = valued[0].values(metric, at)
-    tests = [paired(line.values(metric, at), best) for line in valued[1:]]
+    pairs = [paired(line.values(metric, at), best) for line in valued[1:]]
+    fair = [not differing(line.runs[0], valued[0].runs[0]) for line in valued[1:]]
+    tests = [pair if alike else replace(pair, p=None) for pair, alike in zip(pairs, fair, strict=True)]
     corrected = [replace(test, p=p) for test, p in zip(tests, holm([test.p for test in tests]), strict=True)]
     others = [replace(line, difference=test) for line, test in zip(valued[1:], corrected, strict=True)]
     return (valued[0], *others, *(line for line in lines if line not in valued))

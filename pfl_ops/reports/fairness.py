@@ -6,6 +6,8 @@ from pfl_ops.reports.tracked import Tracked
 
 Rows = Mapping[str, Sequence[Tracked]]
 SHOWN = 2  # rows named for a value
+ROUNDS = "training.rounds"
+SCORED = ("evaluation.split", "evaluation.subset", "evaluation.clients", "evaluation.validation_share")
 
 
 def complaints(rows: Rows) -> list[str]:
@@ -19,12 +21,36 @@ def complaints(rows: Rows) -> list[str]:
         _settings(rows, "the partitions differ", "partition.kind", "partition.clients") or _partitions(rows),
         _settings(rows, "other clients take part in a round", "participation."),
         _settings(rows, "the rounds differ", "training.rounds"),
+        _training(rows),
         _settings(rows, "other clients or subsets are scored", "evaluation.subset", "evaluation.clients"),
         _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role)
         or _settings(rows, "the accuracies are of other data", "evaluation.split"),
         _seeds(rows),
     ]
     return [line for line in found if line]
+
+
+def differing(a: Tracked, b: Tracked) -> list[str]:
+    """Settings in which two runs differ beside what is compared, so that no test of their difference says anything.
+
+    What is compared are two methods with their own hyper-parameters; or one method under two ways of training.
+    A setting that one of the two does not have (it was made by an earlier version) is not counted.
+    """
+    return [
+        path
+        for path, value in a.params.items()
+        if path.startswith(("data.", "partition.", "model.", "participation.", "training.", *SCORED))
+        and value != b.params.get(path, value)
+        and not (a.method == b.method and path.startswith("training.") and path != ROUNDS)
+    ]
+
+
+def _training(rows: Rows) -> str:
+    """Whether methods were trained in different ways: what is seen may then be the optimiser's doing."""
+    firsts = [runs[0] for runs in rows.values()]
+    paths = {path for a in firsts for b in firsts if a.method != b.method for path in differing(a, b)}
+    paths = {path for path in paths if path.startswith("training.") and path != ROUNDS}
+    return _settings(rows, "the methods are not trained alike, so their differences have no p value", *sorted(paths))
 
 
 def _role(run: Tracked) -> str:

@@ -20,6 +20,7 @@ Kind: TypeAlias = Literal["run", "trial", "final"]
 
 HASH = "pfl_ops.experiment_hash"
 STUDY = "pfl_ops.study"
+DIVERGED = "pfl_ops.diverged"
 SHORTEST_ID = 4  # characters of an id that are taken for one
 CLIENTS = "clients.parquet"
 CLIENT_COLUMNS = ("client", "stage", "local")
@@ -106,10 +107,12 @@ class Selection:
     Attributes:
         runs: finished ones, oldest first, each repetition of a setting once.
         unfinished: names of those that were left out.
+        diverged: those whose training diverged.
     """
 
     runs: tuple[Tracked, ...]
     unfinished: tuple[str, ...] = ()
+    diverged: tuple[Tracked, ...] = ()
 
 
 def select(
@@ -146,8 +149,13 @@ def select(
     finished = [run for run in meant.values() if run.status == "FINISHED"]
     if not finished:
         raise PflOpsError(_nothing(known, list(meant.values()), trials))
-    records = [Tracked.of(run, _study_of(run, by_id)) for run in sorted(finished, key=lambda run: run.start)]
-    return Selection(tuple(_once(records)), tuple(run.name for run in meant.values() if run.status != "FINISHED"))
+    diverged = [run for run in meant.values() if run.status == "FAILED" and DIVERGED in run.tags]
+    records, lost = (
+        tuple(_once([Tracked.of(run, _study_of(run, by_id)) for run in sorted(some, key=lambda run: run.start)]))
+        for some in (finished, diverged)
+    )
+    others = [run.name for run in meant.values() if run.status != "FINISHED" and run not in diverged]
+    return Selection(records, tuple(others), lost)
 
 
 def with_history(store: Store, runs: Iterable[Tracked], metrics: Collection[str]) -> list[Tracked]:

@@ -3,12 +3,13 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from pfl_ops import metrics, statistics
+from pfl_ops.spaces.space import Parameter
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.trial import Reported
@@ -173,7 +174,14 @@ def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
     """What a reader must know to read the leaderboard rightly, a sentence or two each."""
     return tuple(
         note
-        for note in (_scored(entries), _seeds(table), _own_settings(entries), _budget(table), *_failures(table))
+        for note in (
+            _scored(entries),
+            _seeds(table),
+            *_unlike(entries, table),
+            _own_settings(entries),
+            _budget(table),
+            *_failures(table),
+        )
         if note
     )
 
@@ -246,10 +254,39 @@ def _spent(finals: "Sequence[Result]", costs: Sequence[str]) -> float:
     return statistics.mean_std(sums)[0]
 
 
+def differing(a: Entry, b: Entry) -> dict[str, tuple[str, str]]:
+    """Settings beside the methods' own in which two entries may differ, with what each has: {path: (of a, of b)}.
+
+    A setting that was searched over one range in both is not counted: the difference is what the search found.
+    """
+
+    def states(entry: Entry) -> dict[str, str]:
+        held = {path: str(value) for path, value in entry.plan.settings.experiment.flat.items()}
+        return held | {p.key: _range(p) for p in entry.plan.settings.space.parameters}
+
+    mine, theirs = states(a), states(b)
+    paths = [path for path in {**mine, **theirs} if not path.startswith("algorithm.")]
+    return {
+        path: (mine.get(path, "none"), theirs.get(path, "none")) for path in paths if mine.get(path) != theirs.get(path)
+    }
+
+
+def _range(parameter: Parameter) -> str:
+    """What a parameter may be, in a few words: "0.001 to 0.5", "sgd or adam"."""
+    if parameter.kind == "choice":
+        return " or ".join(map(str, parameter.choices))
+    return f"{parameter.low:g} to {parameter.high:g}"
+
+
 def _against_the_first(table: pd.DataFrame, entries: Mapping[str, Entry]) -> pd.DataFrame:
     """The table with each method's difference to the first one's test scores."""
-    first = entries[str(table["method"][0])].scores()
-    found = [statistics.paired(entries[method].scores(), first) for method in table["method"][1:]]
+    first = entries[str(table["method"][0])]
+    others = [entries[method] for method in table["method"][1:]]
+    found = [
+        replace(pair, p=None) if differing(first, other) else pair
+        for other in others
+        for pair in [statistics.paired(other.scores(), first.scores())]
+    ]
     columns = {name: [getattr(pair, name) for pair in found] for name in ("difference", "low", "high", "p")}
     for name, values in {**columns, "p_holm": statistics.holm(columns["p"])}.items():
         table[name] = pd.Series([None, *values], dtype=float)
@@ -284,13 +321,31 @@ def _seeds(table: pd.DataFrame) -> str:
     if len(good) == 1:
         return ""
     tied = [str(m) for m in good["method"][good["rank"] == 1]]
-    close = [str(m) for m, p in zip(good["method"][1:], good["p_holm"][1:], strict=True) if not p < 0.05]
-    compared = len(good) - 1
+    told_p = good["p_holm"][1:].notna()
+    if not told_p.any():
+        return ""
+    close = [str(m) for m, p in zip(good["method"][1:], good["p_holm"][1:], strict=True) if p >= 0.05]
+    compared = int(told_p.sum())
     how = f"paired t test over {n} seeds, on the same partition in each"
     how += f", p corrected for {compared} comparisons (Holm)" if compared > 1 else ""
     told = f"not told apart from {good['method'].iloc[0]}: {', '.join(close)}" if close else "every difference is told"
     tie = f" A tie for the first rank: {', '.join(tied)}." if len(tied) > 1 else ""
     return f"Differences to the first: {how}; at 5 % {told}.{tie}"
+
+
+def _unlike(entries: Sequence[Entry], table: pd.DataFrame) -> list[str]:
+    """What the first method and another differ in beside their own settings: there is no p value then."""
+    by_method = {entry.plan.method: entry for entry in entries}
+    first, *others = (by_method[method] for method in table["method"])
+    told = []
+    for other in others:
+        pairs = differing(first, other).items()
+        found = [f"{path.rpartition('.')[2]} {theirs}, not {mine}" for path, (mine, theirs) in pairs]
+        if found:
+            told.append(f"{other.plan.method} has {'; '.join(found)}")
+    if not told:
+        return []
+    return [f"Not a fair comparison with {first.plan.method}, so without a p value: {'. '.join(told)}."]
 
 
 def _own_settings(entries: Sequence[Entry]) -> str:

@@ -44,7 +44,10 @@ def shelf() -> type[Shelf]:
 
 @pytest.fixture
 def made() -> Make:
-    """A finished run of a method with a seed; `acc` is its accuracy on own data, half as much on pooled data."""
+    """A finished run of a method with a seed; `acc` is its accuracy on own data, half as much on pooled data.
+
+    All are trained alike, whatever their method recommends.
+    """
     clock = iter(range(1_000_000))
 
     def make(
@@ -63,7 +66,8 @@ def made() -> Make:
     ) -> RunInfo:
         number = next(clock)
         given = {"evaluation.split": "validation"} if trial is not None else {}
-        described = Experiment.of(method, seed=seed).override({**given, **settings})
+        alike = {"training.optimiser": "sgd", "training.lr": 0.05}
+        described = Experiment.of(method, seed=seed).override({**alike, **given, **settings})
         group = group or f"{method}{sorted(given.items())}{sorted(settings.items())}"
         digest = f"{abs(hash((group, seed))):064x}"
         split = "val" if trial is not None else "test"

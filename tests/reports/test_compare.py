@@ -197,6 +197,60 @@ def test_what_makes_a_comparison_unfair(made: Any, shelf: Any, other: dict[str, 
     assert go(shelf([made("fliu", 0), made("fedavg", **{"seed": 0, **other})])).complaints == (complaint,)
 
 
+def test_other_training_takes_the_p_value_and_is_named(made: Any, shelf: Any) -> None:
+    """Of two methods; of one method, the training is what is compared."""
+    adam = {"training.optimiser": "adam", "training.lr": 0.001}
+    runs = [made("fliu", s, acc, **adam) for s, acc in enumerate((0.6, 0.7, 0.8))]
+    runs += [made("fedavg", s, acc) for s, acc in enumerate((0.59, 0.68, 0.77))]
+    found = go(shelf(runs), metric="local/mean")
+    assert found.complaints == (
+        "the methods are not trained alike, so their differences have no p value: lr=0.001 optimiser=adam ('fliu'); "
+        "lr=0.05 optimiser=sgd ('fedavg')",
+    )
+    second = found.lines[1].difference
+    assert second is not None and second.p is None and second.difference == pytest.approx(-0.02)
+
+    runs = [made("fliu", s, acc, **adam) for s, acc in enumerate((0.6, 0.7, 0.8))]
+    runs += [made("fliu", s, acc) for s, acc in enumerate((0.59, 0.68, 0.77))]
+    found = go(shelf(runs), metric="local/mean")
+    assert found.complaints == () and found.lines[1].difference and found.lines[1].difference.p is not None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"data.train_size": 500}, {"partition.clients": 7}, {"training.rounds": 7}, {"participation.share": 0.5},
+     {"model.hidden": 16}, {"evaluation.clients": 3}],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["fedavg", "fliu"])
+def test_nothing_is_tested_across_experiments(made: Any, shelf: Any, method: str, other: dict[str, Any]) -> None:
+    runs = [made("fliu", s, acc) for s, acc in enumerate((0.6, 0.7, 0.8))]
+    runs += [made(method, s, acc, **other) for s, acc in enumerate((0.59, 0.68, 0.77))]
+    found = go(shelf(runs), metric="local/mean")
+    assert len(found.complaints) == 1 and found.lines[1].difference and found.lines[1].difference.p is None
+
+
+def test_a_setting_that_did_not_exist_yet_is_no_difference(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", 0), made("fedavg", 0)]
+    del runs[0].params["training.loss"]
+    assert go(shelf(runs)).complaints == ()
+
+
+def test_a_seed_that_diverged_is_counted_and_takes_the_mean(made: Any, shelf: Any) -> None:
+    """fedavg's other seeds are the best of all; of ditto nothing is left."""
+    tags = {"pfl_ops.diverged": "diverged at round 7, client 12, lr 0.4"}
+    runs = [made("fliu", s, 0.5) for s in range(3)] + [made("fedavg", s, 0.9) for s in range(2)]
+    runs += [made("fedavg", 2, None, status="FAILED", tags=tags), made("ditto", 0, None, status="FAILED", tags=tags)]
+    found = go(shelf(runs), with_clients=False)
+    assert [line.label for line in found.lines] == ["fliu", "fedavg"]
+    assert found.lines[1].values("acc") == {} and found.lines[1].difference is None
+    assert found.remarks == (
+        "fedavg has no mean, 1 of 3 seeds diverged: seed 2 diverged at round 7, client 12, lr 0.4",
+        "diverged, and left out: ditto-seed0 (diverged at round 7, client 12, lr 0.4)",
+    )
+    assert pd.isna(found.table.set_index("label")["acc"]["fedavg"])
+    assert document(found)
+
+
 def test_a_trial_beside_a_run(made: Any, shelf: Any) -> None:
     found = go(shelf([made("fliu", 0), made("fedavg", 0, trial=7)]), trials=True, metric="local/mean")
     assert {line.label for line in found.lines} == {"fliu", "fedavg trial-007"}
@@ -395,6 +449,8 @@ def test_the_command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert result.exit_code == 0, result.output
     assert "2 settings, 3 runs" in result.stdout and "1.700 ± 0.141" in result.stdout
     assert result.stderr.splitlines() == [
+        "not a fair comparison: the methods are not trained alike, so their differences have no p value: "
+        "lr=0.001 optimiser=adam ('fliu'); lr=0.05 optimiser=sgd ('fedavg')",
         "not a fair comparison: the seeds differ, 0 in common: 0, 1 ('fliu'); 0 ('fedavg')",
         "not finished, and left out: fedavg-seed1",
     ]

@@ -1,5 +1,6 @@
 """Several methods under one budget: on a real Ray with trials that cost nothing, and the tables on their own."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -232,6 +233,33 @@ def test_differences_are_paired_by_seed_and_corrected_for_their_number():
     assert table["p_holm"]["late"] == pytest.approx(table["p"]["late"]) and table["p"]["late"] > 0.5
     note = " ".join(board.notes(entries, table.reset_index()))
     assert "p corrected for 2 comparisons (Holm); at 5 % not told apart from toy: late" in note
+
+
+def test_there_is_no_p_value_where_more_than_the_methods_differs():
+    """rival brings another optimiser, late is searched over other rates; only the third is told apart by a test."""
+    scores = {0: 0.5, 1: 0.7, 2: 0.6}
+    low = {seed: score - 0.1 - 0.01 * seed for seed, score in scores.items()}
+    entries = [entry(method, 0.5, low) for method in ("rival", "late")]
+    entries = [entry("toy", 0.9, scores), *entries]
+    alike = board.leaderboard(entries)
+    assert alike["p"][1:].notna().all() and not any("Not a fair comparison" in n for n in board.notes(entries, alike))
+
+    def changed(one, experiment=None, space=None):
+        settings = one.plan.settings
+        settings = replace(settings, experiment=experiment or settings.experiment, space=space or settings.space)
+        return replace(one, plan=SimpleNamespace(method=one.plan.method, name="b", settings=settings))
+
+    toy, rival, late = entries
+    adam = {"training.optimiser": "adam", "training.lr": 0.001}
+    rival = changed(rival, experiment=rival.plan.settings.experiment.override(adam))
+    rates = spaces.parse("algorithm.x: {float: [0, 1]}\ntraining.lr: {float: [0.01, 0.1]}")
+    late = changed(late, space=rates)
+    table = board.leaderboard([toy, rival, late])
+    assert table["method"][0] == "toy" and table[["p", "p_holm"]].isna().all(axis=None)
+    assert table["difference"][1:].notna().all()
+    note = next(n for n in board.notes([toy, rival, late], table) if "Not a fair comparison" in n)
+    assert "rival has optimiser adam, not sgd; lr 0.001, not 0.05" in note
+    assert "late has lr 0.01 to 0.1, not 0.05" in note
 
 
 def test_a_failed_method_stands_last_with_its_reason():
