@@ -102,6 +102,7 @@ def test_methods_under_one_budget_meet_the_same_clients_and_end_in_one_leaderboa
 ) -> None:
     furnish(tmp_path / "mlruns")
     words = ["fedavg,ditto", "--dataset", "digits", "--trials", "2", "--repetitions", "2", *SMALL, "--rounds", "2"]
+    words += ["--set", "participation.weighting=samples"]  # ditto's space does not vary it
     output = pfl_ops("tune", *words, "--concurrency", "1", "--name", "mine", home=tmp_path)
     for said in ("1  ", "2  ", "fedavg", "ditto", "paired t test over 2 seeds", "reports/mine/index.html"):
         assert said in output
