@@ -708,10 +708,11 @@ def test_numbers_as_people_read_them() -> None:
 
 def test_trials_are_listed_best_first_and_cut(capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.DataFrame({"trial": range(20), "state": "complete", "rounds": 2, "m": [i / 20 for i in range(20)]})
-    table = table.assign(seconds=1.0, error="")
+    table = table.assign(seconds=1.0, x=0.5, error="", note=["learnt nothing" if i == 18 else "" for i in range(20)])
     out().print(trials_table(table, ["m"], 19, "study x", most=3))
     lines = capsys.readouterr().out.splitlines()
-    assert "the best 3 of 20 trials" in lines[0]
+    assert "the best 3 of 20 trials" in lines[0] and "note" not in lines[1]
+    assert [line.rstrip().partition("x=")[2] for line in lines[2:]] == ["0.5", "0.5  (learnt nothing)", "0.5"]
     assert [line.split()[0] for line in lines[2:]] == ["*019", "018", "017"]
 
 

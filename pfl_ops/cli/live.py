@@ -137,7 +137,7 @@ def trials_table(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, ti
     rows = trials.sort_values(metrics[0], ascending=False, na_position="last")
     more = f", the best {most} of {len(rows)} trials" if len(rows) > most else ""
     table = Table(title=title + more, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    known = {"trial", "state", "rounds", "seconds", "error", *metrics}
+    known = {"trial", "state", "rounds", "seconds", "error", "note", *metrics}
     table.add_column("trial", justify="right")
     table.add_column("state")
     for name in ("rounds", *metrics, "seconds"):
@@ -151,7 +151,8 @@ def trials_table(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, ti
         ]
         cells = [str(row["rounds"]), *(_short(row[m]) for m in metrics), _short(row["seconds"])]
         mark = "*" if row["trial"] == chosen else ""
-        table.add_row(f"{mark}{row['trial']:03d}", row["state"], *cells, Text(row["error"] or " ".join(point)))
+        note = f"  ({row['note']})" if row.get("note") else ""
+        table.add_row(f"{mark}{row['trial']:03d}", row["state"], *cells, Text((row["error"] or " ".join(point)) + note))
     return table
 
 

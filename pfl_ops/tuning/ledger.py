@@ -31,6 +31,7 @@ DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 CONTINUES = "continues"  # a trial queued again: the number of the one that a kill cut short
 FIRST = "first"  # a trial of the search space's first points: which of them
 ERROR, DIVERGED, REQUEUED, SETTINGS, OPENINGS = "error", "diverged", "requeued", "pfl_ops", "openings"
+NOTE = "note"  # on a trial that has a result
 NAME = "study storage"
 
 
@@ -280,7 +281,7 @@ class Ledger:
         return front[int(distance.to_numpy().argmin())]
 
     def table(self, metrics: Sequence[str]) -> pd.DataFrame:
-        """One row a trial: trial, state, rounds, the metrics, seconds, the parameters, error."""
+        """One row a trial: trial, state, rounds, the metrics, seconds, the parameters, error, note."""
         rows = []
         for number, t in self.trials():
             if t.state is TrialState.WAITING:
@@ -291,10 +292,12 @@ class Ledger:
                 {"trial": number, "state": state_of(t), "rounds": t.user_attrs.get("rounds", 0)}
                 | dict(zip(metrics, values, strict=True))
                 | {"seconds": seconds, **t.params, "error": t.user_attrs.get(ERROR, "")}
+                | {"note": t.user_attrs.get(NOTE, "")}
             )
         columns = ["trial", "state", "rounds", *metrics, "seconds"]
-        table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*columns, "error"])
-        return table[[*columns, *(c for c in table.columns if c not in {*columns, "error"}), "error"]]
+        table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*columns, "error", "note"])
+        last = ["error", "note"]
+        return table[[*columns, *(c for c in table.columns if c not in {*columns, *last}), *last]]
 
     def curves(self) -> dict[int, dict[int, float]]:
         """{round: value} of each trial that is complete or was stopped, by Optuna's number: what fills ASHA's rungs."""

@@ -6,7 +6,7 @@ Ray's own `OptunaSearch` counts reports instead of rounds, tells Optuna COMPLETE
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from pfl_ops.spaces import Space
-from pfl_ops.tuning.ledger import DIVERGED, ERROR, Ledger
+from pfl_ops.tuning.ledger import DIVERGED, ERROR, NOTE, Ledger
 from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.trial import FAILURE, Failure
+from pfl_ops.tuning.trial import FAILURE, LOSSES, Failure
 
 ROUND = "round"
+STUCK = 0.99  # of the first round's training loss: a trial whose last one is above has learnt nothing
 REDUCTION = 3  # of the trials at a rung, ASHA lets the best third go on
 SAMPLED = 5  # trials drawn at random before the model of the space says anything
 
@@ -83,6 +84,8 @@ class StudySearch(OptunaSearch):
             self.fail(trial_id, failure.line, TrialState.PRUNED if failure.diverged else TrialState.FAIL)
             return
         trial = self.optuna_trial(trial_id)
+        if note := _stuck(result.get(LOSSES, ()) if result else ()):
+            trial.set_user_attr(NOTE, note)
         values = [float(result[m]) for m in self.objective.metrics if m in result] if result else []
         if not result or len(values) < len(self.objective.metrics):
             self.fail(trial_id, "ended without a report")
@@ -119,6 +122,17 @@ class StudySearch(OptunaSearch):
 
     def restore(self, checkpoint_path: str) -> None:
         raise NotImplementedError("a study is resumed from Optuna's storage")
+
+
+def _stuck(losses: Sequence[float]) -> str:
+    """A few words on a trial that learnt nothing; "": it did, or that is not known.
+
+    Args:
+        losses: training loss of the first and of the last round.
+    """
+    if len(losses) < 2 or losses[-1] < STUCK * losses[0]:
+        return ""
+    return f"training loss did not fall: {losses[0]:.3g} in the first round, {losses[-1]:.3g} in the last"
 
 
 class Rungs(ASHAScheduler):

@@ -88,6 +88,7 @@ class Failure:
 
 
 FAILURE = "failure"  # key of a report: traceback and `Failure` of a trial that raised
+LOSSES = "losses"  # key of a report: the training loss of the first and of the last round
 
 
 class TrialFailed(Exception):
@@ -167,6 +168,7 @@ class FederationTrial(tune.Trainable):
     def setup(self, config: dict[str, Any], context: Context | None = None, records: Records | None = None) -> None:
         assert context is not None and records is not None
         self.context, self.make = context, records
+        self.losses: tuple[float, ...] = ()
         with failing_as_text():
             prepare(context)
             self.records = self.make(dict(config), context)
@@ -175,6 +177,7 @@ class FederationTrial(tune.Trainable):
         """Another trial in the same process: nothing of the last one stays."""
         with failing_as_text():
             self.cleanup()
+            self.losses = ()
             prepare(self.context)
             self.records = self.make(dict(new_config), self.context)
         return True
@@ -197,13 +200,15 @@ class FederationTrial(tune.Trainable):
         metrics = self.context.objective.metrics
         for record in self.records:
             since.append(Reported(record.round, dict(record.metrics), record.time))
+            if "train/loss" in record.metrics:
+                self.losses = (*self.losses[:1], float(record.metrics["train/loss"]))
             if all(metric in record.metrics for metric in metrics):
                 values = {metric: float(record.metrics[metric]) for metric in metrics}
                 last = record.round >= self.context.rounds
                 if last:
                     self.cleanup(to_the_end=True)
                 over = last or not all(map(math.isfinite, values.values()))
-                return {"round": record.round, **values, "records": since, "done": over}
+                return {"round": record.round, **values, LOSSES: self.losses, "records": since, "done": over}
             self._expect(record)
         raise RuntimeError(f"the simulation ended after {since[-1].round if since else 'no'} rounds")
 

@@ -12,6 +12,7 @@ from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.search import Rungs, StudySearch, asha
+from pfl_ops.tuning.trial import Failure
 
 ONE = Objective(("val/L1/acc",), ("max",))
 LOSS = Objective(("train/loss",), ("min",))
@@ -66,6 +67,35 @@ def test_a_value_that_is_no_number_fails_the_trial(made, value):
     trial = end(search, "a", 4, val_L1_acc=value)
     assert trial.state is TrialState.FAIL
     assert trial.user_attrs["error"] == f"val/L1/acc is {value} after round 4"
+
+
+@pytest.mark.parametrize(
+    ("losses", "note"),
+    [
+        ((2.3, 2.28), "training loss did not fall: 2.3 in the first round, 2.28 in the last"),
+        ((2.3, 2.31), "training loss did not fall: 2.3 in the first round, 2.31 in the last"),
+        ((2.3, 2.27), ""),
+        ((2.3,), ""),
+        ((), ""),
+    ],
+)
+def test_a_trial_that_learnt_nothing_has_a_note(made, losses, note):
+    search = made()
+    search.suggest("a")
+    search.on_trial_complete(trial_id="a", result={"round": 9, "val/L1/acc": 0.1, "losses": losses})
+    assert search.ledger.table(["val/L1/acc"])["note"].tolist() == [note]
+    assert search.ledger.table(["val/L1/acc"])["state"].tolist() == ["complete"]
+
+
+def test_a_diverged_trial_has_its_last_finite_value_and_is_never_chosen(made):
+    search = made()
+    search.suggest("a")
+    report(search, "a", 3, 0.9)
+    failure = Failure("diverged at round 4, client 2, lr 0.4", diverged=True)
+    search.on_trial_complete(trial_id="a", result={"round": 3, "val/L1/acc": math.nan, "failure": str(failure)})
+    table = search.ledger.table(["val/L1/acc"])
+    assert (table["state"][0], table["val/L1/acc"][0], table["error"][0]) == ("diverged", 0.9, failure.line)
+    assert search.ledger.done() == 1 and search.ledger.chosen() is None and search.ledger.curves() == {}
 
 
 def test_an_error_is_recorded_by_who_knows_it(made):
@@ -146,6 +176,17 @@ def test_smaller_is_better_where_it_is(tmp_path):
         scheduler.on_trial_add(None, trial)
         decisions.append(scheduler.on_trial_result(None, trial, {"round": 1, "train/loss": value}))
     assert decisions == [TrialScheduler.CONTINUE, TrialScheduler.STOP, TrialScheduler.CONTINUE]
+
+
+def test_a_trial_that_ends_without_a_value_is_no_rival(tmp_path):
+    """It led at the first rung, and diverged; without it, the next one goes on."""
+    scheduler = Rungs(ONE, 9, 1, Ledger("s", ledgers.storage(str(tmp_path / "s.log")), ONE))
+    leader, other = (SimpleNamespace(trial_id=name) for name in "ab")
+    for trial in (leader, other):
+        scheduler.on_trial_add(None, trial)
+    scheduler.on_trial_result(None, leader, {"round": 1, "val/L1/acc": 0.9})
+    scheduler.on_trial_complete(None, leader, {"round": 3, "val/L1/acc": math.nan})
+    assert all(not recorded for _, recorded in scheduler.rungs)
 
 
 def test_a_failed_trial_is_no_rival(tmp_path):
