@@ -1,6 +1,7 @@
 """The command line: names that people's scripts rely on, errors, and what reaches the layers below."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from pfl_ops import runs, tuning
 from pfl_ops.cli import app
-from pfl_ops.cli.live import Line, spread, trials_table
+from pfl_ops.cli.live import Line, results_notes, results_table, spread, trials_table
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
@@ -310,6 +311,9 @@ def test_partition_import_makes_what_its_last_line_uses(tmp_path: Path, monkeypa
 # -- run --------------------------------------------------------------------------------------------------------------
 
 
+CLIENTS = pd.DataFrame({"client": [0, 1, 2], "stage": "L1", "n_held": [3, 20, 30], "local": [0.25, 0.5, 0.75]})
+
+
 @dataclass
 class Fake:
     """Stands for `runs`: records what it was asked for, and gives two rounds."""
@@ -337,7 +341,7 @@ class Fake:
                 signal.raise_signal(signal.SIGTERM)
         final = {"final/test/L1/local/mean": 0.7, "final/test/L1/global/mean": 0.25, "final/test/L1/acc": 0.95}
         shown = {"run_id": f"id-{experiment.seed}", "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
-        return SimpleNamespace(final=final, experiment=experiment, complaints=[], origin="", **shown)
+        return SimpleNamespace(final=final, experiment=experiment, clients=CLIENTS, complaints=[], origin="", **shown)
 
     def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
         return Estimate(180, 8, 20, experiment.training.rounds, 500, 3, self.hints)
@@ -362,7 +366,9 @@ def test_run_shows_rounds_and_results(fake: Fake) -> None:
     # the global view is not measured in round 2: its last value stands, and says of which round it is
     line = "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 0.700  Acc(G) 0.250 (round 1)  1,234 samples/s\n"
     assert line in result.stderr
-    assert "0.700 ± 0.000" in result.stdout and "id-5" in result.stdout
+    [row] = [line for line in result.stdout.splitlines() if line.startswith("L1 ")]
+    assert re.split("  +", row.strip())[1:] == ["70.0 ± 0.0 %", "25.0 ± 0.0 %", "0.950 ± 0.000", "–", "50.0 ± 0.0 %"]
+    assert "id-5" in result.stdout
     assert "pfl-ops ui, then http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=methods" in result.stdout
 
 
@@ -486,7 +492,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             trial=0,
             values={"val/L1/acc": 1.5},
             best={"training.lr": 0.01, "algorithm.gamma.kind": "adaptive"},
-            finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7})],
+            finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7}, clients=CLIENTS)],
             openings=1,
             page=None,
         )
@@ -698,6 +704,29 @@ def test_where_to_look_closer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ui_hint("http://there:80/", "/#/a") == "http://there:80/#/a"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://elsewhere")
     assert ui_hint(None, "/#/a") == "https://elsewhere/#/a"
+
+
+def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The worst of all has 3 samples; of those with 10 and more it is another client. No L2, no word on it."""
+    final = {"local/mean": 0.5, "global/mean": 0.25, "acc": 0.75, "local/worst": 0.25}
+    one = SimpleNamespace(final={f"final/test/L1/{key}": value for key, value in final.items()}, clients=CLIENTS)
+    out().print(results_table([one], "test"))
+    _, head, row = capsys.readouterr().out.rstrip().splitlines()
+    assert re.split("  +", head.strip()) == [
+        "stage",
+        "Acc(L)",
+        "Acc(G)",
+        "Acc(L)+Acc(G)",
+        "worst client",
+        "worst, n ≥ 10",
+    ]
+    assert re.split("  +", row.strip()) == ["L1", "50.0 %", "25.0 %", "0.750", "25.0 % (n 3)", "50.0 %"]
+    assert results_notes([one], "test") == [
+        "L1: what clients hold after the update",
+        "n: a client's test samples; 1 of 3 clients have fewer than 10",
+    ]
 
 
 def test_numbers_as_people_read_them() -> None:

@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pfl_ops.federation.checkpoint import Record
+    from pfl_ops.results import Result
 
 
 class Line:
@@ -93,26 +94,83 @@ def number(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
-def results_table(finals: Sequence[Mapping[str, float]], split: str) -> Table:
+FEW = 10
+"""Test samples: with fewer, a client's accuracy is a matter of chance, and so is the worst of all clients."""
+
+STAGES_TOLD = {
+    "L2": "L2: clients' own models after local training",
+    "G": "G: the global model made from them",
+    "L1": "L1: what clients hold after the update",
+}
+
+
+def results_table(results: "Sequence[Result]", split: str) -> Table:
     """The full last evaluation, a row a stage; mean ± standard deviation over repetitions.
 
     Args:
-        finals: `final` of each repetition.
+        results: the repetitions.
         split: "val" or "test".
     """
-    n = f", mean ± std of {len(finals)}" if len(finals) > 1 else ""
+    n = f", mean ± std of {len(results)}" if len(results) > 1 else ""
     table = Table(title=f"last round, {split}{n}", title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("stage")
-    columns = {"Acc(L)": "local/mean", "Acc(G)": "global/mean", "Acc": "acc", "worst client": "local/worst"}
-    for name in columns:
+    for name in ("Acc(L)", "Acc(G)", "Acc(L)+Acc(G)", "worst client", f"worst, n ≥ {FEW}"):
         table.add_column(name, justify="right")
-    for stage in STAGES:
-        if any(key.startswith(f"final/{split}/{stage}/") for key in finals[0]):
-            table.add_row(
-                stage,
-                *(spread([f.get(f"final/{split}/{stage}/{c}", math.nan) for f in finals]) for c in columns.values()),
-            )
+    for stage in _stages(results, split):
+        finals = [
+            [result.final.get(f"final/{split}/{stage}/{key}", math.nan) for result in results]
+            for key in ("local/mean", "global/mean", "acc", "local/worst")
+        ]
+        local, pooled, both, worst = finals
+        at = _samples_of_the_worst(results[0], stage) if len(results) == 1 else ""
+        enough = [_worst(result, stage, FEW) for result in results]
+        table.add_row(
+            stage, percent(local), percent(pooled), spread(both), percent(worst) + at, percent(enough)
+        )  # fmt: skip
     return table
+
+
+def results_notes(results: "Sequence[Result]", split: str) -> list[str]:
+    """What a reader of `results_table` must know: the stages in the order in which they come, and small test sets."""
+    stages = _stages(results, split)
+    told = ["; ".join(text for stage, text in STAGES_TOLD.items() if stage in stages)]
+    clients = results[0].clients
+    sizes = clients.drop_duplicates("client")["n_held"].tolist() if len(clients) else []
+    few = sum(size < FEW for size in sizes)
+    if few:
+        what = "test" if split == "test" else "validation"
+        told.append(f"n: a client's {what} samples; {few} of {len(sizes)} clients have fewer than {FEW}")
+    return told
+
+
+def _stages(results: "Sequence[Result]", split: str) -> list[str]:
+    return [stage for stage in STAGES if any(key.startswith(f"final/{split}/{stage}/") for key in results[0].final)]
+
+
+def _of_stage(result: "Result", stage: str) -> "pd.DataFrame":
+    clients = result.clients
+    return clients[(clients["stage"] == stage) & clients["local"].notna()] if len(clients) else clients
+
+
+def _samples_of_the_worst(result: "Result", stage: str) -> str:
+    """ " (n 3)": on how many samples the worst client's accuracy stands."""
+    rows = _of_stage(result, stage)
+    return f" (n {rows.sort_values('local')['n_held'].iloc[0]})" if len(rows) else ""
+
+
+def _worst(result: "Result", stage: str, least: int) -> float:
+    """The worst accuracy among clients with so many samples; NaN: there are none."""
+    rows = _of_stage(result, stage)
+    return float(rows["local"][rows["n_held"] >= least].min()) if len(rows) else math.nan
+
+
+def percent(values: Sequence[float]) -> str:
+    """91.2 %, or 91.2 ± 0.4 % (sample standard deviation)."""
+    if not all(map(math.isfinite, values)):
+        return "–"
+    if len(values) < 2:
+        return f"{100 * values[0]:.1f} %"
+    return f"{100 * statistics.fmean(values):.1f} ± {100 * statistics.stdev(values):.1f} %"
 
 
 def spread(values: Sequence[float]) -> str:

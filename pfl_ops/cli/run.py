@@ -63,7 +63,7 @@ def run(
     execution = execution_of(flags)
 
     from pfl_ops import runs  # heavy; mistakes are told before
-    from pfl_ops.cli.live import Line, results_table
+    from pfl_ops.cli.live import Line, results_notes, results_table
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.tracking.home import check_places
 
@@ -101,7 +101,9 @@ def run(
         say(err(), told)
     console = out()
     if not diverged:  # the mean over the seeds that are left would flatter
-        console.print(results_table([result.final for result in results], split))
+        console.print(results_table(results, split))
+        for note in results_notes(results, split):
+            say(console, note)
     for result in results:
         say(console, f"run {result.run_id or 'not sent yet'}  (seed {result.experiment.seed})")
     if results:

@@ -218,7 +218,7 @@ def methods_of(words: Sequence[str] | None) -> list[str]:
 
 def _report(study: "Study", tracking_uri: str | None) -> None:
     """The table of trials, the best configuration, its test, and where to look closer."""
-    from pfl_ops.cli.live import results_table, trials_table
+    from pfl_ops.cli.live import results_notes, results_table, trials_table
     from pfl_ops.cli.output import out, say
 
     console = out()
@@ -231,7 +231,9 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
         say(console, f"  {path}={value:.4g}" if isinstance(value, float) else f"  {path}={value}")
     if study.finals and not study.diverged:
         console.print()
-        console.print(results_table([result.final for result in study.finals], "test"))
+        console.print(results_table(study.finals, "test"))
+        for note in results_notes(study.finals, "test"):
+            say(console, note)
     for seed, how in study.diverged.items():
         say(console, f"test run with seed {seed}: {how}")
     if study.openings:
