@@ -27,6 +27,7 @@ ENGINE = {"pfl_ops.algorithms.base", "pfl_ops.models.base"} | {
 WORDS = {"title", "description"}
 """Keyword arguments of `Field` that only say something."""
 
+LIBRARY_FOLDERS = {"site-packages", "dist-packages"}  # of this environment, and of others that it borrows from
 LIBRARIES = {Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
 
 
@@ -62,10 +63,10 @@ def digest(name: str) -> str | None:
 
 def _is_beside(module: str, root: str) -> bool:
     """Whether an imported module is beside the one that a digest is taken of; see `digest`."""
-    top = module.partition(".")[0]
+    top, own = module.partition(".")[0], root.partition(".")[0]
     if top == "pfl_ops":
         return module.rpartition(".")[0] in PARTS and module not in ENGINE
-    return top == root.partition(".")[0] or _is_local(top)
+    return own != "pfl_ops" and (top == own or _is_local(top))
 
 
 @cache
@@ -77,9 +78,7 @@ def _is_local(top: str) -> bool:
     places = [*([spec.origin] if spec.origin else []), *(spec.submodule_search_locations or ())] if spec else []
     files = [Path(place).resolve() for place in places]
     return bool(files) and not any(
-        library in file.parents or file.parent == library or "dist-packages" in file.parts
-        for file in files
-        for library in LIBRARIES
+        LIBRARY_FOLDERS & set(file.parts) or not LIBRARIES.isdisjoint((file, *file.parents)) for file in files
     )
 
 
@@ -108,7 +107,7 @@ def _read(module: str, path: Path) -> tuple[str, tuple[str, ...]]:
         tree = ast.parse(source)
         imported = tuple(dict.fromkeys(_imported(tree, module, path)))
         text = _text(tree).encode()
-    except (SyntaxError, ValueError):  # its import would have failed; here only the digest is asked for
+    except (SyntaxError, ValueError, RecursionError):  # no code of Python's, or nested too deep for this: its bytes
         return hashlib.sha256(source).hexdigest(), ()
     return hashlib.sha256(text).hexdigest(), imported
 

@@ -103,6 +103,18 @@ def test_helpers_count_wherever_they_are_imported(digest: Callable[..., str]) ->
     assert digest(lab__deeper="y = 2") != first
 
 
+def test_installed_packages_do_not_count_wherever_they_lie(digest: Callable[..., str]) -> None:
+    """Not even those of another environment, which a .pth file or PYTHONPATH lends; nor the standard library."""
+    mine = "import sys; sys.path.append(sys.path[0] + '/site-packages')\nimport lent, wave\n"
+    first = digest(mine=mine, **{"site-packages__lent": "x = 1"})
+    assert digest(**{"site-packages__lent": "x = 2"}) == first
+
+
+def test_code_that_is_nested_too_deep_counts_by_its_bytes(digest: Callable[..., str]) -> None:
+    deep = "x = " + " + ".join(["1"] * 700)
+    assert digest(mine=deep) != digest(mine=deep + "  # words count then")
+
+
 def test_a_method_is_its_module_and_the_helpers_that_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     read: set[str] = set()
     original = code_digest._read
