@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 
 def space_of(*points, parameters="algorithm.x: {float: [0, 1]}"):
-    text = f"{parameters}\nalgorithm.behaviour: {{choice: [ok, raise, nan, diverge, die, die_once, silent, meet]}}\n"
+    behaviours = "[ok, raise, nan, diverge, die, die_once, silent, meet, pair]"
+    text = f"{parameters}\nalgorithm.behaviour: {{choice: {behaviours}}}\n"
     return spaces.from_dict({**spaces.parse(text).as_yaml(), "first": list(points)}, "toy.yaml")
 
 
@@ -215,8 +216,8 @@ def packings(events):
 
 
 def test_cores_are_packed_as_measured_and_a_study_keeps_that_where_it_was_measured(run, home, measured, monkeypatch):
-    """Of 1, 2 and 4 trials at once on four cores, four do not fit: two at once, of two threads each."""
-    space, auto = space_of(*(at(0.1 * i) for i in range(1, 8))), {"cpus_per_trial": "auto", "scheduler": "none"}
+    """Of 1, 2 and 4 trials at once on four cores, four do not fit: two at once, of two threads each, which meet."""
+    space, auto = space_of(*(at(0.1 * i, "pair") for i in range(1, 8))), {"cpus_per_trial": "auto", "scheduler": "none"}
     done = run(toy(seed=31), space, trials=4, final_repetitions=0, **auto)
     line = "packing: 2 trials at once, 2 threads each: 200 samples/s together (1: 100, 4: out of memory)"
     assert packings(done.events) == ["packing: trying how many trials to run at once ...", line]

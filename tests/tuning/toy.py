@@ -23,7 +23,7 @@ class Toy(Algorithm):
     x: float = Field(0.5, ge=0, le=1)
     kind: Literal["plain", "bent"] = "plain"
     bend: float | None = Field(None, ge=0, le=1)
-    behaviour: Literal["ok", "raise", "nan", "die", "die_once", "silent", "meet", "diverge"] = "ok"
+    behaviour: Literal["ok", "raise", "nan", "die", "die_once", "silent", "meet", "pair", "diverge"] = "ok"
     pause: float = Field(0.0, ge=0)
 
     def init(self, task: Task) -> State:

@@ -27,8 +27,8 @@ def records(point: Point, context: Context) -> Iterator[Reported]:
     file = Path(context.home, "checkpoints", f"{experiment.digest()[:16]}.json")
     file.parent.mkdir(parents=True, exist_ok=True)
     done = json.loads(file.read_text()) if file.exists() else []
-    if toy.behaviour == "meet":
-        _meet(Path(context.home, f"met-{experiment.seed}"), 4)  # each test's trials among themselves
+    if toy.behaviour in ("meet", "pair"):  # each test's trials among themselves
+        _meet(Path(context.home, f"met-{experiment.seed}"), 4 if toy.behaviour == "meet" else 2)
     for old in done:
         yield Reported(**{**old, "metrics": _numbers(old["metrics"])})
     for t in range(len(done), context.rounds + 1):
