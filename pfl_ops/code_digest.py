@@ -62,7 +62,7 @@ def digest(name: str) -> str | None:
 
 
 def _is_beside(module: str, root: str) -> bool:
-    """Whether an imported module is beside the one that a digest is taken of; see `digest`."""
+    """Return True if an imported module is beside the one that a digest is taken of; see `digest`."""
     top, own = module.partition(".")[0], root.partition(".")[0]
     if top == "pfl_ops":
         return module.rpartition(".")[0] in PARTS and module not in ENGINE
@@ -71,7 +71,7 @@ def _is_beside(module: str, root: str) -> bool:
 
 @cache
 def _is_local(top: str) -> bool:
-    """Whether a top-level module or package belongs neither to Python nor to an installed package."""
+    """Return True if a top-level module or package belongs neither to Python nor to an installed package."""
     spec = None
     with contextlib.suppress(ImportError, ValueError, AttributeError):
         spec = importlib.util.find_spec(top)
@@ -173,7 +173,7 @@ def _write_value(value: object, depth: int, lines: list[str]) -> None:
 
 
 def _is_words(child: object, parent: ast.AST, field: str) -> bool:
-    """Whether a part of a node only says something: a docstring (any text that stands alone), a field's title."""
+    """Return True for a part of a node without effect: a docstring (any text that stands alone), a field's title."""
     if field in ("body", "orelse", "finalbody"):
         return (
             isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and isinstance(child.value.value, str)

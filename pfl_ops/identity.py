@@ -54,7 +54,7 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
 
 
 def differing_code(mine: str, theirs: str) -> str:
-    """What differs between two `code_line`s, for a message: "method and network"; "": nothing, or one is not known."""
+    """Return the parts in which two `code_line`s differ, "method and network"; "": none, or `theirs` is empty."""
     names = {"algorithm": "method", "model": "network", VERSION: "engine's results version"}
     differing = [part.partition("=")[0] for part in mine.split() if part not in theirs.split()]
     return " and ".join(names.get(part, part) for part in differing) if theirs else ""

@@ -10,7 +10,6 @@ import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.fields import Tree
 from pfl_ops.files import write_whole
-from pfl_ops.identity import CODE, VERSION, code_line, differing_code, fingerprint
+from pfl_ops.identity import fingerprint
 from pfl_ops.registry import plugins
 from pfl_ops.results import Result
 from pfl_ops.scratch import scratch
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 
 OnRecord = Callable[[Record], None]
 MODELS_IN_A_FILE = 256 << 20
-SETTINGS, CODE_TAG = "pfl_ops.settings", "pfl_ops.code"
-"""Tags: the digest of a run's settings and data alone, and its code (`identity.code_line`)."""
 DIVERGED = "pfl_ops.diverged"  # tag of a run whose training diverged: at which round, at which client
 FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
 
@@ -146,6 +143,7 @@ def run(
     """
     import pandas as pd
 
+    from pfl_ops.tracking import earlier
     from pfl_ops.tracking.notes import title
     from pfl_ops.tracking.questions import METHODS
     from pfl_ops.tracking.store import Store
@@ -161,8 +159,7 @@ def run(
             resume = resume and not mark.exists()
             simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, resume=resume)
             rerun = "" if resume else _rerun(mark)
-            settings = fingerprint(tree, without=(CODE, VERSION))
-            earlier = _earlier(store, settings)
+            before = earlier.find(store, tree)
             tracked = store.run(
                 str(parent.spool.header["experiment"])
                 if parent
@@ -173,13 +170,13 @@ def run(
                 params=experiment.flat,
                 tags={
                     **_tags(experiment, simulation, digest, data_dir),
-                    **{SETTINGS: settings, CODE_TAG: code_line(tree)},
+                    **earlier.tags(tree),
                     **(tags or {}),
                 },
                 rerun=rerun,
             )
             kind = (tags or {}).get("pfl_ops.kind", "run")
-            done = resume and _is_done(earlier, digest, parent)
+            done = resume and _is_done(before, digest, parent)
             with _told(tracked), closing(simulation):
                 for record in simulation.run():
                     mark.unlink(missing_ok=True)  # the old checkpoints are gone
@@ -204,7 +201,7 @@ def run(
                 hints=simulation.hints,
                 data_dir=data_dir,
                 page=tracked.page(METHODS.get(kind, METHODS["run"])[0]),
-                origin=_origin(tracked.run_id, simulation, earlier, tree),
+                origin=_origin(tracked.run_id, simulation, before, tree),
             )
             del simulation
             gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
@@ -252,15 +249,7 @@ def _rerun(mark: Path) -> str:
     return rerun
 
 
-def _earlier(store: "Store", settings: str) -> "list[RunInfo]":
-    """Tracked runs of these settings and data, whatever their code, oldest first; none where nobody answers."""
-    if store.reachable:
-        with suppress(PflOpsError):
-            return store.runs(where=f"tags.`{SETTINGS}` = '{settings}'")
-    return []
-
-
-def _is_done(earlier: "list[RunInfo]", digest: str, parent: "Run | None") -> bool:
+def _is_done(before: "list[RunInfo]", digest: str, parent: "Run | None") -> bool:
     """Whether the tracked run has all that `_keep` gives it; a server that does not answer has not said so.
 
     The same experiment may be tracked elsewhere: a study's test is another run than one that was asked for by itself.
@@ -270,31 +259,17 @@ def _is_done(earlier: "list[RunInfo]", digest: str, parent: "Run | None") -> boo
     above = parent.run_id if parent else None
     return any(
         run.identity == digest and run.parent == above and FINISHED in run.metrics and MISSING not in run.tags
-        for run in earlier
+        for run in before
     )
 
 
-def _origin(run_id: str | None, simulation: "Simulation", earlier: "list[RunInfo]", tree: Tree) -> str:
-    """A line where a run was read, or where other code has run the same settings before; see `Result.origin`."""
+def _origin(run_id: str | None, simulation: "Simulation", before: "list[RunInfo]", identity: Tree) -> str:
+    """Return `Result.origin`."""
+    from pfl_ops.tracking import earlier
+
     if simulation.read:
-        when = _clock(simulation.records[-1].time)
-        engine = "" if simulation.same_engine else "; the engine's code was changed since, not its results version"
-        return (
-            f"read: run {(run_id or 'not sent yet')[:8]} of {when}, same settings, data and method code "
-            f"(--no-resume computes it anew){engine}"
-        )
-    others = [(run, parts) for run in earlier if (parts := differing_code(code_line(tree), run.tags.get(CODE_TAG, "")))]
-    if not others or simulation.resumed_from is not None:
-        return ""
-    run, parts = others[-1]
-    before = f"run {run.run_id[:8]} of {_clock(run.start)}"
-    return f"computed: {before} has the same settings and data, and other code ({parts})"
-
-
-def _clock(time: int) -> str:
-    """Milliseconds since the epoch as the local time, with the date unless it is today's."""
-    at = datetime.fromtimestamp(time / 1000)
-    return f"{at:%H:%M}" if at.date() == datetime.now().date() else f"{at:%Y-%m-%d %H:%M}"
+        return earlier.describe_read(run_id, simulation.records[-1].time, simulation.same_engine)
+    return earlier.describe_other_code(before, identity) if simulation.resumed_from is None else ""
 
 
 @contextmanager
@@ -385,7 +360,8 @@ def _keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> N
             step=last.round,
         )
     tracked.flush()
-    tracked.log([Record(last.round, {FINISHED: 1.0}, last.time)])  # after all the rest: a run that has it has it all
+    if simulation.diverged is None:  # nobody reads its numbers as results
+        tracked.log([Record(last.round, {FINISHED: 1.0}, last.time)])  # after all the rest: a run with it has it all
 
 
 def _present(experiment: Experiment, simulation: "Simulation", tracked: "Run", kind: str) -> None:

@@ -33,6 +33,7 @@ class Ours(Candidate):
                 "chunk": label.chunk if label.way == "vmap" else None,
                 "workers": label.workers,
                 "threads": threads,
+                "diverged": "continue",  # only speed is measured
             }
         )
         self.label = label

@@ -131,7 +131,7 @@ def results_table(results: "Sequence[Result]", split: str) -> Table:
 
 
 def results_notes(results: "Sequence[Result]", split: str) -> list[str]:
-    """What a reader of `results_table` must know: the stages in the order in which they come, and small test sets."""
+    """Return notes on `results_table`: the stages in the order in which they come, and small test sets."""
     stages = _stages(results, split)
     told = ["; ".join(text for stage, text in STAGES_TOLD.items() if stage in stages)]
     clients = results[0].clients

@@ -23,7 +23,6 @@ from pfl_ops.cli.options import (
 )
 
 PAGE = "http://127.0.0.1:5000"  # where pfl-ops ui serves it unless told otherwise
-DIVERGED = 3  # exit code
 ALGORITHM = typer.Argument(
     metavar="ALGORITHM",
     show_default=False,
@@ -111,7 +110,7 @@ def run(
     for seed in diverged:
         say(err(), seed)
     if diverged:
-        raise typer.Exit(DIVERGED)
+        raise typer.Exit(runs.Diverged.exit_code)
 
 
 def served(tracking_uri: str | None) -> str:

@@ -22,6 +22,7 @@ def sigterm_as_ctrl_c(main: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             nonlocal terminated
+            signal.alarm(0)  # Ray's own handler, if it ran before this one in another thread, would abort in 3 s
             if _swallowed(frame):
                 threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
                 return
@@ -46,10 +47,7 @@ def sigterm_as_ctrl_c(main: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
 
 
 def _swallowed(frame: FrameType | None) -> bool:
-    """Whether Python would only print an exception raised here: in a destructor, or in a weak reference's callback.
-
-    A moment later the program does something else.
-    """
+    """Return True in a destructor or a weak reference's callback: Python would print an exception there and go on."""
     while frame is not None:
         if frame.f_code.co_name == "__del__" or Path(frame.f_code.co_filename).name in ("weakref.py", "_weakrefset.py"):
             return True

@@ -220,6 +220,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     """The table of trials, the best configuration, its test, and where to look closer."""
     from pfl_ops.cli.live import results_notes, results_table, trials_table
     from pfl_ops.cli.output import out, say
+    from pfl_ops.federation.diverged import Diverged
 
     console = out()
     front = study.table if study.pareto is None else study.pareto
@@ -240,4 +241,4 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
         say(console, f"the test data were opened {study.openings} time{'s' * (study.openings != 1)} for this study")
     say(console, f"\nlook closer: {ui_hint(tracking_uri, study.page)}  (experiment {study.name})")
     if study.diverged:
-        raise typer.Exit(3)
+        raise typer.Exit(Diverged.exit_code)

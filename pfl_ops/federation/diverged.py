@@ -25,7 +25,7 @@ class Diverged(PflOpsError):
         self.round, self.lr, self.client = round_, lr, client
 
     def as_list(self) -> list[float | int | None]:
-        """What the error is made from, as JSON has it."""
+        """Return the arguments of the error, for JSON."""
         return [self.round, self.lr, self.client]
 
 
@@ -63,5 +63,5 @@ def check(
 
 
 def _finite(values: Tensor) -> bool:
-    """Whether all values are finite, by their sum: one pass without a mask. A sum that overflows is divergence too."""
+    """Return True if the sum of the values is finite: one pass without a mask. A sum that overflows is divergence."""
     return bool(values.sum().isfinite())

@@ -284,7 +284,7 @@ class Simulation:
             )  # fmt: skip
 
     def _about(self) -> dict[str, Any]:
-        """What a checkpoint says of how it was computed."""
+        """Return the metadata of a checkpoint: how it was computed."""
         noted = {DIVERGED: self.diverged.as_list()} if self.diverged else {}
         return {"resolved": asdict(self.resolved), ENGINE: engine.digest(), **noted}
 

@@ -139,6 +139,7 @@ class Trial:
         memory.keep_within(execution.threads, gpus)
 
     def _build(self, experiment: "Experiment", execution: "Execution") -> "Simulation":
+        execution = execution.model_copy(update={"diverged": "continue"})  # only speed and memory are measured
         return experiment.build(data_dir=self.job.data_dir, execution=execution, stages=self.job.stages, final=False)
 
     def _train(self, experiment: "Experiment", execution: "Execution") -> Rounds:

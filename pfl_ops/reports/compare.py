@@ -37,8 +37,8 @@ class Line:
         settings: others in which it differs from lines of other methods, in words.
         difference: to the best line over common seeds, with p after Holm's correction; None: it is the best itself, or
             has no value. Without p where the two differ in more than what is compared, see `fairness.differing`.
-        diverged: repetitions whose training diverged, "seed 2 diverged at round 7, lr 0.4". Then it has no values: the
-            other seeds alone would flatter it.
+        diverged: repetitions whose training diverged, "seed 2 diverged at round 7, lr 0.4". Then it has no values, no
+            curves and no rounds to a target: the other seeds alone would flatter it.
     """
 
     label: str
@@ -66,7 +66,7 @@ class Line:
         """The first round in which each repetition has the target; None: never."""
         return {
             run.seed: metrics.rounds_to(dict(zip(curve.index.tolist(), curve.tolist(), strict=True)), target)
-            for run in self.runs
+            for run in (() if self.diverged else self.runs)
             if len(curve := run.history[run.key(metric)].dropna())
         }
 
@@ -77,7 +77,7 @@ class Line:
 
     def curve(self, metric: str) -> pd.DataFrame:
         """A metric over rounds, a column a seed; without columns where nobody has it."""
-        found = {run.seed: run.history[run.key(metric)] for run in self.runs}
+        found = {} if self.diverged else {run.seed: run.history[run.key(metric)] for run in self.runs}
         return pd.DataFrame(found).sort_index().dropna(how="all").dropna(axis=1, how="all")
 
 
@@ -221,7 +221,7 @@ def _clients(store: Store, runs: Sequence[Tracked]) -> tuple[dict[str, pd.DataFr
 
 
 def _diverged(lines: Sequence[Line], lost: Sequence[Tracked]) -> list[str]:
-    """A line for each setting of which a repetition diverged; of some none is left."""
+    """Remarks: each setting of which some repetitions diverged, and the names of runs of which all did."""
     told = [
         f"{line.label} has no mean, {len(line.diverged)} of {len(line.runs) + len(line.diverged)} seeds diverged: "
         + "; ".join(line.diverged)

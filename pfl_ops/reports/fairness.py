@@ -46,7 +46,7 @@ def differing(a: Tracked, b: Tracked) -> list[str]:
 
 
 def _training(rows: Rows) -> str:
-    """Whether methods were trained in different ways: what is seen may then be the optimiser's doing."""
+    """Return the line on methods with other training settings: the optimiser may be the cause of a difference."""
     firsts = [runs[0] for runs in rows.values()]
     paths = {path for a in firsts for b in firsts if a.method != b.method for path in differing(a, b)}
     paths = {path for path in paths if path.startswith("training.") and path != ROUNDS}

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -172,12 +172,13 @@ def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:
 
 def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
     """What a reader must know to read the leaderboard rightly, a sentence or two each."""
+    unlike = _unlike(entries, table)
     return tuple(
         note
         for note in (
             _scored(entries),
-            _seeds(table),
-            *_unlike(entries, table),
+            _seeds(table, unlike),
+            _unfair(str(table["method"][0]), unlike),
             _own_settings(entries),
             _budget(table),
             *_failures(table),
@@ -234,7 +235,7 @@ def settings_text(point: Mapping[str, Any]) -> str:
 
 
 def _divergence(entry: Entry) -> str:
-    """How many test runs diverged, and where: "1 of 3 test runs: seed 2 diverged at round 7, client 12, lr 0.4"."""
+    """Test runs that diverged, and where: "1 of 3 test runs: seed 2 diverged at round 7, client 12, lr 0.4"."""
     if not entry.diverged:
         return ""
     told = "; ".join(f"seed {seed} {how}" for seed, how in sorted(entry.diverged.items()))
@@ -255,27 +256,29 @@ def _spent(finals: "Sequence[Result]", costs: Sequence[str]) -> float:
 
 
 def differing(a: Entry, b: Entry) -> dict[str, tuple[str, str]]:
-    """Settings beside the methods' own in which two entries may differ, with what each has: {path: (of a, of b)}.
+    """Settings, other than the methods' own, that differ between two entries: {path: (value in a, value in b)}.
 
-    A setting that was searched over one range in both is not counted: the difference is what the search found.
+    A setting that both search over the same range is left out: its values are what the searches found.
     """
 
     def states(entry: Entry) -> dict[str, str]:
-        held = {path: str(value) for path, value in entry.plan.settings.experiment.flat.items()}
-        return held | {p.key: _range(p) for p in entry.plan.settings.space.parameters}
+        fixed = {path: str(value) for path, value in entry.plan.settings.experiment.flat.items()}
+        return fixed | {p.key: _range(p) for p in entry.plan.settings.space.parameters}
 
     mine, theirs = states(a), states(b)
     paths = [path for path in {**mine, **theirs} if not path.startswith("algorithm.")]
-    return {
-        path: (mine.get(path, "none"), theirs.get(path, "none")) for path in paths if mine.get(path) != theirs.get(path)
-    }
+    pairs = {path: (mine.get(path, "none"), theirs.get(path, "none")) for path in paths}
+    return {path: (value, other) for path, (value, other) in pairs.items() if value != other}
 
 
 def _range(parameter: Parameter) -> str:
-    """What a parameter may be, in a few words: "0.001 to 0.5", "sgd or adam"."""
+    """The range of a parameter in a few words: "0.001 to 0.5 (log)", "sgd or adam"."""
     if parameter.kind == "choice":
-        return " or ".join(map(str, parameter.choices))
-    return f"{parameter.low:g} to {parameter.high:g}"
+        text = " or ".join(map(str, parameter.choices))
+    else:
+        how = ["log"] * parameter.log + ([f"step {parameter.step:g}"] if parameter.step else [])
+        text = f"{parameter.low:g} to {parameter.high:g}" + (f" ({', '.join(how)})" if how else "")
+    return text + (f" where {dict(parameter.when)}" if parameter.when else "")
 
 
 def _against_the_first(table: pd.DataFrame, entries: Mapping[str, Entry]) -> pd.DataFrame:
@@ -311,41 +314,48 @@ def _scored(entries: Sequence[Entry]) -> str:
     )
 
 
-def _seeds(table: pd.DataFrame) -> str:
+def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
+    """The test behind the differences; `untested`: methods without a p value, see `differing`."""
     good = table[table["status"] == "complete"]
     n = int(good["n"].min()) if len(good) else 0
     if n == 0:
         return "The test data stayed closed: ranked by validation scores, of one seed."
     if n == 1:
         return "One seed: no spread, and no telling whether a difference is more than chance; --repetitions gives more."
-    if len(good) == 1:
-        return ""
     tied = [str(m) for m in good["method"][good["rank"] == 1]]
-    told_p = good["p_holm"][1:].notna()
-    if not told_p.any():
-        return ""
-    close = [str(m) for m, p in zip(good["method"][1:], good["p_holm"][1:], strict=True) if p >= 0.05]
-    compared = int(told_p.sum())
+    tie = f"A tie for the first rank: {', '.join(tied)}." if len(tied) > 1 else ""
+    tested = {
+        str(method): p
+        for method, p in zip(good["method"][1:], good["p_holm"][1:], strict=True)
+        if method not in untested
+    }
+    if not tested:
+        return tie
+    close = [method for method, p in tested.items() if not p < 0.05]
     how = f"paired t test over {n} seeds, on the same partition in each"
-    how += f", p corrected for {compared} comparisons (Holm)" if compared > 1 else ""
-    told = f"not told apart from {good['method'].iloc[0]}: {', '.join(close)}" if close else "every difference is told"
-    tie = f" A tie for the first rank: {', '.join(tied)}." if len(tied) > 1 else ""
-    return f"Differences to the first: {how}; at 5 % {told}.{tie}"
+    how += f", p corrected for {len(tested)} comparisons (Holm)" if len(tested) > 1 else ""
+    first = good["method"].iloc[0]
+    told = (
+        f"not told apart from {first}: {', '.join(close)}" if close else f"told apart from {first}: {', '.join(tested)}"
+    )
+    return f"Differences to the first: {how}; at 5 % {told}. {tie}".rstrip()
 
 
-def _unlike(entries: Sequence[Entry], table: pd.DataFrame) -> list[str]:
-    """What the first method and another differ in beside their own settings: there is no p value then."""
+def _unlike(entries: Sequence[Entry], table: pd.DataFrame) -> dict[str, str]:
+    """{method: differences to the first one} of methods that `differing` excludes from the test."""
     by_method = {entry.plan.method: entry for entry in entries}
     first, *others = (by_method[method] for method in table["method"])
-    told = []
+    told = {}
     for other in others:
         pairs = differing(first, other).items()
-        found = [f"{path.rpartition('.')[2]} {theirs}, not {mine}" for path, (mine, theirs) in pairs]
-        if found:
-            told.append(f"{other.plan.method} has {'; '.join(found)}")
-    if not told:
-        return []
-    return [f"Not a fair comparison with {first.plan.method}, so without a p value: {'. '.join(told)}."]
+        if pairs:
+            words = (f"{path.rpartition('.')[2]} {theirs}, not {mine}" for path, (mine, theirs) in pairs)
+            told[other.plan.method] = f"{other.plan.method} has {'; '.join(words)}"
+    return told
+
+
+def _unfair(first: str, unlike: Mapping[str, str]) -> str:
+    return f"Not a fair comparison with {first}, so without a p value: {'. '.join(unlike.values())}." if unlike else ""
 
 
 def _own_settings(entries: Sequence[Entry]) -> str:

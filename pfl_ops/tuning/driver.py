@@ -78,12 +78,12 @@ class Driver(tune.Callback, Stopper):
         wanted: trials of the whole study.
         open_run: makes a trial's child run.
         on_event: told of everything; may be None.
-        on_pruned: told the point of each trial that was stopped early or diverged: nobody goes on with it. May be None.
-        again: whether a trial whose process dies before it begins will get another one; see `unbegun`.
+        on_pruned: called with the point of each trial that was stopped early or diverged; may be None.
+        again: True if a trial whose process died before it began gets another one later; see `unbegun`.
 
     Attributes:
-        over: trials that ended. unbegun: trials that are still to be run: each was given a process that another trial
-            had used and that was dead by then, which Ray does not replace as it replaces that of a trial on its way.
+        over: number of trials that ended. unbegun: number of trials still to be run: each was given a process that
+            another trial had used and that was dead by then. Ray restarts a process only while its trial runs.
     """
 
     def __init__(

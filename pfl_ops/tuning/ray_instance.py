@@ -100,7 +100,6 @@ def handle_sigterm_again() -> None:
     handler = signal.getsignal(signal.SIGTERM)
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
-        signal.alarm(0)  # of a SIGTERM that another thread got meanwhile: Ray's handler aborts after some seconds
 
 
 def reload_settings() -> None:

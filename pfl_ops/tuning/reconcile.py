@@ -30,7 +30,8 @@ def reconcile(session: "Session") -> list[int]:
     runs = {run.identity: run for run in store.runs(session.parent.experiment, parent=session.parent)}
     mended = []
     for number, trial in over:
-        state, status = state_of(trial), "FAILED" if trial.state is TrialState.FAIL else "FINISHED"
+        state = state_of(trial)
+        status = "FAILED" if state in ("failed", "diverged") else "FINISHED"
         found = runs.get(session.trial_identity(number, trial.params))
         if found and found.status == status and found.tags.get(STATE) == state:
             continue

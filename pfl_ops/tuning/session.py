@@ -110,7 +110,7 @@ class Session:
 
         Args:
             folder: for Ray's own files. missing: number of trials.
-            context: what all trials are told. again: whether another pass follows, see `Driver.unbegun`.
+            context: of all trials. again: True if another pass follows for `Driver.unbegun`.
         Raises:
             StudyInterrupted, PflOpsError: see `run_trials`.
         """

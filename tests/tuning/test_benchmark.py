@@ -236,7 +236,7 @@ def test_differences_are_paired_by_seed_and_corrected_for_their_number():
 
 
 def test_there_is_no_p_value_where_more_than_the_methods_differs():
-    """rival brings another optimiser, late is searched over other rates; only the third is told apart by a test."""
+    """rival has another optimiser, and late is searched over another range of learning rates."""
     scores = {0: 0.5, 1: 0.7, 2: 0.6}
     low = {seed: score - 0.1 - 0.01 * seed for seed, score in scores.items()}
     entries = [entry(method, 0.5, low) for method in ("rival", "late")]
