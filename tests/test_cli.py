@@ -596,6 +596,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[d
                 "diverged": 0,
                 "failed": [0, 4],
                 "tuned": 2,
+                "restricted": ["optimiser sgd", ""],
+                "search_samples": 1_200_000,
                 "search_seconds": 61.0,
             },
             **{"test_seconds": [3.0, nan], "sent_bytes": [2e6, nan], "openings": [1, 0], "trial": [3, None]},
@@ -624,11 +626,21 @@ def test_several_methods_are_tuned_under_one_budget(bench: list[dict[str, Any]],
     assert {one.training.lr for one in call["experiments"]} == {0.1} and set(call["hold"]) == {"training.lr"}
     assert (call["trials"], call["final_repetitions"], call["name"], call["metric"]) == (4, 2, "mine", None)
     assert "2 methods, each with 4 trials and 2 test runs, " in result.stderr and "\n  ditto  each " in result.stderr
-    for part in ("1.400 ± 0.100", "4 (4 failed)", "trial 003  lr=0.01", "failed: it broke", "Mark this.", "2.0 MB"):
+    for part in (
+        "1.400 ± 0.100",
+        "4 (4 failed)",
+        "trial 003  lr=0.01",
+        "failed: it broke",
+        "Mark this.",
+        "2.0 MB",
+        "1,200,000",
+    ):
         assert part in result.stdout
+    assert "1  fliu *  L1" in result.stdout and "ditto *" not in result.stdout
     assert "report: reports/mine/index.html" in result.stdout
     page = (tmp_path / "reports" / "mine" / "index.html").read_text(encoding="utf-8")
     assert "1.400" in page and "it broke" in page and "<svg" in page
+    assert "restricted: optimiser sgd" in page and "1,200,000" in page
 
 
 def test_a_benchmark_is_told_though_its_report_cannot_be_written(bench: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -642,6 +654,10 @@ def test_a_dry_run_of_several_methods_estimates_each(bench: list[dict[str, Any]]
     result = cli("tune", "fliu, ditto", "--dry-run")
     assert result.exit_code == 0 and not bench
     assert "2 methods, each with 12 trials and 1 test run" in result.stdout and "fliu   each about" in result.stdout
+    assert "all methods vary: optimiser sgd or adam, lr 0.001 to 0.5 (log) where optimiser is sgd; " in result.stdout
+    assert "requires" not in result.stdout
+    result = cli("tune", "fliu, scaffold", "--dry-run")
+    assert "\n  scaffold  requires optimiser sgd\n" in result.stdout
 
 
 @pytest.mark.parametrize(

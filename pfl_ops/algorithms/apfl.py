@@ -1,6 +1,6 @@
 """APFL: a mixture of a personal and the global model, in a proportion that each client learns."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class APFL(Algorithm):
         α ← clip(α − η (⟨α ∇F(v; ξ) + (1 − α) ∇F(w; ξ), v − w⟩ + 0.02 α), 0, 1)      v − w after the step
         v ← α v + (1 − α) w                              once a round, at its end; L1 and L2 are v
     """
+
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     alpha: float = Field(
         0.5, ge=0, le=1, title="α", description="share of the personal model in the mixture at the start"

@@ -44,6 +44,7 @@ class Algorithm(Section, ABC):
         requires: {path: value, or a tuple of values, or ... for anything but none} without which the method is not
             itself; an experiment that differs is refused.
         because: why, in a few words; shown in brackets behind that refusal.
+        ignores: paths of the experiment's settings that have no effect on the method; a comparison does not vary them.
         own_stage: where a client's own model is scored, which is what tuning looks at: L1 of most methods, L2 where
             clients fine-tune a copy that they do not keep, G where there are no clients.
     """
@@ -52,6 +53,7 @@ class Algorithm(Section, ABC):
     recommended: ClassVar[Mapping[str, Any]] = {}
     requires: ClassVar[Mapping[str, Any]] = {}
     because: ClassVar[str] = ""
+    ignores: ClassVar[tuple[str, ...]] = ()
     own_stage: ClassVar[StageName] = "L1"
 
     @abstractmethod

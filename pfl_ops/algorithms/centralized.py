@@ -40,6 +40,7 @@ class Centralized(Algorithm):
     """
 
     own_stage: ClassVar[StageName] = "G"
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     schedule: Literal["cosine", "constant"] = Field(
         "cosine", description="factor on the learning rate over the rounds: half a cosine wave from 1 to 0, or 1"

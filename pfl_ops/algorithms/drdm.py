@@ -50,6 +50,7 @@ class DRDM(Algorithm):
     recommended: ClassVar[Mapping[str, Any]] = {"training.local_steps": 5}
     requires: ClassVar[Mapping[str, Any]] = {"training.local_steps": ..., "participation.kind": "uniform"}
     because: ClassVar[str] = "its snapshot is taken at one of τ local steps, and its cohort is drawn by λ"
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     alpha: float = Field(1.0, gt=0, title="α", description="pull of the local models towards Θ")
     gamma: float = Field(1e-3, ge=0, title="γ", description="step of the weights λ along the losses, for a local step")

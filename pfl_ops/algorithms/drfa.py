@@ -44,6 +44,7 @@ class DRFA(Algorithm):
     recommended: ClassVar[Mapping[str, Any]] = {"training.local_steps": 5}
     requires: ClassVar[Mapping[str, Any]] = {"training.local_steps": ..., "participation.kind": "uniform"}
     because: ClassVar[str] = "its snapshot is taken at one of τ local steps, and its cohort is drawn by λ"
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     gamma: float = Field(3e-3, ge=0, title="γ", description="step of the weights λ along the losses, for a local step")
     gamma_decay: float = Field(1.0, gt=0, le=1, description="factor on γ after each round")

@@ -1,6 +1,6 @@
 """FedAMP: every client is drawn to the models that are like its own."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class FedAMP(Algorithm):
     is over k in the cohort and j ≠ k. A client that comes back is pulled towards the u_k that it got when it was last
     there.
     """
+
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     alpha: float = Field(1.0, gt=0, title="α", description="step towards other models; Σ_j ξ_kj must not exceed 1")
     sigma: float = Field(

@@ -1,7 +1,7 @@
 """FedAS: the shared body is brought back to each client's own features, and stragglers count little."""
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import field_validator, model_validator
@@ -62,6 +62,8 @@ class FedAS(Algorithm):
     1). Ours: no alignment before the first training, equal weights where all α_k are 0, `parallel` and `global`. The
     authors' code aligns to class means, in one body that all clients change in turn.
     """
+
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     align: Literal["receipt", "parallel", "global", "off"] = Field(
         "receipt",

@@ -43,6 +43,7 @@ class FedAvg2Rep(Algorithm):
     requires: ClassVar[Mapping[str, Any]] = {"training.local_steps": ...}
     because: ClassVar[str] = "J counts steps: J − 1 of the head, one of the whole model"
     recommended: ClassVar[Mapping[str, Any]] = {"training.local_steps": 4}
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     warm_up: int | None = Field(None, ge=0, title="R_1", description="rounds of FedAvg first; none: a quarter of all")
     warm_up_steps: int | None = Field(

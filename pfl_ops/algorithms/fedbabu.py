@@ -30,6 +30,7 @@ class FedBABU(Algorithm):
     """
 
     own_stage: ClassVar[StageName] = "L2"
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     fine_part: Literal["whole", "body", "head"] = Field("whole", description="what a client fine-tunes")
     fine_epochs: int = Field(5, ge=1, le=10_000, title="E_ft", description="epochs of fine-tuning")

@@ -1,5 +1,7 @@
 """FedDyn: a regulariser that moves until the clients' optima and the federation's agree."""
 
+from typing import ClassVar
+
 import torch
 
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Round, Rows, Stages, State, Task, Update, register
@@ -25,6 +27,8 @@ class FedDyn(Algorithm):
     Deviations: the local problem is minimised by the experiment's epochs or steps, not to the end. The authors' code
     weighs clients, α_k = α n/(N n_k), and clips gradients to norm 10; neither is done here.
     """
+
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     alpha: float = Field(0.1, gt=0, title="α", description="pull towards Θ, and scale of the linear terms")
 

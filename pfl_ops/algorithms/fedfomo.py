@@ -1,6 +1,6 @@
 """FedFomo: clients weigh each other's models by what they do for them."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ class FedFomo(Algorithm):
     (`distance`), divides by |Σ w| and keeps negative weights (`normalise: absolute`); a public library keeps the
     trained θ_k where none is positive (`fallback`).
     """
+
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     candidates: int = Field(
         5, ge=1, le=10_000, title="M", description="models that a client judges a round, its own among them"

@@ -49,6 +49,7 @@ class FedPG(Algorithm):
 
     requires: ClassVar[Mapping[str, Any]] = {"training.optimiser": "sgd", "training.momentum": 0.0}
     because: ClassVar[str] = "(Θ − train(Θ)) / η is a gradient for plain SGD only"
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     gradient: Literal["pseudo", "full"] = Field(
         "pseudo", title="g_k", description="(Θ − train(Θ)) / η, or the full gradient ∇F_k(Θ), without local training"

@@ -1,6 +1,6 @@
 """FedProto: clients share what a class looks like, no weights."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class FedProto(Algorithm):
     factor 1/|N_l| is left out. Answers by the head where there is no prototype are ours. The code answers with
     `answer: own`, and averages with `average: mean`.
     """
+
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     lam: float = Field(1.0, ge=0, title="λ", description="pull of the features towards the prototypes")
     average: Literal["counts", "mean"] = Field(

@@ -1,6 +1,6 @@
 """FedRep: a body that all share, a head of one's own."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Round, Rows, Stages, State, Task, Update, register
 from pfl_ops.algorithms.parts import counted_steps, needs_body, whole, with_mean_head
@@ -27,6 +27,8 @@ class FedRep(Algorithm):
     Deviations: the defaults of E_h and E_b could not be confirmed. The experiment's local epochs are not used by
     `epochs`. In `steps`, the last step draws its batch anew and has an optimiser of its own.
     """
+
+    ignores: ClassVar[tuple[str, ...]] = ("training.local_epochs", "training.local_steps")
 
     schedule: Literal["epochs", "steps"] = Field(
         "epochs", description="E_h epochs of the head, then E_b of the body; or J − 1 steps of the head, one of all"

@@ -28,6 +28,7 @@ class FedSGD(Algorithm):
         "training.weight_decay": 0.0,
     }
     because: ClassVar[str] = "a round is one step along the mean gradient, and nothing else"
+    ignores: ClassVar[tuple[str, ...]] = ("training.local_epochs", "training.local_steps")
 
     def init(self, task: Task) -> State:
         return {"central": task.initial}

@@ -29,6 +29,7 @@ class FLIU(Algorithm):
     """
 
     recommended: ClassVar[Mapping[str, Any]] = {"training.optimiser": "adam", "training.lr": 0.001}
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     gamma: Gamma = Field(default_factory=Adaptive, title="γ", description="share of its own that a model keeps")
 

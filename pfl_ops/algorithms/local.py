@@ -1,5 +1,7 @@
 """local: no federation at all, the lower reference."""
 
+from typing import ClassVar
+
 from pfl_ops.algorithms.base import Algorithm, Models, Round, Rows, Stages, State, Task, Update, register
 
 
@@ -16,6 +18,8 @@ class Local(Algorithm):
     Source: the CLT of the FLIU paper, Tables I and II.
     Deviations: none; that its G is this mean is not said there.
     """
+
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     def init(self, task: Task) -> State:
         return {"theta": task.rows(task.initial)}

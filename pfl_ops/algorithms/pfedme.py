@@ -36,6 +36,7 @@ class PFedMe(Algorithm):
         "training.optimiser": "sgd", "training.momentum": 0.0, "training.weight_decay": 0.0,
     }  # fmt: skip
     because: ClassVar[str] = "its two steps are plain ones"
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     lam: float = Field(15.0, ge=0, title="λ", description="pull between a personal model and its client's w_k; η λ < 1")
     inner_steps: int = Field(5, ge=1, le=10_000, title="K", description="steps of φ_k on each minibatch")

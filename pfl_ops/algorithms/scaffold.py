@@ -28,6 +28,7 @@ class Scaffold(Algorithm):
 
     requires: ClassVar[Mapping[str, Any]] = {"training.optimiser": "sgd", "training.momentum": 0.0}
     because: ClassVar[str] = "c_k is a mean gradient: (Θ − θ_k) / (J_k η) holds for plain SGD only"
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     global_lr: float = Field(1.0, gt=0, title="η_g", description="step of the server along the mean change")
 

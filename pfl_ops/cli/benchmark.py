@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pfl_ops.federation.estimate import Estimate
     from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning.benchmark import Benchmark
+    from pfl_ops.tuning.settings import Settings
 
 REPORTS = Path("reports")
 
@@ -63,7 +64,7 @@ def _of_some(methods: Sequence[str], sets: Iterable[str], wrong: Mapping[str, st
 
 def run_benchmark(
     experiments: "Sequence[Experiment] | None",
-    trials_of: "Mapping[str, Experiment]",
+    settings: "Mapping[str, Settings]",
     *,
     wanted: int,
     finals: int,
@@ -74,7 +75,7 @@ def run_benchmark(
     """Estimate, run, and show the leaderboard.
 
     Args:
-        experiments: one a method; none: as recorded. trials_of: method -> experiment as its trials run it.
+        experiments: one a method; none: as recorded. settings: method -> its study.
         wanted: trials a method. finals: test runs a method. given: all other arguments of `benchmark`.
     """
     from pfl_ops import tuning
@@ -82,7 +83,7 @@ def run_benchmark(
     from pfl_ops.tuning.benchmark import benchmark
 
     check_writable(REPORTS, "the folder of the report", "run this in another folder")
-    _tell_estimates(trials_of, wanted, finals, execution, dry_run, given)
+    _tell_estimates(settings, wanted, finals, execution, dry_run, given)
     if dry_run:
         return
     written: list[Path] = []
@@ -112,14 +113,14 @@ def run_benchmark(
 
 
 def _tell_estimates(
-    trials_of: "Mapping[str, Experiment]",
+    settings: "Mapping[str, Settings]",
     wanted: int,
     finals: int,
     execution: "Execution",
     dry_run: bool,
     given: Mapping[str, Any],
 ) -> None:
-    """What all of it takes, and each method's trial, before anything starts."""
+    """What all of it takes, each method's trial, and what all methods vary, before anything starts."""
     from pfl_ops import runs
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.estimate import duration
@@ -130,9 +131,9 @@ def _tell_estimates(
     console = out() if dry_run else err()
     found: dict[str, Estimate] = {}
     wrong: dict[str, str] = {}
-    for method, experiment in trials_of.items():
+    for method, each in settings.items():
         try:
-            found[method] = runs.estimate(experiment, data_dir=given["data_dir"], execution=trial)
+            found[method] = runs.estimate(each.experiment, data_dir=given["data_dir"], execution=trial)
         except PflOpsError as error:
             wrong[method] = str(error)
     if wrong:
@@ -149,6 +150,13 @@ def _tell_estimates(
     width = max(map(len, found))
     for method, estimate in found.items():
         say(console, f"  {method:{width}}  each {estimate}")
+    if common := next(iter(settings.values())).common:
+        ranges = (f"{key.rpartition('.')[2]} {'; '.join(map(str, common.of(key)))}" for key in common.keys)
+        say(console, f"all methods vary: {', '.join(ranges)}; each its own hyper-parameters besides")
+    for method, each in settings.items():
+        if held := each.restrictions:
+            told = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in held.items())
+            say(console, f"  {method:{width}}  requires {told}")
     for hint in dict.fromkeys(hint for estimate in found.values() for hint in estimate.hints):
         say(console, hint)
 
@@ -210,7 +218,7 @@ def leaderboard_table(made: "Benchmark") -> "Table":
         spread = f" ± {number(row['std'])}" if math.isfinite(row["std"]) else ""
         table.add_row(
             str(row["rank"]) if row["rank"] == row["rank"] and row["rank"] is not None else "–",
-            row["method"],
+            row["method"] + " *" * bool(row["restricted"]),
             row["scored_at"],
             number(row["validation"]),
             "diverged" if row["status"] == "diverged" else number(row["test"]) + spread,
@@ -225,12 +233,13 @@ def cost_table(made: "Benchmark") -> "Table":
     """A row a method: what it took, in its search and for one test run."""
     from pfl_ops.federation.estimate import duration
 
-    right = ("trials", "settings varied", "search", "a test run", "sent", "test data opened")
+    right = ("trials", "samples", "settings varied", "search", "a test run", "sent", "test data opened")
     table = _table("cost", ("method",), right)
     for row in made.table.to_dict("records"):
         table.add_row(
             row["method"],
             f"{row['trials']}{_lost(row)}",
+            f"{row['search_samples']:,}",
             str(row["tuned"]),
             duration(row["search_seconds"]),
             duration(row["test_seconds"]) if math.isfinite(row["test_seconds"]) else "–",

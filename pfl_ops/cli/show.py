@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -121,6 +122,8 @@ def _show_section(kind: str, name: str) -> None:
     ):
         if values:
             say(out(), f"{title}: " + ", ".join(f"{path}={_value(value)}" for path, value in values.items()))
+    if ignored := getattr(section, "ignores", ()):
+        say(out(), f"Without effect: {', '.join(ignored)}")
 
 
 class Row(NamedTuple):
@@ -206,8 +209,7 @@ def space_table(space: "Space") -> Table:
     for title in ("setting", "range", "when"):
         table.add_column(title, overflow="fold")
     for p in space.parameters:
-        bounds = f"{p.low:g} to {p.high:g}" + (" (log)" if p.log else "") + (f", step {p.step:g}" if p.step else "")
-        values = ", ".join(map(_value, p.choices)) if p.kind == "choice" else bounds
+        values = ", ".join(map(_value, p.choices)) if p.kind == "choice" else str(replace(p, when=()))
         conditions = "; ".join(f"{key} is {' or '.join(map(_value, allowed))}" for key, allowed in p.when)
         table.add_row(*map(Text, (p.key, values, conditions)))
     return table

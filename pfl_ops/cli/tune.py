@@ -159,7 +159,7 @@ def tune(
         first = found[0] if found else next(iter(begun.values())).experiment.override(repetitions)
         run_benchmark(
             found,
-            {method: settings.experiment for method, settings in begun.items()},
+            begun,
             wanted=trials or next(iter(begun.values())).trials,
             finals=first.repetitions,
             execution=execution,

@@ -30,7 +30,8 @@ def leaderboard(
         name: the benchmark's.
         table: one row a method, best first: rank, method, scored_at, metric, status, validation, test, std, n,
             difference, low, high, p, p_holm, local, global, worst, trials, complete, pruned, diverged, failed,
-            tuned, search_seconds, test_seconds, sent_bytes, openings, trial, settings, error.
+            tuned, restricted, search_seconds, search_samples, test_seconds, sent_bytes, openings, trial, settings,
+            error.
         traces: one row a trial: method, trial, state, value, best. tests: one row a test run: method, seed, score,
             local, global, worst.
         notes: what has to be said with the table. about: what all methods share, term and text.
@@ -83,7 +84,7 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
             Row(
                 (
                     Entry("–" if pd.isna(row["rank"]) else str(row["rank"])),
-                    Entry(row["method"], note=f"{row['status']}: {row['error']}" if row["error"] else ""),
+                    _method(row),
                     Entry(row["scored_at"]),
                     _number(row["validation"], mark="" if tested else best),  # of what the ranks are
                     Entry(test, _finite(row["test"]), mark=best if _finite(row["test"]) is not None else "missing"),
@@ -94,6 +95,13 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
             )
         )
     return Table("leaderboard", _caption(table), (head,), tuple(rows), tuple(notes), data=table, titles=2)
+
+
+def _method(row: Mapping[Any, Any]) -> Entry:
+    """The method, with a mark if it is restricted."""
+    failed = f"{row['status']}: {row['error']}" if row["error"] else ""
+    held = f"restricted: {row['restricted']}" if row["restricted"] else ""
+    return Entry(row["method"] + " *" * bool(held), note="; ".join(filter(None, (failed, held))))
 
 
 def _caption(table: pd.DataFrame) -> str:
@@ -122,6 +130,7 @@ def _spent(table: pd.DataFrame) -> Table:
             (
                 Entry(row["method"]),
                 *(Entry(str(row[k]), float(row[k])) for k in NUMBERS),
+                Entry(f"{row['search_samples']:,}", float(row["search_samples"])),
                 Entry(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
                 Entry(_or_dash(row["test_seconds"], "{:,.0f} s"), _finite(row["test_seconds"])),
                 Entry(_or_dash(row["sent_bytes"] / 1e6, "{:,.1f} MB"), _finite(row["sent_bytes"])),
@@ -130,9 +139,10 @@ def _spent(table: pd.DataFrame) -> Table:
         )
         for row in table.to_dict("records")
     ]
-    titles = ("method", *NUMBERS.values(), "search", "a test run")
     head = (
-        *map(Head, titles),
+        *map(Head, ("method", *NUMBERS.values())),
+        Head("samples", note="on which gradients were taken in all trials together, each time counted"),
+        *map(Head, ("search", "a test run")),
         Head("sent", note="up and down, all clients, one test run"),
         Head("test opened", note="choices of the method that the test data were opened for"),
     )

@@ -8,12 +8,32 @@ A space is data (EXAMPLES 4). Its keys are paths of the experiment:
     algorithm.gamma.value: {float: [0.0, 1.0], step: 0.1, when: {algorithm.gamma.kind: fixed}}
     first: [{...}]            # tried before anything is sampled
 
-Both ends are included. `when` takes one value or a list; several conditions must all hold. Nothing here imports
-Ray or Optuna: a space draws its values from whatever has Optuna's `suggest_*` verbs.
+Both ends are included. `when` takes one value or a list; several conditions must all hold. A key may have a list of
+ranges, of which `when` leaves one at most. Nothing here imports Ray or Optuna: a space draws its values from whatever
+has Optuna's `suggest_*` verbs.
 """
 
 from pfl_ops.spaces.checking import check, hold
-from pfl_ops.spaces.reading import find, from_dict, names, parse, read
-from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError
+from pfl_ops.spaces.reading import COMMON, find, from_dict, names, parse, read, read_common
+from pfl_ops.spaces.shared import Method, restrictions, share
+from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, decoded
 
-__all__ = ["Parameter", "Point", "Space", "SpaceError", "check", "find", "from_dict", "hold", "names", "parse", "read"]
+__all__ = [
+    "COMMON",
+    "Method",
+    "Parameter",
+    "Point",
+    "Space",
+    "SpaceError",
+    "check",
+    "decoded",
+    "find",
+    "from_dict",
+    "hold",
+    "names",
+    "parse",
+    "read",
+    "read_common",
+    "restrictions",
+    "share",
+]

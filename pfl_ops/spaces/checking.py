@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError, nearest
-from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, point_problem, short
+from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, named, point_problem, short
 
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment
@@ -41,22 +41,19 @@ def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space
     """
     now = experiment.flat
     kept: list[Parameter] = []
-    dropped = set(keys)
     for p in space.parameters:
-        waiting = []
-        for key, values in p.when:
-            if key not in dropped:
-                waiting.append((key, values))
-            elif now.get(key) not in values:
-                dropped.add(p.key)
-        if p.key not in dropped:
-            kept.append(replace(p, when=tuple(waiting)))
+        varied = {k.key for k in kept}
+        waiting = tuple((key, values) for key, values in p.when if key in varied)
+        exists = all(now.get(key) in values for key, values in p.when if key not in varied)
+        if exists and p.key not in keys:
+            kept.append(replace(p, when=waiting))
+    varied = {p.key for p in kept}
     points: list[Point] = []
     for point in space.first:
-        cut = {key: value for key, value in point.items() if key not in dropped}
+        cut = {key: value for key, value in point.items() if key in varied}
         if cut and cut not in points and point_problem(kept, cut) is None:
             points.append(cut)
-    return Space(space.source, tuple(kept), tuple(points))
+    return Space(space.source, named(kept), tuple(points))
 
 
 def _contexts(space: Space, parameter: Parameter) -> list[Point]:

@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops import yaml_files
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
-from pfl_ops.spaces.space import Conditions, Parameter, Space, SpaceError, point_problem, short
+from pfl_ops.spaces.space import Conditions, Parameter, Space, SpaceError, named, point_problem, short
 
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = (PACKAGE / "search_spaces", PACKAGE.parent / "search_spaces")  # inside a wheel; in a checkout
+COMMON = "common"  # the space that all methods of a comparison share
 FIXED = ("seed", "repetitions", "data", "partition", "evaluation", "algorithm.name", "model.name", "training.rounds")
 """What all trials of one study share; to compare values of these, run several studies."""
 
@@ -51,7 +54,18 @@ def find(source: str | Path | None, algorithm: str) -> Path:
 def names() -> list[str]:
     """The algorithms that have a search space here."""
     folders = (Path("search_spaces"), *SHIPPED)
-    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")} - {COMMON})
+
+
+def read_common(source: str | Path | None) -> Space | None:
+    """Return the part of the search that methods share where they are compared, `common.yaml`.
+
+    Args:
+        source: as for `read`; a file stands for itself, and a folder without common.yaml has none.
+    """
+    if source is not None and not (Path(source).expanduser() / f"{COMMON}.yaml").is_file():
+        return None
+    return read(source, COMMON)
 
 
 def parse(text: str, source: str = "search space") -> Space:
@@ -64,7 +78,8 @@ def from_dict(body: Any, source: str = "search space") -> Space:
     if not isinstance(body, dict) or not all(isinstance(key, str) for key in body):
         raise SpaceError.at(source, "", "must map fields of the experiment to ranges")
     entries = {key: value for key, value in body.items() if key != "first"}
-    parameters = _ordered([_parameter(source, key, entry) for key, entry in entries.items()], source)
+    found = [parameter for key, entry in entries.items() for parameter in _parameters(source, key, entry)]
+    parameters = named(ordered(found, source))
     points = body.get("first") or []
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         raise SpaceError.at(source, "first", "must be a list of points, each `{field: value, ...}`")
@@ -72,11 +87,25 @@ def from_dict(body: Any, source: str = "search space") -> Space:
     for point in first:
         if problem := point_problem(parameters, point):
             raise SpaceError.at(source, f"first: {short(point)}", problem)
-    return Space(source, tuple(parameters), first)
+    return Space(source, parameters, first)
 
 
-KEYS = ("float", "int", "choice", "log", "step", "when")
+KEYS = ("float", "int", "choice", "log", "step", "when", "own")
 Refuse: TypeAlias = Callable[[str], SpaceError]
+
+
+def _parameters(source: str, key: str, entry: Any) -> list[Parameter]:
+    """The range of a key, or its several ranges, of which `when` leaves one at most."""
+    if not isinstance(entry, list):
+        return [_parameter(source, key, entry)]
+    found = [_parameter(source, key, each) for each in entry]
+    if not found:
+        raise SpaceError.at(source, key, "needs a range")
+    for one, other in combinations(found, 2):
+        theirs = dict(other.when)
+        if not any(above in theirs and not set(values) & set(theirs[above]) for above, values in one.when):
+            raise SpaceError.at(source, key, f"two of its ranges may hold at once: {one}; {other}")
+    return found
 
 
 def _parameter(source: str, key: str, entry: Any) -> Parameter:
@@ -97,8 +126,12 @@ def _parameter(source: str, key: str, entry: Any) -> Parameter:
         raise wrong(f"give one of float, int, choice; found {' and '.join(kinds) or 'none'}")
     if any(key == name or key.startswith(name + ".") for name in FIXED):
         raise wrong("is the same in all trials of a study and can't be tuned")
+    own = entry.get("own", False)
+    if not isinstance(own, bool):
+        raise wrong(f"own is true or false, got {echo(repr(own))}")
     when = _conditions(entry.get("when"), wrong)
-    return _choice(key, entry, when, wrong) if kinds == ["choice"] else _range(key, kinds[0], entry, when, wrong)
+    read = _choice(key, entry, when, wrong) if kinds == ["choice"] else _range(key, kinds[0], entry, when, wrong)
+    return replace(read, own=own)
 
 
 def _choice(key: str, entry: dict[str, Any], when: Conditions, wrong: Refuse) -> Parameter:
@@ -147,26 +180,33 @@ def _conditions(given: Any, wrong: Refuse) -> Conditions:
     return tuple((str(key), tuple(values if isinstance(values, list) else [values])) for key, values in given.items())
 
 
-def _ordered(parameters: list[Parameter], source: str) -> list[Parameter]:
+def ordered(parameters: list[Parameter], source: str) -> list[Parameter]:
     """The parameters, each after those that its `when` names; conditions that can't hold are errors."""
-    by_key = {p.key: p for p in parameters}
+    by_key: dict[str, list[Parameter]] = {}
+    for p in parameters:
+        by_key.setdefault(p.key, []).append(p)
     for p in parameters:
         for key, values in p.when:
             if key not in by_key:
                 close = nearest(key, by_key)
                 hint = f" Did you mean '{close}'?" if close else ""
                 raise SpaceError.at(source, p.key, f"`when` names '{echo(key)}', which is not in this space.{hint}")
+            if len(by_key[key]) > 1:
+                raise SpaceError.at(source, p.key, f"`when` names '{echo(key)}', which has several ranges")
             for value in values:
-                if problem := by_key[key].problem(value):
+                if problem := by_key[key][0].problem(value):
                     raise SpaceError.at(source, p.key, f"`when` can't hold: {key}: {problem}")
-    done: dict[str, Parameter] = {}
-    while len(done) < len(parameters):
-        ready = [p for p in parameters if p.key not in done and all(key in done for key, _ in p.when)]
-        if not ready:
-            ring = ", ".join(p.key for p in parameters if p.key not in done)
+    done: list[Parameter] = []
+    left = list(parameters)
+    while left:
+        keys = {p.key for p in done}
+        ready = next((p for p in left if all(key in keys for key, _ in p.when)), None)
+        if ready is None:
+            ring = ", ".join(dict.fromkeys(p.key for p in left))
             raise SpaceError.at(source, "", f"`when` goes round in a circle: {ring}")
-        done[ready[0].key] = ready[0]
-    return list(done.values())
+        done.append(ready)
+        left.remove(ready)
+    return done
 
 
 def _shown(path: Path) -> Path:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, nearest
 Value: TypeAlias = bool | int | float | str | None
 Point: TypeAlias = dict[str, Value]
 Conditions: TypeAlias = tuple[tuple[str, tuple[Value, ...]], ...]
+VARIANT = "@"  # between a key and a variant; no path has it
 
 
 class SpaceError(PflOpsError):
@@ -35,6 +36,8 @@ class Parameter:
         low, high: bounds, both included. log: drawn evenly in log(value). step: allowed are low, low + step, ...
         choices: the values.
         when: (key, values) pairs; the parameter exists only where every key has one of its values.
+        own: the method's own condition; a comparison of methods keeps it in place of the common range.
+        variant: tells it from the other ranges of its key, "sgd"; "": the key has one range. See `named`.
     """
 
     key: str
@@ -45,6 +48,13 @@ class Parameter:
     step: float | None = None
     choices: tuple[Value, ...] = ()
     when: Conditions = ()
+    own: bool = False
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        """What Optuna calls it: its key, or "training.lr@sgd" where the key has several ranges."""
+        return f"{self.key}{VARIANT}{self.variant}" if self.variant else self.key
 
     def active(self, point: Mapping[str, Value]) -> bool:
         """Whether the conditions hold in `point`."""
@@ -53,11 +63,11 @@ class Parameter:
     def suggest(self, trial: Any) -> Any:
         """Its value in an Optuna trial (or anything with the same three verbs)."""
         if self.kind == "choice":
-            return trial.suggest_categorical(self.key, list(self.choices))
+            return trial.suggest_categorical(self.name, list(self.choices))
         if self.kind == "int":
             step = int(self.step or 1)
-            return trial.suggest_int(self.key, int(self.low), int(self.high), step=step, log=self.log)
-        return trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
+            return trial.suggest_int(self.name, int(self.low), int(self.high), step=step, log=self.log)
+        return trial.suggest_float(self.name, self.low, self.high, step=self.step, log=self.log)
 
     def problem(self, value: Value) -> str | None:
         """Why `value` is not one of the parameter's, or None."""
@@ -88,7 +98,19 @@ class Parameter:
             body["step"] = number(self.step)
         if self.when:
             body["when"] = {key: list(values) for key, values in self.when}
+        if self.own:
+            body["own"] = True
         return body
+
+    def __str__(self) -> str:
+        """The range in a few words: "0.001 to 0.5 (log) where optimiser is sgd", "sgd or adam"."""
+        if self.kind == "choice":
+            text = " or ".join(map(str, self.choices))
+        else:
+            how = ["log"] * self.log + ([f"step {self.step:g}"] if self.step else [])
+            text = f"{self.low:g} to {self.high:g}" + (f" ({', '.join(how)})" if how else "")
+        there = [f"{key.rpartition('.')[2]} is {' or '.join(map(str, values))}" for key, values in self.when]
+        return text + (f" where {' and '.join(there)}" if there else "")
 
 
 @dataclass(frozen=True)
@@ -113,13 +135,27 @@ class Space:
                 point[parameter.key] = parameter.suggest(trial)
         return point
 
+    def encoded(self, point: Mapping[str, Value]) -> Point:
+        """Return a point by the names that Optuna has for the parameters; `decoded` is the inverse."""
+        return {p.name: point[p.key] for p in self.parameters if p.key in point and p.active(point)}
+
+    def of(self, key: str) -> tuple[Parameter, ...]:
+        """Return the ranges of a key; none: it is not varied."""
+        return tuple(p for p in self.parameters if p.key == key)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The fields that are varied, each once."""
+        return tuple(dict.fromkeys(p.key for p in self.parameters))
+
     def draw(self, generator: np.random.Generator) -> Point:
         """A random point; the ends of a range are drawn more often than by chance."""
         return self(_Draw(generator))
 
     def as_yaml(self) -> dict[str, Any]:
         """The space as a file states it."""
-        body: dict[str, Any] = {p.key: p.as_yaml() for p in self.parameters}
+        ranges = {key: [p.as_yaml() for p in self.of(key)] for key in self.keys}
+        body: dict[str, Any] = {key: several if len(several) > 1 else several[0] for key, several in ranges.items()}
         return {**body, "first": [dict(point) for point in self.first]} if self.first else body
 
     @property
@@ -155,19 +191,38 @@ class _Draw:
 
 def point_problem(parameters: Collection[Parameter], point: Mapping[str, Value]) -> str | None:
     """Why `point` doesn't name exactly the parameters that exist in it, within their bounds; None: it does."""
-    by_key = {p.key: p for p in parameters}
+    keys = {p.key for p in parameters}
     for key, value in point.items():
-        if key not in by_key:
-            close = nearest(str(key), by_key)
+        if key not in keys:
+            close = nearest(str(key), keys)
             return f"'{echo(key)}' is not in this space." + (f" Did you mean '{close}'?" if close else "")
-        if not by_key[key].active(point):
+        there = [p for p in parameters if p.key == key and p.active(point)]
+        if not there:
             return f"{key} does not exist here: its `when` does not hold"
-        if problem := by_key[key].problem(value):
+        if problem := there[0].problem(value):
             return f"{key}: {problem}"
     for p in parameters:
         if p.active(point) and p.key not in point:
             return f"{p.key} is missing"
     return None
+
+
+def named(parameters: Collection[Parameter]) -> tuple[Parameter, ...]:
+    """Return the parameters with a variant where several share a key, made of the values in their conditions."""
+    keys = [p.key for p in parameters]
+    return tuple(
+        replace(p, variant=",".join("+".join(map(str, values)) for _, values in p.when) * (keys.count(p.key) > 1))
+        for p in parameters
+    )
+
+
+def decoded(params: Mapping[str, Value]) -> Point:
+    """Return the point that an Optuna trial's parameters are; `Space.encoded` is the inverse.
+
+    >>> decoded({"training.optimiser": "sgd", "training.lr@sgd": 0.1})
+    {'training.optimiser': 'sgd', 'training.lr': 0.1}
+    """
+    return {name.partition(VARIANT)[0]: value for name, value in params.items()}
 
 
 def short(point: Mapping[str, Value]) -> str:

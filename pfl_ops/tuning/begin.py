@@ -116,7 +116,8 @@ class Beginning:
         ledger = Ledger(self.name, means.studies, self.settings.objective, record, resume)
         if not ledger.new:
             self._check_same(ledger, digest, code, resume)
-        ledger.enqueue(self.settings.space.first)
+        space = self.settings.space
+        ledger.enqueue([space.encoded(point) for point in space.first])
         return ledger
 
     def _check_same(self, ledger: Ledger, digest: str, code: str, resume: bool) -> None:

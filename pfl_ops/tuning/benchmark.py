@@ -106,7 +106,8 @@ def benchmark(
     Args:
         experiments: one a method, alike in data, partition, network, participation, evaluation, seed and rounds; none:
             those of the benchmark `name`, which is resumed.
-        space: for all; a folder has a file for each method.
+        space: for all; a folder has a file for each method, and common.yaml for what they share (`spaces.share`); none:
+            the package's own.
         trials: of each method.
         metric: one validation score for all; none: see above.
         name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
@@ -135,7 +136,7 @@ def benchmark(
     )
     old = _members(ledgers.recorded(means.studies), name) if name else {}
     if experiments is not None:
-        settings = settings_of(experiments, space, trials, metric, mode, scheduler, hold)
+        settings = settings_of(experiments, space, trials, metric, mode, scheduler, hold, old)
     elif name and resume and old:
         settings = old
         experiments = [each.experiment for each in old.values()]

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from pfl_ops import metrics, statistics
-from pfl_ops.spaces.space import Parameter
 from pfl_ops.tuning.begin import Beginning
-from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.trial import Reported
 
 if TYPE_CHECKING:
@@ -86,8 +85,9 @@ def leaderboard(entries: Sequence[Entry]) -> pd.DataFrame:
             seeds, nothing;
         local, global, worst: means of Acc(L), Acc(G) and the worst client's accuracy over the seeds;
         trials, complete, pruned, diverged, failed: numbers of trials; diverged_tests: of test runs;
-        tuned: number of parameters that were varied;
-        search_seconds: of all trials together; test_seconds, sent_bytes: of one test run, on average;
+        tuned: number of settings that were varied; restricted: what the method has in place of common ranges;
+        search_seconds, search_samples: of all trials together, samples as in `Ledger.table`; test_seconds, sent_bytes:
+            of one test run, on average;
         openings: how often the test data were opened; trial, settings: what was chosen;
         error; study; run_id.
     """
@@ -179,6 +179,7 @@ def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
             _scored(entries),
             _seeds(table, unlike),
             _unfair(str(table["method"][0]), unlike),
+            _shared(entries),
             _own_settings(entries),
             _budget(table),
             *_failures(table),
@@ -211,13 +212,15 @@ def _row(entry: Entry) -> dict[str, Any]:
         "trials": len(trials),
         **{state: int(states.get(state, 0)) for state in ("complete", "pruned", "diverged", "failed")},
         "diverged_tests": len(entry.diverged),
-        "tuned": len(entry.plan.settings.space.parameters),
+        "tuned": len(entry.plan.settings.space.keys),
+        "restricted": restriction_text(entry),
         "search_seconds": float(pd.to_numeric(trials["seconds"]).sum()),
+        "search_samples": int(trials["samples"].sum()),
         "test_seconds": _spent(entry.finals, SPENT[0]),
         "sent_bytes": _spent(entry.finals, SPENT[1]),
         "openings": len(entry.ledger.openings()),
         "trial": best[0] if best else None,
-        "settings": settings_text(best[1].params) if best else "",
+        "settings": settings_text(point_of(best[1])) if best else "",
         "error": entry.error or _divergence(entry),
         "study": entry.plan.name,
         "run_id": entry.study.run_id if entry.study else None,
@@ -232,6 +235,11 @@ def settings_text(point: Mapping[str, Any]) -> str:
         else f"{path.removeprefix('algorithm.')}={value}"
         for path, value in point.items()
     )
+
+
+def restriction_text(entry: Entry) -> str:
+    """What a method has in place of common ranges, in a few words: "optimiser sgd, lr 0.001 to 0.06 (log)"."""
+    return ", ".join(f"{path.rpartition('.')[2]} {told}" for path, told in entry.plan.settings.restrictions.items())
 
 
 def _divergence(entry: Entry) -> str:
@@ -258,27 +266,21 @@ def _spent(finals: "Sequence[Result]", costs: Sequence[str]) -> float:
 def differing(a: Entry, b: Entry) -> dict[str, tuple[str, str]]:
     """Settings, other than the methods' own, that differ between two entries: {path: (value in a, value in b)}.
 
-    A setting that both search over the same range is left out: its values are what the searches found.
+    A setting that both search over the same range is left out, as is all that the two share (`Settings.common`): what
+    one of them has in place of a common range, it requires.
     """
 
     def states(entry: Entry) -> dict[str, str]:
-        fixed = {path: str(value) for path, value in entry.plan.settings.experiment.flat.items()}
-        return fixed | {p.key: _range(p) for p in entry.plan.settings.space.parameters}
+        settings = entry.plan.settings
+        fixed = {path: str(value) for path, value in settings.experiment.flat.items()}
+        return fixed | {key: "; ".join(map(str, settings.space.of(key))) for key in settings.space.keys}
 
     mine, theirs = states(a), states(b)
-    paths = [path for path in {**mine, **theirs} if not path.startswith("algorithm.")]
+    one, other = a.plan.settings.common, b.plan.settings.common
+    shared = set(one.keys) if one and other and one.digest == other.digest else set()
+    paths = [path for path in {**mine, **theirs} if not path.startswith("algorithm.") and path not in shared]
     pairs = {path: (mine.get(path, "none"), theirs.get(path, "none")) for path in paths}
     return {path: (value, other) for path, (value, other) in pairs.items() if value != other}
-
-
-def _range(parameter: Parameter) -> str:
-    """The range of a parameter in a few words: "0.001 to 0.5 (log)", "sgd or adam"."""
-    if parameter.kind == "choice":
-        text = " or ".join(map(str, parameter.choices))
-    else:
-        how = ["log"] * parameter.log + ([f"step {parameter.step:g}"] if parameter.step else [])
-        text = f"{parameter.low:g} to {parameter.high:g}" + (f" ({', '.join(how)})" if how else "")
-    return text + (f" where {dict(parameter.when)}" if parameter.when else "")
 
 
 def _against_the_first(table: pd.DataFrame, entries: Mapping[str, Entry]) -> pd.DataFrame:
@@ -358,13 +360,34 @@ def _unfair(first: str, unlike: Mapping[str, str]) -> str:
     return f"Not a fair comparison with {first}, so without a p value: {'. '.join(unlike.values())}." if unlike else ""
 
 
+def _shared(entries: Sequence[Entry]) -> str:
+    """What all methods are searched over, and which of them can't follow."""
+    shared = [entry for entry in entries if entry.plan.settings.common]
+    if len(shared) < 2:
+        return ""
+    common = shared[0].plan.settings.common
+    assert common is not None
+    names = ", ".join(key.rpartition(".")[2] for key in common.keys)
+    told = f"Searched over the same ranges by all methods: {names}." if names else ""
+    held = [f"{entry.plan.method} ({text})" for entry in shared if (text := restriction_text(entry))]
+    told += f" * Restricted by what the method requires: {', '.join(held)}." if held else ""
+    few = [
+        f"{entry.plan.method} {len(entry.plan.settings.space.first)}"
+        for entry in shared
+        if len(entry.plan.settings.space.first) > entry.plan.settings.trials
+    ]
+    if few:
+        told += f" Fewer trials than recommended settings to try first: {', '.join(few)}."
+    return told
+
+
 def _own_settings(entries: Sequence[Entry]) -> str:
-    """Settings that a method recommends, as far as they hold here and were not tuned."""
+    """Settings that a method recommends, as far as they hold here and were not tuned, nor required."""
     own = []
     for entry in entries:
         experiment, space = entry.plan.settings.experiment, entry.plan.settings.space
-        tuned = {parameter.key for parameter in space.parameters}
-        kept = {p: v for p, v in experiment.algorithm.recommended.items() if p not in tuned and experiment.get(p) == v}
+        known = {*space.keys, *entry.plan.settings.restrictions, *experiment.algorithm.ignores}
+        kept = {p: v for p, v in experiment.algorithm.recommended.items() if p not in known and experiment.get(p) == v}
         if kept:
             own.append(f"{entry.plan.method} {settings_text(kept)}")
     return f"Settings that methods bring along: {'; '.join(own)}." if own else ""

@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial as RayTrial
 from ray.tune.stopper import Stopper
 
 from pfl_ops.spaces import Point
-from pfl_ops.tuning.ledger import state_of
+from pfl_ops.tuning.ledger import point_of, state_of
 from pfl_ops.tuning.search import StudySearch
 from pfl_ops.tuning.trial import FAILURE, Failure, ObjectiveMissing, Record
 
@@ -158,13 +158,13 @@ class Driver(tune.Callback, Stopper):
         state = state_of(frozen)
         run = self.runs.pop(trial.trial_id, None)
         if run is None:  # it died before it began
-            run = self.open_run(self._number(trial), frozen.params)
+            run = self.open_run(self._number(trial), point_of(frozen))
         run.tags({"pfl_ops.trial_state": state} | ({"pfl_ops.error": error} if error else {}))
         if traceback:
             run.text(traceback, "error.txt")
         run.finish("FAILED" if error else "FINISHED", patience=0)
         if state in ("pruned", "diverged") and self.on_pruned is not None:
-            self.on_pruned(dict(frozen.params))
+            self.on_pruned(point_of(frozen))
         self._tell("end", trial, trial.last_result, state=state, error=error)
 
     def _tell(self, kind: Any, trial: RayTrial, result: dict[str, Any] | None = None, **more: Any) -> None:
@@ -196,7 +196,7 @@ class Driver(tune.Callback, Stopper):
         return self.search.ledger.study.get_trials(deepcopy=False)[number]
 
     def _params(self, trial: RayTrial) -> Point:
-        return dict(self._frozen(trial).params)
+        return point_of(self._frozen(trial))
 
 
 def best_so_far(search: StudySearch) -> tuple[int, dict[str, float]] | None:

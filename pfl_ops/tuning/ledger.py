@@ -21,6 +21,7 @@ from pfl_ops import databases
 from pfl_ops.addresses import check_database, redact, redact_address
 from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.files import check_writable
+from pfl_ops.spaces import Point, decoded
 from pfl_ops.tuning.objective import Objective
 
 log = logging.getLogger("pfl_ops.tuning")
@@ -32,6 +33,7 @@ CONTINUES = "continues"  # a trial queued again: the number of the one that a ki
 FIRST = "first"  # a trial of the search space's first points: which of them
 ERROR, DIVERGED, REQUEUED, SETTINGS, OPENINGS = "error", "diverged", "requeued", "pfl_ops", "openings"
 NOTE = "note"  # on a trial that has a result
+ROUNDS, SAMPLES = "rounds", "samples"  # of a trial, so far
 NAME = "study storage"
 
 
@@ -230,7 +232,11 @@ class Ledger:
         return any(t.state is not TrialState.WAITING for _, t in self.trials())
 
     def enqueue(self, points: Sequence[Mapping[str, Any]]) -> None:
-        """Queue the points to try before anything is sampled; those that were queued before a kill are not again."""
+        """Queue the points to try before anything is sampled; those that were queued before a kill are not again.
+
+        Args:
+            points: by Optuna's names, as `Space.encoded` has them.
+        """
         trials = self.study.get_trials(deepcopy=False)
         queued = {t.user_attrs.get(FIRST) for t in trials}
         if queued == {None}:
@@ -281,7 +287,10 @@ class Ledger:
         return front[int(distance.to_numpy().argmin())]
 
     def table(self, metrics: Sequence[str]) -> pd.DataFrame:
-        """One row a trial: trial, state, rounds, the metrics, seconds, the parameters, error, note."""
+        """One row a trial: trial, state, rounds, the metrics, seconds, samples, the parameters, error, note.
+
+        samples: on which gradients were taken, each time counted, over all clients and rounds.
+        """
         rows = []
         for number, t in self.trials():
             if t.state is TrialState.WAITING:
@@ -289,12 +298,12 @@ class Ledger:
             values = list(t.values or []) or [None] * len(metrics)
             seconds = t.duration.total_seconds() if t.duration else None
             rows.append(
-                {"trial": number, "state": state_of(t), "rounds": t.user_attrs.get("rounds", 0)}
+                {"trial": number, "state": state_of(t), "rounds": t.user_attrs.get(ROUNDS, 0)}
                 | dict(zip(metrics, values, strict=True))
-                | {"seconds": seconds, **t.params, "error": t.user_attrs.get(ERROR, "")}
-                | {"note": t.user_attrs.get(NOTE, "")}
+                | {"seconds": seconds, "samples": t.user_attrs.get(SAMPLES, 0)}
+                | {**point_of(t), "error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
             )
-        columns = ["trial", "state", "rounds", *metrics, "seconds"]
+        columns = ["trial", "state", "rounds", *metrics, "seconds", "samples"]
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*columns, "error", "note"])
         last = ["error", "note"]
         return table[[*columns, *(c for c in table.columns if c not in {*columns, *last}), *last]]
@@ -326,6 +335,11 @@ def state_of(trial: FrozenTrial) -> str:
     if DIVERGED in trial.user_attrs:
         return "diverged"
     return "failed" if trial.state is TrialState.FAIL else trial.state.name.lower()
+
+
+def point_of(trial: FrozenTrial) -> Point:
+    """The trial's configuration."""
+    return decoded(trial.params)
 
 
 def _cut_short(trial: FrozenTrial) -> bool:

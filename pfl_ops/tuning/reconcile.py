@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState
 
-from pfl_ops.tuning.ledger import ERROR, state_of
+from pfl_ops.tuning.ledger import ERROR, point_of, state_of
 from pfl_ops.tuning.trial import Record, Reported
 
 if TYPE_CHECKING:
@@ -32,17 +32,17 @@ def reconcile(session: "Session") -> list[int]:
     for number, trial in over:
         state = state_of(trial)
         status = "FAILED" if state in ("failed", "diverged") else "FINISHED"
-        found = runs.get(session.trial_identity(number, trial.params))
+        found = runs.get(session.trial_identity(number, point_of(trial)))
         if found and found.status == status and found.tags.get(STATE) == state:
             continue
-        run = session.open_run(number, trial.params)
+        run = session.open_run(number, point_of(trial))
         run.log(_rounds(session, trial))
         error = str(trial.user_attrs.get(ERROR, ""))
         run.tags({STATE: state} | ({"pfl_ops.error": error} if error else {}))
         run.complete()
         run.finish(status, patience=0)
         if trial.state is TrialState.PRUNED:
-            session.forget(trial.params)
+            session.forget(point_of(trial))
         mended.append(number)
     store.deliver()
     return mended
@@ -52,7 +52,7 @@ def _rounds(session: "Session", trial: FrozenTrial) -> Iterator[Record]:
     """The rounds that the study was told of; a checkpoint may hold later ones, of a trial that was stopped."""
     from pfl_ops import runs
 
-    experiment, goal = session.experiment_at(trial.params), session.settings.objective
+    experiment, goal = session.experiment_at(point_of(trial)), session.settings.objective
     last = int(trial.user_attrs.get("rounds", 0))
     kept = runs.kept_records(experiment, home=session.store.home.root, data_dir=session.data_dir, stages=goal.stages)
     if kept:

@@ -16,9 +16,9 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from pfl_ops.spaces import Space
-from pfl_ops.tuning.ledger import DIVERGED, ERROR, NOTE, Ledger
+from pfl_ops.tuning.ledger import DIVERGED, ERROR, NOTE, ROUNDS, SAMPLES, Ledger
 from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.trial import FAILURE, LOSSES, Failure
+from pfl_ops.tuning.trial import FAILURE, LOSSES, SEEN, Failure
 
 ROUND = "round"
 STUCK = 0.99  # of the first round's training loss: a trial whose last one is above has learnt nothing
@@ -65,7 +65,8 @@ class StudySearch(OptunaSearch):
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
         """A report: the value at its round, once."""
         trial = self.optuna_trial(trial_id)
-        trial.set_user_attr("rounds", int(result[ROUND]))
+        trial.set_user_attr(ROUNDS, int(result[ROUND]))
+        trial.set_user_attr(SAMPLES, int(result.get(SEEN, 0)))
         if self.objective.single:
             self._report(trial, result)
 
@@ -79,6 +80,7 @@ class StudySearch(OptunaSearch):
             return
         failure = Failure.found_in(str(result.get(FAILURE, ""))) if result else None
         if failure:
+            self.optuna_trial(trial_id).set_user_attr(SAMPLES, int(result.get(SEEN, 0)) if result else 0)
             if failure.diverged:
                 self.optuna_trial(trial_id).set_user_attr(DIVERGED, True)
             self.fail(trial_id, failure.line, TrialState.PRUNED if failure.diverged else TrialState.FAIL)

@@ -25,7 +25,7 @@ from pfl_ops.tracking.notes import title
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.driver import Driver, Event, OnEvent, TrialRun
-from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.packing import Kind, Packing
 from pfl_ops.tuning.resources import Share, cluster, share
 from pfl_ops.tuning.search import StudySearch, asha
@@ -280,7 +280,7 @@ class Session:
         best = self.ledger.chosen()
         assert best is not None
         fixed = {"evaluation.split": "test", "partition.seed": self.settings.experiment.partition.seed}
-        return original.override({**best[1].params, **fixed})
+        return original.override({**point_of(best[1]), **fixed})
 
     def run_finals(self, chosen: Experiment, repetitions: int) -> int:
         """Test the chosen configuration with the seeds seed, seed + 1, ...; what is finished already is not run again.
@@ -292,7 +292,7 @@ class Session:
         assert best is not None
         if repetitions:
             seeds = [chosen.seed + i for i in range(repetitions)]
-            openings = self.ledger.open_test(best[0], best[1].params, seeds)
+            openings = self.ledger.open_test(best[0], point_of(best[1]), seeds)
             self.parent.tags({"pfl_ops.test_openings": openings})
         for i in range(repetitions):
             experiment = chosen.repetition(i)

@@ -27,6 +27,7 @@ class Settings:
         experiment: as trials run it, but for their points.
         space: what is varied. objective: what is optimised.
         scheduler: "asha" stops bad trials early. trials: how many are wanted, in all.
+        common: the part of the space that the methods of a comparison share; None: it shares none.
     """
 
     experiment: Experiment
@@ -34,6 +35,7 @@ class Settings:
     objective: Objective
     scheduler: Scheduler = "asha"
     trials: int = TRIALS
+    common: Space | None = None
 
     @classmethod
     def of(
@@ -45,6 +47,7 @@ class Settings:
         mode: str | Sequence[str] | None = None,
         scheduler: str | None = None,
         hold: Collection[str] = (),
+        common: Space | None = None,
     ) -> "Settings":
         """Checked settings; every mistake that can be seen before the first trial is an error here."""
         if trials is not None and trials < 1:
@@ -65,7 +68,8 @@ class Settings:
         varied = spaces.hold(varied, {*hold, *by_steps}, base)
         spaces.check(varied, base)
         choice: Scheduler = "none" if scheduler == "none" or not goal.single else "asha"
-        return cls(base, varied, goal, choice, trials or TRIALS)
+        shared = spaces.hold(common, {*hold, *by_steps}, base) if common else None
+        return cls(base, varied, goal, choice, trials or TRIALS, shared)
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Settings":
@@ -76,6 +80,7 @@ class Settings:
             Objective(tuple(record["metrics"]), tuple(record["modes"])),
             record["scheduler"],
             record["trials"],
+            spaces.from_dict(common, spaces.COMMON) if (common := record.get("common")) else None,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,12 +93,18 @@ class Settings:
             "modes": list(self.objective.modes),
             "scheduler": self.scheduler,
             "trials": self.trials,
+            "common": self.common.as_yaml() if self.common else None,
         }
 
     @property
     def full_every(self) -> int:
         """Rounds between evaluations of every view: what ASHA's rungs are multiples of."""
         return math.lcm(self.experiment.evaluation.every, self.experiment.evaluation.global_every)
+
+    @property
+    def restrictions(self) -> dict[str, str]:
+        """What the method has in place of common ranges, {path: value or range}."""
+        return spaces.restrictions(spaces.Method(self.experiment, self.space), self.common) if self.common else {}
 
     def wanting(self, trials: int) -> "Settings":
         """The same study with another number of trials."""

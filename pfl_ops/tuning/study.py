@@ -21,7 +21,7 @@ from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import Beginning, Means, check, recorded_settings, stored
 from pfl_ops.tuning.driver import OnEvent
-from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.resources import joining
@@ -249,7 +249,7 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
     values = dict(zip(goal.metrics, map(float, trial.values or ()), strict=True))
     parent.text(chosen.to_yaml(), "best.yaml")
     parent.tags({"pfl_ops.best_trial": f"trial-{number:03d}"} | {f"best.{key}": value for key, value in values.items()})
-    parent.choose(session.trial_identity(number, trial.params))
+    parent.choose(session.trial_identity(number, point_of(trial)))
     pareto = None
     if not goal.single:
         front = [n for n, _ in ledger.best()]
@@ -260,7 +260,7 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
         ledger.name,
         parent.run_id,
         goal,
-        dict(trial.params),
+        point_of(trial),
         number,
         values,
         chosen,

@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+from pfl_ops import spaces
 from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.errors import PflOpsError, echo, together
 from pfl_ops.experiment import Experiment
-from pfl_ops.spaces import Space
+from pfl_ops.spaces import Method, Space
 from pfl_ops.tuning.begin import Means
 from pfl_ops.tuning.settings import Settings
 
@@ -23,9 +25,15 @@ def settings_of(
     mode: str | None = None,
     scheduler: str | None = None,
     hold: Collection[str] = (),
+    begun: Mapping[str, Settings] = {},
 ) -> dict[str, Settings]:
     """The settings of each method's study; the mistakes of all methods are told together.
 
+    The spaces have a common part (`spaces.share`), unless `space` is one for all, or a folder without common.yaml.
+
+    Args:
+        begun: of methods that are part of the comparison already. Those of `experiments` keep their first points: what
+            was recommended by methods that came later is not tried with them.
     Raises:
         PflOpsError: no such thing as the settings say, no methods to compare, or no single validation score.
     """
@@ -39,19 +47,38 @@ def settings_of(
         metric = given[0] if given else None
     if metric is not None and not metric.startswith("val/"):
         raise PflOpsError(f"a benchmark ranks methods by a validation score, such as val/L1/acc, got '{echo(metric)}'")
-    found: dict[str, Settings] = {}
+    alone: dict[str, Method] = {}
     wrong: dict[str, str] = {}
     for one, method in zip(experiments, methods, strict=True):
         try:
-            made = Settings.of(one, space, trials, metric, mode, scheduler, hold)
-            if made.objective.stages == ("L1",) and type(one.algorithm).personal is Algorithm.personal:
+            alone[method] = Method(one, space if isinstance(space, Space) else spaces.read(space, method))
+        except PflOpsError as error:
+            wrong[method] = str(error)
+    if wrong:
+        raise together(wrong)
+    common = None if isinstance(space, Space) else spaces.read_common(space)
+    several = len({*methods, *begun}) > 1
+    beside = [Method(each.experiment, each.space) for method, each in begun.items() if method not in methods]
+    tuned, common = spaces.share(list(alone.values()), common, beside) if several and common else (alone.values(), None)
+    found: dict[str, Settings] = {}
+    for part, method in zip(tuned, methods, strict=True):
+        try:
+            made = Settings.of(part.experiment, part.space, trials, metric, mode, scheduler, hold, common)
+            if made.objective.stages == ("L1",) and type(part.experiment.algorithm).personal is Algorithm.personal:
                 raise PflOpsError(f"{made.objective.metrics[0]}: {method} leaves no model with clients")
-            found[method] = made
+            found[method] = _as_begun(made, begun.get(method))
         except PflOpsError as error:
             wrong[method] = str(error)
     if wrong:
         raise together(wrong)
     return found
+
+
+def _as_begun(made: Settings, begun: Settings | None) -> Settings:
+    """The settings with the first points with which the study was begun, where nothing else of its space differs."""
+    if begun and made.common and replace(made.space, first=begun.space.first).digest == begun.space.digest:
+        return replace(made, space=begun.space)
+    return made
 
 
 def check_fair(settings: Mapping[str, Settings]) -> None:

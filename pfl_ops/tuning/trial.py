@@ -24,7 +24,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.files import write_whole
 from pfl_ops.probe.memory import keep_within
 from pfl_ops.registry import file_digest, load_plugin, plugins
-from pfl_ops.spaces import Point
+from pfl_ops.spaces import Point, decoded
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.resources import Share
 
@@ -89,6 +89,7 @@ class Failure:
 
 FAILURE = "failure"  # key of a report: traceback and `Failure` of a trial that raised
 LOSSES = "losses"  # key of a report: the training loss of the first and of the last round
+SEEN = "samples"  # key of a report: samples that were trained on so far
 
 
 class TrialFailed(Exception):
@@ -169,17 +170,18 @@ class FederationTrial(tune.Trainable):
         assert context is not None and records is not None
         self.context, self.make = context, records
         self.losses: tuple[float, ...] = ()
+        self.samples = 0
         with failing_as_text():
             prepare(context)
-            self.records = self.make(dict(config), context)
+            self.records = self.make(decoded(config), context)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Another trial in the same process: nothing of the last one stays."""
         with failing_as_text():
             self.cleanup()
-            self.losses = ()
+            self.losses, self.samples = (), 0
             prepare(self.context)
-            self.records = self.make(dict(new_config), self.context)
+            self.records = self.make(decoded(new_config), self.context)
         return True
 
     def step(self) -> dict[str, Any]:
@@ -194,7 +196,8 @@ class FederationTrial(tune.Trainable):
             values = dict.fromkeys(self.context.objective.metrics, math.nan)
             account = "".join(traceback.format_exception(error)) + str(Failure.of(error))
             last = since[-1].round if since else self.iteration
-            return {"round": last, **values, "records": since, FAILURE: account, "done": True}
+            more = {SEEN: self.samples, "records": since, FAILURE: account, "done": True}
+            return {"round": last, **values, **more}
 
     def _step(self, since: list[Reported]) -> dict[str, Any]:
         metrics = self.context.objective.metrics
@@ -202,13 +205,15 @@ class FederationTrial(tune.Trainable):
             since.append(Reported(record.round, dict(record.metrics), record.time))
             if "train/loss" in record.metrics:
                 self.losses = (*self.losses[:1], float(record.metrics["train/loss"]))
+            self.samples += _seen(record.metrics)
             if all(metric in record.metrics for metric in metrics):
                 values = {metric: float(record.metrics[metric]) for metric in metrics}
                 last = record.round >= self.context.rounds
                 if last:
                     self.cleanup(to_the_end=True)
                 over = last or not all(map(math.isfinite, values.values()))
-                return {"round": record.round, **values, LOSSES: self.losses, "records": since, "done": over}
+                more = {LOSSES: self.losses, SEEN: self.samples, "records": since, "done": over}
+                return {"round": record.round, **values, **more}
             self._expect(record)
         raise RuntimeError(f"the simulation ended after {since[-1].round if since else 'no'} rounds")
 
@@ -231,6 +236,11 @@ class FederationTrial(tune.Trainable):
             close()
         self.records = iter(())
         gc.collect()
+
+
+def _seen(values: Mapping[str, float]) -> int:
+    """Samples on which gradients were taken in a round, each time counted."""
+    return round(values.get("cost/samples_per_second", 0.0) * values.get("cost/train_seconds", 0.0))
 
 
 def prepare(context: Context) -> None:

@@ -1,0 +1,152 @@
+"""The part of the search that methods share where they are compared.
+
+A method keeps its own hyper-parameters. The settings of the common space take the place of its own ranges for them,
+except where the method requires a value (`Algorithm.requires`), where its space has a condition of its own
+(`own: true`), and where the setting has no effect on it (`Algorithm.ignores`). Every method is first tried with the
+common settings that any of the methods recommends.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.precedence import EITHER
+from pfl_ops.spaces.checking import hold
+from pfl_ops.spaces.reading import ordered
+from pfl_ops.spaces.space import Parameter, Point, Space, point_problem
+
+if TYPE_CHECKING:
+    from pfl_ops.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that is compared: what its trials run, and what they vary."""
+
+    experiment: "Experiment"
+    space: Space
+
+
+def share(methods: Sequence[Method], common: Space, beside: Sequence[Method] = ()) -> tuple[list[Method], Space]:
+    """Return the methods with the common space in theirs, and the common space as it is used.
+
+    Local work is counted in one unit: in epochs, or in steps where one of the methods counts steps. A method that
+    recommends no number of steps then has that of the first one that does.
+
+    Args:
+        methods: as they would be tuned alone.
+        beside: further methods of the comparison, whose recommendations count and which are not changed.
+    """
+    experiments = [method.experiment for method in (*methods, *beside)]
+    for section, first, second in EITHER:
+        kept, left = f"{section}.{first}", f"{section}.{second}"
+        counts = [count for one in experiments if (count := one.get(left)) is not None]
+        if counts and left in common.keys:
+            kept, left = left, kept
+            methods = [_counting(method, kept, counts[0]) for method in methods]
+        if kept in common.keys:
+            common = replace(common, parameters=tuple(p for p in common.parameters if p.key != left))
+            methods = [_without(method, left) for method in methods]
+    recommended = [_recommended(method, common) for method in (*methods, *beside)]
+    in_turn = [point for points in zip_longest(*recommended) for point in points if point is not None]
+    return [_joined(method, common, in_turn) for method in methods], common
+
+
+def restrictions(method: Method, common: Space) -> dict[str, str]:
+    """Return what a method has in place of the common ranges: {"training.optimiser": "sgd"}."""
+    space, experiment = method.space, method.experiment
+    expected = hold(common, set(common.keys) - set(space.keys), experiment)
+    found = {}
+    for key in common.keys:
+        if key not in space.keys:
+            found[key] = str(experiment.get(key))
+        elif list(map(str, space.of(key))) != list(map(str, expected.of(key))):
+            found[key] = "; ".join(map(str, space.of(key)))
+    return {key: told for key, told in found.items() if key not in experiment.algorithm.ignores}
+
+
+def _counting(method: Method, key: str, count: Any) -> Method:
+    """The method with a number of its own, or with this one."""
+    if method.experiment.get(key) is not None:
+        return method
+    return replace(method, experiment=method.experiment.override({key: count}))
+
+
+def _without(method: Method, key: str) -> Method:
+    """The method with a space that does not vary a key."""
+    space = method.space
+    parameters = tuple(p for p in space.parameters if p.key != key)
+    first = tuple({k: value for k, value in point.items() if k != key} for point in space.first)
+    return replace(method, space=replace(space, parameters=parameters, first=first))
+
+
+def _recommended(method: Method, common: Space) -> list[Point]:
+    """The common settings of the method's experiment, then those of its space's first points, as far as they fit."""
+    now = method.experiment.flat
+    found: list[Point] = []
+    for changes in ({}, *method.space.first):
+        point = _point(common.parameters, {**now, **changes})
+        if point not in found and point_problem(common.parameters, point) is None:
+            found.append(point)
+    return found
+
+
+def _point(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> Point:
+    """The point that has these values."""
+    point: Point = {}
+    for p in parameters:
+        if p.active(point):
+            point[p.key] = values.get(p.key)
+    return point
+
+
+def _joined(method: Method, common: Space, recommended: Sequence[Point]) -> Method:
+    """The method with the common space in its own, and the first points of all methods as far as it permits them."""
+    experiment, space = method.experiment, method.space
+    own = [p for p in space.parameters if p.key not in common.keys or p.own]
+    shared = [p for p in common.parameters if p.key not in {p.key for p in own}]
+    permitted = {p.name: p for each in shared for p in _permitted(each, method)}
+    held = {p.key for p in shared if p.name not in permitted}
+    whole = hold(Space(space.source, tuple(ordered([*own, *shared], space.source))), held, experiment)
+    narrowed = {p.key: p for p in permitted.values() if p.kind == "choice"}
+    parameters = tuple(narrowed.get(p.key, p) for p in whole.parameters)
+
+    now = experiment.flat
+    decided = {key: now.get(key) for key in held - set(experiment.algorithm.ignores)}
+    ours = [_point(own, {**now, **point}) for point in space.first] or [_point(own, now)]
+    candidates = [{**ours[0], **_point(common.parameters, now)}]
+    for mine, point in zip(ours, space.first, strict=False):
+        candidates.append({**mine, **_point(common.parameters, {**now, **point})})
+    candidates += [{**ours[0], **point} for point in recommended]
+    tried: list[Point] = []
+    for point in candidates:
+        if all(point.get(key, value) == value for key, value in decided.items()):
+            cut = {key: value for key, value in point.items() if key not in held}
+            if cut not in tried and point_problem(parameters, cut) is None and _accepted(experiment, cut):
+                tried.append(cut)
+    return replace(method, space=Space(space.source, parameters, tuple(tried)))
+
+
+def _permitted(parameter: Parameter, method: Method) -> Iterator[Parameter]:
+    """The parameter as far as the method leaves a choice."""
+    algorithm = method.experiment.algorithm
+    required = algorithm.requires.get(parameter.key, ...)
+    if parameter.key in algorithm.ignores:
+        return
+    if required is ...:
+        yield parameter
+    elif parameter.kind == "choice":
+        allowed = required if isinstance(required, tuple) else (required,)
+        choices = tuple(choice for choice in parameter.choices if choice in allowed)
+        if len(choices) > 1:
+            yield replace(parameter, choices=choices)
+
+
+def _accepted(experiment: "Experiment", point: Point) -> bool:
+    try:
+        experiment.override(point)
+    except PflOpsError:
+        return False
+    return True
