@@ -219,6 +219,19 @@ def test_method_that_fails_ends_its_run(t: int, store: Store, home: Path, monkey
 # -- again -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_that_went_on_after_it_diverged_is_nobody_s_result(store: Store) -> None:
+    """It has all its rounds and no mark of a finished run, which is what `reproduce` looks for; and stays so."""
+    e = experiment(method="fedavg").override({"model.name": "mlp", "training.lr": 1e3})
+    execution = LOOP.model_copy(update={"diverged": "continue"})
+    for _ in range(2):
+        with pytest.raises(runs.Diverged, match=r"^diverged at round \d"):
+            runs.run(e, store=store, execution=execution)
+        found = tracked(store, e)
+        assert found.status == "FAILED" and runs.FINISHED not in found.metrics
+        assert found.tags[runs.DIVERGED].startswith("diverged at round ")
+        assert store.history(found.run_id).index[-1] == e.training.rounds
+
+
 def test_a_finished_run_is_read(result: runs.Result, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FLIU, "round", lambda *_: pytest.fail("it ran again"))
     monkeypatch.setattr(runs, "_keep", lambda *_: pytest.fail("it was kept again"))

@@ -42,6 +42,13 @@ def test_evaluation_is_never_answered_from_memory(tiny, monkeypatch):
     assert sum(asked) == 2 * 4 and np.array_equal(first.pooled, second.pooled)
 
 
+def test_training_that_diverges_is_timed_to_the_end(tiny, monkeypatch):
+    case = type(tiny).experiment
+    monkeypatch.setattr(type(tiny), "experiment", lambda *given: case(*given).override({"training.lr": 1e6}))
+    ours = Ours(tiny, LOOP)
+    assert [ours.round().round for _ in range(4)] == [1, 2, 3, 4] and ours.simulation.diverged is not None
+
+
 def test_ours_trains_every_client_for_so_many_steps(linear):
     """As `Round.train` does, with other batches at each call."""
     ours = Ours(linear, STACKED)

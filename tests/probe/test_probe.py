@@ -68,6 +68,13 @@ def test_rounds_that_take_long_are_cut_short_and_say_how_many_samples_they_saw(m
     trial.prepare(LOOP, 0.0)
     assert trial.another() == pytest.approx(4 * 50)  # one step of each client
 
+    # a rate at which training diverges is no reason to stop: only speed is measured
+    experiment = tiny("misbehaves", **{"training.lr": 1e6, "training.rounds": 5})
+    trial = inside.Trial(inside.Job(experiment.resolved, None, ("L1",), ()))
+    monkeypatch.setattr(inside, "A_ROUND", 600.0)
+    trial.prepare(LOOP, 0.0)
+    assert [trial.another() for _ in range(3)] == pytest.approx([n_train] * 3, abs=30)
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.settings import Execution
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.ledger import ERROR, Ledger
+from pfl_ops.tuning.ledger import DIVERGED, ERROR, Ledger
 from pfl_ops.tuning.reconcile import STATE, reconcile
 from pfl_ops.tuning.session import Session
 from pfl_ops.tuning.settings import Settings
@@ -99,6 +99,25 @@ def test_runs_of_ended_trials_are_finished_with_all_their_rounds(study_session, 
     before = {run.run_id for run in found.values()}
     assert reconcile(session) == [] and reconcile(study_session()) == []
     assert {run.run_id for run in children(session).values()} == before
+
+
+def test_a_diverged_trial_stays_failed(study_session, monkeypatch):
+    """Killed before MLflow knew; and at each later start."""
+    session = study_session()
+    trial = session.ledger.study.ask()
+    trial.suggest_float("algorithm.x", 0.5, 0.5)
+    trial.report(0.1, 3)
+    for name, value in {"rounds": 3, ERROR: "diverged at round 4", DIVERGED: True}.items():
+        trial.set_user_attr(name, value)
+    session.ledger.study.tell(trial, state=TrialState.PRUNED)
+    session.open_run(0, dict(trial.params))
+    monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: rounds(3, 0.5))
+    monkeypatch.setattr(runs, "forget", lambda experiment, **_: None)
+    session = study_session()
+    assert reconcile(session) == [0]
+    found = children(session)["trial-000"]
+    assert (found.status, found.tags[STATE]) == ("FAILED", "diverged")
+    assert reconcile(session) == [] and reconcile(study_session()) == []
 
 
 def test_without_a_checkpoint_the_study_s_own_values_are_tracked(study_session):
