@@ -16,9 +16,13 @@ Split = Literal["val", "validation", "test"]
 
 STAGES = ("L1", "L2", "G")
 STATISTICS = ("mean", "std", "worst", "q10", "q50", "q90")
+WORST_OF_LARGE = "worst_min10"
 SMALLER_IS_BETTER = ("std", "loss", "lr", "bytes", "seconds", "mib")
 SWEEP = (0, 1, 10, 30, 50, 70, 100)
 """c of FedPG's curves of S-acc (third seed, Fig. 4)."""
+
+ENOUGH = 10
+"""Held-out samples: with fewer, a client's accuracy is a matter of chance, and so is the worst of all clients."""
 
 ROUNDING = 1e-7  # 0.8 as a float32 is 0.800000012, and 4 of 5 right is not above 0.8
 
@@ -68,7 +72,13 @@ def acc_sum(local: float, pooled: float) -> float:
 
 
 def tracked(
-    stage: str, split: Split, view: str, values: ArrayLike, eps: float | Sequence[float] = 0.95, prefix: str = ""
+    stage: str,
+    split: Split,
+    view: str,
+    values: ArrayLike,
+    eps: float | Sequence[float] = 0.95,
+    prefix: str = "",
+    sizes: ArrayLike | None = None,
 ) -> dict[str, float]:
     """The tracked keys of one stage and view.
 
@@ -79,9 +89,11 @@ def tracked(
         values: one accuracy a client, [C], or the single one of a model that all share.
         eps: threshold of rho, or several, in the local view.
         prefix: "final/" or "best/".
+        sizes: held-out samples of each client, [C]; None: not known.
     Returns:
         `val/L1/local/mean`, ... for every statistic, and in the local view `val/L1/local/rho_95` and
-        `val/L1/local/clients`, the number of clients behind them. Empty where no client has a value: absent, not zero.
+        `val/L1/local/clients`, the number of clients behind them, and with sizes `val/L1/local/worst_min10`, the worst
+        among the clients with at least `ENOUGH` samples. Empty where no client has a value: absent, not zero.
     """
     start = key(split, stage, view, prefix=prefix)
     keys = {f"{start}/{name}": value for name, value in summarise(values).items()}
@@ -89,6 +101,8 @@ def tracked(
         for threshold in eps if isinstance(eps, Sequence) else [eps]:
             keys[f"{start}/{rho_name(threshold)}"] = float(rho(values, threshold))
         keys[f"{start}/clients"] = float(len(_present(values)))
+        if sizes is not None and len(large := _present(np.asarray(values)[np.asarray(sizes) >= ENOUGH])):
+            keys[f"{start}/{WORST_OF_LARGE}"] = float(large.min())
     return keys
 
 
@@ -122,6 +136,44 @@ def with_acc(metrics: Mapping[str, float]) -> dict[str, float]:
         if slash and f"{start}/global/mean" in metrics:
             found[f"{start}/acc"] = acc_sum(local, metrics[f"{start}/global/mean"])
     return found
+
+
+def summands(key: str) -> tuple[str, ...]:
+    """Return the two keys that a sum Acc(L) + Acc(G) is made of; () of any other key.
+
+    >>> summands("val/L1/acc")
+    ('val/L1/local/mean', 'val/L1/global/mean')
+    """
+    start, slash, _ = key.rpartition("/acc")
+    return (f"{start}/local/mean", f"{start}/global/mean") if slash and key.endswith("/acc") else ()
+
+
+def in_words(values: Mapping[str, float]) -> str:
+    """Return scores as people read them: accuracies in percent, their sum under its own name.
+
+    >>> in_words({"val/L1/acc": 1.8777, "val/L1/local/mean": 0.931, "val/L1/global/mean": 0.9467})
+    'Acc(L)+Acc(G) 1.878 (93.1 % + 94.7 %)'
+    >>> in_words({"val/G/local/mean": 0.5, "train/loss": 0.25})
+    'Acc(L) of G 50.0 %, train/loss 0.2500'
+    """
+    said = []
+    shown = {part for name in values for part in summands(name)}
+    for name, value in values.items():
+        parts = [values.get(part, np.nan) for part in summands(name)]
+        if parts:
+            percents = " + ".join(f"{100 * part:.1f} %" for part in parts)
+            said.append(f"{heading(name)} {value:.3f}" + (f" ({percents})" if np.isfinite(parts).all() else ""))
+        elif name not in shown:
+            view = heading(name) != name
+            text = f"{heading(name)} of {name.split('/')[1]}" if view else name
+            said.append(f"{text} {100 * value:.1f} %" if view else f"{text} {value:.4f}")
+    return ", ".join(said)
+
+
+def heading(key: str) -> str:
+    """Return what heads a column of scores: Acc(L), Acc(G), Acc(L)+Acc(G); any other key as it is tracked."""
+    names = {"/local/mean": "Acc(L)", "/global/mean": "Acc(G)", "/acc": "Acc(L)+Acc(G)"}
+    return next((name for end, name in names.items() if key.endswith(end)), key)
 
 
 def key(split: Split, stage: str, *rest: str, prefix: str = "") -> str:

@@ -491,6 +491,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             diverged={},
             trial=0,
             values={"val/L1/acc": 1.5},
+            scores={"val/L1/acc": 1.5},
             best={"training.lr": 0.01, "algorithm.gamma.kind": "adaptive"},
             finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7}, clients=CLIENTS)],
             openings=1,
@@ -528,7 +529,8 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
     for part in (
         "*000",
         "it broke",
-        "best: trial 000, val/L1/acc 1.5000",
+        "best: trial 000, Acc(L)+Acc(G) 1.500",
+        "validation scores of L1",
         "training.lr=0.01",
         "opened 1 time for",
         "pfl-ops ui",

@@ -81,6 +81,14 @@ def test_tracked_keys_of_the_local_view():
     assert all(type(value) is float for value in keys.values())
 
 
+def test_the_worst_among_clients_with_enough_samples():
+    """0.2 stands on 9 samples; a client without a value counts nowhere."""
+    keys = tracked("L1", "test", "local", [0.2, 0.5, 0.9, NAN], sizes=[9, 10, 40, 50])
+    assert (keys["test/L1/local/worst"], keys["test/L1/local/worst_min10"]) == (0.2, 0.5)
+    assert "test/L1/local/worst_min10" not in tracked("L1", "test", "local", [0.2, NAN], sizes=[9, 10])
+    assert "test/L1/global/worst_min10" not in tracked("L1", "test", "global", [0.5], sizes=[10])
+
+
 def test_tracked_keys_of_other_views():
     keys = tracked("G", "test", "global", [0.7], prefix="final/")
     assert set(keys) == {f"final/test/G/global/{name}" for name in ("mean", "std", "worst", "q10", "q50", "q90")}

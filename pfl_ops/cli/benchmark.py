@@ -207,7 +207,7 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
 
 def leaderboard_table(made: "Benchmark") -> "Table":
     """A row a method, best first: scores."""
-    from pfl_ops.cli.live import number
+    from pfl_ops.cli.live import number, percent
     from pfl_ops.reports.numbers import chance
 
     n = int(made.table["n"].max())
@@ -224,7 +224,7 @@ def leaderboard_table(made: "Benchmark") -> "Table":
             "diverged" if row["status"] == "diverged" else number(row["test"]) + spread,
             f"{row['difference']:+.3f}" if math.isfinite(row["difference"]) else "",
             chance(row["p_holm"]) if math.isfinite(row["p_holm"]) else "",
-            *(number(row[view]) for view in ("local", "global", "worst")),
+            *(percent([row[view]]) for view in ("local", "global", "worst")),
         )
     return table
 

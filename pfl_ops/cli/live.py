@@ -12,7 +12,7 @@ from rich.table import Table
 
 from pfl_ops.cli.output import err, say
 from pfl_ops.federation.estimate import duration
-from pfl_ops.metrics import STAGES
+from pfl_ops.metrics import ENOUGH, STAGES, heading, summands
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,9 +94,6 @@ def number(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
-FEW = 10
-"""Test samples: with fewer, a client's accuracy is a matter of chance, and so is the worst of all clients."""
-
 STAGES_TOLD = {
     "L2": "L2: clients' own models after local training",
     "G": "G: the global model made from them",
@@ -114,7 +111,7 @@ def results_table(results: "Sequence[Result]", split: str) -> Table:
     n = f", mean ± std of {len(results)}" if len(results) > 1 else ""
     table = Table(title=f"last round, {split}{n}", title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("stage")
-    for name in ("Acc(L)", "Acc(G)", "Acc(L)+Acc(G)", "worst client", f"worst, n ≥ {FEW}"):
+    for name in ("Acc(L)", "Acc(G)", "Acc(L)+Acc(G)", "worst client", f"worst, n ≥ {ENOUGH}"):
         table.add_column(name, justify="right")
     for stage in _stages(results, split):
         finals = [
@@ -123,7 +120,7 @@ def results_table(results: "Sequence[Result]", split: str) -> Table:
         ]
         local, pooled, both, worst = finals
         at = _samples_of_the_worst(results[0], stage) if len(results) == 1 else ""
-        enough = [_worst(result, stage, FEW) for result in results]
+        enough = [_worst(result, stage, ENOUGH) for result in results]
         table.add_row(
             stage, percent(local), percent(pooled), spread(both), percent(worst) + at, percent(enough)
         )  # fmt: skip
@@ -136,10 +133,10 @@ def results_notes(results: "Sequence[Result]", split: str) -> list[str]:
     told = ["; ".join(text for stage, text in STAGES_TOLD.items() if stage in stages)]
     clients = results[0].clients
     sizes = clients.drop_duplicates("client")["n_held"].tolist() if len(clients) else []
-    few = sum(size < FEW for size in sizes)
+    few = sum(size < ENOUGH for size in sizes)
     if few:
         what = "test" if split == "test" else "validation"
-        told.append(f"n: a client's {what} samples; {few} of {len(sizes)} clients have fewer than {FEW}")
+        told.append(f"n: a client's {what} samples; {few} of {len(sizes)} clients have fewer than {ENOUGH}")
     return told
 
 
@@ -194,12 +191,19 @@ def trials_table(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, ti
 
     rows = trials.sort_values(metrics[0], ascending=False, na_position="last")
     more = f", the best {most} of {len(rows)} trials" if len(rows) > most else ""
+    parts = [part for metric in metrics for part in summands(metric) if part in trials and part not in metrics]
+    shares = {name for name in (*metrics, *parts) if name.endswith(("/local/mean", "/global/mean"))}
+    stages = {name.split("/")[1] for name in metrics if name != heading(name)}
+    more += f", validation scores of {min(stages)}" if len(stages) == 1 else ""
     table = Table(title=title + more, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    known = {"trial", "state", "rounds", "seconds", "error", "note", *metrics}
+    known = {"trial", "state", "rounds", "seconds", "samples", "error", "note", *metrics, *parts}
     table.add_column("trial", justify="right")
     table.add_column("state")
-    for name in ("rounds", *metrics, "seconds"):
-        table.add_column(name, justify="right")
+    table.add_column("rounds", justify="right")
+    for name in (*parts, *metrics):
+        of = f" of {name.split('/')[1]}" if heading(name) != name and len(stages) > 1 else ""
+        table.add_column(heading(name) + of, justify="right")
+    table.add_column("seconds", justify="right")
     table.add_column("settings", overflow="fold")
     for row in rows.head(most).to_dict("records"):
         point = [
@@ -207,7 +211,8 @@ def trials_table(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, ti
             for key, value in row.items()
             if key not in known and _is(value)
         ]
-        cells = [str(row["rounds"]), *(_short(row[m]) for m in metrics), _short(row["seconds"])]
+        scores = [percent([row[m]]) if m in shares and _is(row[m]) else _short(row[m]) for m in (*parts, *metrics)]
+        cells = [str(row["rounds"]), *scores, _short(row["seconds"])]
         mark = "*" if row["trial"] == chosen else ""
         note = f"  ({row['note']})" if row.get("note") else ""
         table.add_row(f"{mark}{row['trial']:03d}", row["state"], *cells, Text((row["error"] or " ".join(point)) + note))

@@ -221,13 +221,13 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     from pfl_ops.cli.live import results_notes, results_table, trials_table
     from pfl_ops.cli.output import out, say
     from pfl_ops.federation.diverged import Diverged
+    from pfl_ops.metrics import in_words
 
     console = out()
     front = study.table if study.pareto is None else study.pareto
     title = f"study {study.name}" if study.pareto is None else f"Pareto front of study {study.name}"
     console.print(trials_table(front, study.objective.metrics, study.trial, title))
-    values = ", ".join(f"{key} {value:.4f}" for key, value in study.values.items())
-    say(console, f"\nbest: trial {study.trial:03d}, {values}")
+    say(console, f"\nbest: trial {study.trial:03d}, {in_words(study.scores)}")
     for path, value in study.best.items():
         say(console, f"  {path}={value:.4g}" if isinstance(value, float) else f"  {path}={value}")
     if study.finals and not study.diverged:

@@ -223,7 +223,7 @@ class Simulation:
         self.diverged = found
 
     def _record(self, round_: int, scores: Mapping[str, Scores], more: Mapping[str, float]) -> Record:
-        scored = keys(scores, self.evaluation.split, self.evaluation.eps)
+        scored = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.feed.sizes)
         return Record(round_, {**scored, **more}, time.time_ns() // 1_000_000)
 
     def _keep(self, record: Record) -> None:
@@ -273,7 +273,7 @@ class Simulation:
         if self._ending is not None:
             self._global = self._ending.model
             scores = self._ending.scores or {}
-            self.final = keys(scores, self.evaluation.split, self.evaluation.eps, "final/")
+            self.final = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.feed.sizes, "final/")
             self.client_table = finish.table(scores, self.scorer, self.task.sizes.tolist(), self._chances())
         self.final |= finish.best(self.records, self.evaluation.split)
         self.final |= finish.reached(self.records, self.evaluation.split, self.evaluation.targets)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -147,12 +148,12 @@ def made(stage: Stage, clients: Tensor) -> Models:
 
 
 def keys(
-    scores: Mapping[str, Scores], split: metrics.Split, eps: Sequence[float], prefix: str = ""
+    scores: Mapping[str, Scores], split: metrics.Split, eps: Sequence[float], sizes: np.ndarray, prefix: str = ""
 ) -> dict[str, float]:
-    """The tracked keys of these scores."""
+    """The tracked keys of these scores; `sizes`: held-out samples of each client, [N]."""
     found: dict[str, float] = {}
     for stage, s in scores.items():
-        found |= metrics.tracked(stage, split, "local", s.local, eps, prefix)
+        found |= metrics.tracked(stage, split, "local", s.local, eps, prefix, sizes)
         if s.pooled is not None:
             found |= metrics.tracked(stage, split, "global", s.pooled, eps, prefix)
         for c, values in s.synthetic.items():

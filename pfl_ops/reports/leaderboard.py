@@ -88,7 +88,7 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
                     Entry(row["scored_at"]),
                     _number(row["validation"], mark="" if tested else best),  # of what the ranks are
                     Entry(test, _finite(row["test"]), mark=best if _finite(row["test"]) is not None else "missing"),
-                    *(_number(row[view]) for view in ("local", "global", "worst")),
+                    *(_percent(row[view]) for view in ("local", "global", "worst")),
                     _difference(row),
                     Entry() if first else _chance(row["p_holm"]),
                 )
@@ -196,6 +196,10 @@ def _score(mean: float, std: float) -> str:
 
 def _number(value: float, mark: Mark = "") -> Entry:
     return Entry(_or_dash(value, "{:.3f}"), _finite(value), mark=mark)
+
+
+def _percent(value: float) -> Entry:
+    return Entry(_or_dash(100 * value, "{:.1f} %"), _finite(value))
 
 
 def _chance(p: float) -> Entry:

@@ -10,6 +10,7 @@ from ray import tune
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.stopper import Stopper
 
+from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.ledger import point_of, state_of
 from pfl_ops.tuning.search import StudySearch
@@ -28,7 +29,7 @@ class Event:
             report, end (of a trial); test, final (a test run starts, is over); study (of a benchmark, is over).
         study: its name. wanted, done, running: numbers of trials.
         trial: the reader's number of the trial, or of the test run.
-        round, rounds: finished, and of a whole trial. values: of the objective, by metric.
+        round, rounds: finished, and of a whole trial. values: of the objective, by metric, with `metrics.summands`.
         state: complete, pruned, diverged or failed. error: why it has no result. params: the trial's point.
         best: (trial, values) of the best so far; None: none yet, or several objectives.
         text: what a packing is, or how a study ended, in one line.
@@ -170,8 +171,8 @@ class Driver(tune.Callback, Stopper):
     def _tell(self, kind: Any, trial: RayTrial, result: dict[str, Any] | None = None, **more: Any) -> None:
         if self.on_event is None:
             return
-        metrics = self.search.objective.metrics
         result = result or {}
+        keys = [key for metric in self.search.objective.metrics for key in (metric, *summands(metric))]
         event = Event(
             kind,
             self.search.ledger.name,
@@ -181,7 +182,7 @@ class Driver(tune.Callback, Stopper):
             trial=self._number(trial),
             round=int(result.get("round", 0)),
             rounds=self.search.rounds,
-            values={m: float(result[m]) for m in metrics if m in result and FAILURE not in result},
+            values={key: float(result[key]) for key in keys if key in result and FAILURE not in result},
             params=self._params(trial),
             best=best_so_far(self.search),
             **more,

@@ -21,6 +21,7 @@ from pfl_ops import databases
 from pfl_ops.addresses import check_database, redact, redact_address
 from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.files import check_writable
+from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, decoded
 from pfl_ops.tuning.objective import Objective
 
@@ -34,6 +35,7 @@ FIRST = "first"  # a trial of the search space's first points: which of them
 ERROR, DIVERGED, REQUEUED, SETTINGS, OPENINGS = "error", "diverged", "requeued", "pfl_ops", "openings"
 NOTE = "note"  # on a trial that has a result
 ROUNDS, SAMPLES = "rounds", "samples"  # of a trial, so far
+SUMMANDS = "summands"  # of a trial: Acc(L) and Acc(G), where the objective is their sum
 NAME = "study storage"
 
 
@@ -289,9 +291,11 @@ class Ledger:
     def table(self, metrics: Sequence[str]) -> pd.DataFrame:
         """One row a trial: trial, state, rounds, the metrics, seconds, samples, the parameters, error, note.
 
-        samples: on which gradients were taken, each time counted, over all clients and rounds.
+        Acc(L) and Acc(G) stand behind the metrics where one of these is their sum (`metrics.summands`). samples: on
+        which gradients were taken, each time counted, over all clients and rounds.
         """
         rows = []
+        parts = [part for metric in metrics for part in summands(metric)]
         for number, t in self.trials():
             if t.state is TrialState.WAITING:
                 continue
@@ -300,10 +304,11 @@ class Ledger:
             rows.append(
                 {"trial": number, "state": state_of(t), "rounds": t.user_attrs.get(ROUNDS, 0)}
                 | dict(zip(metrics, values, strict=True))
+                | {part: t.user_attrs.get(SUMMANDS, {}).get(part) for part in parts}
                 | {"seconds": seconds, "samples": t.user_attrs.get(SAMPLES, 0)}
                 | {**point_of(t), "error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
             )
-        columns = ["trial", "state", "rounds", *metrics, "seconds", "samples"]
+        columns = ["trial", "state", "rounds", *dict.fromkeys([*metrics, *parts]), "seconds", "samples"]
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*columns, "error", "note"])
         last = ["error", "note"]
         return table[[*columns, *(c for c in table.columns if c not in {*columns, *last}), *last]]

@@ -43,7 +43,7 @@ def allowed(experiment: "Experiment") -> list[str]:
     keys: dict[str, float] = {}
     for stage in metrics.STAGES:
         for view in ("local", "global", *map(metrics.synthetic_view, evaluation.synthetic)):
-            keys |= metrics.tracked(stage, "validation", view, [0.0], evaluation.eps)
+            keys |= metrics.tracked(stage, "validation", view, [0.0], evaluation.eps, "", [metrics.ENOUGH])
     return [*metrics.with_acc(keys), "train/loss", *(f"cost/{cost}" for cost in COSTS)]
 
 

@@ -15,8 +15,9 @@ from optuna.trial import TrialState
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
+from pfl_ops.metrics import summands
 from pfl_ops.spaces import Space
-from pfl_ops.tuning.ledger import DIVERGED, ERROR, NOTE, ROUNDS, SAMPLES, Ledger
+from pfl_ops.tuning.ledger import DIVERGED, ERROR, NOTE, ROUNDS, SAMPLES, SUMMANDS, Ledger
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.trial import FAILURE, LOSSES, SEEN, Failure
 
@@ -67,6 +68,8 @@ class StudySearch(OptunaSearch):
         trial = self.optuna_trial(trial_id)
         trial.set_user_attr(ROUNDS, int(result[ROUND]))
         trial.set_user_attr(SAMPLES, int(result.get(SEEN, 0)))
+        parts = [part for metric in self.objective.metrics for part in summands(metric) if part in result]
+        trial.set_user_attr(SUMMANDS, {part: float(result[part]) for part in parts})
         if self.objective.single:
             self._report(trial, result)
 

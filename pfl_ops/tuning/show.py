@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pfl_ops.metrics import in_words
 from pfl_ops.spaces.space import Point
 from pfl_ops.tuning.driver import Event
 
@@ -47,7 +48,7 @@ class Show:
             self.best, self.running, self.ended = "", {}, {}
         self.last = event
         if event.best:
-            self.best = f", best {_values(event.best[1])} (trial {event.best[0]:03d})"
+            self.best = f", best {in_words(event.best[1])} in trial {event.best[0]:03d}"
         if event.trial is not None and event.kind in ("start", "report"):
             self.running[event.trial] = event
         elif event.trial is not None and event.kind == "end":
@@ -73,7 +74,7 @@ class Show:
                 return f"{trial} starts: {_point(event.params)}"
             case "end":
                 why = event.error.removeprefix(f"{event.state} ")
-                result = why or f"{_values(event.values)} after round {event.round}"
+                result = why or f"{in_words(event.values)} after round {event.round}"
                 return f"{trial} {event.state}: {result} ({self._count(event)})"
             case "test" | "final":
                 return (
@@ -98,21 +99,13 @@ class Show:
         running = [self.running[n] for n in sorted(self.running)]
         ended = list(self.ended.values())[-max(1, LINES - len(running)) :]
         for e in [*ended, *running]:
-            cells = (f"{e.trial:03d}", e.state or "running", f"{e.round}/{e.rounds}", _numbers(e.values))
+            cells = (f"{e.trial:03d}", e.state or "running", f"{e.round}/{e.rounds}", in_words(e.values))
             table.add_row(*cells, Text(e.error or _point(e.params)))  # Text: square brackets are no markup here
         return Group(head, table)
 
 
 def _of(event: Event) -> str:
     return f"{event.method} " if event.method else ""
-
-
-def _numbers(values: dict[str, float]) -> str:
-    return " ".join(f"{value:.4f}" for value in values.values())
-
-
-def _values(values: dict[str, float]) -> str:
-    return ", ".join(f"{key} {value:.4f}" for key, value in values.items())
 
 
 def _point(point: Point) -> str:

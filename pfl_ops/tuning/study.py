@@ -13,6 +13,7 @@ from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
+from pfl_ops.metrics import summands
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Point, Space
 from pfl_ops.tracking import Home, Run, Store, provenance
@@ -62,6 +63,14 @@ class Study:
     openings: int = 0
     page: str | None = None
     diverged: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The chosen trial's objective on validation data, with Acc(L) and Acc(G) where it is their sum."""
+        chosen = self.table[self.table["trial"] == self.trial]
+        parts = [part for key in self.values for part in summands(key) if part in chosen]
+        found = {part: chosen[part].iloc[0] for part in parts}
+        return {**self.values, **{part: float(value) for part, value in found.items() if value is not None}}
 
 
 @joining

@@ -22,6 +22,7 @@ from pfl_ops.errors import PflOpsError, in_a_line, nearest
 from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.files import write_whole
+from pfl_ops.metrics import summands
 from pfl_ops.probe.memory import keep_within
 from pfl_ops.registry import file_digest, load_plugin, plugins
 from pfl_ops.spaces import Point, decoded
@@ -212,6 +213,8 @@ class FederationTrial(tune.Trainable):
                 if last:
                     self.cleanup(to_the_end=True)
                 over = last or not all(map(math.isfinite, values.values()))
+                parts = [part for metric in metrics for part in summands(metric) if part in record.metrics]
+                values |= {part: float(record.metrics[part]) for part in parts}
                 more = {LOSSES: self.losses, SEEN: self.samples, "records": since, "done": over}
                 return {"round": record.round, **values, **more}
             self._expect(record)

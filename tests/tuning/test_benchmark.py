@@ -184,6 +184,9 @@ def test_fedavg_under_the_optimiser_that_fliu_brings_along_is_not_behind_it(tmp_
     union = {("sgd", 0.05), ("adam", 0.001), ("adam", 0.01)}
     assert all(set(table.itertuples(index=False, name=None)) >= union for table in tried.values())
     assert made.table["method"][0] == "fedavg" or not made.table["p"][1] < 0.05, made.table.T
+    for study in made.studies.values():
+        both = [study.scores[f"val/L1/{view}/mean"] for view in ("local", "global")]
+        assert study.scores["val/L1/acc"] == pytest.approx(sum(both))
     assert (made.table["search_samples"] > 0).all() and made.table["restricted"].tolist() == ["", ""]
 
 

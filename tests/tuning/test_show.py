@@ -8,13 +8,14 @@ from rich.console import Console
 from pfl_ops.tuning import Event, Show
 
 POINT = {"algorithm.gamma.kind": "fixed", "training.lr": 0.0123456}
+SCORES = {"val/L1/acc": 1.5, "val/L1/local/mean": 0.9, "val/L1/global/mean": 0.6}
 BEST = (0, {"val/L1/acc": 1.5})
 EVENTS = [
     Event("packing", "s", 3, text="packing: 2 trials at once"),
     Event("begin", "s", 3),
     Event("start", "s", 3, running=1, trial=0, rounds=9, params=POINT),
     Event("report", "s", 3, running=1, trial=0, round=5, rounds=9, values={"val/L1/acc": 1.25}, params=POINT),
-    Event("end", "s", 3, 1, 0, 0, 9, 9, {"val/L1/acc": 1.5}, "complete", "", POINT, BEST),
+    Event("end", "s", 3, 1, 0, 0, 9, 9, SCORES, "complete", "", POINT, BEST),
     Event("start", "s", 3, 1, 1, trial=1, rounds=9, params=POINT, best=BEST),
     Event("end", "s", 3, 1, 0, 1, 2, 9, {}, "failed", "ValueError: [no]", POINT, BEST),
     Event("start", "s", 3, 1, 1, trial=2, rounds=9, params=POINT, best=BEST),
@@ -32,10 +33,10 @@ def test_plain_lines_where_the_output_is_no_terminal():
         "packing: 2 trials at once",
         "study s: 0 of 3 trials done",
         "trial 000 starts: kind=fixed lr=0.0123",
-        "trial 000 complete: val/L1/acc 1.5000 after round 9 "
-        "(1 of 3 done, 0 running, best val/L1/acc 1.5000 (trial 000))",
+        "trial 000 complete: Acc(L)+Acc(G) 1.500 (90.0 % + 60.0 %) after round 9 "
+        "(1 of 3 done, 0 running, best Acc(L)+Acc(G) 1.500 in trial 000)",
         "trial 001 starts: kind=fixed lr=0.0123",
-        "trial 001 failed: ValueError: [no] (1 of 3 done, 0 running, best val/L1/acc 1.5000 (trial 000))",
+        "trial 001 failed: ValueError: [no] (1 of 3 done, 0 running, best Acc(L)+Acc(G) 1.500 in trial 000)",
         "trial 002 starts: kind=fixed lr=0.0123",
         "test run 1 starts",
         "test run 1 is over",
@@ -46,8 +47,16 @@ def test_plain_lines_where_the_output_is_no_terminal():
     ("n", "expected"),
     [
         (0, ["starting Ray"]),
-        (4, ["0 of 3 done, 1 running", "000", "running", "5/9", "1.2500", "lr=0.0123"]),
-        (8, ["1 of 3 done, 1 running, best val/L1/acc 1.5000 (trial 000)", "complete", "ValueError: [no]", "0/9"]),
+        (4, ["0 of 3 done, 1 running", "000", "running", "5/9", "Acc(L)+Acc(G) 1.250", "lr=0.0123"]),
+        (
+            8,
+            [
+                "1 of 3 done, 1 running, best Acc(L)+Acc(G) 1.500 in trial 000",
+                "complete",
+                "ValueError: [no]",
+                "0/9",
+            ],
+        ),
         (9, ["test run 1 starts"]),
     ],
 )
