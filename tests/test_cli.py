@@ -60,7 +60,7 @@ OPTIONS = {
     | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
     | {"--name", "--storage", "--address"},
     "compare": {"--filter", "--tag", "--trials", "--metric", "--target", "--at", "--html", "--csv", "--latex"}
-    | {"--tracking-uri"},
+    | {"--notes", "--tracking-uri"},
     "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
     | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
     | {"--device", "--way", "--threads"},

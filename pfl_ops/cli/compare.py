@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from pfl_ops.reports.compare import Comparison, Line
+    from pfl_ops.reports.compare import Comparison, Group, Line
 
 WIDEST_NAME = 44  # columns of a line's name; a longer one is broken
 
@@ -25,7 +25,7 @@ def compare(
         typer.Argument(
             metavar="[RUN|STUDY|EXPERIMENT]...",
             show_default=False,
-            help="By name, with * for any, or by the beginning of a run's id; none: all runs.",
+            help="By name, with * for any, or by the beginning of a run's id; none: all but smoke cells.",
         ),
     ] = None,
     *,
@@ -47,7 +47,7 @@ def compare(
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option("--target", metavar="FLOAT", help="Count the rounds until --metric, or else Acc(L), is there."),
+        typer.Option("--target", metavar="FLOAT", help="Count rounds to this --metric, or else Acc(L): 0.9 is 90 %."),
     ] = None,
     at: Annotated[
         Literal["final", "best"],
@@ -58,6 +58,7 @@ def compare(
             help=with_default("Values of the last round, or of each run's best.", "final"),
         ),
     ] = "final",
+    notes: Annotated[bool, typer.Option("--notes", help="Print notes in full: which settings differ.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE.html", help="Write a page with curves.")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write a row a run.")] = None,
     latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE.tex", help="Write the table.")] = None,
@@ -65,7 +66,8 @@ def compare(
 ) -> None:
     """Compare tracked runs, trials and studies: which is best, by how much, and how sure that is.
 
-    Repetitions of one setting are one line: mean ± standard deviation. A study means the test runs of its choice.
+    Repetitions of one setting are one line: mean ± standard deviation. Settings on one data set, partition and network
+    are a group. A study means the test runs of its choice. Smoke cells and unfinished runs are compared if named.
     """
     tags = _tags(tag)
     check_finite("--target", target)
@@ -87,12 +89,8 @@ def compare(
         with_clients=html is not None,
         tracking_uri=tracking_uri,
     )
-    for line in comparison.complaints:
-        say(err(), f"not a fair comparison: {line}")
-    for line in comparison.remarks:
-        say(err(), line)
     console = out()
-    show(comparison, console)
+    show(comparison, console, err(), notes)
     for name, file, write in (
         ("page", html, comparison.to_html),
         ("csv", csv, comparison.to_csv),
@@ -114,80 +112,132 @@ def _tags(texts: list[str]) -> dict[str, str]:
     return found
 
 
-OPTIONAL = ("seconds", "bytes", "best @ round", "last", "worst client", "p", "Acc(G)", "Acc(L)", "n")
-"""Columns in the order in which they go where there is no room."""
+OPTIONAL = (
+    *("train seconds", "received MiB", "sent MiB", "best round", "best", "last", "worst client %", "p"),
+    *("Acc(G) %", "Acc(L) %", "n"),
+)
+"""Columns, by the beginning of their names, in the order in which they go if there is no room."""
+FOLDED = 240  # characters of a group's notes, or of a remark; longer ones are cut, unless --notes is given
+FEW_LINES = 12  # in a table with more lines, a line's other stages are left to the page
 
 
-def show(comparison: "Comparison", console: "Console") -> None:
-    """Print it; on a narrow terminal with fewer columns, which are named."""
+def show(comparison: "Comparison", console: "Console", remarks: "Console | None" = None, notes: bool = False) -> None:
+    """Print a table for each group and the notes on it; on a narrow terminal with fewer columns, which are named.
+
+    Args:
+        remarks: where notes go; None: nowhere. notes: print them in full.
+    """
     from pfl_ops.cli.output import say
+    from pfl_ops.reports.compared import folded, size_of
+    from pfl_ops.reports.numbers import title_of
 
-    there = _columns(comparison)
-    droppable = [name for name in OPTIONAL if name in there and there[name] != comparison.metric]
+    there = list(dict.fromkeys(name for group in comparison.groups for name in _columns(comparison, group)))
+    deciding = {title_of(group.metric) for group in comparison.groups}
+    droppable = [
+        name
+        for start in OPTIONAL
+        for name in there
+        if (name == start or (start in ("best", "last") and name.startswith(f"{start} ") and name != "best round"))
+        and name not in deciding
+    ]
+    wide = console.options.update(max_width=1000)
     for n in range(len(droppable) + 1):
-        table = _table(comparison, [name for name in there if name not in droppable[:n]])
-        if console.measure(table, options=console.options.update(max_width=1000)).maximum <= console.width:
+        tables = [_table(comparison, group, droppable[:n]) for group in comparison.groups]
+        if all(console.measure(table, options=wide).maximum <= console.width for table in tables):
             break
-    console.print(table)
+    at = "last round" if comparison.at == "final" else "best round of each run"
+    console.print(f"{size_of(comparison)}, {at}, by {title_of(comparison.metric)}", style="bold", highlight=False)
+    cut = False
+    for group, table in zip(comparison.groups, tables, strict=True):
+        console.print(table)
+        if remarks is None:
+            continue
+        of = f" ({group.title})" if len(comparison.groups) > 1 else ""
+        if notes or sum(map(len, group.complaints)) <= FOLDED:
+            for line in group.complaints:
+                say(remarks, f"not a fair comparison{of}: {line}")
+        else:
+            say(remarks, f"not a fair comparison{of}: {folded(group.complaints)}")
+            cut = True
+    if remarks is not None:
+        for line in comparison.remarks:
+            cut |= len(line) > FOLDED and not notes
+            say(remarks, line if notes or len(line) <= FOLDED else f"{line[: FOLDED - 4]} ...")
+        if cut:
+            say(remarks, "--notes prints these notes in full")
     if n:
         say(console, f"no room for: {', '.join(droppable[:n])}")
     tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
     if tested and "p" not in droppable[:n]:
-        say(console, "p: paired t test over common seeds, corrected for the number of tests (Holm)")
+        say(console, "p: paired t test over common seeds, corrected for the number of tests in the group (Holm)")
 
 
-def _columns(c: "Comparison") -> dict[str, str | None]:
-    """Headings from the left, and the metric of those that show one in the line's stage."""
-    from pfl_ops.reports.numbers import VIEWS, title_of
+def _columns(c: "Comparison", group: "Group") -> list[str]:
+    """Headings from the left."""
+    from pfl_ops.reports.compared import SECONDS, TRAFFIC, other_rounds, shown_metrics
+    from pfl_ops.reports.numbers import difference_title, target_title
 
-    columns: dict[str, str | None] = {"": None, "n": None, "stage": None, **VIEWS}
-    columns |= {title_of(c.metric): c.metric, "vs best": None, "p": None}
-    columns["best @ round" if c.at == "final" else "last"] = None
-    if c.target is not None:
-        columns[f"rounds to {c.target:g}"] = None
-    return columns | {"bytes": None, "seconds": None}
+    target = [] if c.target is None else [target_title(c.target_metric, c.target)]
+    first = ["setting", "n", "stage", *shown_metrics(group), difference_title(group.metric), "p"]
+    return [*first, *other_rounds(c, group), *target, *TRAFFIC, SECONDS]
 
 
-def _table(c: "Comparison", shown: list[str]) -> "Table":
+def _table(c: "Comparison", group: "Group", dropped: list[str]) -> "Table":
     """A row a line, and below it one for each other stage that was scored; settings stand under the name."""
+    from rich.markup import escape
     from rich.table import Table
 
-    from pfl_ops.reports.numbers import count, title_of
-
-    at = "last round" if c.at == "final" else "best round of each run"
-    n = sum(len(line.runs) for line in c.lines)
-    aim = f"; rounds to {title_of(c.target_metric)} ≥ {c.target:g}" if c.target is not None else ""
-    title = f"{count(len(c.lines), 'setting')}, {count(n, 'run')}, {at}, by {title_of(c.metric)}{aim}"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    shown = [name for name in _columns(c, group) if name not in dropped]
+    table = Table(title=escape(f"{group.title}: {group.size}"), title_justify="left", title_style="bold", box=None)
+    table.pad_edge = False
     for name in shown:
-        if not name:
+        if name == "setting":
             table.add_column(name, min_width=10, max_width=WIDEST_NAME, overflow="fold")
         else:
-            table.add_column(name, justify="left" if name == "stage" else "right", no_wrap=True)
-    for line in c.lines:
-        for i, cells in enumerate(_rows(c, line)):
+            heading = escape(_in_two_lines(name))
+            table.add_column(heading, justify="left" if name == "stage" else "right", no_wrap=True)
+    for line in group.lines:
+        for i, cells in enumerate(_rows(c, group, line)):
             table.add_row(*(cells.get(name, "") for name in shown), style="dim" if i else None)
     return table
 
 
-def _rows(c: "Comparison", line: "Line") -> Iterator[dict[str, str]]:
+def _in_two_lines(name: str) -> str:
+    """A long heading with a line break at the space nearest to its middle."""
+    spaces = [i for i, letter in enumerate(name) if letter == " " and name[i + 1 :] != "%"]
+    if len(name) < 12 or not spaces:
+        return name
+    at = min(spaces, key=lambda i: abs(i - len(name) / 2))
+    return f"{name[:at]}\n{name[at + 1 :]}"
+
+
+def _rows(c: "Comparison", group: "Group", line: "Line") -> Iterator[dict[str, str]]:
     """The cells of a line by heading: first in its own stage, then in the others."""
     from rich.markup import escape
 
-    from pfl_ops.reports.compared import ahead, other_round
-    from pfl_ops.reports.numbers import VIEWS, chance, rounds_text, size, spread
+    from pfl_ops.reports.compared import BEST_ROUND, SECONDS, TRAFFIC, ahead, other_rounds, shown_metrics, text_of
+    from pfl_ops.reports.numbers import (
+        VIEWS,
+        chance,
+        difference_title,
+        mebibytes,
+        rounds_text,
+        spread,
+        target_title,
+    )
 
-    there = {name: metric for name, metric in _columns(c).items() if metric}
-    first = {name: spread(line.values(metric, c.at)) for name, metric in there.items()}
-    first |= {"": escape(line.label), "n": str(len(line.runs)), "stage": line.stage, "vs best": ahead(c, line)}
+    first = {name: text_of(line, metric, c.at) for name, metric in shown_metrics(group).items()}
+    first |= {"setting": escape(line.label), "n": str(len(line.runs)), "stage": line.stage}
+    first |= {difference_title(group.metric): ahead(c, group, line)}
     first |= {"p": chance(line.difference.p) if line.difference else ""}
-    first |= dict.fromkeys(("best @ round", "last"), other_round(c, line))
+    for name, (metric, at) in other_rounds(c, group).items():
+        first[name] = spread(line.values(metric), 1) if metric == BEST_ROUND else text_of(line, metric, at)
     if c.target is not None:
-        first[f"rounds to {c.target:g}"] = rounds_text(line.rounds_to(c.target, c.target_metric))
-    first["bytes"] = size(line.cost("cost/up_bytes", "cost/down_bytes"))
-    first["seconds"] = spread(line.cost("cost/train_seconds"), 1)
+        first[target_title(c.target_metric, c.target)] = rounds_text(line.rounds_to(c.target, c.target_metric))
+    first |= {name: mebibytes(line.cost(cost)) for name, cost in TRAFFIC.items()}
+    first[SECONDS] = spread(line.cost("cost/train_seconds"), 1)
     yield first
-    others = [stage for stage in line.stages if stage != line.stage]
+    others = [stage for stage in line.stages if stage != line.stage] if len(group.lines) <= FEW_LINES else []
     for i, stage in enumerate(others or [""] * bool(line.settings)):
-        cells = {name: spread(line.values(f"{stage}/{metric}", c.at)) for name, metric in VIEWS.items() if stage}
-        yield cells | {"stage": stage, "": "" if i else escape(line.settings)}
+        cells = {name: text_of(line, f"{stage}/{metric}", c.at) for name, metric in VIEWS.items() if stage}
+        yield cells | {"stage": stage, "setting": "" if i else escape(line.settings)}

@@ -11,30 +11,33 @@ number.
 
     environments   who holds what: partition
     onerun         one run: curves, clients
-    trends         several runs as lines: lines, panels, over
-    clouds         several runs as points: scatter, distributions
+    trends         several runs as lines: lines, panels, panel, over
+    clouds         several runs as points: scatter, distributions, strip
     grids          two settings: bars, heat
     studies        trials: history, pareto
     files          save, to_svg, to_png
     style, looks   themes; colours by name
+    swatches       swatch: a name's line and marker, for a legend in HTML
     bands          mean and spread of repetitions
     parts, labels  axes, remarks and legends; names beside what they name
 """
 
 from pfl_ops.figures.bands import Band
-from pfl_ops.figures.clouds import distributions, scatter
+from pfl_ops.figures.clouds import distributions, scatter, strip
 from pfl_ops.figures.environments import partition
 from pfl_ops.figures.files import save, to_png, to_svg
 from pfl_ops.figures.grids import bars, heat
-from pfl_ops.figures.looks import colours
+from pfl_ops.figures.looks import REST, colours
 from pfl_ops.figures.onerun import MEANINGS, VIEWS, Records, clients, curves
 from pfl_ops.figures.studies import history, pareto
 from pfl_ops.figures.style import CLASSES, theme
-from pfl_ops.figures.trends import lines, over, panels
+from pfl_ops.figures.swatches import swatch
+from pfl_ops.figures.trends import lines, over, panel, panels
 
 __all__ = [
     "CLASSES",
     "MEANINGS",
+    "REST",
     "VIEWS",
     "Band",
     "Records",
@@ -47,11 +50,14 @@ __all__ = [
     "history",
     "lines",
     "over",
+    "panel",
     "panels",
     "pareto",
     "partition",
     "save",
     "scatter",
+    "strip",
+    "swatch",
     "theme",
     "to_png",
     "to_svg",

@@ -15,7 +15,17 @@ from pfl_ops.figures.bands import moments, numbers, repetitions
 from pfl_ops.figures.labels import place_labels
 from pfl_ops.figures.looks import Look, looks
 from pfl_ops.figures.onerun import VIEWS
-from pfl_ops.figures.parts import beside, key_below, percent_axis, remark, within_shares
+from pfl_ops.figures.parts import (
+    LETTER,
+    ROW,
+    beside,
+    key_below,
+    percent_axis,
+    remark,
+    whole_numbers,
+    within_shares,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,12 +42,14 @@ def scatter(
     front: bool = True,
     percent: bool = True,
     colours: Mapping[str, str] | None = None,
+    legend: bool = True,
 ) -> Figure:
     """Two values of each name against one another: repetitions as small dots, their mean with ± standard deviations.
 
     Args:
         points: name -> (x, y) of each repetition [n, 2], or of one [2]; larger is better in both.
         front: draw the Pareto front of the means: those that no other name beats in both.
+        legend: write the names; False: the page has them beside the picture, see `swatch`.
     Raises:
         PflOpsError: the shapes do not fit, or there is no point.
     """
@@ -68,9 +80,12 @@ def scatter(
         note, names = repetitions({name: len(cloud) for name, cloud in clouds.items()})
         remark(axes, note)
         unbeaten = metrics.pareto(means) & front
-        if front:
-            key_below(figure, [_draw_front(axes, means[unbeaten])], [FRONT])
+        line = _draw_front(axes, means[unbeaten]) if front else None
         style.headline(figure, title)
+        if not legend:
+            return figure
+        if line:
+            key_below(figure, [line], [FRONT])
         dots = np.concatenate([*clouds.values(), *(_cross(mean, std) for mean, std in found.values())])
         if not place_labels(figure, axes, means, [names[name] for name in found], dots, bold=unbeaten.tolist()):
             _name_at_the_side(figure, [names[name] for name in found], list(seen.values()), unbeaten.tolist())
@@ -91,34 +106,17 @@ def distributions(
     Raises:
         PflOpsError: there is no value.
     """
-    found = {}
-    for name, given in values.items():
-        flat = numbers(given, f"'{name}'").reshape(-1)
-        found[name] = np.sort(flat[np.isfinite(flat)])
-        if not len(found[name]):
-            raise PflOpsError(f"'{name}': there is no value to draw")
+    found = {name: _row(name, given) for name, given in values.items()}
     if not found:
         raise PflOpsError("there is nothing to draw: no values were given")
     seen = looks(found, colours)
-    shades = style.current()
     with style.style():
         figure, axes = style.single(7.2, 0.85 + 0.42 * len(found) + 0.3 * bool(title))
         for i, (name, row) in enumerate(found.items()):
-            look = seen[name]
-            low, middle, high = np.quantile(row, [0.25, 0.5, 0.75])
-            axes.plot(
-                row, i + 0.5 * beside(len(row)), color=look.colour, marker="o", markersize=3, markeredgewidth=0,
-                linestyle="", alpha=0.45, rasterized=len(row) > 3000, label=name,
-            )  # fmt: skip
-            axes.fill_betweenx([i - 0.34, i + 0.34], low, high, color=look.colour, alpha=0.18, linewidth=0)
-            axes.plot([middle, middle], [i - 0.34, i + 0.34], color=look.colour, linewidth=2.0)
-            axes.plot(row.mean(), i, marker="D", markersize=5, color=shades.paper, mec=look.colour, mew=1.3)
+            _draw_row(axes, i, name, row, seen[name])
         axes.set_ylim(len(found) - 0.4, -0.6)
-        axes.set_yticks(range(len(found)), list(found))
-        axes.tick_params(axis="y", length=0)
-        axes.spines["left"].set_visible(False)
-        axes.grid(False, axis="y")
-        axes.grid(True, axis="x")
+        axes.set_yticks(range(len(found)), [wrapped(name, 36) for name in found])
+        _without_y(axes)
         if percent:
             percent_axis(axes, "x")
             within_shares(axes, found.values(), "x")
@@ -128,6 +126,69 @@ def distributions(
         remark(axes, f"quartiles, median, mean (◇) of {clients} values")
         style.headline(figure, title)
     return figure
+
+
+def strip(
+    values: ArrayLike,
+    limits: tuple[float, float],
+    slot: str = "C0",
+    percent: bool = True,
+    ticks: bool = True,
+) -> Figure:
+    """One row of `distributions` without its name, for a page that stacks such rows.
+
+    Args:
+        values: one a client, of any shape; NaN: a client without samples.
+        limits: of the x axis, the same for all rows.
+        slot: how it is drawn, see `colours`.
+        ticks: write the numbers of the x axis below it.
+    Raises:
+        PflOpsError: there is no value.
+    """
+    row = _row("a row", values)
+    look = looks([""], {"": slot})[""]
+    with style.style():
+        figure, axes = style.framed(5.2, 0.34 + 0.22 * ticks, left=0.2, right=0.3, top=0.02, bottom=0.04 + 0.22 * ticks)
+        _draw_row(axes, 0, "", row, look)
+        axes.set_ylim(0.6, -0.6)
+        axes.set_yticks([])
+        _without_y(axes)
+        axes.set_xlim(*limits)
+        percent_axis(axes, "x") if percent else whole_numbers(axes)
+        axes.tick_params(axis="x", labelbottom=ticks, length=3 if ticks else 0)
+        axes.spines["bottom"].set_visible(ticks)
+    return figure
+
+
+def _row(name: str, given: ArrayLike) -> NDArray[np.float64]:
+    """The values that are finite, in order."""
+    flat = numbers(given, f"'{name}'").reshape(-1)
+    row = np.sort(flat[np.isfinite(flat)])
+    if not len(row):
+        raise PflOpsError(f"'{name}': there is no value to draw")
+    return row
+
+
+def _draw_row(axes: Axes, i: int, name: str, row: NDArray[np.float64], look: Look) -> None:
+    """Draw values as dots at height i, their quartiles as a box, the median and the mean."""
+    low, middle, high = np.quantile(row, [0.25, 0.5, 0.75])
+    axes.plot(
+        row, i + 0.5 * beside(len(row)), color=look.colour, marker="o", markersize=3, markeredgewidth=0,
+        linestyle="", alpha=0.45, rasterized=len(row) > 3000, label=name, clip_on=False,
+    )  # fmt: skip
+    axes.fill_betweenx([i - 0.34, i + 0.34], low, high, color=look.colour, alpha=0.18, linewidth=0)
+    axes.plot([middle, middle], [i - 0.34, i + 0.34], color=look.colour, linewidth=2.0)
+    axes.plot(
+        row.mean(), i, marker="D", markersize=5, color=style.current().paper, mec=look.colour, mew=1.3, clip_on=False
+    )
+
+
+def _without_y(axes: Axes) -> None:
+    """Rows of names need no y axis: only the lines of the x axis's grid."""
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(False, axis="y")
+    axes.grid(True, axis="x")
 
 
 def _draw_front(axes: Axes, best: NDArray[np.float64]) -> Any:
@@ -149,7 +210,12 @@ def _name_at_the_side(figure: Figure, names: Sequence[str], seen: Sequence[Look]
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], linestyle="", color=look.colour, **_large(look)) for look in seen]
-    legend = figure.legend(handles, names, loc="outside right upper", handletextpad=0.3, labelspacing=0.6)
+    texts = [wrapped(name, 40) for name in names]
+    longest = max(len(line) for text in texts for line in text.splitlines())
+    width, height = figure.get_size_inches()
+    rows = sum(text.count("\n") + 1 for text in texts)
+    figure.set_size_inches(width + LETTER * longest, max(height, 1.2 * ROW * rows + 0.6))
+    legend = figure.legend(handles, texts, loc="outside right upper", handletextpad=0.3, labelspacing=0.6)
     for text, strong in zip(legend.get_texts(), bold, strict=True):
         text.set_fontweight("bold" if strong else "normal")
 

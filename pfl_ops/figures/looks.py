@@ -12,6 +12,7 @@ from pfl_ops.figures import style
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p", "h", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.8)), (0, (1.2, 1.4)), (0, (5, 1.5, 1.2, 1.5)), (0, (2.5, 1.2)))
+REST = "rest"
 SIZES = {"*": 6.5, "P": 5.0, "X": 5.0, "^": 5.0, "v": 5.0, "p": 5.2, "h": 5.2, "D": 4.2}
 
 
@@ -53,20 +54,24 @@ def looks(names: Iterable[str], chosen: Mapping[str, str] | None = None) -> dict
 
     Args:
         names: what is drawn; without `chosen`, slots go by this order.
-        chosen: name -> slot ("C3") or any colour of matplotlib's ("#0072B2", "black"); a name without one takes the
-            first slots that are free.
+        chosen: name -> slot ("C3"), any colour of matplotlib's ("#0072B2", "black"), or `REST`, the theme's grey for
+            what is not singled out; a name without one takes the first slots that are free.
     Raises:
         PflOpsError: no such colour.
     """
     wanted = dict(chosen or {})
     taken = {int(value[1:]) for value in wanted.values() if _is_slot(value)}
     free = (slot for slot in range(len(taken) + len(wanted) + 1000) if slot not in taken)
-    return {
-        name: _slot(int(wanted[name][1:]))
-        if name in wanted and _is_slot(wanted[name])
-        else _slot(next(free), wanted.get(name))
-        for name in dict.fromkeys(names)
-    }
+    found = {}
+    for name in dict.fromkeys(names):
+        colour = wanted.get(name)
+        if colour == REST:
+            found[name] = Look(style.current().rest, "o", DASHES[1], True)
+        elif colour and _is_slot(colour):
+            found[name] = _slot(int(colour[1:]))
+        else:
+            found[name] = _slot(next(free), colour)
+    return found
 
 
 def _is_slot(colour: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def percent_axis(axes: Axes, which: str = "y") -> None:
-    """Shares as percents on the axis "x" or "y", or on "both"."""
+LETTER = 0.075  # inches: the mean width of a letter of a legend
+ROW = 0.18  # inches: the height of a legend's row
+
+
+def wrapped(name: str, width: int) -> str:
+    """Break a name into lines of at most so many letters."""
+    return "\n".join(textwrap.wrap(name, max(width, 8))) or name
+
+
+def percent_axis(axes: Axes, which: str = "y", most: int = 6) -> None:
+    """Shares as percents on the axis "x" or "y", or on "both", with at most so many steps."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     for name in ("x", "y") if which == "both" else (which,):
         axis = axes.xaxis if name == "x" else axes.yaxis
-        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+        axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
         axis.set_major_formatter(FuncFormatter(as_percent))
 
 
@@ -61,12 +71,15 @@ def beside(n: int) -> NDArray[np.float64]:
 
 
 def key_below(figure: Figure, handles: Sequence[Any], names: Sequence[str], title: str = "") -> None:
-    """A legend below all axes, in as few even rows as the width allows."""
-    width = figure.get_size_inches()[0]
-    longest = max(map(len, names), default=1)
-    columns = max(1, min(len(names), int(width / (0.075 * longest + 0.55))))
+    """A legend below all axes, in as few even rows as the width allows; the figure becomes higher by these rows."""
+    width, height = figure.get_size_inches()
+    texts = [wrapped(name, int((width - 0.8) / LETTER)) for name in names]
+    longest = max((len(line) for text in texts for line in text.splitlines()), default=1)
+    columns = max(1, min(len(names), int(width / (LETTER * longest + 0.55))))
     rows = -(-len(names) // columns)
+    lines = rows * max((text.count("\n") + 1 for text in texts), default=1)
+    figure.set_size_inches(width, height + ROW * (lines + bool(title)))
     figure.legend(
-        list(handles), list(names), loc="outside lower center", ncols=-(-len(names) // rows), handlelength=2.4,
+        list(handles), texts, loc="outside lower center", ncols=-(-len(names) // rows), handlelength=2.4,
         columnspacing=1.4, title=title or None, title_fontproperties={"size": 8},
     )  # fmt: skip

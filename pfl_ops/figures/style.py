@@ -123,6 +123,17 @@ def single(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def framed(width: float, height: float, left: float, right: float, top: float, bottom: float) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes and margins of so many inches, so that figures of one size can be aligned."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    inside = (left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height)
+    axes = figure.add_axes(inside)
+    fix_ticks(axes)
+    return figure, axes
+
+
 def fix_ticks(axes: Axes) -> None:
     """Give ticks their colours now: matplotlib makes them when it draws, which may be outside the theme."""
     shades = current()

@@ -12,7 +12,7 @@ from pfl_ops.figures import style
 from pfl_ops.figures.bands import Band, Summary, repetitions, summaries
 from pfl_ops.figures.labels import End, end_labels
 from pfl_ops.figures.looks import Look, looks
-from pfl_ops.figures.parts import as_percent, key_below, percent_axis, remark, whole_numbers, within_shares
+from pfl_ops.figures.parts import as_percent, key_below, percent_axis, remark, whole_numbers, within_shares, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,13 +84,15 @@ def panels(
     across = max(1, min(columns, len(found)))
     down = -(-len(found) // across)
     with style.style():
-        figure = style.blank(max(5.2, 3.1 * across + 0.5), 2.5 * down + 0.75 + 0.2 * (len(seen) // 5))
+        titles = {panel: wrapped(panel, 38) for panel in found}
+        higher = 0.17 * max(title.count("\n") for title in titles.values())
+        figure = style.blank(max(5.2, 3.1 * across + 0.5), (2.5 + higher) * down + 0.4)
         places = figure.subplots(down, across, sharey=share_y, squeeze=False).ravel().tolist()
         for axes, (panel, series) in zip(places, found.items(), strict=False):
             style.fix_ticks(axes)
             _draw_lines(axes, series, seen, percent, most=6)
             whole_numbers(axes, 6)
-            axes.set_title(panel)
+            axes.set_title(titles[panel])
             axes.set_xlabel(xlabel)
             _draw_target(axes, target)
         for axes in places[::across]:
@@ -102,6 +104,37 @@ def panels(
         note = repetitions({"": most})[0] if least == most else f"mean ± standard deviation, n = {least} to {most}"
         key_below(figure, [_handle(look) for look in seen.values()], list(seen), note)
         style.headline(figure, title)
+    return figure
+
+
+def panel(
+    series: Mapping[str, Band],
+    size: tuple[float, float],
+    xlabel: str = "round",
+    percent: bool = True,
+    target: float | None = None,
+    colours: Mapping[str, str] | None = None,
+    limits: tuple[float, float] | None = None,
+) -> Figure:
+    """Lines as in `lines`, without title and names: for a page that has these beside the picture, see `swatch`.
+
+    Args:
+        size: inches. limits: of the y axis, the same for all panels of a picture; None: its own.
+    Raises:
+        PflOpsError: the shapes do not fit, or there is no value.
+    """
+    found = summaries(series)
+    with style.style():
+        figure, axes = style.framed(*size, left=0.56, right=0.12, top=0.1, bottom=0.44)
+        _draw_lines(axes, found, looks(found, colours), percent, most=6)
+        ticks = max(3, int(size[0] * 1.8))
+        whole_numbers(axes, ticks)
+        if limits:
+            axes.set_ylim(*limits)
+        if percent:
+            percent_axis(axes, most=max(3, int(size[1] * 2)))
+        axes.set_xlabel(xlabel)
+        _draw_target(axes, target)
     return figure
 
 

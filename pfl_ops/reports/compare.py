@@ -1,4 +1,4 @@
-"""Any tracked runs side by side: repetitions as one row, the best first, and how sure the difference is."""
+"""Tracked runs side by side: repetitions as one line, in each group the best first, and how sure a difference is."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,8 +11,9 @@ from pfl_ops import metrics
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.files import write_named
-from pfl_ops.reports.fairness import complaints, differing
-from pfl_ops.reports.labels import labels
+from pfl_ops.reports.fairness import comparable, complaints, differing, ground, grouped, same_partitions
+from pfl_ops.reports.labels import group_titles, labels
+from pfl_ops.reports.numbers import PERCENT, count, title_of, unit_of
 from pfl_ops.reports.tracked import COSTS, DIVERGED, Tracked, clients, select, with_history
 from pfl_ops.statistics import Paired, holm, mean_std, paired
 from pfl_ops.tracking import Store
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 At: TypeAlias = Literal["final", "best"]
 Values: TypeAlias = dict[int, float]
-"""Seed -> value."""
+"""Seed -> value, as tracked: accuracies as fractions, traffic in bytes."""
 
-TARGETED = "local/mean"  # what a target is of, unless a metric is named
+TARGETED = "local/mean"  # metric of a target, unless one is named
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,16 @@ class Line:
     """One setting with its repetitions.
 
     Attributes:
-        label: its method, and the settings in which it differs from the method's other lines.
+        label: its method, and the settings in which it differs from the method's other lines of its group.
         runs: by seed.
         settings: others in which it differs from lines of other methods, in words.
-        difference: to the best line over common seeds, with p after Holm's correction; None: it is the best itself, or
-            has no value. Without p where the two differ in more than what is compared, see `fairness.differing`.
+        difference: to the group's best line over common seeds, in the metric's tracked unit, with p after Holm's
+            correction; None: it is the best itself, or has no value. Without p if the two differ in more than what is
+            compared, see `fairness.differing`.
         diverged: repetitions whose training diverged, "seed 2 diverged at round 7, lr 0.4". Then it has no values, no
-            curves and no rounds to a target: the other seeds alone would flatter it.
+            curves and no rounds to a target: the mean of the other seeds would be too high.
+        unfinished: "running, round 12 of 20" of a run without an end, which was named itself. It has the values of
+            that round, and no rank.
     """
 
     label: str
@@ -46,10 +50,11 @@ class Line:
     settings: str = ""
     difference: Paired | None = None
     diverged: tuple[str, ...] = ()
+    unfinished: str = ""
 
     @property
     def stage(self) -> str:
-        """Where its method is judged."""
+        """The stage in which its method is judged."""
         return self.runs[0].stage
 
     @property
@@ -76,46 +81,94 @@ class Line:
         return {run.seed: float(run.history[[*keys]].to_numpy(na_value=0).sum()) for run in there}
 
     def curve(self, metric: str) -> pd.DataFrame:
-        """A metric over rounds, a column a seed; without columns where nobody has it."""
+        """A metric over rounds, a column a seed; without columns if no run has it."""
         found = {} if self.diverged else {run.seed: run.history[run.key(metric)] for run in self.runs}
         return pd.DataFrame(found).sort_index().dropna(how="all").dropna(axis=1, how="all")
+
+    def is_ranked(self, metric: str, at: At = "final") -> bool:
+        """True if it takes part in the order by this metric: it is finished and has a value."""
+        return not self.unfinished and bool(self.values(metric, at))
+
+
+@dataclass(frozen=True)
+class Group:
+    """The lines on one data set, partition, network and split. Only within a group there is an order and a best line.
+
+    Attributes:
+        title: "digits, lsqs", and what tells it from other groups of this data set and partition.
+        lines: the best first; those without a value, and unfinished ones, last.
+        metric: by which they are ordered and tested.
+        fair: False if lines also differ in rounds, participation or scoring, or trials stand beside runs. Then there is
+            a highest line, and no best one.
+        complaints: why these numbers should not be read side by side.
+    """
+
+    title: str
+    lines: tuple[Line, ...]
+    metric: str
+    fair: bool = True
+    complaints: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> str:
+        """Its numbers of settings and runs, in words."""
+        return f"{count(len(self.lines), 'setting')}, {count(sum(len(line.runs) for line in self.lines), 'run')}"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Lines side by side.
+    """Groups of lines side by side.
 
     Attributes:
-        lines: the best first, those without a value last.
-        metric: what they are ordered and tested by: a tracked key, or the end of one ("acc", "L2/local/worst").
+        groups: by title.
+        metric: what decides: a tracked key, or the end of one ("acc", "L2/local/worst"). A group of which no run has
+            "acc" is ordered by Acc(L), see `Group.metric`.
         at: "final", of the last round; "best", of each run's best.
-        target: whose first round is told, or None. target_metric: what it is of.
-        complaints: why these numbers should not be read side by side.
+        target: the value whose first round is counted, as tracked (0.9 is 90 %), or None. target_metric: its metric.
         remarks: what was left out.
-        clients: run id -> table of clients, where it was asked for.
+        clients: run id -> table of clients, if they were asked for.
         place: the store, in words.
     """
 
-    lines: tuple[Line, ...]
+    groups: tuple[Group, ...]
     metric: str
     at: At = "final"
     target: float | None = None
     target_metric: str = TARGETED
-    complaints: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     clients: Mapping[str, pd.DataFrame] = field(default_factory=dict, repr=False)
     place: str = ""
 
     @property
+    def lines(self) -> tuple[Line, ...]:
+        """The lines of all groups."""
+        return tuple(line for group in self.groups for line in group.lines)
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Those of all groups; of several with the group's title in front."""
+        several = len(self.groups) > 1
+        return tuple(f"{g.title}: {line}" if several else line for g in self.groups for line in g.complaints)
+
+    @property
     def table(self) -> pd.DataFrame:
-        """One row a line: means and standard deviations over repetitions, in full precision."""
+        """One row a line: means and standard deviations over repetitions, in full precision.
+
+        Columns are those of the page and the terminal: "setting", "n", "Acc(L) %", "difference to the best %",
+        "sent MiB" and so on. "Acc(L) % std" is a sample standard deviation, "95 % low" and "95 % high" are the ends of
+        the difference's interval.
+        """
         from pfl_ops.reports.compared import summary
 
         return summary(self)
 
     @property
     def runs(self) -> pd.DataFrame:
-        """One row a run, in full precision: what it was, every `final/…` and `best/…` value, and its costs."""
+        """One row a run, in full precision: the columns of `table` that a run has, then its metrics and settings.
+
+        Columns that begin with "final/", "best/" and "reached/" are tracked keys with the values that MLflow has:
+        accuracies are fractions there. "param …" are settings.
+        """
         from pfl_ops.reports.compared import by_run
 
         return by_run(self)
@@ -137,11 +190,11 @@ class Comparison:
         return write_named(file, to_csv(self.runs))
 
     def to_latex(self, file: Path | str) -> Path:
-        """Write the table of results, for booktabs."""
-        from pfl_ops.reports.compared import results
+        """Write the tables of results, one a group, for booktabs."""
+        from pfl_ops.reports.compared import reading, results
         from pfl_ops.reports.latex import to_latex
 
-        return write_named(file, to_latex(results(self)))
+        return write_named(file, "\n".join(to_latex(results(self, group, reading(self))) for group in self.groups))
 
 
 def compare(
@@ -157,48 +210,100 @@ def compare(
     tracking_uri: str | None = None,
     store: Store | None = None,
 ) -> Comparison:
-    """Tracked runs side by side, repetitions of one setting as one line.
+    """Compare tracked runs: repetitions of one setting are a line, settings that can be compared are a group.
+
+    A group has one data set, partition, network and split. Within it, each line has the difference of its mean to the
+    best line's over common seeds, d = 1/n Σ (a_i − b_i), and the p value of the paired t test, corrected for the
+    number of tests in the group (Holm). There is no p value if two lines differ in more than what is compared.
 
     Args:
-        names, where, tags, trials: which runs, see `tracked.select`. None of them: all.
+        names, where, tags, trials: which runs, see `tracked.select`. None of them: all but cells of suites at scale
+            smoke. A run without an end is left out unless it is named itself; then it has no rank.
         metric: what decides which is best: a tracked key, or the end of one, for which each run's split, and the stage
             in which its method is judged, are put in front ("local/worst", "G/acc"). None: acc.
-        target: a value whose first round is told: of `metric`, or if that is None of Acc(L).
+        target: a value whose first round is counted: of `metric`, or if that is None of Acc(L). Accuracies are
+            fractions: 0.9 is 90 %.
         at: values of the last round ("final"), or of each run's best ("best").
         with_clients: read the tables of clients too, which the report draws.
         home, tracking_uri: work folder and MLflow's address, as for `run`. store: an open one instead.
+    Returns:
+        The groups by title; in each, the best line first. Values are as tracked, accuracies as fractions; the tables
+        of the result are in percent and MiB.
     Raises:
-        PflOpsError: no such run or metric (the nearest is told), a target of a metric that should fall, or nothing
-            that has finished.
+        PflOpsError: no such run or metric (the nearest is told), a target that no value can reach or of a metric that
+            should fall, or nothing that has finished.
+
+    >>> found = compare(store=recorded_runs)  # of fliu and fedavg on digits and kmnist, two seeds each
+    >>> [(group.title, [line.label for line in group.lines]) for group in found.groups]
+    [('digits, lsqs', ['fliu', 'fedavg']), ('kmnist, lsqs', ['fedavg', 'fliu'])]
+    >>> round(found.groups[0].lines[1].difference.difference, 3)  # of Acc(L) + Acc(G), as a fraction
+    -0.15
+    >>> print(found.table[["group", "setting", "n", "Acc(L) %", "difference to the best %"]].to_string(index=False))
+           group setting  n  Acc(L) %  difference to the best %
+    digits, lsqs    fliu  2      80.5                       NaN
+    digits, lsqs  fedavg  2      70.5                     -15.0
+    kmnist, lsqs  fedavg  2      90.5                       NaN
+    kmnist, lsqs    fliu  2      80.5                     -15.0
     """
     from contextlib import closing, nullcontext
 
     if at not in ("final", "best"):
         raise PflOpsError(f"at must be final or best, got '{echo(at)}'")
-    if target is not None and metric is not None and metrics.smaller_is_better(metric):
-        raise PflOpsError(f"a target is a value to rise to, and {metric} is better the smaller it is")
+    aim = TARGETED if metric is None else metric
+    if target is not None:
+        _check_target(target, aim)
     with nullcontext(store) if store else closing(Store.open(home, tracking_uri)) as store:
         chosen = select(store, names, where=where, tags=tags, trials=trials)
-        metric = _checked(metric, chosen.runs, at)
-        aim = TARGETED if metric is None else metric
-        metric = metric or _usual(chosen.runs, at)
-        wanted = {metric, aim, "acc", "local/mean", "global/mean", *COSTS}
-        runs = with_history(store, chosen.runs, wanted)
+        meant = [*chosen.runs, *chosen.started]
+        metric = _checked(metric, meant, at)
+        usual = metric or _usual(meant, at)
+        wanted = {usual, aim, "acc", "local/mean", "global/mean", *COSTS}
+        runs = with_history(store, meant, wanted)
         tables, unread = _clients(store, runs) if with_clients else ({}, [])
         place = store.target.label
-    lines = _ordered(_lines(runs, chosen.diverged), metric, at)
-    told = [f"not finished, and left out: {_listed(chosen.unfinished)}"] if chosen.unfinished else []
-    told += [
-        f"no {metric} at the {at if at == 'best' else 'last'} round: {line.label}"
-        for line in lines
-        if not line.values(metric, at) and not line.diverged
+    members = grouped(runs)
+    titles = group_titles([ground(some[0]) for some in members])
+    groups = [
+        _group(title, some, chosen.diverged, metric or _usual(some, at), at)
+        for title, some in sorted(zip(titles, members, strict=True), key=lambda pair: pair[0])
     ]
-    told += _diverged(lines, chosen.diverged)
+    told = [_smoke(chosen.smoke)] if chosen.smoke else []
+    told += [f"not finished, and left out: {_listed(chosen.unfinished)}"] if chosen.unfinished else []
+    told += [line for group in groups for line in _without_value(group, at)]
+    told += _diverged([line for group in groups for line in group.lines], chosen.diverged)
     told += unread
-    unfair = complaints({line.label: line.runs for line in lines})
+    return Comparison(tuple(groups), usual, at, target, aim, tuple(told), tables, place)
+
+
+def _check_target(target: float, metric: str) -> None:
+    """Raise if a target of this metric says nothing: every run reaches it, or none can."""
+    if metrics.smaller_is_better(metric):
+        raise PflOpsError(f"a target is a value to rise to, and {metric} is better the smaller it is")
+    most = 2 if metric.rpartition("/")[2] == "acc" else 1
+    if unit_of(metric) == PERCENT and target > most:
+        raise PflOpsError(f"a target of an accuracy is a fraction, 0.9 for 90 %; no {metric} reaches {target:g}")
+
+
+def _group(title: str, runs: Sequence[Tracked], lost: Sequence[Tracked], metric: str, at: At) -> Group:
+    lines, fair = _ordered(_lines(runs, lost), metric, at)
+    unfair = complaints({line.label: line.runs for line in lines if not line.unfinished})
     if at == "best" and any(run.split == "test" for run in runs):
         unfair.append("the best rounds were chosen on the test data, which flatters")
-    return Comparison(lines, metric, at, target, aim, tuple(unfair), tuple(told), tables, place)
+    return Group(title, lines, metric, fair, tuple(unfair))
+
+
+def _smoke(left_out: Mapping[str, int]) -> str:
+    """The remark on cells at scale smoke, with names by which they are compared."""
+    n = sum(left_out.values())
+    cells = f"{count(n, 'cell')} of suites at scale smoke {'is' if n == 1 else 'are'} left out"
+    return f"{cells}; name them to compare them: {_listed(sorted(left_out), 3)}"
+
+
+def _without_value(group: Group, at: At) -> list[str]:
+    """The remark on lines of a group that have no value of its metric."""
+    lost = [line.label for line in group.lines if not line.values(group.metric, at) and not line.diverged]
+    at_round = "best" if at == "best" else "last"
+    return [f"no {title_of(group.metric).removesuffix(' %')} at the {at_round} round: {_listed(lost)}"] if lost else []
 
 
 def _clients(store: Store, runs: Sequence[Tracked]) -> tuple[dict[str, pd.DataFrame], list[str]]:
@@ -206,6 +311,8 @@ def _clients(store: Store, runs: Sequence[Tracked]) -> tuple[dict[str, pd.DataFr
     tables: dict[str, pd.DataFrame] = {}
     unread: dict[str, str] = {}
     for run in runs:
+        if run.state != "finished":
+            continue
         try:
             table = clients(store, run)
         except PflOpsError as error:
@@ -237,22 +344,35 @@ def _lines(runs: Sequence[Tracked], lost: Sequence[Tracked] = ()) -> list[Line]:
     diverged: dict[str, list[str]] = {}
     for run in sorted(lost, key=lambda run: run.seed):
         diverged.setdefault(run.group, []).append(f"seed {run.seed} {run.tags[DIVERGED]}")
-    groups: dict[str, list[Tracked]] = {}
+    settings_of: dict[str, list[Tracked]] = {}
     for run in runs:
-        groups.setdefault(run.group, []).append(run)
-    members = [sorted(group, key=lambda run: run.seed) for group in groups.values()]
-    told = labels([group[0].params for group in members], [_trial(group[0]) for group in members])
-    names = [name for name, _ in told]
-    unique = [
-        f"{name} #{group[0].group[:6]}" if names.count(name) > 1 else name
-        for name, group in zip(names, members, strict=True)
+        alone = "" if run.state == "finished" else run.run_id
+        settings_of.setdefault(run.group + alone, []).append(run)
+    members = [sorted(some, key=lambda run: run.seed) for some in settings_of.values()]
+    told = labels([some[0].params for some in members], [_trial(some[0]) for some in members])
+    ends = [_unfinished(some[0]) for some in members]
+    names = [
+        f"{name}, seed {some[0].seed} ({end})" if end else name
+        for (name, _), some, end in zip(told, members, ends, strict=True)
     ]
-    early = [["stopped early"] * (g[0].tags.get("pfl_ops.trial_state") == "pruned") for g in members]
+    unique = [
+        f"{name} #{some[0].group[:6]}" if names.count(name) > 1 else name
+        for name, some in zip(names, members, strict=True)
+    ]
+    early = [["stopped early"] * (some[0].tags.get("pfl_ops.trial_state") == "pruned") for some in members]
     settings = [", ".join(filter(None, [more, *stop])) for (_, more), stop in zip(told, early, strict=True)]
     return [
-        Line(name, tuple(group), more, diverged=tuple(diverged.get(group[0].group, ())))
-        for name, group, more in zip(unique, members, settings, strict=True)
+        Line(name, tuple(some), more, None, () if end else tuple(diverged.get(some[0].group, ())), end)
+        for name, some, more, end in zip(unique, members, settings, ends, strict=True)
     ]
+
+
+def _unfinished(run: Tracked) -> str:
+    """ "running, round 12 of 20"; "" of a finished run."""
+    if run.state == "finished":
+        return ""
+    rounds = run.history.dropna(how="all").index
+    return f"{run.state}, round {int(rounds.max()) if len(rounds) else 0} of {run.rounds}"
 
 
 def _trial(run: Tracked) -> str | None:
@@ -262,20 +382,24 @@ def _trial(run: Tracked) -> str | None:
     return f"{run.method} {run.name.removeprefix(run.method).strip()}"
 
 
-def _ordered(lines: Sequence[Line], metric: str, at: At) -> tuple[Line, ...]:
-    """The best first, and how far each other one is from it."""
+def _ordered(lines: Sequence[Line], metric: str, at: At) -> tuple[tuple[Line, ...], bool]:
+    """Return the lines, the best first, with their differences to it; and True if it may be called the best."""
     sign = 1 if metrics.smaller_is_better(metric) else -1
-    valued = [line for line in lines if line.values(metric, at)]
+    valued = [line for line in lines if line.is_ranked(metric, at)]
     valued.sort(key=lambda line: sign * mean_std(line.values(metric, at).values())[0])
     if not valued:
-        return tuple(lines)
-    best = valued[0].values(metric, at)
-    pairs = [paired(line.values(metric, at), best) for line in valued[1:]]
-    fair = [not differing(line.runs[0], valued[0].runs[0]) for line in valued[1:]]
-    tests = [pair if alike else replace(pair, p=None) for pair, alike in zip(pairs, fair, strict=True)]
+        return tuple(lines), True
+    first = valued[0]
+    best = first.values(metric, at)
+    tests = []
+    for line in valued[1:]:
+        test = paired(line.values(metric, at), best)
+        alike = not differing(line.runs[0], first.runs[0]) and same_partitions(line.runs, first.runs)
+        tests.append(test if alike else replace(test, p=None))
     corrected = [replace(test, p=p) for test, p in zip(tests, holm([test.p for test in tests]), strict=True)]
     others = [replace(line, difference=test) for line, test in zip(valued[1:], corrected, strict=True)]
-    return (valued[0], *others, *(line for line in lines if line not in valued))
+    fair = all(comparable(line.runs[0], first.runs[0]) for line in others)
+    return (first, *others, *(line for line in lines if line not in valued)), fair
 
 
 def _value(run: Tracked, metric: str, at: At) -> float | None:

@@ -1,4 +1,4 @@
-"""A comparison as tables and one report."""
+"""A comparison as tables and one report. Column names and units are the same in all of them: see `numbers`."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -6,10 +6,24 @@ from datetime import datetime
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.reports.compare import Comparison, Line
+from pfl_ops.reports.compare import At, Comparison, Group, Line
 from pfl_ops.reports.compared_pictures import pictures
-from pfl_ops.reports.document import Block, Document, Entry, Head, Items, Row, Section, Table, Text
-from pfl_ops.reports.numbers import VIEWS, chance, count, number, rounds_text, signed, size, spread, title_of
+from pfl_ops.reports.document import Block, Document, Entry, Head, Mark, Row, Section, Table, Text, anchor
+from pfl_ops.reports.numbers import (
+    MIB,
+    VIEWS,
+    chance,
+    count,
+    difference_title,
+    in_unit,
+    mebibytes,
+    rounds_text,
+    signed,
+    spread,
+    target_title,
+    title_of,
+    unit_of,
+)
 from pfl_ops.statistics import mean_std
 
 COMMON = (
@@ -17,26 +31,45 @@ COMMON = (
     *("training.local_epochs", "training.local_steps", "training.batch_size", "training.lr", "participation.share"),
     *("evaluation.split", "evaluation.subset"),
 )
+BEST_ROUND = "best/round"
+TRAFFIC = {"sent MiB": "cost/up_bytes", "received MiB": "cost/down_bytes"}
+"""Column -> tracked cost of a round: by all clients, and to all of them."""
+SECONDS = "train seconds"
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def ahead(comparison: Comparison, line: Line) -> str:
-    """How far a line is from the best: "best", or −0.041."""
-    if line.difference is None:
-        return "best" if line.values(comparison.metric, comparison.at) else "–"
-    return signed(line.difference.difference) if line.difference.n else "no common seed"
+def ahead(c: Comparison, group: Group, line: Line) -> str:
+    """Return the difference to the best line as text: "−4.10", or what stands there of a line without one.
 
-
-def other_round(comparison: Comparison, line: Line) -> str:
-    """The best round and its value, beside the last; or where the best ones are shown the last value."""
-    if comparison.at == "best":
-        return spread(line.values(comparison.metric, "final"))
-    rounds = line.values("best/round")
-    if not rounds:
+    "best" is said of the first line of a fair group of two or more; if the group is not fair, it is the "highest".
+    """
+    if line.unfinished:
+        return "not finished"
+    if line.difference is not None:
+        return signed(line.difference.difference, group.metric) if line.difference.n else "no common seed"
+    ranked = [one for one in group.lines if one.is_ranked(group.metric, c.at)]
+    if len(ranked) < 2 or line not in ranked:
         return "–"
-    best = mean_std(line.values(comparison.metric, "best").values())[0]
-    return f"{number(best)} @ {mean_std(rounds.values())[0]:.3g}"
+    return "best" if group.fair else "lowest" if metrics.smaller_is_better(group.metric) else "highest"
+
+
+def text_of(line: Line, metric: str, at: At = "final") -> str:
+    """Return a metric of a line in its unit, without the unit's name: "91.2 ± 0.4"."""
+    return spread(in_unit(line.values(metric, at), metric), unit_of(metric).digits)
+
+
+def shown_metrics(group: Group) -> dict[str, str]:
+    """Return column -> metric: the views of a stage, and the metric that decides."""
+    return VIEWS if group.metric in VIEWS.values() else {**VIEWS, title_of(group.metric): group.metric}
+
+
+def other_rounds(c: Comparison, group: Group) -> dict[str, tuple[str, At]]:
+    """Return column -> (metric, "final" or "best") of the round that is not compared, and the best round's number."""
+    name = title_of(group.metric)
+    other: dict[str, tuple[str, At]]
+    other = {f"last {name}": (group.metric, "final")} if c.at == "best" else {f"best {name}": (group.metric, "best")}
+    return other | {"best round": (BEST_ROUND, "final")}
 
 
 # -- tables of plain data ----------------------------------------------------------------------------------------------
@@ -45,48 +78,64 @@ def other_round(comparison: Comparison, line: Line) -> str:
 def summary(c: Comparison) -> pd.DataFrame:
     """See `Comparison.table`."""
     rows = []
-    for line in c.lines:
-        first, test = line.runs[0], line.difference
-        row: dict[str, object] = {"label": line.label, "settings": line.settings, "method": first.method}
-        row |= {"kind": first.kind, "n": len(line.runs)}
-        row |= {"seeds": " ".join(str(run.seed) for run in line.runs), "split": first.split, "stage": line.stage}
-        row |= _moments(c.metric, line.values(c.metric, c.at))
-        for stage in line.stages:
-            for metric in VIEWS.values():
-                row |= _moments(f"{stage}/{metric}", line.values(f"{stage}/{metric}", c.at))
-        row |= _moments("best/round", line.values("best/round"))
-        row |= {f"best {c.metric}": mean_std(line.values(c.metric, "best").values())[0]}
-        row |= {f"last {c.metric}": mean_std(line.values(c.metric, "final").values())[0]}
-        if test is not None:
-            row |= {"difference": test.difference, "low": test.low, "high": test.high, "p": test.p, "pairs": test.n}
-        if c.target is not None:
-            reached = line.rounds_to(c.target, c.target_metric)
-            there = {seed: float(value) for seed, value in reached.items() if value is not None}
-            row |= _moments(f"rounds to {c.target:g}", there) | {"reached": len(there)}
-        row |= _moments("bytes", line.cost("cost/up_bytes", "cost/down_bytes"))
-        row |= _moments("seconds", line.cost("cost/train_seconds"))
-        rows.append(row)
+    for group in c.groups:
+        for line in group.lines:
+            first, test = line.runs[0], line.difference
+            row: dict[str, object] = {"group": group.title, "setting": line.label, "other settings": line.settings}
+            row |= {"method": first.method, "kind": first.kind, "state": first.state, "n": len(line.runs)}
+            row |= {"seeds": " ".join(str(run.seed) for run in line.runs), "split": first.split, "stage": line.stage}
+            columns = shown_metrics(group) | {
+                title_of(f"{stage}/{metric}"): f"{stage}/{metric}"
+                for stage in line.stages
+                if stage != line.stage
+                for metric in VIEWS.values()
+            }
+            for name, metric in columns.items():
+                row |= _moments(name, in_unit(line.values(metric, c.at), metric))
+            if test is not None:
+                factor = unit_of(group.metric).factor
+                row[difference_title(group.metric)] = test.difference * factor
+                row |= {"95 % low": None if test.low is None else test.low * factor}
+                row |= {"95 % high": None if test.high is None else test.high * factor}
+                row |= {"p": test.p, "common seeds": test.n}
+            for name, (metric, at) in other_rounds(c, group).items():
+                row |= _moments(name, in_unit(line.values(metric, at), metric))
+            if c.target is not None:
+                reached = line.rounds_to(c.target, c.target_metric)
+                there = {seed: float(value) for seed, value in reached.items() if value is not None}
+                row |= _moments(target_title(c.target_metric, c.target), there) | {"reached": len(there)}
+            for name, cost in TRAFFIC.items():
+                row |= _moments(name, {seed: value / MIB for seed, value in line.cost(cost).items()})
+            row |= _moments(SECONDS, line.cost("cost/train_seconds"))
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
 def by_run(c: Comparison) -> pd.DataFrame:
     """See `Comparison.runs`."""
     rows = []
-    for line in c.lines:
-        reached = line.rounds_to(c.target, c.target_metric) if c.target is not None else {}
-        up, down, seconds = (line.cost(f"cost/{key}") for key in ("up_bytes", "down_bytes", "train_seconds"))
-        for run in line.runs:
-            s = run.seed
-            row: dict[str, object] = {"run_id": run.run_id, "name": run.name, "experiment": run.experiment}
-            row |= {"study": run.study, "kind": run.kind, "line": line.label, "method": run.method, "seed": s}
-            row |= {"group": run.group}
-            row |= {"split": run.split, "stage": run.stage, c.metric: line.values(c.metric, c.at).get(s)}
-            if c.target is not None:
-                row[f"rounds to {c.target:g}"] = reached.get(s)
-            row |= {"up_bytes": up.get(s), "down_bytes": down.get(s), "train_seconds": seconds.get(s)}
-            keys = (key for key in sorted(run.metrics) if key.startswith(("final/", "best/", "reached/")))
-            row |= {key: run.metrics[key] for key in keys}
-            rows.append(row | {f"param {path}": run.params[path] for path in sorted(run.params)})
+    for group in c.groups:
+        for line in group.lines:
+            reached = line.rounds_to(c.target, c.target_metric) if c.target is not None else {}
+            costs = {name: line.cost(key) for name, key in TRAFFIC.items()}
+            seconds = line.cost("cost/train_seconds")
+            for run in line.runs:
+                s = run.seed
+                row: dict[str, object] = {"run_id": run.run_id, "name": run.name, "experiment": run.experiment}
+                row |= {"study": run.study, "kind": run.kind, "state": run.state, "group": group.title}
+                row |= {"setting": line.label, "method": run.method, "seed": s, "group_hash": run.group}
+                row |= {"split": run.split, "stage": run.stage}
+                for name, metric in shown_metrics(group).items():
+                    row[name] = in_unit(line.values(metric, c.at), metric).get(s)
+                for name, (metric, at) in other_rounds(c, group).items():
+                    row[name] = in_unit(line.values(metric, at), metric).get(s)
+                if c.target is not None:
+                    row[target_title(c.target_metric, c.target)] = reached.get(s)
+                row |= {name: values[s] / MIB if s in values else None for name, values in costs.items()}
+                row[SECONDS] = seconds.get(s)
+                keys = (key for key in sorted(run.metrics) if key.startswith(("final/", "best/", "reached/")))
+                row |= {key: run.metrics[key] for key in keys}
+                rows.append(row | {f"param {path}": run.params[path] for path in sorted(run.params)})
     return pd.DataFrame(rows)
 
 
@@ -98,112 +147,157 @@ def _moments(name: str, values: Mapping[int, float]) -> dict[str, float | None]:
 # -- tables of the report ----------------------------------------------------------------------------------------------
 
 
-def results(c: Comparison) -> Table:
-    """The table that answers: accuracies in the stage where each method is judged, and how far from the best."""
-    views = dict(VIEWS)
-    if c.metric not in views.values():
-        views[title_of(c.metric)] = c.metric
-    best = {metric: _best(c, metric) for metric in views.values()}
+def reading(c: Comparison) -> tuple[str, ...]:
+    """Return the notes that hold for the tables of every group."""
+    at_round = "the last round, where everything is scored" if c.at == "final" else "each run's best round"
+    return (
+        f"Mean ± sample standard deviation over n repetitions, at {at_round}. Accuracies are means over clients.",
+        "Stage: L1, what clients hold after the update; L2, their models after local training; G, the global model. "
+        "Each method is judged in its own stage.",
+        "Difference to the best: mean over common seeds of the line's value less the best line's, for accuracies in "
+        "percentage points, with its 95 % interval (paired t).",
+        "p: paired t test, two-sided, corrected for the number of tests of the group (Holm). The best line was found "
+        "by the same numbers: p says how clear its lead is, and no more. There is none if two lines differ in more "
+        "than what is compared.",
+        "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of.",
+        "MiB: sent by all clients, and received by all, over all rounds. Seconds: training, on a machine with its "
+        "other load.",
+    )
+
+
+def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
+    """Return the main table: accuracies in the stage where each method is judged, and differences to the best."""
+    views = shown_metrics(group)
+    best = {metric: _best(c, group, metric) for metric in views.values()}
     rows = []
-    for line in c.lines:
+    for line in group.lines:
         title = Entry(line.label, below=tuple(filter(None, line.settings.split(", "))))
         entries = [title, Entry(str(len(line.runs)), len(line.runs)), Entry(line.stage)]
         for metric in views.values():
-            values = line.values(metric, c.at)
-            entries.append(_entry(values, mark="best" if values and line is best[metric] and len(c.lines) > 1 else ""))
-        rows.append(Row((*entries, *_tested(c, line))))
-    to_best = f"{title_of(c.metric)} less the best line's over common seeds, with its 95 % interval (paired t)."
-    chances = (
-        "Two-sided, corrected for the number of tests (Holm). The best line was found by the same numbers: p says how "
-        "clear its lead is, and no more."
-    )
-    heads = (*map(Head, ("", "n", "stage", *views)), Head("vs best", note=to_best), Head("p", note=chances))
-    notes = (
-        "Mean ± sample standard deviation over n repetitions, at "
-        + ("the last round." if c.at == "final" else "each run's best round."),
-        "Accuracies are fractions, means over clients; Acc = Acc(L) + Acc(G). Stage: where the method is judged.",
-    )
-    caption = f"Ordered by {title_of(c.metric)}."
-    return Table("results", caption, (heads,), tuple(rows), notes, c.table)
+            marked: Mark = "best" if line is best[metric] else "muted" if line.unfinished else ""
+            entries.append(_entry(line, metric, c.at, marked))
+        rows.append(Row((*entries, *_tested(c, group, line))))
+    heads = (*map(Head, ("setting", "n", "stage", *views, difference_title(group.metric), "p")),)
+    at_round = "at the last round" if c.at == "final" else "at each run's best round"
+    caption = f"{group.title}: {group.size}, {at_round}, ordered by {title_of(group.metric)}."
+    data = c.table[c.table["group"] == group.title]
+    return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), notes, data)
 
 
-def _tested(c: Comparison, line: Line) -> tuple[Entry, Entry]:
+def _tested(c: Comparison, group: Group, line: Line) -> tuple[Entry, Entry]:
     test = line.difference
     if test is None or not test.n:
-        return Entry(ahead(c, line), mark="" if test is None else "muted"), Entry("–", mark="muted")
-    between = f"{signed(test.low)} to {signed(test.high)}" if test.low is not None and test.high is not None else ""
+        return Entry(ahead(c, group, line), mark="" if test is None else "muted"), Entry("–", mark="muted")
+    ends = () if test.low is None or test.high is None else (test.low, test.high)
+    between = (" to ".join(signed(end, group.metric) for end in ends),) if ends else ()
     return (
-        Entry(signed(test.difference), test.difference, below=(between,) if between else ()),
+        Entry(signed(test.difference, group.metric), test.difference * unit_of(group.metric).factor, below=between),
         Entry(chance(test.p), test.p, mark="" if test.p is None or test.p < 0.05 else "muted"),
     )
 
 
-def stages(c: Comparison) -> Table:
-    """Accuracies of every stage."""
-    there = [stage for stage in metrics.STAGES if any(stage in line.stages for line in c.lines)]
+def stages(c: Comparison, group: Group) -> Table:
+    """Return the accuracies of every stage."""
+    there = [stage for stage in metrics.STAGES if any(stage in line.stages for line in group.lines)]
     names = list(VIEWS)[:3]
     rows = [
-        Row((Entry(line.label), *(_entry(line.values(f"{s}/{VIEWS[name]}", c.at)) for s in there for name in names)))
-        for line in c.lines
+        Row((Entry(line.label), *(_entry(line, f"{s}/{VIEWS[name]}", c.at) for s in there for name in names)))
+        for line in group.lines
     ]
-    head = (Head(""), *(Head(stage, len(names)) for stage in there)), (Head(""), *map(Head, names * len(there)))
-    note = "L1: as clients hold their models after the round; L2: after local training; G: the common model."
-    return Table("stages", "Accuracy in every stage.", head, tuple(rows), (note,))
+    over = (Head(""), *(Head(stage, len(names)) for stage in there))
+    head = (over, (Head("setting"), *map(Head, names * len(there))))
+    return Table(_name(c, group, "stages"), f"{group.title}: accuracy in every stage.", head, tuple(rows))
 
 
-def costs(c: Comparison) -> Table:
-    """When, and for how much."""
-    head = ["", "last", "best", "best round"]
-    if c.target is not None:
-        head.append(f"rounds to {title_of(c.target_metric)} ≥ {c.target:g}")
+def costs(c: Comparison, group: Group) -> Table:
+    """Return rounds and costs."""
+    others = other_rounds(c, group)
+    target = [] if c.target is None else [target_title(c.target_metric, c.target)]
     rows = []
-    for line in c.lines:
-        entries = [Entry(line.label), *(_entry(line.values(c.metric, at)) for at in ("final", "best"))]
-        entries.append(_entry(line.values("best/round"), 1))
+    for line in group.lines:
+        entries = [Entry(line.label)]
+        for metric, at in others.values():
+            entries.append(_entry(line, metric, at, digits=1 if metric == BEST_ROUND else None))
         if c.target is not None:
             reached = line.rounds_to(c.target, c.target_metric)
             there = [r for r in reached.values() if r is not None]
             entries.append(Entry(rounds_text(reached), mean_std(there)[0] if there else None))
-        for keys in (["cost/up_bytes"], ["cost/down_bytes"]):
-            values = line.cost(*keys)
-            entries.append(Entry(size(values), mean_std(values.values())[0] if values else None))
-        rows.append(Row((*entries, _entry(line.cost("cost/train_seconds"), 1))))
-    notes = (
-        f"{title_of(c.metric)} at the last round, where everything is scored, and at the best one (by Acc), as scored "
-        "during the run: on the subset that the curves are of.",
-        "Bytes: by all clients and to all of them, over all rounds. Seconds: training, on a machine as busy as it was.",
-    )
-    heads = tuple(map(Head, [*head, "sent", "received", "seconds"]))
-    return Table("costs", "Rounds and cost.", (heads,), tuple(rows), notes)
+        for cost in TRAFFIC.values():
+            values = line.cost(cost)
+            entries.append(Entry(mebibytes(values), mean_std(values.values())[0] / MIB if values else None))
+        seconds = line.cost("cost/train_seconds")
+        entries.append(Entry(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
+        rows.append(Row(tuple(entries)))
+    heads = tuple(map(Head, ("setting", *others, *target, *TRAFFIC, SECONDS)))
+    return Table(_name(c, group, "costs"), f"{group.title}: rounds and cost.", (heads,), tuple(rows))
 
 
 def run_table(c: Comparison) -> Table:
-    """The runs behind the lines."""
+    """Return the runs behind the lines."""
     rows = [
         Row(
             (
                 Entry(run.run_id[:8], more=(run.run_id,)),
-                *map(Entry, (run.name, line.label, run.experiment, str(run.seed))),
-                _entry({s: v for s, v in line.values(c.metric, c.at).items() if s == run.seed}),
+                *map(Entry, (run.name, group.title, line.label, run.experiment, str(run.seed))),
+                _entry(line, group.metric, c.at, seed=run.seed),
             )
         )
-        for line in c.lines
+        for group in c.groups
+        for line in group.lines
         for run in line.runs
     ]
-    head = tuple(map(Head, ("run", "name", "line", "experiment", "seed", title_of(c.metric))))
-    return Table("runs", "The runs.", (head,), tuple(rows), data=c.runs)
+    head = tuple(map(Head, ("run", "name", "group", "setting", "experiment", "seed", title_of(c.metric))))
+    return Table("runs", "The runs of all groups.", (head,), tuple(rows), data=c.runs)
 
 
-def _entry(values: Mapping[int, float], digits: int = 3, mark: str = "") -> Entry:
+def overview(c: Comparison) -> Table:
+    """Return the first line of each group."""
+    rows = []
+    for group in c.groups:
+        first = group.lines[0]
+        said = ahead(c, group, first)
+        word = f"{said}: {first.label}" if said in ("best", "highest", "lowest") else first.label
+        metric = f"{title_of(group.metric)} " if group.metric != c.metric else ""
+        n = sum(len(line.runs) for line in group.lines)
+        rows.append(
+            Row(
+                (
+                    Entry(group.title, link=f"#{anchor(group.title)}"),
+                    Entry(str(len(group.lines)), len(group.lines)),
+                    Entry(str(n), n),
+                    Entry(word),
+                    Entry(metric + text_of(first, group.metric, c.at)),
+                )
+            )
+        )
+    head = tuple(map(Head, ("group", "settings", "runs", "first", title_of(c.metric))))
+    caption = "Groups: lines of different groups can not be compared."
+    return Table("groups", caption, (head,), tuple(rows))
+
+
+def _entry(
+    line: Line, metric: str, at: At, mark: Mark = "", digits: int | None = None, seed: int | None = None
+) -> Entry:
+    """A metric of a line, or of one of its runs."""
+    values = {s: v for s, v in in_unit(line.values(metric, at), metric).items() if seed in (None, s)}
     if not values:
         return Entry("–", mark="missing")
-    return Entry(spread(values, digits), mean_std(values.values())[0], mark=mark)  # type: ignore[arg-type]
+    digits = unit_of(metric).digits if digits is None else digits
+    return Entry(spread(values, digits), mean_std(values.values())[0], mark=mark)
 
 
-def _best(c: Comparison, metric: str) -> Line | None:
+def _best(c: Comparison, group: Group, metric: str) -> Line | None:
+    """The line with the best value of a metric, if the group is fair and has two or more."""
     sign = -1 if metrics.smaller_is_better(metric) else 1
-    there = [line for line in c.lines if line.values(metric, c.at)]
-    return max(there, key=lambda line: sign * mean_std(line.values(metric, c.at).values())[0], default=None)
+    there = [line for line in group.lines if line.is_ranked(metric, c.at)]
+    if len(there) < 2 or not group.fair:
+        return None
+    return max(there, key=lambda line: sign * mean_std(line.values(metric, c.at).values())[0])
+
+
+def _name(c: Comparison, group: Group, what: str) -> str:
+    """The name of a group's table or picture: with the group's number if there are several."""
+    return what if len(c.groups) == 1 else f"{what}-{c.groups.index(group) + 1}"
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
@@ -211,23 +305,45 @@ def _best(c: Comparison, metric: str) -> Line | None:
 
 def document(c: Comparison) -> Document:
     """See `Comparison.document`."""
-    n = sum(len(line.runs) for line in c.lines)
-    first: list[Block] = [Text(f"Not a fair comparison: {line}.", "warning") for line in c.complaints]
-    first += [results(c), *(Text(f"{line[0].upper()}{line[1:]}.", "note") for line in c.remarks)]
-    more = [stages(c)] if any(len(line.stages) > 1 for line in c.lines) else []
-    sections = [
-        Section("Which is best", tuple(first)),
-        Section("Pictures", tuple(pictures(c))),
-        Section("Stages, rounds and cost", (*more, costs(c))),
-        Section("What was compared", (Items(_common(c)), run_table(c))),
-    ]
+    first: list[Block] = [overview(c)] if len(c.groups) > 1 else []
+    told = tuple(f"{line[0].upper()}{line[1:]}." for line in c.remarks)
+    if told:
+        first.append(Text(told[0], "note") if len(told) == 1 else Text(f"{len(told)} remarks", "note", told))
+    first.append(Text("How to read the tables", "note", reading(c)))
+    sections = [Section("", tuple(first))]
+    sections += [Section(group.title, _blocks(c, group)) for group in c.groups]
+    sections.append(Section("Runs", (run_table(c),), folded=True))
     return Document(
         "compare",
         f"Compared: {_and(list(dict.fromkeys(line.runs[0].method for line in c.lines)))}",
-        f"{count(len(c.lines), 'setting')}, {count(n, 'run')}",
-        tuple(section for section in sections if section.blocks),
+        f"{size_of(c)}, ordered by {title_of(c.metric)}",
+        tuple(sections),
         f"pfl-ops compare, {datetime.now():%Y-%m-%d %H:%M}, from {c.place}",
     )
+
+
+def size_of(c: Comparison) -> str:
+    """Return the numbers of settings, runs and groups in words."""
+    n = sum(len(line.runs) for line in c.lines)
+    groups = f" in {len(c.groups)} groups" if len(c.groups) > 1 else ""
+    return f"{count(len(c.lines), 'setting')}, {count(n, 'run')}{groups}"
+
+
+def folded(complaints: tuple[str, ...]) -> str:
+    """Return complaints in short: what differs, without who has what."""
+    return "; ".join(line.partition(": ")[0] for line in complaints)
+
+
+def _blocks(c: Comparison, group: Group) -> tuple[Block, ...]:
+    blocks: list[Block] = []
+    if group.complaints:
+        blocks.append(Text(f"Not a fair comparison: {folded(group.complaints)}.", "warning", group.complaints))
+    blocks += [results(c, group), *pictures(c, group, lambda what: _name(c, group, what))]
+    blocks += [stages(c, group)] if any(len(line.stages) > 1 for line in group.lines) else []
+    blocks.append(costs(c, group))
+    if common := _common(group):
+        blocks.append(Text("Settings that all runs of this group share", "note", common))
+    return tuple(blocks)
 
 
 def _and(methods: list[str]) -> str:
@@ -236,8 +352,8 @@ def _and(methods: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(methods[:-1]), methods[-1])))
 
 
-def _common(c: Comparison) -> tuple[tuple[str, str], ...]:
-    """The settings that all runs share."""
-    runs = [run for line in c.lines for run in line.runs]
+def _common(group: Group) -> tuple[str, ...]:
+    """The settings that all runs of a group share."""
+    runs = [run for line in group.lines for run in line.runs]
     alike = {path: {run.params.get(path, "None") for run in runs} for path in COMMON}
-    return tuple((path, values.pop()) for path, values in alike.items() if len(values) == 1 and values != {"None"})
+    return tuple(f"{path}: {values.pop()}" for path, values in alike.items() if len(values) == 1 and values != {"None"})

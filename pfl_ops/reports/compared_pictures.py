@@ -1,98 +1,202 @@
-"""The pictures of a comparison."""
+"""The pictures of a group of a comparison. Their sizes follow the number of lines; names stand beside them as HTML."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from pfl_ops.reports.compare import Comparison, Line
-from pfl_ops.reports.document import Picture
-from pfl_ops.reports.numbers import title_of
+from pfl_ops import metrics
+from pfl_ops.reports.compare import Comparison, Group, Line
+from pfl_ops.reports.document import Panel, Picture
+from pfl_ops.reports.numbers import MIB, PERCENT, target_title, title_of, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAWN = 12  # lines in a picture, the best ones
+MOST_LINES = 12
+"""Lines in one panel; more of them become small multiples, a panel a line."""
+SMALL = (2.5, 1.75)  # inches of a panel of small multiples
+LOCAL, POOLED = "Acc(L), own data", "Acc(G), pooled data"
+SENT = "MiB sent and received by all clients"
+
+Band = tuple[Sequence[float], np.ndarray]
+"""(x [X], values [n, X])"""
+Bands = Mapping[str, Band]
+"""Label of a line -> its band."""
 
 
-def pictures(c: Comparison) -> Iterator[Picture]:
-    """Those for which there are values, of the best lines."""
+def pictures(c: Comparison, group: Group, name: Callable[[str], str]) -> Iterator[Picture]:
+    """Return the pictures of a group for which there are values.
+
+    Args:
+        name: a picture's name in the whole report.
+    """
     from pfl_ops import figures
 
-    lines = c.lines[:DRAWN]
-    which = "" if len(lines) == len(c.lines) else f" The best {DRAWN} of {len(c.lines)} lines."
-    colours = figures.colours([line.label for line in lines])
-
-    shown = {"Acc(L), own data": "local/mean", "Acc(G), pooled data": "global/mean"}
-    shown |= {} if c.metric in ("acc", *shown.values()) else {title_of(c.metric): c.metric}
-    grid = {panel: bands for panel, metric in shown.items() if (bands := _bands(lines, metric))}
+    labels = [line.label for line in group.lines]
+    colours = figures.colours(labels)
+    shown = {LOCAL: "local/mean", POOLED: "global/mean"}
+    shown |= {} if group.metric in ("acc", *shown.values()) else {title_of(group.metric): group.metric}
+    grid = {panel: bands for panel, metric in shown.items() if (bands := _bands(group.lines, metric))}
     if grid:
-        percent = all(np.nanmax(v) <= 1 for bands in grid.values() for _, v in bands.values())
-
-        def curves() -> "Figure":
-            return figures.panels(grid, percent=percent, colours=colours)
-
-        caption = "Accuracy over rounds: means over repetitions in a band of ± their standard deviation."
-        yield Picture("curves", caption + which, curves)
-
-    clouds = {line.label: _cloud(line, c) for line in lines}
-    clouds = {label: cloud for label, cloud in clouds.items() if len(cloud)}
-    if clouds:
-
-        def scatter() -> "Figure":
-            return figures.scatter(clouds, colours=colours)
-
-        caption = "Own data against pooled data: each repetition and the means, and the front of those that none beats."
-        yield Picture("local-global", caption + which, scatter)
-
-    held = {line.label: _by_client(line, c.clients) for line in lines}
-    held = {label: values for label, values in held.items() if np.isfinite(values).any()}
+        percent = all(unit_of(metric) == PERCENT for panel, metric in shown.items() if panel in grid)
+        yield _curves(name("curves"), _over_rounds(group), grid, labels, colours, "round", percent)
+    clouds = {line.label: cloud for line in group.lines if len(cloud := _cloud(line, c)) and not line.unfinished}
+    if len(clouds) > 1:
+        yield _scatter(name("local-global"), clouds)
+    held = {line.label: values for line in group.lines if np.isfinite(values := _by_client(line, c.clients)).any()}
     if held:
-
-        def distributions() -> "Figure":
-            return figures.distributions(held, xlabel="accuracy of a client on its own data", colours=colours)
-
-        caption = "Client by client, all repetitions: accuracy on their own data after the last round."
-        yield Picture("clients", caption + which, distributions)
-
+        caption = (
+            "Client by client, all repetitions: accuracy on their own data after the last round. Each dot is a client; "
+            "the box holds the middle half, with the median and the mean (◇)."
+        )
+        yield _rows(name("clients"), caption, held, "accuracy of a client on its own data", percent=True)
     if c.target is not None:
-        target, reached = c.target, {line.label: line.rounds_to(c.target, c.target_metric) for line in lines}
-        heights = {label: [np.nan if v is None else v for v in r.values()] for label, r in reached.items() if r}
+        reached = {line.label: line.rounds_to(c.target, c.target_metric) for line in group.lines}
+        heights = {label: [np.nan if v is None else v for v in rounds.values()] for label, rounds in reached.items()}
         if any(np.isfinite(values).any() for values in heights.values()):
-            label = f"rounds to {title_of(c.target_metric)} ≥ {target:g}"
-
-            def rounds() -> "Figure":
-                return figures.bars({"": heights}, ylabel=label, percent=False, colours=colours)
-
-            yield Picture("rounds", f"R{label[1:]}; a dash: never reached.{which}", rounds)
-
-    sent = {line.label: band for line in lines if (band := _over_bytes(line)) is not None}
-    if sent:
-
-        def cost() -> "Figure":
-            return figures.lines(sent, xlabel="MiB sent and received by all clients", ylabel="Acc(L)", colours=colours)
-
-        yield Picture("cost", f"Acc(L) for the bytes that it took.{which}", cost)
+            title = target_title(c.target_metric, c.target)
+            caption = f"R{title[1:]}: each dot is a repetition that reached it, ◇ their mean."
+            yield _rows(name("rounds"), caption, heights, title, percent=False)
+    if sent := {line.label: band for line in group.lines if (band := _over_bytes(line)) is not None}:
+        caption = "Acc(L) over the MiB that all clients sent and received."
+        yield _curves(name("cost"), caption, {LOCAL: sent}, labels, colours, SENT, True)
 
 
-Curve = tuple[Sequence[float], np.ndarray]
+def _over_rounds(group: Group) -> str:
+    n = sorted({len(line.runs) for line in group.lines})
+    if n == [1]:
+        return "Accuracy over rounds, one run each."
+    repetitions = f"{n[0]} repetitions" if len(n) == 1 else f"{n[0]} to {n[-1]} repetitions"
+    return f"Accuracy over rounds: means of {repetitions} in a band of ± their sample standard deviation."
 
 
-def _bands(lines: Iterable[Line], metric: str) -> dict[str, Curve]:
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+def _curves(
+    name: str,
+    caption: str,
+    grid: Mapping[str, Bands],
+    labels: Sequence[str],
+    colours: Mapping[str, str],
+    xlabel: str,
+    percent: bool,
+) -> Picture:
+    """Lines over rounds or bytes: a panel a metric; of more than `MOST_LINES` a panel a line with all metrics."""
+    from pfl_ops import figures
+
+    drawn = [label for label in labels if any(label in bands for bands in grid.values())]
+    if len(drawn) <= MOST_LINES:
+        whole = partial(figures.panels, grid, xlabel=xlabel, percent=percent, colours=colours)
+        draw = partial(figures.panel, size=(4.6, 2.7 + 0.06 * len(drawn)), xlabel=xlabel, percent=percent)
+        panels = [
+            Panel(title if len(grid) > 1 else "", partial(draw, bands, colours=colours))
+            for title, bands in grid.items()
+        ]
+        legend = {label: colours[label] for label in drawn}
+        return Picture(name, caption, whole, panels=tuple(panels), legend=legend)
+    legend = figures.colours(grid)
+    title, bands = next(iter(grid.items()))
+    first = next(iter(bands))  # the best one, where there is a best one
+    reference = f"{title}: {first}"
+    by_line = {
+        label: {title: bands[label] for title, bands in grid.items() if label in bands}
+        | ({reference: bands[first]} if label != first else {})
+        for label in drawn
+    }
+    legend |= {reference: figures.REST}
+    limits = _limits([values for bands in by_line.values() for _, values in bands.values()], percent)
+    small = partial(figures.panel, size=SMALL, xlabel=xlabel.split(" ")[0], percent=percent, limits=limits)
+    whole = partial(figures.panels, by_line, xlabel=xlabel, percent=percent, colours=legend, columns=4)
+    panels = [Panel(label, partial(small, bands, colours=legend)) for label, bands in by_line.items()]
+    return Picture(
+        name,
+        f"{caption} A panel a setting; in grey, for comparison, {first}.",
+        whole,
+        panels=tuple(panels),
+        layout="small",
+        legend=legend,
+    )
+
+
+def _limits(values: Iterable[np.ndarray], percent: bool) -> tuple[float, float]:
+    """Limits of an axis that all these values are within, with a margin; shares stay between 0 and 1."""
+    seen = np.concatenate([np.ravel(v) for v in values])
+    low, high = float(np.nanmin(seen)), float(np.nanmax(seen))
+    margin = 0.05 * (high - low) or 0.05
+    if percent and low >= 0 and high <= 1:
+        return max(low - margin, -0.01), min(high + margin, 1.01)
+    return low - margin, high + margin
+
+
+# -- points and rows ---------------------------------------------------------------------------------------------------
+
+
+def _scatter(name: str, clouds: Mapping[str, np.ndarray]) -> Picture:
+    """Acc(L) against Acc(G); of more than `MOST_LINES` only the Pareto front has colours."""
+    from pfl_ops import figures
+
+    caption = (
+        "Own data against pooled data: each repetition as a dot, the means as marks, and the Pareto front of the means."
+    )
+    labels = list(clouds)
+    front = metrics.pareto(np.array([cloud.mean(axis=0) for cloud in clouds.values()]))
+    named = labels if len(labels) <= MOST_LINES else [label for label, on in zip(labels, front, strict=True) if on]
+    legend = figures.colours(named[:MOST_LINES])
+    colours = dict.fromkeys(labels, figures.REST) | legend
+    if len(legend) < len(labels):
+        caption += " Settings on the front have colours."
+        legend = legend | {"other settings": figures.REST}
+    draw = partial(figures.scatter, clouds, colours=colours)
+    panel = Panel("", partial(_sized, partial(draw, legend=False)))
+    return Picture(name, caption, draw, panels=(panel,), legend=legend)
+
+
+def _sized(draw: "Callable[[], Figure]") -> "Figure":
+    figure = draw()
+    figure.set_size_inches(4.8, 3.9)
+    return figure
+
+
+def _rows(name: str, caption: str, values: Mapping[str, object], xlabel: str, percent: bool) -> Picture:
+    """A row a line; numbers of the axis stand below the last row and every tenth."""
+    from pfl_ops import figures
+
+    there = {label: np.asarray(v, dtype=float) for label, v in values.items()}
+    there = {label: v for label, v in there.items() if np.isfinite(v).any()}
+    limits = _limits(there.values(), percent)
+    panels = []
+    for label in values:
+        if label not in there:
+            panels.append(Panel(label, text="never"))
+            continue
+        i = list(there).index(label) + 1
+        ticks = i == len(there) or i % 10 == 0
+        panels.append(Panel(label, partial(figures.strip, there[label], limits, percent=percent, ticks=ticks)))
+    whole = partial(figures.distributions, there, xlabel=xlabel, percent=percent)
+    return Picture(name, caption, whole, panels=tuple(panels), layout="rows")
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _bands(lines: Iterable[Line], metric: str) -> dict[str, Band]:
     """Label -> (rounds [R], values [n, R])."""
     tables = {line.label: line.curve(metric) for line in lines}
     return {label: (table.index.tolist(), table.to_numpy().T) for label, table in tables.items() if table.size}
 
 
-def _over_bytes(line: Line) -> Curve | None:
+def _over_bytes(line: Line) -> Band | None:
     """(MiB so far, mean of the repetitions [R], Acc(L) [n, R])."""
     table = line.curve("local/mean")
     sums = [run.history[["cost/up_bytes", "cost/down_bytes"]].sum(axis=1).cumsum() for run in line.runs]
     if not table.size or not line.cost("cost/up_bytes", "cost/down_bytes"):
         return None
     mean = pd.concat(sums, axis=1).mean(axis=1).reindex(table.index)
-    return (mean / 2**20).tolist(), table.to_numpy().T
+    return (mean / MIB).tolist(), table.to_numpy().T
 
 
 def _cloud(line: Line, c: Comparison) -> np.ndarray:

@@ -1,7 +1,8 @@
 """A report as plain data: sections of tables, pictures and text. What it looks like is the renderers' affair."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
@@ -121,27 +122,54 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """A part of a picture on a page.
+
+    Attributes:
+        title: written above it, or beside it in rows.
+        draw: makes it, without title and legend, in the theme that is in force; None: there is only the text.
+        text: instead of the drawing.
+    """
+
+    title: str
+    draw: "Callable[[], Figure] | None" = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class Picture:
     """A picture with a caption.
 
     Attributes:
         name: of its files, and its anchor.
-        draw: makes it, in the theme that is in force; called once for light and once for dark.
-        alt: what it shows, for who can't see it; "": the caption.
+        draw: makes the whole picture with its legend, in the theme that is in force; called once for light and once
+            for dark.
+        alt: a description for readers who do not see it; "": the caption.
+        panels: the same in parts, which a page arranges by its width; none: the page shows the whole picture.
+        layout: of the panels: side by side ("grid", small ones "small"), or one a row ("rows").
+        legend: name -> slot of the palette, written beside the panels.
     """
 
     name: str
     caption: str
     draw: "Callable[[], Figure]"
     alt: str = ""
+    panels: tuple[Panel, ...] = ()
+    layout: Literal["grid", "small", "rows"] = "grid"
+    legend: "Mapping[str, str]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; "warning": a mark that can't be overlooked; "note": of less weight; "code": as typed."""
+    """A paragraph; "warning": a mark that can't be overlooked; "note": of less weight; "code": as typed.
+
+    Attributes:
+        more: lines that are shown on demand.
+    """
 
     text: str
     kind: Literal["", "warning", "note", "code"] = ""
+    more: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,13 +184,19 @@ Block: TypeAlias = Table | Picture | Text | Items
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a document with a heading; "": none."""
+    """A part of a document with a heading; "": none. A page shows a folded one on demand."""
 
     title: str
     blocks: tuple[Block, ...]
+    folded: bool = False
 
 
 Kind = TypeVar("Kind", Table, Picture)
+
+
+def anchor(text: str) -> str:
+    """Return the name of a place in a page: "digits, lsqs" is "digits-lsqs"."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 @dataclass(frozen=True)

@@ -1,37 +1,63 @@
-"""What makes a comparison unfair, a line each: rows that differ in what is no choice of a method."""
+"""Groups of runs that can be compared, and what makes a comparison within a group unfair."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pfl_ops.reports.tracked import Tracked
 
 Rows = Mapping[str, Sequence[Tracked]]
 SHOWN = 2  # rows named for a value
 ROUNDS = "training.rounds"
+PARTITION_SEED = "partition.seed"
 SCORED = ("evaluation.split", "evaluation.subset", "evaluation.clients", "evaluation.validation_share")
+GROUND = ("data.", "partition.", "model.", "evaluation.split")
+"""Beginnings of the settings that all runs of a group share: data set, partition, network, and the split scored on."""
+
+
+def ground(run: Tracked) -> dict[str, str]:
+    """Return the settings of a run that all runs of its group share, by path. The seed of a partition is none."""
+    return {path: text for path, text in run.params.items() if path.startswith(GROUND) and path != PARTITION_SEED}
+
+
+def grouped(runs: Iterable[Tracked]) -> list[list[Tracked]]:
+    """Return runs by groups: those of a group agree in their `ground`.
+
+    A setting that a run does not have (it was made by an earlier version) agrees with any value.
+    """
+    groups: list[tuple[dict[str, str], list[Tracked]]] = []
+    for run in runs:
+        mine = ground(run)
+        for shared, members in groups:
+            if all(shared.get(path, text) == text for path, text in mine.items()):
+                shared.update(mine)
+                members.append(run)
+                break
+        else:
+            groups.append((mine, [run]))
+    return [members for _, members in groups]
 
 
 def complaints(rows: Rows) -> list[str]:
-    """Every reason not to read these rows side by side, with who has what.
+    """Return every reason not to read these rows of one group side by side, with who has what.
 
     Args:
         rows: label -> repetitions.
+    Returns:
+        "the rounds differ: rounds=20 ('fliu'); rounds=5 ('fedavg')": what is said in short stands before the colon.
     """
     found = [
-        _settings(rows, "the data differ", "data.") or _settings(rows, "the networks differ", "model."),
-        _settings(rows, "the partitions differ", "partition.kind", "partition.clients") or _partitions(rows),
+        _partitions(rows),
         _settings(rows, "other clients take part in a round", "participation."),
         _settings(rows, "the rounds differ", "training.rounds"),
         _training(rows),
         _settings(rows, "other clients or subsets are scored", "evaluation.subset", "evaluation.clients"),
-        _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role)
-        or _settings(rows, "the accuracies are of other data", "evaluation.split"),
+        _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role),
         _seeds(rows),
     ]
     return [line for line in found if line]
 
 
 def differing(a: Tracked, b: Tracked) -> list[str]:
-    """Settings in which two runs differ beside what is compared, so that no test of their difference says anything.
+    """Return the settings in which two runs differ beside what is compared: no test of their difference says anything.
 
     What is compared are two methods with their own hyper-parameters; or one method under two ways of training.
     A setting that one of the two does not have (it was made by an earlier version) is not counted.
@@ -43,6 +69,17 @@ def differing(a: Tracked, b: Tracked) -> list[str]:
         and value != b.params.get(path, value)
         and not (a.method == b.method and path.startswith("training.") and path != ROUNDS)
     ]
+
+
+def comparable(a: Tracked, b: Tracked) -> bool:
+    """True if one of two runs can be called better: they differ in method and training only, and in no trial's role."""
+    return _role(a) == _role(b) and all(p.startswith("training.") and p != ROUNDS for p in differing(a, b))
+
+
+def same_partitions(a: Sequence[Tracked], b: Sequence[Tracked]) -> bool:
+    """True if in every seed that both have the clients hold the same samples, as far as that was recorded."""
+    held = {run.seed: run.partition for run in a}
+    return all(run.partition == held.get(run.seed, run.partition) for run in b if run.partition and held.get(run.seed))
 
 
 def _training(rows: Rows) -> str:
@@ -58,7 +95,7 @@ def _role(run: Tracked) -> str:
 
 
 def _settings(rows: Rows, what: str, *starts: str) -> str:
-    """The line for settings below these paths: "name=mnist train_size=12000", those alone that differ."""
+    """Return the line for settings below these paths: "share=1.0 kind=uniform", those alone that differ."""
     runs = [run for some in rows.values() for run in some]
     paths = sorted({path for run in runs for path in run.params if path.startswith(starts)})
     paths = [path for path in paths if len({run.params.get(path) for run in runs}) > 1]
@@ -68,7 +105,7 @@ def _settings(rows: Rows, what: str, *starts: str) -> str:
 
 
 def _different(rows: Rows, what: str, of: Callable[[Tracked], str]) -> str:
-    """The line, if not all runs are alike in this: each value and the rows that have it."""
+    """Return the line, if not all runs are alike in this: each value and the rows that have it."""
     having: dict[str, list[str]] = {}
     for label, runs in rows.items():
         for value in dict.fromkeys(map(of, runs)):
@@ -79,7 +116,7 @@ def _different(rows: Rows, what: str, of: Callable[[Tracked], str]) -> str:
 
 
 def _partitions(rows: Rows) -> str:
-    """Whether in one seed the clients hold other samples."""
+    """Return the line on seeds in which the clients hold other samples."""
     held: dict[int, set[str]] = {}
     for run in (run for runs in rows.values() for run in runs if run.partition):
         held.setdefault(run.seed, set()).add(str(run.partition))
@@ -88,7 +125,7 @@ def _partitions(rows: Rows) -> str:
 
 
 def _seeds(rows: Rows) -> str:
-    """Whether rows have other seeds, so that a paired test covers only some."""
+    """Return the line on rows with other seeds: a paired test then covers only some."""
     having: dict[tuple[int, ...], list[str]] = {}
     for label, runs in rows.items():
         having.setdefault(tuple(sorted(run.seed for run in runs)), []).append(label)

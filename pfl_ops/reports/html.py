@@ -1,13 +1,17 @@
 """A document as one file of HTML: style and pictures inside, no script, nothing fetched."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 from importlib.resources import files
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pfl_ops import figures
-from pfl_ops.reports.document import Block, Document, Entry, Items, Picture, Table, Text
+from pfl_ops.reports.document import Block, Document, Entry, Items, Picture, Table, Text, anchor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LONG = 34  # characters from which a column of text gets room to break lines
 
@@ -44,18 +48,17 @@ def _contents(document: Document) -> str:
     titles = [section.title for section in document.sections if section.title]
     if len(titles) < 3:
         return ""
-    links = "\n".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in titles)
+    links = "\n".join(f'<a href="#{anchor(title)}">{escape(title)}</a>' for title in titles)
     return f'<nav aria-label="Contents">\n{links}\n</nav>\n'
 
 
 def _sections(document: Document) -> Iterator[str]:
     for section in document.sections:
-        anchor = f' id="{_anchor(section.title)}"' if section.title else ""
-        yield f"<section{anchor}>"
-        if section.title:
-            yield f"<h2>{_inline(section.title)}</h2>"
-        yield from map(_block, section.blocks)
-        yield "</section>"
+        place = f' id="{anchor(section.title)}"' if section.title else ""
+        heading = f"<h2>{_inline(section.title)}</h2>" if section.title else ""
+        blocks = "\n".join(map(_block, section.blocks))
+        inside = f"<details><summary>{heading}</summary>\n{blocks}\n</details>" if section.folded else heading + blocks
+        yield f"<section{place}>\n{inside}\n</section>"
 
 
 def _block(block: Block) -> str:
@@ -73,6 +76,9 @@ def _text(text: Text) -> str:
         return f"<pre><code>{escape(text.text)}</code></pre>"
     kind = f' class="{text.kind}"' if text.kind else ""
     role = ' role="note"' if text.kind == "warning" else ""
+    if text.more:
+        lines = "".join(f"<li>{_inline(line)}</li>" for line in text.more)
+        return f"<details{kind}{role}><summary>{_inline(text.text)}</summary><ul>{lines}</ul></details>"
     return f"<p{kind}{role}>{_inline(text.text)}</p>"
 
 
@@ -84,21 +90,41 @@ def _items(items: Items) -> str:
 
 
 def _picture(picture: Picture) -> str:
-    """Drawn for light and for dark readers; the style shows one of them."""
-    name, drawn = _anchor(picture.name), []
+    name, alt = anchor(picture.name), picture.alt or picture.caption
+    parts = [*_panels(picture, name, alt)] if picture.panels else [*_drawings(picture.draw, name, alt)]
+    caption = f"<figcaption>{_inline(picture.caption)}</figcaption>"
+    return "\n".join([f'<figure id="figure-{name}">', *parts, caption, "</figure>"])
+
+
+def _drawings(draw: Callable[[], "Figure"], name: str, alt: str) -> Iterator[str]:
+    """The drawing for light and for dark readers; the style shows one of them."""
     for theme in ("light", "dark"):
         with figures.theme(theme):
-            drawing = figures.to_svg(picture.draw(), name=f"{name}-{theme}", alt=picture.alt or picture.caption)
-        drawn.append(f'<div class="in-{theme}">{drawing}</div>')
-    caption = f"<figcaption>{_inline(picture.caption)}</figcaption>"
-    return "\n".join([f'<figure id="figure-{name}">', *drawn, caption, "</figure>"])
+            yield f'<div class="in-{theme}">{figures.to_svg(draw(), name=f"{name}-{theme}", alt=alt)}</div>'
+
+
+def _panels(picture: Picture, name: str, alt: str) -> Iterator[str]:
+    """The panels, and the legend beside them."""
+    yield '<div class="beside">'
+    if picture.legend:
+        entries = "".join(
+            f"<li>{figures.swatch(slot)}<span>{_inline(label)}</span></li>" for label, slot in picture.legend.items()
+        )
+        yield f'<ul class="legend">{entries}</ul>'
+    yield f'<div class="panels {picture.layout}">'
+    for i, panel in enumerate(picture.panels, 1):
+        told = f"{panel.title}: {alt}" if panel.title else alt
+        inside = _drawings(panel.draw, f"{name}-{i}", told) if panel.draw else [f"<p>{_inline(panel.text)}</p>"]
+        title = f'<p class="title">{_inline(panel.title)}</p>' if panel.title else ""
+        yield f'<div class="panel">{title}<div>{"".join(inside)}</div></div>'
+    yield "</div></div>"
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
 def _table(table: Table) -> str:
-    name = _anchor(table.name)
+    name = anchor(table.name)
     kinds = [_column(table, place) for place in range(table.width)]
     fixed = ' class="fixed"' if kinds[0] != "long" and table.width > 3 else ""
     lines = [
@@ -188,7 +214,3 @@ def _notes(table: Table) -> Iterator[str]:
 def _inline(text: str) -> str:
     """Escaped; what stands between backticks is code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
-
-
-def _anchor(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

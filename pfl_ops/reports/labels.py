@@ -1,10 +1,16 @@
-"""What to call the rows of a comparison: the method, and the settings in which rows differ."""
+"""Names of a comparison's groups and of the rows in them: the settings in which they differ."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 APART = {"algorithm.name", "seed", "partition.seed", "repetitions", "evaluation.split", "evaluation.targets"}
 """Paths that are no settings of a row: the method has its own place; in the others repetitions and trials differ."""
+
+NAMED = ("data.name", "partition.kind")
+"""Of a group's settings, those that its title begins with."""
+
+SCORED_ON = {"evaluation.split"}
+"""Of a group's settings, those that its title says in words."""
 
 BY_VALUE = {"data.name", "partition.kind", "model.name"}  # mnist says that it is a data set
 
@@ -43,13 +49,37 @@ def labels(params: Sequence[Mapping[str, str]], names: Sequence[str | None] = ()
     return found
 
 
-def _differing(rows: Sequence[Mapping[str, str]]) -> set[str]:
-    """Paths in which two rows that have it differ."""
+def group_titles(grounds: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return a title for each group: data set, partition, and the settings in which groups of these two differ.
+
+    Args:
+        grounds: of each group, the settings that its runs share by path, as text.
+
+    >>> group_titles([{"data.name": "digits", "partition.kind": "lsqs", "partition.clients": n} for n in ("5", "20")])
+    ['digits, lsqs, clients 5', 'digits, lsqs, clients 20']
+    """
+    short = _short({path for ground in grounds for path in ground})
+    firsts = [", ".join(_value(ground.get(path, "?")) for path in NAMED) for ground in grounds]
+    titles = []
+    for first, ground in zip(firsts, grounds, strict=True):
+        differing = _differing([g for other, g in zip(firsts, grounds, strict=True) if other == first], SCORED_ON)
+        told = (path for path, text in ground.items() if path in differing - {*NAMED} and text != "None")
+        parts = [first, *(_said(path, ground[path], short) for path in told)]
+        parts += ["validation data"] * (ground.get("evaluation.split") == "validation")
+        titles.append(", ".join(parts))
+    return [
+        f"{title} ({titles[: i + 1].count(title)})" if titles.count(title) > 1 else title
+        for i, title in enumerate(titles)
+    ]
+
+
+def _differing(rows: Sequence[Mapping[str, str]], apart: Collection[str] = APART) -> set[str]:
+    """Return the paths in which two rows that have it differ."""
     values: dict[str, set[str]] = {}
     for row in rows:
         for path, value in row.items():
             values.setdefault(path, set()).add(value)
-    return {path for path, found in values.items() if len(found) > 1} - APART
+    return {path for path, found in values.items() if len(found) > 1 and path not in apart}
 
 
 def _said(path: str, text: str, short: Mapping[str, str]) -> str:

@@ -92,7 +92,8 @@ def _block(block: Block) -> str:
 def _text(text: Text) -> str:
     if text.kind == "code":
         return "\\begin{verbatim}\n" + text.text + "\n\\end{verbatim}"
-    return rf"\textbf{{{tex(text.text)}}}" if text.kind == "warning" else tex(text.text)
+    said = rf"\textbf{{{tex(text.text)}}}" if text.kind == "warning" else tex(text.text)
+    return r"\par ".join([said, *map(tex, text.more)])
 
 
 def _is_long(table: Table, place: int) -> bool:

@@ -51,9 +51,9 @@ def _block(block: Block) -> str:
 def _text(text: Text) -> str:
     if text.kind == "code":
         return f"```\n{text.text}\n```"
-    if text.kind == "warning":
-        return f"> [!WARNING]\n> {_inline(text.text)}"
-    return _inline(text.text)
+    folded = f"<details><summary>{_inline(text.text)}</summary>{'<br>'.join(map(_inline, text.more))}</details>"
+    said = folded if text.more else _inline(text.text)
+    return f"> [!WARNING]\n> {said}" if text.kind == "warning" else said
 
 
 def _table(table: Table) -> Iterator[str]:

@@ -1,6 +1,7 @@
-"""Tracked runs as plain records: which ones are meant, and what they are."""
+"""Tracked runs as plain records: selection by name, and their values."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -21,6 +22,7 @@ Kind: TypeAlias = Literal["run", "trial", "final"]
 HASH = "pfl_ops.experiment_hash"
 STUDY = "pfl_ops.study"
 DIVERGED = "pfl_ops.diverged"
+SCALE = "pfl_ops.scale"
 SHORTEST_ID = 4  # characters of an id that are taken for one
 CLIENTS = "clients.parquet"
 CLIENT_COLUMNS = ("client", "stage", "local")
@@ -29,7 +31,7 @@ COSTS = ("cost/up_bytes", "cost/down_bytes", "cost/train_seconds")
 
 @dataclass(frozen=True)
 class Tracked:
-    """A finished run.
+    """A run of the store.
 
     Attributes:
         experiment: MLflow's. study: it belongs to, or None.
@@ -38,6 +40,7 @@ class Tracked:
         split: which data it was scored on. stage: where its method is judged (`Algorithm.own_stage`).
         params: every value of the experiment by its path, as text.
         metrics: the last value of each tracked key, `final/…` and `best/…` among them.
+        state: "finished"; of a run without an end "running", "killed" or "failed".
         history: of chosen keys, a row a round; empty before `with_history`.
     """
 
@@ -53,6 +56,7 @@ class Tracked:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
+    state: str = "finished"
     history: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
     @property
@@ -97,6 +101,7 @@ class Tracked:
             params=run.params,
             metrics=run.metrics,
             tags=run.tags,
+            state=run.status.lower(),
         )
 
 
@@ -108,11 +113,15 @@ class Selection:
         runs: finished ones, oldest first, each repetition of a setting once.
         unfinished: names of those that were left out.
         diverged: those whose training diverged.
+        started: unfinished runs that were named themselves.
+        smoke: MLflow experiments whose smoke cells were left out -> number of these.
     """
 
     runs: tuple[Tracked, ...]
     unfinished: tuple[str, ...] = ()
     diverged: tuple[Tracked, ...] = ()
+    started: tuple[Tracked, ...] = ()
+    smoke: Mapping[str, int] = field(default_factory=dict)
 
 
 def select(
@@ -123,14 +132,15 @@ def select(
     tags: Mapping[str, str] | None = None,
     trials: bool = False,
 ) -> Selection:
-    """Runs by what people call them.
+    """Select runs by name.
 
     Args:
-        names: of MLflow experiments, studies and runs, with * and ? for any; or the beginning of a run's id. None: all.
-            What stands above others (a study, a benchmark, a suite) means the runs below it.
+        names: of MLflow experiments, studies and runs, with * and ? for any; or the beginning of a run's id. None, or
+            "*": all but the cells of suites at scale smoke. The name of a study, a benchmark or a suite means the runs
+            below it.
         where: and of these only those that MLflow's search finds by this filter.
-        tags: and of these only those with these tags.
-        trials: the trials of studies too; one that is named itself is always meant.
+        tags: and of these only those with these tags. A filter or tag on `pfl_ops.scale` also selects smoke cells.
+        trials: the trials of studies too; one that is named itself is always meant. So is an unfinished run.
     Raises:
         PflOpsError: nothing has that name (the nearest is told), or nothing is left.
     """
@@ -139,23 +149,33 @@ def select(
         raise PflOpsError(f"{store.target.label} has no runs yet; make some: pfl-ops run fliu --repetitions 3")
     by_id = {run.run_id: run for run in known}
     meant: dict[str, RunInfo] = {}
+    itself: set[str] = set()
+    named: set[str] = set()
     for name in names or ("*",):
-        meant |= {run.run_id: run for run in _named(name, known, by_id, trials)}
+        same_name, below = _named(name, known, by_id, trials)
+        itself |= same_name
+        named |= {run.run_id for run in below if name != "*"}
+        meant |= {run.run_id: run for run in below}
     if where:
         found = {run.run_id for run in store.runs(where=where)}
         meant = {key: run for key, run in meant.items() if key in found}
     for tag, value in (tags or {}).items():
         meant = {key: run for key, run in meant.items() if run.tags.get(tag) == value}
+    by_scale = SCALE in (tags or {}) or SCALE in (where or "")
+    smoke = [run for run in meant.values() if _is_smoke(run) and run.run_id not in named and not by_scale]
+    meant = {key: run for key, run in meant.items() if run not in smoke}
     finished = [run for run in meant.values() if run.status == "FINISHED"]
-    if not finished:
-        raise PflOpsError(_nothing(known, list(meant.values()), trials))
     diverged = [run for run in meant.values() if run.status == "FAILED" and DIVERGED in run.tags]
-    records, lost = (
+    others = [run for run in meant.values() if run.status != "FINISHED" and run not in diverged]
+    started = [run for run in others if run.run_id in itself]
+    if not finished and not started:
+        raise PflOpsError(_nothing(known, list(meant.values()), smoke, trials))
+    records, lost, begun = (
         tuple(_once([Tracked.of(run, _study_of(run, by_id)) for run in sorted(some, key=lambda run: run.start)]))
-        for some in (finished, diverged)
+        for some in (finished, diverged, started)
     )
-    others = [run.name for run in meant.values() if run.status != "FINISHED" and run not in diverged]
-    return Selection(records, tuple(others), lost)
+    unfinished = tuple(run.name for run in others if run not in started)
+    return Selection(records, unfinished, lost, begun, Counter(run.experiment for run in smoke))
 
 
 def with_history(store: Store, runs: Iterable[Tracked], metrics: Collection[str]) -> list[Tracked]:
@@ -187,8 +207,10 @@ def clients(store: Store, run: Tracked) -> pd.DataFrame | None:
     return table
 
 
-def _named(name: str, known: list[RunInfo], by_id: Mapping[str, RunInfo], trials: bool) -> Iterator[RunInfo]:
-    """What a name means, what stands below it included."""
+def _named(
+    name: str, known: list[RunInfo], by_id: Mapping[str, RunInfo], trials: bool
+) -> tuple[set[str], list[RunInfo]]:
+    """Return the ids of the runs that have this name, and all runs that it means: these and those below them."""
     hits = [run for run in known if fnmatchcase(run.name, name) or run.run_id == name]
     places = [run for run in known if name in _places(run) or any(fnmatchcase(p, name) for p in _places(run))]
     if not hits and not places and len(name) >= SHORTEST_ID and re.fullmatch("[0-9a-f]+", name):
@@ -202,12 +224,15 @@ def _named(name: str, known: list[RunInfo], by_id: Mapping[str, RunInfo], trials
         raise PflOpsError(f"no run, study or experiment named '{echo(name)}'; {hint}")
     itself = {run.run_id for run in hits} if name != "*" else set()
     above = {run.run_id for run in hits + places if HASH not in run.tags}
+    around = {run.run_id for run in hits + places}
+    found = []
     for run in known:
         if HASH not in run.tags:
             continue
-        below = any(parent in above for parent in _ancestors(run, by_id))
-        if run.run_id in itself or ((run in places or run in hits or below) and (trials or not _is_trial(run))):
-            yield run
+        below = run.run_id in around or any(parent in above for parent in _ancestors(run, by_id))
+        if run.run_id in itself or (below and (trials or not _is_trial(run))):
+            found.append(run)
+    return itself, found
 
 
 def _places(run: RunInfo) -> set[str]:
@@ -217,6 +242,11 @@ def _places(run: RunInfo) -> set[str]:
 
 def _is_trial(run: RunInfo) -> bool:
     return ":trial-" in (run.identity or "")
+
+
+def _is_smoke(run: RunInfo) -> bool:
+    """True for a cell of a suite at scale smoke: it shows that the cell runs, and its numbers mean nothing."""
+    return HASH in run.tags and run.tags.get(SCALE) == "smoke"
 
 
 def _ancestors(run: RunInfo, by_id: Mapping[str, RunInfo]) -> Iterator[str]:
@@ -251,9 +281,14 @@ def _there_are(known: Iterable[RunInfo]) -> str:
     return f"there are {sum(counts.values())} runs, in {shown}{more}"
 
 
-def _nothing(known: list[RunInfo], meant: list[RunInfo], trials: bool) -> str:
+def _nothing(known: list[RunInfo], meant: list[RunInfo], smoke: list[RunInfo], trials: bool) -> str:
     if meant:
         states = ", ".join(sorted({run.status.lower() for run in meant}))
         return f"none of the {len(meant)} runs that are meant has finished ({states})"
+    if smoke:
+        return (
+            f"there are only cells of suites at scale smoke, which are left out unless they are named: pfl-ops compare "
+            f"{smoke[-1].experiment}"
+        )
     hint = "" if trials or not any(map(_is_trial, known)) else "; --trials adds those of studies"
     return f"no run is left to compare: {_there_are(known)}{hint}"

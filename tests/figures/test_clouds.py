@@ -67,3 +67,18 @@ def test_distributions_have_a_row_a_name_with_every_client():
 def test_what_is_refused(call, words):
     with pytest.raises(PflOpsError, match=re.escape(words)):
         call()
+
+
+def test_points_without_a_legend_have_no_names():
+    figure = figures.scatter({"a": [0.1, 0.2], "b": [0.3, 0.1]}, legend=False)
+    assert not figure.legends and not [text for text in figure.axes[0].texts if text.get_text()]
+
+
+def test_a_strip_is_a_row_within_given_limits():
+    low = figures.strip([0.2, 0.4, float("nan")], (0.0, 1.0))
+    bare = figures.strip([0.2, 0.4], (0.0, 1.0), ticks=False)
+    assert low.axes[0].get_xlim() == bare.axes[0].get_xlim() == (0.0, 1.0)
+    assert low.get_figheight() > bare.get_figheight()
+    assert low.axes[0].get_position().x0 == bare.axes[0].get_position().x0
+    with pytest.raises(PflOpsError, match="there is no value to draw"):
+        figures.strip([float("nan")], (0.0, 1.0))

@@ -1,5 +1,7 @@
 """Themes and names: every picture obeys the theme, and a name looks the same wherever it is drawn."""
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
@@ -7,7 +9,7 @@ from matplotlib.colors import to_hex, to_rgb
 from pfl_ops import figures
 from pfl_ops.errors import PflOpsError
 from pfl_ops.figures.looks import looks
-from pfl_ops.figures.style import DARK, LIGHT
+from pfl_ops.figures.style import DARK, LIGHT, THEMES
 
 BAND = ([0, 1], [[0.1, 0.2], [0.2, 0.4]])
 PICTURES = {
@@ -16,6 +18,8 @@ PICTURES = {
     "over": lambda: figures.over({"a": BAND}),
     "scatter": lambda: figures.scatter({"a": [[0.1, 0.2], [0.3, 0.1]], "b": [0.5, 0.1]}),
     "distributions": lambda: figures.distributions({"a": [0.1, 0.5]}),
+    "panel": lambda: figures.panel({"a": BAND}, (2.5, 1.75), target=0.3),
+    "strip": lambda: figures.strip([0.1, 0.5], (0.0, 1.0)),
     "bars": lambda: figures.bars({"one": {"a": [0.1, 0.3], "b": 0.5}}),
     "heat": lambda: figures.heat([[1, 2]], ["a"], ["b", "c"]),
     "partition": lambda: figures.partition([[1, 2], [3, 0]], title="title"),
@@ -102,3 +106,21 @@ def oklab(rgb):
     to_cones = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
     to_lab = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
     return np.array(to_lab) @ np.cbrt(np.array(to_cones) @ np.clip(rgb, 0, 1))
+
+
+def test_a_swatch_has_the_look_of_its_slot_in_both_themes():
+    seen = {figures.swatch(f"C{i}") for i in range(20)} | {figures.swatch(figures.REST)}
+    assert len(seen) == 21
+    for i in (0, 13):
+        text = figures.swatch(f"C{i}")
+        for name in ("light", "dark"):
+            with figures.theme(name):
+                assert f"--in-{name}:{looks(['x'], {'x': f'C{i}'})['x'].colour}" in text
+        assert ("stroke-dasharray" in text) == ("var(--paper)" in text) == (i == 13)
+    ElementTree.fromstring(figures.swatch("C3"))
+
+
+def test_what_is_not_singled_out_is_grey_in_each_theme():
+    for theme in THEMES.values():
+        with figures.theme(theme.name):
+            assert looks(["x"], {"x": figures.REST})["x"].colour == theme.rest

@@ -123,3 +123,28 @@ def test_over_has_a_mean_with_error_bars_at_each_setting():
 def test_what_is_refused(call, words):
     with pytest.raises(PflOpsError, match=re.escape(words)):
         call()
+
+
+def test_a_panel_has_lines_and_limits_and_no_names():
+    figure = figures.panel({"fliu": (ROUNDS, THREE)}, (2.5, 1.75), target=0.8, limits=(0.0, 1.0))
+    (axes,) = figure.axes
+    np.testing.assert_allclose(drawn(axes, "fliu").get_ydata(), THREE.mean(axis=0))
+    assert axes.get_ylim() == (0.0, 1.0) and not texts(axes) and not figure.legends
+    assert not axes.get_title("left") and not axes.get_title("right")
+    figure.draw_without_rendering()
+    box = axes.get_tightbbox()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+
+
+def test_a_legend_makes_the_figure_higher_and_breaks_long_names():
+    """Axes of one height, whatever stands below; 60 names of 120 letters stay within the width."""
+    heights = []
+    for n in (1, 60):
+        figure = figures.panels(
+            {"PATH": {f"method {i} {'with a long setting ' * 6}": (ROUNDS, THREE) for i in range(n)}}
+        )
+        figure.draw_without_rendering()
+        heights.append(figure.axes[0].bbox.height)
+        box = figure.legends[0].get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+    assert heights[1] > 0.8 * heights[0]

@@ -100,6 +100,24 @@ def made() -> Make:
 
 
 @pytest.fixture
+def recorded_runs(made: Make) -> Shelf:
+    """fliu and fedavg on digits and on kmnist, two seeds each: fliu is better on digits, fedavg on kmnist."""
+    accuracies = {
+        ("fliu", "digits"): 0.8,
+        ("fedavg", "digits"): 0.7,
+        ("fliu", "kmnist"): 0.8,
+        ("fedavg", "kmnist"): 0.9,
+    }
+    return Shelf(
+        [
+            made(method, seed, acc + seed / 100, **{"data.name": data})
+            for (method, data), acc in accuracies.items()
+            for seed in (0, 1)
+        ]
+    )
+
+
+@pytest.fixture
 def study() -> Callable[..., RunInfo]:
     """The run of a study, which stands above its trials and test runs."""
 

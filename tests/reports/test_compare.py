@@ -1,6 +1,7 @@
 """Runs side by side: lines, order, tests, warnings; and the command, on a store of recorded runs."""
 
 import csv
+import doctest
 import io
 import math
 import tempfile
@@ -16,14 +17,28 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from pfl_ops.cli import app
-from pfl_ops.cli.compare import show
+from pfl_ops.cli.compare import _columns, show
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
+from pfl_ops.reports import compare as compare_module
+from pfl_ops.reports import labels as labels_module
+from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, compare
-from pfl_ops.reports.compared import costs, document, results
-from pfl_ops.reports.document import Picture, Table, Text
-from pfl_ops.reports.labels import labels
-from pfl_ops.reports.numbers import chance, rounds_text, size, spread, title_of
+from pfl_ops.reports.compared import ahead, costs, document, results
+from pfl_ops.reports.document import Document, Picture, Table, Text
+from pfl_ops.reports.html import to_html
+from pfl_ops.reports.labels import group_titles, labels
+from pfl_ops.reports.numbers import (
+    chance,
+    difference_title,
+    in_unit,
+    mebibytes,
+    rounds_text,
+    signed,
+    spread,
+    target_title,
+    title_of,
+)
 from pfl_ops.tracking import Store
 
 SEEDS = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77), "ditto": (0.3, 0.4)}
@@ -49,6 +64,10 @@ def store(made: Any, shelf: Any) -> Any:
 
 def go(store: Any, *names: str, **how: Any) -> Comparison:
     return compare(*names, store=store, **how)
+
+
+def texts(report: Document) -> list[Text]:
+    return [block for section in report.sections for block in section.blocks if isinstance(block, Text)]
 
 
 # -- lines ------------------------------------------------------------------------------------------------------------
@@ -106,7 +125,10 @@ def test_lines_without_the_metric_are_last_and_told(made: Any, shelf: Any) -> No
     runs = [made("fliu", 0, None), made("fedavg", 0, 0.5), made("ditto", 0, status="FAILED")]
     found = go(shelf(runs), with_clients=False)
     assert [line.label for line in found.lines] == ["fedavg", "fliu"]
-    assert found.remarks == ("not finished, and left out: ditto-seed0", "no acc at the last round: fliu")
+    assert found.remarks == (
+        "not finished, and left out: ditto-seed0",
+        "no Acc(L)+Acc(G) at the last round: fliu",
+    )
     assert found.lines[1].difference is None
 
 
@@ -167,6 +189,239 @@ def test_a_target_is_of_what_should_rise(store: Any) -> None:
         go(store, metric="local/std", target=0.1)
 
 
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_examples_of_compare_labels_and_numbers_are_true(recorded_runs: Any) -> None:
+    known = {"compare": compare, "recorded_runs": recorded_runs}
+    for module in (compare_module, labels_module, numbers_module):
+        finder, runner = doctest.DocTestFinder(recurse=True), doctest.DocTestRunner()
+        for example in finder.find(module, globs={**vars(module), **known}):
+            runner.run(example)
+        assert runner.tries and not runner.failures
+
+
+@pytest.mark.parametrize(
+    ("other", "title"),
+    [
+        ({"data.name": "kmnist"}, "kmnist, lsqs"),
+        ({"data.train_size": 500}, "digits, lsqs, train_size 500"),
+        ({"partition.kind": "path"}, "digits, path"),
+        ({"partition.clients": 7}, "digits, lsqs, clients 7"),
+        ({"model.name": "linear"}, "digits, lsqs, linear"),
+        ({"model.hidden": 16}, "digits, lsqs, hidden 16"),
+        ({"evaluation.split": "validation"}, "digits, lsqs, validation data"),
+    ],
+)
+def test_nothing_is_best_across_groups(made: Any, shelf: Any, other: dict[str, Any], title: str) -> None:
+    """The values of the other group are larger, and change neither order, difference nor p of the first."""
+    runs = [made("fliu", s, acc) for s, acc in enumerate((0.6, 0.7, 0.8))]
+    runs += [made("fedavg", s, acc) for s, acc in enumerate((0.59, 0.68, 0.77))]
+    alone = go(shelf(runs), metric="local/mean")
+    others = [made("ditto", s, acc, **other) for s, acc in enumerate((0.9, 0.91, 0.93))]
+    for run in others:  # of the split that it is scored on
+        run.metrics["final/val/L1/local/mean"] = run.metrics["final/test/L1/local/mean"]
+    found = go(shelf([*others, *runs]), metric="local/mean")
+    first, second = sorted(found.groups, key=lambda group: group.title == title)
+    assert second.title == title and [line.label for line in second.lines] == ["ditto"]
+    assert [(line.label, line.difference) for line in first.lines] == [
+        (line.label, line.difference) for line in alone.lines
+    ]
+    assert ahead(found, first, first.lines[0]) == "best" and ahead(found, second, second.lines[0]) == "–"
+    assert found.complaints == ()
+
+
+def test_a_setting_is_called_by_what_varies_within_its_group(made: Any, shelf: Any) -> None:
+    """lr varies on kmnist only; between the groups also the clients."""
+    kmnist = {"data.name": "kmnist", "partition.clients": 5}
+    runs = [made("fliu", 0), made("fliu", 0, **kmnist), made("fliu", 0, **kmnist, **{"training.lr": 0.2})]
+    found = go(shelf(runs))
+    assert [(group.title, sorted(line.label for line in group.lines)) for group in found.groups] == [
+        ("digits, lsqs", ["fliu"]),
+        ("kmnist, lsqs", ["fliu, lr 0.05", "fliu, lr 0.2"]),
+    ]
+
+
+def test_files_of_one_name_in_two_folders_are_two_groups() -> None:
+    grounds = [{"data.name": f"/{folder}/mine.npz", "partition.kind": "natural"} for folder in "ab"]
+    assert group_titles(grounds) == ["mine.npz, natural (1)", "mine.npz, natural (2)"]
+
+
+def test_a_setting_that_a_run_does_not_have_makes_no_group(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", 0), made("fedavg", 0), made("ditto", 0)]
+    del runs[1].params["data.pooled"]
+    assert len(go(shelf(runs)).groups) == 1
+
+
+def test_each_group_has_its_notes_and_its_correction(made: Any, shelf: Any) -> None:
+    """One test in each group: p is not doubled. Only kmnist lacks a seed."""
+    accs = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77)}
+    runs = [
+        made(m, s, a, **{"data.name": d}) for d in ("digits", "kmnist") for m in accs for s, a in enumerate(accs[m])
+    ]
+    runs = [run for run in runs if run.name != "fliu-seed2" or run.params["data.name"] == "digits"]
+    found = go(shelf(runs), metric="local/mean")
+    once = 1 - 2 * math.sqrt(3) / math.sqrt(14)
+    assert found.groups[0].complaints == () and found.groups[0].lines[1].difference.p == pytest.approx(once)
+    assert found.complaints == ("kmnist, lsqs: the seeds differ, 0, 1 in common: 0 to 2 ('fedavg'); 0, 1 ('fliu')",)
+
+
+def test_clients_with_other_samples_take_the_p_value(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", s, acc) for s, acc in enumerate((0.6, 0.7, 0.8))]
+    other = {"tags": {"pfl_ops.partition_hash": "x"}}
+    runs += [made("fedavg", s, acc, **(other if s == 1 else {})) for s, acc in enumerate((0.59, 0.68, 0.77))]
+    found = go(shelf(runs), metric="local/mean")
+    assert found.complaints == ("clients hold other samples in seed 1",)
+    assert found.lines[1].difference is not None and found.lines[1].difference.p is None
+
+
+def test_a_group_without_acc_is_ordered_by_own_data(made: Any, shelf: Any) -> None:
+    runs = [made(method, 0, acc, **{"data.name": "kmnist"}) for method, acc in (("fliu", 0.5), ("fedavg", 0.6))]
+    for run in runs:
+        del run.metrics["final/test/L1/acc"]
+    found = go(shelf([made(), *runs]))
+    assert [(group.metric, group.lines[0].label) for group in found.groups] == [
+        ("acc", "fliu"),
+        ("local/mean", "fedavg"),
+    ]
+    assert document(found)
+
+
+def test_cells_at_scale_smoke_stay_out_unless_named(made: Any, shelf: Any) -> None:
+    tags = {"pfl_ops.scale": "smoke"}
+    store = shelf([made("fliu", 0), made("fedavg", 0, experiment="fliu-table1-smoke", tags=tags)])
+    found = go(store, with_clients=False)
+    assert [line.label for line in found.lines] == ["fliu"]
+    assert found.remarks == (
+        "1 cell of suites at scale smoke is left out; name them to compare them: fliu-table1-smoke",
+    )
+    for names, how in (
+        (["fliu-table1-smoke"], {}), (["fedavg-seed0"], {}), (["fliu-table1*"], {}), ([], {"tags": tags}),
+    ):  # fmt: skip
+        named = go(store, *names, **how, with_clients=False)
+        assert [line.label for line in named.lines] == ["fedavg"] and named.remarks == ()
+    with pytest.raises(PflOpsError, match="left out unless they are named: pfl-ops compare fliu-table1-smoke"):
+        go(shelf(store.kept[1:]))
+
+
+def test_an_unfinished_run_that_is_named_has_no_rank(made: Any, shelf: Any) -> None:
+    """Its accuracy is the highest, in round 1 of 20; it has a line of its own beside the finished seed."""
+    runs = [made("fliu", 0, 0.5), made("fedavg", 0, 0.4), made("fedavg", 1, 0.9, status="RUNNING", name="mine")]
+    store = shelf(runs, {runs[2].run_id: {"test/L1/local/mean": [0.1, 0.9]}})
+    assert go(store, with_clients=False).remarks == ("not finished, and left out: mine",)
+    found = go(store, "*", "mine", metric="local/mean", with_clients=False)
+    assert [line.label for line in found.lines] == ["fliu", "fedavg", "fedavg, seed 1 (running, round 1 of 20)"]
+    (group,) = found.groups
+    assert [ahead(found, group, line) for line in group.lines] == ["best", "−10.00", "not finished"]
+    assert found.lines[2].values("local/mean") == {1: 0.9} and found.lines[2].difference is None
+    assert found.complaints == () and found.remarks == ()
+    assert [row.entries[3].mark for row in results(found, group).rows] == ["best", "", "muted"]
+    assert [line.label for line in go(store, "mine").lines] == ["fedavg, seed 1 (running, round 1 of 20)"]
+    assert document(found)
+
+
+def test_a_target_in_percent_is_refused(store: Any) -> None:
+    with pytest.raises(PflOpsError, match=r"is a fraction, 0\.9 for 90 %; no local/mean reaches 90"):
+        go(store, target=90)
+    assert go(store, target=1.5, metric="acc").target == 1.5
+
+
+# -- many lines -------------------------------------------------------------------------------------------------------
+
+
+METHODS = ("fliu", "fedavg", "ditto", "apfl", "fedrep", "fedper", "local", "lg_fedavg", "fedamp", "fedbabu")
+
+
+def many(made: Any, shelf: Any, settings: list[dict[str, Any]]) -> Any:
+    """A run of each of these settings, with method, and curves of three rounds."""
+    runs = [made(s["method"], 0, 0.3 + i / 100, **{k: v for k, v in s.items() if k != "method"}) for i, s in
+            enumerate(settings)]  # fmt: skip
+    curve = [0.1, 0.4, 0.5]
+    cost = {key: [math.nan, 1e6, 1e6] for key in ("cost/up_bytes", "cost/down_bytes", "cost/train_seconds")}
+    curves = {
+        run.run_id: {"test/L1/local/mean": curve, "test/L1/global/mean": [v / 2 for v in curve], **cost} for run in runs
+    }
+    return shelf(runs, curves)
+
+
+def thirteen(made: Any, shelf: Any) -> Any:
+    more = [{"method": "fliu", "algorithm.gamma": {"kind": "fixed", "value": v}} for v in (0.25, 0.5, 0.75)]
+    return many(made, shelf, [*({"method": method} for method in METHODS), *more])
+
+
+def sixty(made: Any, shelf: Any) -> Any:
+    """30 on digits, 18 on kmnist by another partition, 12 on digits with another network; rounds and rates vary."""
+    places = [{}] * 30 + [{"data.name": "kmnist", "partition.kind": "dirichlet"}] * 18 + [{"model.name": "linear"}] * 12
+    return many(
+        made,
+        shelf,
+        [
+            {"method": METHODS[i % 10], "training.lr": 0.01 * (1 + i // 10), "training.rounds": 20 + i % 3, **place}
+            for i, place in enumerate(places)
+        ],
+    )
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("lines", "groups", "panels"),
+    [
+        (thirteen, ["digits, lsqs"], [13]),
+        (sixty, ["digits, lsqs, cnn_tiny", "digits, lsqs, linear", "kmnist, dirichlet"], [30, 2, 18]),
+    ],
+)
+def test_the_page_of_many_lines(
+    made: Any, shelf: Any, monkeypatch: pytest.MonkeyPatch, lines: Any, groups: list[str], panels: list[int]
+) -> None:
+    """Up to 12 lines: a panel a metric and a legend of all; more: a panel a line."""
+    table = pd.DataFrame({"client": [0, 1], "stage": ["L1", "L1"], "local": [0.4, 0.6]})
+    monkeypatch.setattr("pfl_ops.reports.compare.clients", lambda *_: table)
+    found = go(lines(made, shelf), target=0.5)
+    assert [group.title for group in found.groups] == groups
+    report = document(found)
+    curves = [picture for picture in report.each(Picture) if picture.name.startswith("curves")]
+    assert [len(picture.panels) for picture in curves] == panels
+    assert [len(picture.legend) for picture in curves] == [12 if n == 2 else 3 for n in panels]
+    page = to_html(report)
+    labels = [line.label for line in found.lines]
+    assert all(f"<span>{label}</span>" in page or f">{label}</p>" in page for label in labels)
+    assert max(len(picture.legend) for picture in report.each(Picture)) <= 13
+    shown = [text.text for text in texts(report) if text.kind == "warning"]
+    assert all(len(text) < 200 for text in shown) and len(shown) == (len(groups) if len(groups) > 1 else 0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_whole_picture_of_many_lines_is_as_high_as_its_names(made: Any, shelf: Any) -> None:
+    """The files of a report have the legend inside: the axes keep their height, and no name is cut."""
+    found = go(thirteen(made, shelf), with_clients=False)
+    for picture in document(found).each(Picture):
+        figure = picture.draw()
+        figure.draw_without_rendering()
+        assert all(axes.bbox.height > 100 for axes in figure.axes)
+        for legend in figure.legends:
+            box = legend.get_window_extent()
+            assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= figure.bbox.x1 + 1 and box.y1 <= figure.bbox.y1 + 1
+
+
+def test_long_notes_are_folded_on_a_terminal(made: Any, shelf: Any) -> None:
+    found = go(sixty(made, shelf), with_clients=False)
+    said = {}
+    for notes in (False, True):
+        remarks = Console(width=5000, record=True, file=io.StringIO())
+        show(found, Console(width=200, file=io.StringIO()), remarks, notes)
+        said[notes] = remarks.export_text().splitlines()
+    assert len(said[False]) == 4 and max(map(len, said[False])) < 200
+    assert said[False][
+        0
+    ] == "not a fair comparison (digits, lsqs, cnn_tiny): the rounds differ; the methods are not " + (
+        "trained alike, so their differences have no p value"
+    )
+    assert said[False][-1] == "--notes prints these notes in full"
+    assert said[True] == [
+        f"not a fair comparison ({group.title}): {line}" for group in found.groups for line in group.complaints
+    ]
+
+
 # -- what is unfair ---------------------------------------------------------------------------------------------------
 
 
@@ -177,12 +432,6 @@ def test_alike_runs_have_nothing_to_complain_of(made: Any, shelf: Any) -> None:
 @pytest.mark.parametrize(
     ("other", "complaint"),
     [
-        ({"data.name": "mnist"}, "the data differ: name=digits ('fliu'); name=mnist ('fedavg')"),
-        ({"partition.kind": "path"}, "the partitions differ: kind=lsqs ('fliu'); kind=path ('fedavg')"),
-        (
-            {"model.name": "linear"},
-            "the networks differ: hidden=32 name=cnn_tiny ('fliu'); name=linear ('fedavg')",
-        ),
         (
             {"participation.share": 0.5},
             "other clients take part in a round: share=1.0 ('fliu'); share=0.5 ('fedavg')",
@@ -218,15 +467,17 @@ def test_other_training_takes_the_p_value_and_is_named(made: Any, shelf: Any) ->
 
 @pytest.mark.parametrize(
     "other",
-    [{"data.train_size": 500}, {"partition.clients": 7}, {"training.rounds": 7}, {"participation.share": 0.5},
-     {"model.hidden": 16}, {"evaluation.clients": 3}],
-)  # fmt: skip
+    [{"training.rounds": 7}, {"participation.share": 0.5}, {"evaluation.clients": 3}],
+)
 @pytest.mark.parametrize("method", ["fedavg", "fliu"])
 def test_nothing_is_tested_across_experiments(made: Any, shelf: Any, method: str, other: dict[str, Any]) -> None:
     runs = [made("fliu", s, acc) for s, acc in enumerate((0.6, 0.7, 0.8))]
     runs += [made(method, s, acc, **other) for s, acc in enumerate((0.59, 0.68, 0.77))]
     found = go(shelf(runs), metric="local/mean")
     assert len(found.complaints) == 1 and found.lines[1].difference and found.lines[1].difference.p is None
+    (group,) = found.groups
+    assert not group.fair and [ahead(found, group, line) for line in group.lines] == ["highest", "−2.00"]
+    assert not any(entry.mark == "best" for row in results(found, group).rows for entry in row.entries)
 
 
 def test_a_setting_that_did_not_exist_yet_is_no_difference(made: Any, shelf: Any) -> None:
@@ -247,12 +498,15 @@ def test_a_seed_that_diverged_is_counted_and_takes_the_mean(made: Any, shelf: An
         "fedavg has no mean, 1 of 3 seeds diverged: seed 2 diverged at round 7, client 12, lr 0.4",
         "diverged, and left out: ditto-seed0 (diverged at round 7, client 12, lr 0.4)",
     )
-    assert pd.isna(found.table.set_index("label")["acc"]["fedavg"])
+    assert pd.isna(found.table.set_index("setting")["Acc(L)+Acc(G) %"]["fedavg"])
     assert document(found)
 
 
 def test_a_trial_beside_a_run(made: Any, shelf: Any) -> None:
-    found = go(shelf([made("fliu", 0), made("fedavg", 0, trial=7)]), trials=True, metric="local/mean")
+    runs = [made("fliu", 0, **{"evaluation.split": "validation"}), made("fedavg", 0, trial=7)]
+    runs[0].metrics["val/L1/local/mean"] = 0.5
+    found = go(shelf(runs), trials=True, metric="local/mean")
+    assert not found.groups[0].fair and found.groups[0].title == "digits, lsqs, validation data"
     assert {line.label for line in found.lines} == {"fliu", "fedavg trial-007"}
     assert found.complaints == (
         "trials, scored on validation data and trained on less, stand beside runs: runs ('fliu'); "
@@ -264,8 +518,11 @@ def test_trials_go_by_their_number_and_their_settings_stand_beside(made: Any, sh
     runs = [made("fliu", 0, trial=0, **{"training.lr": 0.1}, tags={"pfl_ops.trial_state": "pruned"})]
     runs += [made("fliu", 0, trial=1, **{"training.lr": 0.2})]
     runs += [made("fliu", 0, **{"training.lr": 0.2})]
-    lines = {line.label: line.settings for line in go(shelf(runs), trials=True, metric="local/mean").lines}
-    assert lines == {"fliu trial-000": "lr 0.1, stopped early", "fliu trial-001": "lr 0.2", "fliu": "lr 0.2"}
+    found = go(shelf(runs), trials=True, metric="local/mean")
+    assert {group.title: {line.label: line.settings for line in group.lines} for group in found.groups} == {
+        "digits, lsqs": {"fliu": ""},
+        "digits, lsqs, validation data": {"fliu trial-000": "lr 0.1, stopped early", "fliu trial-001": "lr 0.2"},
+    }
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
@@ -274,25 +531,33 @@ def test_trials_go_by_their_number_and_their_settings_stand_beside(made: Any, sh
 def test_numbers_as_people_read_them() -> None:
     assert (spread({}), spread({0: 0.5}), spread({0: 0.5, 1: 0.7})) == ("–", "0.500", "0.600 ± 0.141")
     assert (chance(None), chance(0.0004), chance(0.0312)) == ("–", "<0.001", "0.031")
-    assert (size({}), size({0: 12.0}), size({0: 3 * 2**20})) == ("–", "12 B", "3 MiB")
+    assert [mebibytes({0: n * 2**20} if n else {}) for n in (0, 0.001, 0.5, 3.256, 2500)] == [
+        "–", "<0.01", "0.5", "3.26", "2,500",
+    ]  # fmt: skip
+    assert signed(-0.041, "acc") == "−4.10" and signed(0.5, "train/loss") == "+0.5000"
+    assert in_unit({0: 0.5}, "L2/local/q10") == {0: 50.0} and in_unit({0: 0.5}, "method/gamma/mean") == {0: 0.5}
     assert (rounds_text({}), rounds_text({0: None}), rounds_text({0: 7})) == ("–", "never", "7")
     assert rounds_text({0: 7, 1: None, 2: 9}) == "8 (2 of 3)"
-    assert (title_of("acc"), title_of("L2/local/worst"), title_of("train/loss")) == (
-        "Acc", "L2 worst client", "train/loss",
+    assert (title_of("acc"), title_of("L2/local/worst"), title_of("train/loss"), title_of("cost/up_bytes")) == (
+        "Acc(L)+Acc(G) %", "L2 worst client %", "train/loss", "cost/up_bytes MiB",
     )  # fmt: skip
+    assert (difference_title("local/mean"), difference_title("train/loss")) == (
+        "difference to the best %", "difference to the best",
+    )  # fmt: skip
+    assert target_title("acc", 1.5) == "rounds to Acc(L)+Acc(G) ≥ 150 %"
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [160, 120, 80, 60])
+@pytest.mark.parametrize("width", [190, 120, 80, 70])
 def test_the_table_fits_the_terminal(store: Any, width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
     show(go(store, target=0.6), console)
     text = console.export_text()
-    assert "fliu" in text and "best" in text and "1.050 ± 0.150" in text  # never given up: the one that decides
+    assert "fliu" in text and "best" in text and "105.0 ± 15.0" in text  # never given up: the one that decides
     assert all(len(line.rstrip()) <= width for line in text.splitlines() if "no room for" not in line)
-    assert ("no room for" in text) == (width < 160)
+    assert ("no room for" in text) == (width < 190)
 
 
 def test_the_report_of_a_comparison(store: Any) -> None:
@@ -300,13 +565,14 @@ def test_the_report_of_a_comparison(store: Any) -> None:
     report = document(found)
     assert [table.name for table in report.each(Table)] == ["results", "stages", "costs", "runs"]
     assert [picture.name for picture in report.each(Picture)] == ["curves", "local-global", "rounds", "cost"]
-    warnings = [b.text for section in report.sections for b in section.blocks if isinstance(b, Text)]
-    assert warnings == [
-        "Not a fair comparison: the seeds differ, 0, 1 in common: 0 to 2 ('fliu', 'fedavg'); 0, 1 ('ditto')."
-    ]
-    first = results(found).rows[0].entries
-    assert (first[0].text, first[1].text, first[3].text, first[3].mark) == ("fliu", "3", "0.700 ± 0.100", "best")
-    assert [row.entries[4].text for row in costs(found).rows] == ["1.5 (2 of 3)", "1.5 (2 of 3)", "2 (1 of 2)"]
+    (warning,) = (text for text in texts(report) if text.kind == "warning")
+    assert warning.text == "Not a fair comparison: the seeds differ, 0, 1 in common."
+    assert warning.more == ("the seeds differ, 0, 1 in common: 0 to 2 ('fliu', 'fedavg'); 0, 1 ('ditto')",)
+    first = results(found, found.groups[0]).rows[0].entries
+    assert (first[0].text, first[1].text, first[3].text, first[3].mark) == ("fliu", "3", "70.0 ± 10.0", "best")
+    assert [row.entries[3].text for row in costs(found, found.groups[0]).rows] == [
+        "1.5 (2 of 3)", "1.5 (2 of 3)", "2 (1 of 2)",
+    ]  # fmt: skip
     for picture in report.each(Picture):
         assert picture.draw().axes
 
@@ -395,15 +661,33 @@ def test_a_name_in_the_csv_is_no_formula(made: Any, shelf: Any, tmp_path: Path) 
 
 def test_tables_in_full_precision(store: Any) -> None:
     found = go(store, target=0.6)
-    table = found.table.set_index("label")
-    assert table.loc["fliu", "acc"] == pytest.approx(1.05) and table.loc["fliu", "acc std"] == pytest.approx(0.15)
-    assert table.loc["fedavg", "difference"] == pytest.approx(-0.03) and table.loc["ditto", "pairs"] == 2
-    assert table.loc["fliu", "bytes"] == 3048 and table.loc["fliu", "reached"] == 2
+    table = found.table.set_index("setting")
+    both = "Acc(L)+Acc(G) %"
+    assert table.loc["fliu", both] == pytest.approx(105) and table.loc["fliu", f"{both} std"] == pytest.approx(15)
+    assert table.loc["fedavg", "difference to the best %"] == pytest.approx(-3)
+    assert table.loc["ditto", "common seeds"] == 2 and table.loc["fliu", "reached"] == 2
+    assert table.loc["fliu", "sent MiB"] == 2000 / 2**20 and table.loc["fliu", "received MiB"] == 1048 / 2**20
     runs = found.runs
     assert len(runs) == 8 and runs["run_id"].is_unique
     one = runs[(runs["method"] == "fedavg") & (runs["seed"] == 1)].iloc[0]
     assert one["final/test/L1/local/mean"] == 0.68 and one["param training.rounds"] == "20"
-    assert one["rounds to 0.6"] == 2 and one["up_bytes"] == 2000
+    assert one["rounds to Acc(L) ≥ 60 %"] == 2 and one["sent MiB"] == 2000 / 2**20 and one["Acc(L) %"] == 68
+    assert table.loc["fliu", "rounds to Acc(L) ≥ 60 %"] == 1.5
+
+
+def test_table_csv_page_and_terminal_have_the_same_column_names(store: Any) -> None:
+    """Each name on the terminal is in the table; a run has all but those of several runs; the page has all."""
+    found = go(store, target=0.6)
+    (group,) = found.groups
+    console = Console(width=300, record=True, file=io.StringIO())
+    show(found, console)
+    heads = _columns(found, group)
+    printed = " ".join(console.export_text().split())
+    assert all(word in printed for head in heads for word in head.split())
+    assert set(heads) <= set(found.table)
+    assert set(heads) - {"n", "difference to the best %", "p"} <= set(found.runs)
+    assert set(heads) == {*results(found, group).columns, *costs(found, group).columns}
+    assert not any("bytes" in name or "acc" in name for name in found.table)
 
 
 # -- the command, on a real store -------------------------------------------------------------------------------------
@@ -447,7 +731,7 @@ def test_the_command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     page, table, tex = (tmp_path / name for name in ("c.html", "new/c.csv", "c.tex"))
     result = cli(home, monkeypatch, "--html", str(page), "--csv", str(table), "--latex", str(tex), "--target", "0.6")
     assert result.exit_code == 0, result.output
-    assert "2 settings, 3 runs" in result.stdout and "1.700 ± 0.141" in result.stdout
+    assert "2 settings, 3 runs" in result.stdout and "170.0 ± 14.1" in result.stdout
     assert result.stderr.splitlines() == [
         "not a fair comparison: the methods are not trained alike, so their differences have no p value: "
         "lr=0.001 optimiser=adam ('fliu'); lr=0.05 optimiser=sgd ('fedavg')",
@@ -459,7 +743,7 @@ def test_the_command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [(row["method"], row["seed"], row["final/test/L1/acc"]) for row in rows] == [
         ("fliu", "0", "1.6"), ("fliu", "1", "1.8"), ("fedavg", "0", "1.0"),
     ]  # fmt: skip
-    assert "\\toprule" in tex.read_text() and "1.700" in tex.read_text()
+    assert "\\toprule" in tex.read_text() and "170.0" in tex.read_text()
 
 
 def test_the_command_finds_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

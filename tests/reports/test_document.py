@@ -20,6 +20,7 @@ from pfl_ops.reports import (
     Entry,
     Head,
     Items,
+    Panel,
     Picture,
     Row,
     Section,
@@ -31,6 +32,7 @@ from pfl_ops.reports import (
     to_markdown,
     write,
 )
+from pfl_ops.reports.latex import to_latex_document
 
 NASTY = "a|b <script>alert('x')</script> & 50 % of $x_1$ #1 {y} ~ \\ ^"
 VOID = {"meta", "br", "img", "hr", "input", "link", "source"}
@@ -242,3 +244,34 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PflOpsError, match="can't write the report to"):
         write(Document("d", "d", "", ()), tmp_path / "file")
+
+
+def panelled() -> Document:
+    """Two panels with a legend, a row without a drawing, notes on demand and a folded section."""
+
+    def draw() -> Figure:
+        return figures.panel({"a & b": ([0, 1], [0.1, 0.2])}, (2.5, 1.75))
+
+    panels = (Panel("one", draw), Panel("two <b>", text="never"))
+    whole = Picture("p", "A caption.", draw, panels=panels, layout="rows", legend={"a & b": "C0", "others": "rest"})
+    note = Text("Short.", "warning", ("First <i>.", "Second."))
+    return Document("x", "Title", "", (Section("Seen", (note, whole)), Section("Runs", (Text("inside"),), folded=True)))
+
+
+def test_panels_have_a_legend_beside_them_and_notes_are_folded() -> None:
+    page = to_html(panelled())
+    parsed = Page(page)
+    assert not parsed.open
+    labels = [
+        attributes["aria-label"] for tag, attributes in parsed.seen if tag == "svg" and "aria-label" in attributes
+    ]
+    assert labels == ["one: A caption."] * 2  # light and dark; nothing is drawn for the second
+    assert page.count('class="swatch"') == 2 and "<span>a &amp; b</span>" in page and "never" in parsed.text
+    assert '<details class="warning" role="note"><summary>Short.</summary><ul><li>First &lt;i&gt;.</li>' in page
+    assert '<section id="runs">\n<details><summary><h2>Runs</h2></summary>\n<p>inside</p>\n</details>' in page
+
+
+def test_notes_on_demand_are_in_markdown_and_latex() -> None:
+    document = panelled()
+    assert "<details><summary>Short.</summary>First" in to_markdown(document) and "Second." in to_markdown(document)
+    assert r"\textbf{Short.}\par First" in to_latex_document(document)
