@@ -174,6 +174,14 @@ def test_settings_with_a_common_part_are_read_as_they_were_recorded():
         assert again.restrictions == each.restrictions and again.digest(None) == each.digest(None)
 
 
+def test_tests_of_one_comparison_have_one_tag():
+    tags = [each.tags for each in settings("fedavg", "scaffold", "fliu").values()]
+    assert tags[0]["pfl_ops.common"].endswith(
+        ", 12 trials: training.optimiser training.lr training.lr_decay training.local_epochs participation.weighting"
+    )
+    assert tags[0] == tags[1] == tags[2] and settings("fliu")["fliu"].tags == {}
+
+
 def test_a_method_that_comes_later_knows_the_recommendations_of_those_before_and_moves_nothing():
     before = settings("fedavg", "fedprox")
     later = settings("fedavg", "fedprox", "fliu", begun=before)

@@ -46,7 +46,7 @@ def complaints(rows: Rows) -> list[str]:
     """
     found = [
         _partitions(rows),
-        _settings(rows, "other clients take part in a round", "participation."),
+        _differing(rows, "other clients take part in a round, or count otherwise", "participation."),
         _settings(rows, "the rounds differ", "training.rounds"),
         _training(rows),
         _settings(rows, "other clients or subsets are scored", "evaluation.subset", "evaluation.clients"),
@@ -60,7 +60,8 @@ def differing(a: Tracked, b: Tracked) -> list[str]:
     """Return the settings in which two runs differ beside what is compared: no test of their difference says anything.
 
     What is compared are two methods with their own hyper-parameters; or one method under two ways of training.
-    A setting that one of the two does not have (it was made by an earlier version) is not counted.
+    A setting that one of the two does not have (it was made by an earlier version) is not counted, nor one that both
+    chose from one common space under one budget (`Tracked.chosen`).
     """
     return [
         path
@@ -68,6 +69,7 @@ def differing(a: Tracked, b: Tracked) -> list[str]:
         if path.startswith(("data.", "partition.", "model.", "participation.", "training.", *SCORED))
         and value != b.params.get(path, value)
         and not (a.method == b.method and path.startswith("training.") and path != ROUNDS)
+        and not (a.common == b.common and path in a.chosen)
     ]
 
 
@@ -84,10 +86,16 @@ def same_partitions(a: Sequence[Tracked], b: Sequence[Tracked]) -> bool:
 
 def _training(rows: Rows) -> str:
     """Return the line on methods with other training settings: the optimiser may be the cause of a difference."""
+    told = "the methods are not trained alike, so differences between these have no p value"
+    return _differing(rows, told, "training.", without=ROUNDS)
+
+
+def _differing(rows: Rows, what: str, start: str, without: str = "") -> str:
+    """Return the line for settings below a path in which two methods differ, see `differing`."""
     firsts = [runs[0] for runs in rows.values()]
-    paths = {path for a in firsts for b in firsts if a.method != b.method for path in differing(a, b)}
-    paths = {path for path in paths if path.startswith("training.") and path != ROUNDS}
-    return _settings(rows, "the methods are not trained alike, so their differences have no p value", *sorted(paths))
+    paths = {path for a in firsts for b in firsts for path in differing(a, b)}
+    paths = {path for path in paths if path.startswith(start) and path != without}
+    return _settings(rows, what, *sorted(paths)) if paths else ""
 
 
 def _role(run: Tracked) -> str:
@@ -133,7 +141,10 @@ def _seeds(rows: Rows) -> str:
         return ""
     common = set.intersection(*map(set, having))
     told = "; ".join(f"{_numbers(seeds)} ({_some(labels)})" for seeds, labels in having.items())
-    return f"the seeds differ, {_numbers(sorted(common)) if common else 'none'} in common: {told}"
+    shared = (
+        f"only seed{'s' * (len(common) > 1)} {_numbers(sorted(common))} {'are' if len(common) > 1 else 'is'} shared"
+    )
+    return f"{shared if common else 'no seed is shared'}: {told}"
 
 
 def _numbers(seeds: Sequence[int]) -> str:

@@ -23,6 +23,8 @@ HASH = "pfl_ops.experiment_hash"
 STUDY = "pfl_ops.study"
 DIVERGED = "pfl_ops.diverged"
 SCALE = "pfl_ops.scale"
+COMMON = "pfl_ops.common"
+"""Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
 SHORTEST_ID = 4  # characters of an id that are taken for one
 CLIENTS = "clients.parquet"
 CLIENT_COLUMNS = ("client", "stage", "local")
@@ -73,6 +75,16 @@ class Tracked:
     def partition(self) -> str | None:
         """Hash of who holds which samples; None: it was not recorded (a trial)."""
         return self.tags.get("pfl_ops.partition_hash")
+
+    @property
+    def common(self) -> str:
+        """The common space that it was chosen from, and the number of trials; "": none, see `spaces.share`."""
+        return self.tags.get(COMMON, "")
+
+    @property
+    def chosen(self) -> frozenset[str]:
+        """Paths of the settings in that space."""
+        return frozenset(self.common.partition(": ")[2].split())
 
     def key(self, metric: str) -> str:
         """The tracked key that a short one stands for: "acc" is "test/L1/acc", "G/local/mean" "test/G/local/mean"."""

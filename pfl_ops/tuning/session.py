@@ -58,7 +58,7 @@ def run_final(experiment: Experiment, name: str, session: "Session") -> "Result"
         store=session.store,
         parent=session.parent,
         name=name,
-        tags={"pfl_ops.kind": "final", "pfl_ops.study": session.ledger.name},
+        tags={"pfl_ops.kind": "final", "pfl_ops.study": session.ledger.name, **session.settings.tags},
     )
 
 

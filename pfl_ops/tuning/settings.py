@@ -17,6 +17,7 @@ from pfl_ops.tuning.objective import Objective, objective
 Scheduler: TypeAlias = Literal["asha", "none"]
 
 TRIALS = 12
+COMMON = "pfl_ops.common"  # tag
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,13 @@ class Settings:
     def restrictions(self) -> dict[str, str]:
         """What the method has in place of common ranges, {path: value or range}."""
         return spaces.restrictions(spaces.Method(self.experiment, self.space), self.common) if self.common else {}
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """By which comparisons know runs that were chosen from one common space under one budget."""
+        if self.common is None:
+            return {}
+        return {COMMON: f"{self.common.digest[:12]}, {self.trials} trials: {' '.join(self.common.keys)}"}
 
     def wanting(self, trials: int) -> "Settings":
         """The same study with another number of trials."""

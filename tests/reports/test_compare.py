@@ -263,7 +263,7 @@ def test_each_group_has_its_notes_and_its_correction(made: Any, shelf: Any) -> N
     found = go(shelf(runs), metric="local/mean")
     once = 1 - 2 * math.sqrt(3) / math.sqrt(14)
     assert found.groups[0].complaints == () and found.groups[0].lines[1].difference.p == pytest.approx(once)
-    assert found.complaints == ("kmnist, lsqs: the seeds differ, 0, 1 in common: 0 to 2 ('fedavg'); 0, 1 ('fliu')",)
+    assert found.complaints == ("kmnist, lsqs: only seeds 0, 1 are shared: 0 to 2 ('fedavg'); 0, 1 ('fliu')",)
 
 
 def test_clients_with_other_samples_take_the_p_value(made: Any, shelf: Any) -> None:
@@ -414,7 +414,7 @@ def test_long_notes_are_folded_on_a_terminal(made: Any, shelf: Any) -> None:
     assert said[False][
         0
     ] == "not a fair comparison (digits, lsqs, cnn_tiny): the rounds differ; the methods are not " + (
-        "trained alike, so their differences have no p value"
+        "trained alike, so differences between these have no p value"
     )
     assert said[False][-1] == "--notes prints these notes in full"
     assert said[True] == [
@@ -434,12 +434,12 @@ def test_alike_runs_have_nothing_to_complain_of(made: Any, shelf: Any) -> None:
     [
         (
             {"participation.share": 0.5},
-            "other clients take part in a round: share=1.0 ('fliu'); share=0.5 ('fedavg')",
+            "other clients take part in a round, or count otherwise: share=1.0 ('fliu'); share=0.5 ('fedavg')",
         ),
         ({"training.rounds": 5}, "the rounds differ: rounds=20 ('fliu'); rounds=5 ('fedavg')"),
         ({"evaluation.subset": 30}, "other clients or subsets are scored: subset=auto ('fliu'); subset=30 ('fedavg')"),
         ({"tags": {"pfl_ops.partition_hash": "x"}}, "clients hold other samples in seed 0"),
-        ({"seed": 3}, "the seeds differ, none in common: 0 ('fliu'); 3 ('fedavg')"),
+        ({"seed": 3}, "no seed is shared: 0 ('fliu'); 3 ('fedavg')"),
     ],
 )
 def test_what_makes_a_comparison_unfair(made: Any, shelf: Any, other: dict[str, Any], complaint: str) -> None:
@@ -453,8 +453,8 @@ def test_other_training_takes_the_p_value_and_is_named(made: Any, shelf: Any) ->
     runs += [made("fedavg", s, acc) for s, acc in enumerate((0.59, 0.68, 0.77))]
     found = go(shelf(runs), metric="local/mean")
     assert found.complaints == (
-        "the methods are not trained alike, so their differences have no p value: lr=0.001 optimiser=adam ('fliu'); "
-        "lr=0.05 optimiser=sgd ('fedavg')",
+        "the methods are not trained alike, so differences between these have no p value: "
+        "lr=0.001 optimiser=adam ('fliu'); lr=0.05 optimiser=sgd ('fedavg')",
     )
     second = found.lines[1].difference
     assert second is not None and second.p is None and second.difference == pytest.approx(-0.02)
@@ -463,6 +463,33 @@ def test_other_training_takes_the_p_value_and_is_named(made: Any, shelf: Any) ->
     runs += [made("fliu", s, acc) for s, acc in enumerate((0.59, 0.68, 0.77))]
     found = go(shelf(runs), metric="local/mean")
     assert found.complaints == () and found.lines[1].difference and found.lines[1].difference.p is not None
+
+
+COMMON = "0123456789ab, 12 trials: training.optimiser training.lr participation.weighting"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "tested"),
+    [
+        (COMMON, True),
+        (COMMON.replace("12 trials", "48 trials"), False),  # another budget
+        (COMMON.replace("01", "10"), False),  # another space
+        (COMMON.replace(" training.lr", ""), False),
+        (None, False),
+    ],
+)
+def test_settings_chosen_from_one_common_space_are_no_complaint(
+    made: Any, shelf: Any, theirs: str | None, tested: bool
+) -> None:
+    adam = {"training.optimiser": "adam", "training.lr": 0.001, "participation.weighting": "uniform"}
+    tags = {"pfl_ops.common": COMMON}
+    runs = [made("fliu", s, acc, tags=tags, **adam) for s, acc in enumerate((0.6, 0.7, 0.8))]
+    tags = {} if theirs is None else {"pfl_ops.common": theirs}
+    runs += [made("fedavg", s, acc, tags=tags) for s, acc in enumerate((0.59, 0.68, 0.77))]
+    found = go(shelf(runs), metric="local/mean")
+    second = found.lines[1].difference
+    assert second is not None and (second.p is not None) is tested
+    assert (found.complaints == ()) is tested
 
 
 @pytest.mark.parametrize(
@@ -500,6 +527,13 @@ def test_a_seed_that_diverged_is_counted_and_takes_the_mean(made: Any, shelf: An
     )
     assert pd.isna(found.table.set_index("setting")["Acc(L)+Acc(G) %"]["fedavg"])
     assert document(found)
+
+
+def test_a_line_of_which_a_seed_diverged_has_no_curves(store: Any) -> None:
+    line = go(store, target=0.6).lines[0]
+    assert line.rounds_to(0.6) and len(line.curve("local/mean").columns)
+    lost = replace(line, diverged=("seed 2 diverged at round 7, lr 0.4",))
+    assert lost.rounds_to(0.6) == {} and not len(lost.curve("local/mean").columns)
 
 
 def test_a_trial_beside_a_run(made: Any, shelf: Any) -> None:
@@ -566,8 +600,8 @@ def test_the_report_of_a_comparison(store: Any) -> None:
     assert [table.name for table in report.each(Table)] == ["results", "stages", "costs", "runs"]
     assert [picture.name for picture in report.each(Picture)] == ["curves", "local-global", "rounds", "cost"]
     (warning,) = (text for text in texts(report) if text.kind == "warning")
-    assert warning.text == "Not a fair comparison: the seeds differ, 0, 1 in common."
-    assert warning.more == ("the seeds differ, 0, 1 in common: 0 to 2 ('fliu', 'fedavg'); 0, 1 ('ditto')",)
+    assert warning.text == "Not a fair comparison: only seeds 0, 1 are shared."
+    assert warning.more == ("only seeds 0, 1 are shared: 0 to 2 ('fliu', 'fedavg'); 0, 1 ('ditto')",)
     first = results(found, found.groups[0]).rows[0].entries
     assert (first[0].text, first[1].text, first[3].text, first[3].mark) == ("fliu", "3", "70.0 ± 10.0", "best")
     assert [row.entries[3].text for row in costs(found, found.groups[0]).rows] == [
@@ -733,9 +767,9 @@ def test_the_command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert result.exit_code == 0, result.output
     assert "2 settings, 3 runs" in result.stdout and "170.0 ± 14.1" in result.stdout
     assert result.stderr.splitlines() == [
-        "not a fair comparison: the methods are not trained alike, so their differences have no p value: "
+        "not a fair comparison: the methods are not trained alike, so differences between these have no p value: "
         "lr=0.001 optimiser=adam ('fliu'); lr=0.05 optimiser=sgd ('fedavg')",
-        "not a fair comparison: the seeds differ, 0 in common: 0, 1 ('fliu'); 0 ('fedavg')",
+        "not a fair comparison: only seed 0 is shared: 0, 1 ('fliu'); 0 ('fedavg')",
         "not finished, and left out: fedavg-seed1",
     ]
     assert "<svg" in page.read_text() and 'id="figure-clients"' in page.read_text()

@@ -10,6 +10,7 @@ from tuning_fake import records, toy
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
+from pfl_ops.reports.compare import compare
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import Settings, StudyInterrupted, board, tune
 from pfl_ops.tuning import ledger as ledgers
@@ -184,6 +185,8 @@ def test_fedavg_under_the_optimiser_that_fliu_brings_along_is_not_behind_it(tmp_
     union = {("sgd", 0.05), ("adam", 0.001), ("adam", 0.01)}
     assert all(set(table.itertuples(index=False, name=None)) >= union for table in tried.values())
     assert made.table["method"][0] == "fedavg" or not made.table["p"][1] < 0.05, made.table.T
+    compared = compare(home=tmp_path)  # as the leaderboard says: optimiser and rates were chosen, so no complaint
+    assert compared.complaints == () and all(line.difference.p for line in compared.lines[1:])
     for study in made.studies.values():
         both = [study.scores[f"val/L1/{view}/mean"] for view in ("local", "global")]
         assert study.scores["val/L1/acc"] == pytest.approx(sum(both))
