@@ -1,5 +1,6 @@
 """Shared by all tests: their distribution over processes, skips for missing data sets, and one real study."""
 
+import contextlib
 import os
 import shutil
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fork_server
 import pytest
 
 if TYPE_CHECKING:
@@ -22,6 +24,14 @@ TOGETHER = (
 
 FIRST = "test_cluster.py"
 """It joins a Ray, which a process that has joined `one_ray` can not."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the fork server, once for all processes of pytest-xdist."""
+    if sys.platform == "linux" and not hasattr(config, "workerinput"):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(fork_server.running())
+            config.add_cleanup(stack.pop_all().close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
