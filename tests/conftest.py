@@ -1,6 +1,7 @@
 """Shared by all tests: their distribution over processes, skips for missing data sets, and one real study."""
 
 import contextlib
+import gc
 import os
 import shutil
 import sys
@@ -14,6 +15,9 @@ import pytest
 if TYPE_CHECKING:
     from end_to_end import Tuned
 
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""Threads that wait for one another give their core to the other processes. PyTorch reads it when it is imported."""
 
 TOGETHER = (
     ("one_ray", "test_study.py", "test_engine.py", "test_ray_instance.py"),
@@ -64,6 +68,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Files(config, log)
 
 
+def keep_modules_out_of_garbage_collection() -> None:
+    """Exempt all objects that exist now, after many imports, from garbage collection.
+
+    A study, a run and a report call `gc.collect`, which took 0.35 s with all libraries in memory, a third of the CPU
+    time of tests/test_runs.py.
+    """
+    global _frozen_modules
+    if len(sys.modules) >= _frozen_modules + 100:
+        gc.collect()
+        gc.freeze()
+        _frozen_modules = len(sys.modules)
+
+
+_frozen_modules = 0
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Compute in one thread, whatever an earlier test has asked for: in small networks threads only wait for one
     another, and the cores are shared by several processes.
@@ -71,6 +91,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     `@pytest.mark.needs_data("mnist")`: run only where a folder of PFL_OPS_DATA has mnist.npz. A name with a dot is a
     file's own.
     """
+    keep_modules_out_of_garbage_collection()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     folders = [Path(f) for f in os.environ.get("PFL_OPS_DATA", "").split(os.pathsep) if f]
@@ -96,6 +117,15 @@ def furnish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
         return folder
 
     return copied
+
+
+@pytest.fixture
+def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the processes of `pfl_ops.child` by the fork server."""
+    from pfl_ops import child
+
+    real = child._python
+    monkeypatch.setattr(child, "_python", lambda code: [*fork_server.python(), *real(code)[1:]])
 
 
 @pytest.fixture

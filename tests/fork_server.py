@@ -15,8 +15,10 @@ The fork is a process as Python starts it, with these differences:
   library is imported, or on how long that takes, can be tested in it.
 - Libraries read their environment variables when they are imported. If one that counts (`READ_AT_IMPORT`) differs from
   the server's, or if there is no server, the client starts a real process in its place.
+- Standard streams are handed on, other open files are not.
 - Hash seeds, resource limits, the mask of new files' modes, and the process group are those of the server; all forks
-  have the same hash seed. The parent is the server.
+  have the same hash seed. Process number and parent are not those of the client, but `os.getppid` returns the client's
+  parent.
 - `sys.flags`, the command line in /proc, and the peak memory are those of the server.
 - When the program ends, exit handlers run and streams are written, then the process ends: objects that are left are
   not finalised.
@@ -41,8 +43,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-ADDRESS = "PFL_OPS_TEST_FORK_SERVER"
-"""Environment variable: the server's socket."""
+ADDRESS = "FORK_SERVER_SOCKET"
+"""Environment variable of the processes that run tests: the server's socket."""
 DEFAULTS = ("pfl_ops.tracking", "pfl_ops.tuning.resources")
 """Modules that set environment variables before they import MLflow and Ray."""
 LIBRARIES = (
@@ -55,8 +57,11 @@ READ_AT_IMPORT = (
     *("RAY_", "TUNE_", "MLFLOW_", "MPL", "ARROW_", "LANG", "LC_", "TZ", "HOME"),
 )
 """Beginnings of the names of variables that a library, or the interpreter, reads once."""
-READ_LATER = {"PYTHONPATH", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "PYTHONDONTWRITEBYTECODE"}
-"""Names among those that count for the fork: it reads them itself."""
+READ_LATER = {
+    *("PYTHONPATH", "PYTHONBREAKPOINT", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
+    "MLFLOW_TRACKING_URI",
+}
+"""Names among those that a fork reads."""
 SCRIPTS = ("pfl-ops", "mlflow")
 REAL = "real"  # the server's answer if the client shall start a real process
 
@@ -87,7 +92,7 @@ def running() -> Iterator[None]:
 
 def python() -> list[str]:
     """Return what starts Python by the server; without one, as ever."""
-    return [sys.executable, "-IS", __file__] if ADDRESS in os.environ else [sys.executable]
+    return [sys.executable, "-IS", __file__, os.environ[ADDRESS]] if ADDRESS in os.environ else [sys.executable]
 
 
 def scripts() -> Path:
@@ -99,11 +104,12 @@ def scripts() -> Path:
 # -- the client --------------------------------------------------------------------------------------------------------
 
 
-def ask(words: list[str]) -> NoReturn:
-    """Have the server run Python with these arguments, and end as it ends."""
+def ask(address: str, words: list[str]) -> NoReturn:
+    """Have the server at this address run Python with these arguments, and end as that ends."""
     real = [sys.executable, *words]
     request = {
-        "words": words, "folder": os.getcwd(), "environment": dict(os.environ), "session": os.getsid(0) == os.getpid(),
+        "words": words, "folder": os.getcwd(), "environment": dict(os.environ), "client": os.getpid(),
+        "session": os.getsid(0) == os.getpid(),
     }  # fmt: skip
     process = 0
     early = []  # signals that came before there was a process
@@ -118,7 +124,7 @@ def ask(words: list[str]) -> NoReturn:
         if signal.getsignal(passed) is not signal.SIG_IGN:
             signal.signal(passed, pass_on)
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(os.environ[ADDRESS])
+        connection.connect(address)
         data = json.dumps(request).encode()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
         connection.sendmsg([len(data).to_bytes(4, "big")], rights)
@@ -150,7 +156,7 @@ class Server:
     """Answers requests until its standard input is closed.
 
     Attributes:
-        start: variables of READ_AT_IMPORT when it was started. defaults: those that pfl_ops sets where they are unset.
+        start: variables of READ_AT_IMPORT when it was started. defaults: those that imports set where they are unset.
         path: of imports, without PYTHONPATH.
     """
 
@@ -202,11 +208,9 @@ class Server:
     def warm(self) -> dict[str, str]:
         """Import the libraries in the environment in which pfl_ops imports them. Returns what it adds to that."""
         before = dict(os.environ)
-        for name in DEFAULTS:
+        for name in DEFAULTS + LIBRARIES:
             __import__(name)
-        added = {name: value for name, value in os.environ.items() if name not in before}
-        for name in LIBRARIES:
-            __import__(name)
+        added = {name: value for name, value in counted(os.environ).items() if name not in before}
         for name in [name for name in sys.modules if name.partition(".")[0] == "pfl_ops"]:
             del sys.modules[name]
         threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -260,6 +264,8 @@ def become(request: dict[str, Any], path: list[str]) -> types.CodeType:
     import multiprocessing.process
 
     import numpy as np
+    import torch
+    from threadpoolctl import threadpool_limits
 
     for number, stream in enumerate(request["streams"]):
         os.dup2(stream, number)
@@ -267,6 +273,7 @@ def become(request: dict[str, Any], path: list[str]) -> types.CodeType:
     if request["session"]:
         os.setsid()
     os.chdir(request["folder"])
+    before = dict(os.environ)
     os.environ.clear()
     os.environ.update({name: value for name, value in request["environment"].items() if name != ADDRESS})
     first, *words = request["words"]
@@ -284,6 +291,11 @@ def become(request: dict[str, Any], path: list[str]) -> types.CodeType:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__, **({} if first == "-c" else {"__file__": first}))
     sys.modules["__main__"] = main
+    client = f"/proc/{request['client']}/stat"
+    os.getppid = lambda: int(Path(client).read_text().rpartition(")")[2].split()[1])
+    if (threads := os.environ.get("OMP_NUM_THREADS", "")) != before.get("OMP_NUM_THREADS", "") and threads:
+        torch.set_num_threads(int(threads))
+        threadpool_limits(int(threads))
     multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     tempfile.tempdir = None
     np.random.seed()  # a process of its own draws numbers of its own
@@ -324,13 +336,15 @@ def write_scripts(folder: Path) -> None:
     """Write the programs of `scripts`."""
     for name in SCRIPTS:
         real = Path(sys.executable).parent / name
-        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{__file__}" "{real}" "$@"\n')
+        (folder / name).write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -IS "{__file__}" "{folder}/socket" "{real}" "$@"\n'
+        )
         (folder / name).chmod(0o700)
 
 
 if __name__ == "__main__":
     if sys.argv[1] != "--serve":
-        ask(sys.argv[1:])
+        ask(sys.argv[1], sys.argv[2:])
     server = Server(socket.socket(fileno=int(sys.argv[2])))
     asked = server.serve()
     run(become(asked, server.path))

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import fork_server
 import pytest
 
 from pfl_ops.errors import PflOpsError
@@ -186,5 +187,5 @@ def test_sigterm_is_ctrl_c_at_every_moment(moment):
         {moment}
         main()
     """
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    done = subprocess.run([*fork_server.python(), "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 143 and "SIGTERM" not in done.stderr
