@@ -1,5 +1,7 @@
 """Shared by all tests: their distribution over processes, skips for missing data sets, and one real study."""
 
+import contextlib
+import gc
 import os
 import shutil
 import sys
@@ -7,11 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fork_server
 import pytest
 
 if TYPE_CHECKING:
     from end_to_end import Tuned
 
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""Threads that wait for one another give their core to the other processes. PyTorch reads it when it is imported."""
 
 TOGETHER = (
     ("one_ray", "test_study.py", "test_engine.py", "test_ray_instance.py"),
@@ -22,6 +28,14 @@ TOGETHER = (
 
 FIRST = "test_cluster.py"
 """It joins a Ray, which a process that has joined `one_ray` can not."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the fork server, once for all processes of pytest-xdist."""
+    if sys.platform == "linux" and not hasattr(config, "workerinput"):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(fork_server.running())
+            config.add_cleanup(stack.pop_all().close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,6 +68,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Files(config, log)
 
 
+def keep_modules_out_of_garbage_collection() -> None:
+    """Exempt all objects that exist now, after many imports, from garbage collection.
+
+    A study, a run and a report call `gc.collect`, which took 0.35 s with all libraries in memory, a third of the CPU
+    time of tests/test_runs.py.
+    """
+    global _frozen_modules
+    if len(sys.modules) >= _frozen_modules + 100:
+        gc.collect()
+        gc.freeze()
+        _frozen_modules = len(sys.modules)
+
+
+_frozen_modules = 0
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Compute in one thread, whatever an earlier test has asked for: in small networks threads only wait for one
     another, and the cores are shared by several processes.
@@ -61,6 +91,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     `@pytest.mark.needs_data("mnist")`: run only where a folder of PFL_OPS_DATA has mnist.npz. A name with a dot is a
     file's own.
     """
+    keep_modules_out_of_garbage_collection()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     folders = [Path(f) for f in os.environ.get("PFL_OPS_DATA", "").split(os.pathsep) if f]
@@ -86,6 +117,15 @@ def furnish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
         return folder
 
     return copied
+
+
+@pytest.fixture
+def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the processes of `pfl_ops.child` by the fork server."""
+    from pfl_ops import child
+
+    real = child._python
+    monkeypatch.setattr(child, "_python", lambda code: [*fork_server.python(), *real(code)[1:]])
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import fork_server
 from typer.testing import CliRunner
 
 from pfl_ops.cli import app
@@ -102,18 +103,21 @@ def is_printed(line: str, text: str) -> bool:
     return any(re.search(pattern, " ".join(printed.split())) for printed in text.splitlines())
 
 
-def run_marked(text: str, folder: Path, home: Path) -> int:
+def run_marked(text: str, folder: Path, home: Path, real: bool = False) -> int:
     """Run the marked blocks of a page.
 
     Args:
         text: Markdown.
         folder: an empty folder, where they run.
         home: the work folder.
+        real: start `pfl-ops` and Python as a reader does; else by the fork server.
     Returns:
         the number of processes.
     """
     env = {**os.environ, "PFL_OPS_HOME": str(home), "COLUMNS": "160"}
-    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
+    python = [sys.executable] if real else fork_server.python()
+    folders = [Path(sys.executable).parent] if real else [fork_server.scripts(), Path(sys.executable).parent]
+    env["PATH"] = os.pathsep.join([*map(str, folders), env["PATH"]])
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH", "")]))
     count = 0
     for block, expected in runs_of(text):
@@ -123,7 +127,7 @@ def run_marked(text: str, folder: Path, home: Path) -> int:
             file.write_text(block.text, encoding="utf-8")
             continue
         argv = (
-            [sys.executable, "-c", block.text]
+            [*python, "-c", block.text]
             if block.language == "python"
             else ["bash", "-euo", "pipefail", "-c", block.text]
         )

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import fork_server
 import mlflow
 from mlflow.tracking import MlflowClient
 from typer.testing import CliRunner
@@ -13,11 +14,16 @@ from typer.testing import CliRunner
 SMALL = ["--clients", "4", "--set", "evaluation.global_every=2", "--set", "training.local_epochs=1"]
 
 
-def pfl_ops(*words: str, home: Path, env: Mapping[str, str] | None = None) -> str:
-    """Run the command in a process and a folder of its own; its standard output."""
+def pfl_ops(*words: str, home: Path, env: Mapping[str, str] | None = None, real: bool = False) -> str:
+    """Run the command in a process and a folder of its own; its standard output.
+
+    Args:
+        real: in a process that Python starts; else in one of the fork server.
+    """
     code = "from pfl_ops.cli import main; main()"
+    python = [sys.executable] if real else fork_server.python()
     done = subprocess.run(
-        [sys.executable, "-c", code, *words],
+        [*python, "-c", code, *words],
         cwd=home,
         env={**os.environ, "PFL_OPS_HOME": str(home / "mlruns"), **(env or {})},
         stdin=subprocess.DEVNULL,
@@ -44,7 +50,7 @@ class Tuned:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.words = ["tune", "fliu", "--dataset", "digits", "--trials", "3", "--rounds", "4", *SMALL]
-        self.output = pfl_ops(*self.words, home=home)
+        self.output = pfl_ops(*self.words, home=home, real=True)
         self.client = MlflowClient(f"sqlite:///{home}/mlruns/mlflow.db")
         self.runs = self.client.search_runs([e.experiment_id for e in self.client.search_experiments()])
 

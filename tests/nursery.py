@@ -9,6 +9,7 @@ again. Its outcome must be that of a job that was left alone. What was written a
 is cut in half, as a power cut may leave it.
 """
 
+import gc
 import json
 import os
 import re
@@ -244,6 +245,8 @@ class Nursery:
     def run(self) -> dict[str, Any]:
         """Kill at each chosen event, do the job again, compare."""
         names = self.whole()
+        gc.collect()
+        gc.freeze()  # else each child would copy the pages of all objects when it collects
         expected = json.loads((self.folder / "whole.json").read_text())
         points = self.points(names)
         wrong, killed = [], 0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import pytest
 
 HERE = Path(__file__).parent
@@ -26,12 +27,12 @@ def kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kill]:
     place = tmp_path_factory.mktemp("nursery")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PFL_OPS_", "MLFLOW_"))}
     environment = {
-        **kept, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PFL_OPS_CACHE": str(place / "cache"),
+        **kept, "OMP_NUM_THREADS": "1", "PFL_OPS_CACHE": str(place / "cache"),
         "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
     }  # fmt: skip
     with (place / "errors.txt").open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "nursery.py")], env=environment, cwd=place,
+            [*fork_server.python(), str(HERE / "nursery.py")], env=environment, cwd=place,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
         )  # fmt: skip
 

@@ -27,5 +27,5 @@ def test_its_links_lead_somewhere(page: Path) -> None:
 def test_its_examples_run(tmp_path: Path, furnish: Callable[[Path], Path]) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    count = run_marked(README.read_text(encoding="utf-8"), work, furnish(work / "mlruns"))
+    count = run_marked(README.read_text(encoding="utf-8"), work, furnish(work / "mlruns"), real=True)
     assert count, "no block of the README is marked <!-- run -->"

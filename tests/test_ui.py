@@ -7,12 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import pytest
 from end_to_end import Tuned
 
@@ -104,7 +104,7 @@ def server(tuned: Tuned, compared: Any, report: str) -> Iterator[str]:
     environment.pop("MLFLOW_TRACKING_URI", None)
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-c", code, "ui", "--port", str(port)], stdout=out, stderr=out, env=environment
+            [*fork_server.python(), "-c", code, "ui", "--port", str(port)], stdout=out, stderr=out, env=environment
         )
     try:
         address = f"http://127.0.0.1:{port}"

@@ -76,6 +76,7 @@ def test_with_every_optimiser(optimiser: str, model: str, execution: str) -> Non
     agree(experiment("fedavg", model, **OPTIMISERS[optimiser]), (STACKS | TWO_THREADS)[execution])
 
 
+@pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize("method", ["fedavg", "apfl", "scaffold"])
 @pytest.mark.parametrize("execution", PROCESSES)
 def test_processes_train_what_one_trains(method: str, execution: str) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import pytest
 
 HERE = Path(__file__).parent
@@ -14,10 +15,10 @@ HERE = Path(__file__).parent
 
 def nursery(what: str, folder: Path, **variables: str) -> dict[str, Any]:
     """Run kill_script.py; gives what it says."""
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", **variables}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), *sys.path])
     done = subprocess.run(
-        [sys.executable, str(HERE / "kill_script.py"), what, str(folder)],
+        [*fork_server.python(), str(HERE / "kill_script.py"), what, str(folder)],
         env=environment, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

@@ -141,6 +141,7 @@ def test_the_same_loss_gives_the_same_run(data):
     assert own[2] == pytest.approx(plain[2])
 
 
+@pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize("way", [STACKED, TWO_PROCESSES], ids=["stacked", "workers"])
 def test_a_loss_trains_the_same_in_each_execution(data, way):
     one, other = (trained(experiment(data, "regression"), execution)[1] for execution in (ONE_AT_A_TIME, way))

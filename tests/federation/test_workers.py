@@ -126,6 +126,7 @@ def every_verb(trainer: Trainer, rule: Rule) -> list[torch.Tensor]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
 def test_every_verb_gives_the_rows_of_one_process(rule: Rule, pair: tuple[Simulation, Simulation]) -> None:
     alone, shared = (simulation.trainer for simulation in pair)
@@ -138,6 +139,7 @@ def test_every_verb_gives_the_rows_of_one_process(rule: Rule, pair: tuple[Simula
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_models_answer_as_they_answer_one_process(
     pair: tuple[Simulation, Simulation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +155,7 @@ def test_models_answer_as_they_answer_one_process(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize(
     ("algorithm", "how"),  # a step of its own; a pull; frozen parts
     [("apfl", {"way": "vmap", "chunk": 2}), ("ditto", {"way": "loop"}), ("fedrep", {"way": "vmap", "chunk": 2})],
@@ -166,6 +169,7 @@ def test_two_workers_compute_what_one_process_does(algorithm: str, how: dict[str
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_a_resumed_run_keeps_its_workers(tmp_path: Path) -> None:
     experiment = Experiment.of("apfl", dataset="digits", clients=5, train_size=200, rounds=2)
     begun = experiment.build(execution=TWO, folder=tmp_path)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import fork_server
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -50,13 +51,16 @@ def rounds() -> Callable[..., list[Record]]:
 
 @pytest.fixture
 def python() -> Callable[..., subprocess.Popen[str]]:
-    """Start a Python process on some code; it is killed at the end if it still runs."""
+    """Start a Python process on some code; it is killed at the end if it still runs.
+
+    With `forked`, by the fork server: `pid` is not the number of the process then.
+    """
     started = []
 
-    def start(code: str, *arguments: str) -> subprocess.Popen[str]:
+    def start(code: str, *arguments: str, forked: bool = False) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(code), *arguments],
+            [*(fork_server.python() if forked else [sys.executable]), "-c", textwrap.dedent(code), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

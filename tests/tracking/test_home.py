@@ -68,7 +68,7 @@ def test_two_first_starts_at_once_both_live(tmp_path, python):
             assert run.finish()
             print(run.run_id, flush=True)
     """
-    both = [python(code, str(tmp_path / "work"), name) for name in ("one", "two")]
+    both = [python(code, str(tmp_path / "work"), name, forked=True) for name in ("one", "two")]
     for process in both:
         process.stdin.write("go\n")
         process.stdin.flush()

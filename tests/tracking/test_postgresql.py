@@ -113,7 +113,7 @@ def test_two_first_starts_at_once_both_live(postgresql, tmp_path, python):
             assert store.run("race", sys.argv[4], identity=sys.argv[4]).finish()
     """
     addresses = [postgresql.make("race_runs"), postgresql.make("race_studies")]
-    both = [python(code, str(tmp_path / "work"), *addresses, name) for name in ("one", "two")]
+    both = [python(code, str(tmp_path / "work"), *addresses, name, forked=True) for name in ("one", "two")]
     for process in both:
         assert process.stdout.readline() == "ready\n"
     for process in both:

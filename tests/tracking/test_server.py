@@ -43,7 +43,7 @@ def test_a_server_that_goes_away_gets_every_point_exactly_once(server, tmp_path,
     section = MODELS.get("cnn_tiny")()
     network = build(section, (8, 8, 1), 10, seed=1)
     work = tmp_path / "work"
-    other = python(OTHER, str(work), server.uri)
+    other = python(OTHER, str(work), server.uri, forked=True)
 
     with Store.open(work, server.uri) as store:
         study = store.run("server", "study", identity="study")

@@ -3,11 +3,11 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import fork_server
 import pandas as pd
 import pytest
 from optuna.trial import TrialState
@@ -28,7 +28,7 @@ def start(home):
     drivers = []
 
     def go(*arguments):
-        argv = [sys.executable, str(HERE / "killed.py"), str(home), *arguments]
+        argv = [*fork_server.python(), str(HERE / "killed.py"), str(home), *arguments]
         pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         drivers.append(subprocess.Popen(argv, start_new_session=True, **pipes))
         return drivers[-1]

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import fork_server
 import pytest
 
 from pfl_ops.errors import PflOpsError
@@ -201,6 +202,6 @@ def test_sigterm_is_ctrl_c_at_every_moment(moment):
         {moment}
         main()
     """
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    done = subprocess.run([*fork_server.python(), "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 143
     assert moment == ELSEWHERE or "SIGTERM" not in done.stderr  # what Ray prints there can't be prevented
