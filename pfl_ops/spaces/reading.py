@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops import yaml_files
+from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.spaces.space import Conditions, Parameter, Space, SpaceError, point_problem, short
 
@@ -19,11 +20,16 @@ def read(source: str | Path | None, algorithm: str) -> Space:
     """The search space for `algorithm`.
 
     Args:
-        source: a file, or a folder with <algorithm>.yaml; none: ./search_spaces if it has one, else the package's own.
+        source: a file, or a folder with <algorithm>.yaml; none: ./search_spaces if it has one, else the package's own,
+            else what follows from the fields of the method (`derived.from_fields`).
         algorithm: the method's name.
     Raises:
         SpaceError: no such file, or a file that can't be understood.
     """
+    if source is None and algorithm not in names() and algorithm in ALGORITHMS.names():
+        from pfl_ops.spaces.derived import from_fields
+
+        return from_fields(ALGORITHMS.get(algorithm))
     file = find(source, algorithm)
     return from_dict(yaml_files.read(file), str(_shown(file)))
 
