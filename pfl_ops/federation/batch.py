@@ -263,8 +263,8 @@ class Batch:
 
             H v = ∇_w ⟨∇F(w; b), v⟩          two backward passes, exact up to rounding; H itself is never formed
 
-        It costs about as much as two to three `grad`, and its loss is not counted in `train/loss`. Where a network or
-        loss is not twice differentiable (ReLU, max-pooling at a kink), it is the derivative that autograd gives.
+        Its loss is not counted in `train/loss`. At a kink of a network or loss (ReLU, max-pooling) it is the derivative
+        that autograd gives.
 
         Args:
             w: rows [c, Q], or one row [Q] for all.
