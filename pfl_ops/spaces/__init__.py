@@ -8,8 +8,9 @@ A space is data (EXAMPLES 4). Its keys are paths of the experiment:
     algorithm.gamma.value: {float: [0.0, 1.0], step: 0.1, when: {algorithm.gamma.kind: fixed}}
     first: [{...}]            # tried before anything is sampled
 
-Both ends are included. A method without a file has the space that follows from its fields (`derived`). `when` takes one value or a list; several conditions must all hold. Nothing here imports
-Ray or Optuna: a space draws its values from whatever has Optuna's `suggest_*` verbs.
+Both ends are included. `when` takes one value or a list; several conditions must all hold. A method without a file has
+the space that follows from its fields (`derived`). Nothing here imports Ray or Optuna: a space draws its values from
+whatever has Optuna's `suggest_*` verbs.
 """
 
 from pfl_ops.spaces.checking import check, hold
