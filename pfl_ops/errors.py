@@ -13,9 +13,14 @@ NAMES_LISTED = 40  # known names that a message lists at most
 
 
 class PflOpsError(Exception):
-    """Anything the user can mend. The CLI prints it as one line and exits with `exit_code`."""
+    """Anything the user can mend. The CLI prints it as one line and exits with `exit_code`.
+
+    Attributes:
+        details: what `--debug` prints above that line; None: the whole traceback.
+    """
 
     exit_code = 2
+    details: str | None = None
 
 
 def escaped(text: str) -> str:
@@ -93,6 +98,18 @@ def in_a_line(error: BaseException, most: int = 500) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the lines that an error came through, outermost first; those of a worker process (`from_worker`) last."""
+    return [*traceback.extract_tb(error.__traceback__), *getattr(error, "worker_frames", ())]
+
+
+def from_worker(error: Exception, lines: Iterable[tuple[str, int | None, str, str | None]]) -> Exception:
+    """Return the error with the lines that it came through in a worker process: (file, number, function, text)."""
+    found = [traceback.FrameSummary(file, number, function, line=text) for file, number, function, text in lines]
+    error.worker_frames = found  # type: ignore[attr-defined]
+    return error
+
+
 def place(error: BaseException, file: str | None, anywhere: bool = False) -> str:
     """The innermost line of `file` that the error came through, as " (mine.py:17)".
 
@@ -102,8 +119,8 @@ def place(error: BaseException, file: str | None, anywhere: bool = False) -> str
     Returns:
         "" if there is no such line.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    found = [frame for frame in frames if frame.filename == file] or (frames if anywhere else [])
+    lines = frames(error)
+    found = [frame for frame in lines if frame.filename == file] or (lines if anywhere else [])
     return f" ({Path(found[-1].filename).name}:{found[-1].lineno})" if found else ""
 
 

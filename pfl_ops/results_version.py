@@ -3,12 +3,13 @@
 The tests hold a table of results, `tests/contract/pinned_results.csv`, one or more of each method and of each part of
 the engine, computed in float64 and compared at 1e-10. While the table is the same, results of earlier code are those of
 today's. A change that moves a number changes the table, and then needs a new version here: runs of earlier versions are
-not taken for new ones.
+not taken for new ones. A row that is added, of a new method, moves no number: the newest version keeps its number and
+takes the digest of the longer table.
 """
 
 VERSIONS: tuple[tuple[int, str, str], ...] = (
-    (2, "2b3965ce76f1b38545a8b1b96370d9c210a7f48a3aa9df397e838947ab683f8a", "the first with a table"),
+    (2, "4ab19a3c3b9ec209dedc53696922f82317d052839f7f2d7d7b12a626e3d09887", "the first with a table"),
 )
-"""(version, SHA-256 of the table, what moved): only ever appended to."""
+"""(version, SHA-256 of the table, what moved): only appended to; rows that are added replace the newest digest."""
 
 RESULTS_VERSION = VERSIONS[-1][0]

@@ -30,6 +30,7 @@ from pfl_ops import rng
 from pfl_ops.algorithms.base import Algorithm, ClientRows, Loss, Models, Net, Round, Rows, Stage, State, Task
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.batch import Chunk, Length
+from pfl_ops.federation.checked import CheckedMethod
 from pfl_ops.federation.checkpoint import Checkpoints
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.layout import initial_extra
@@ -91,7 +92,7 @@ class Play:
         stack: int | None = None,
         seed: int = 0,
     ) -> None:
-        self.method, self.training, self.weighting = method, training, weighting
+        self.method, self.training, self.weighting = CheckedMethod(method), training, weighting
         self.dtype = torch.float32 if training.precision == "float32" else torch.float64
         width = federation.pool.x.shape[-1]
         feed = Feed(federation.pool, np.zeros(width), np.ones(width), torch.device("cpu"), self.dtype)
@@ -99,7 +100,7 @@ class Play:
         rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
         length = Length(training.local_epochs, training.local_steps, training.batch_size)
         self.trainer = Trainer(self.task, feed, rule, length, stack)
-        self.state: State = method.init(self.task)
+        self.state: State = self.method.init(self.task)
         self.t = 0
 
     def _task(self, federation: Federation, feed: Feed, seed: int) -> Task:

@@ -134,6 +134,9 @@ FILES: dict[str, str | bytes] = {
     "length.py": method("gives_length", '{}, {"G": Models(s["central"][:-1])}'),
     "lazy.py": method("gives_lazy", '{}, {"L2": lambda clients: None}'),
     "personal.py": method("gives_personal", personal="s['central']"),
+    "in_place.py": method("in_place", before='s["central"] += 1'),
+    "step.py": method("gives_no_rows", before='r.walk({"w": s["own"][r.cohort]}, lambda m, b: None)'),
+    "carry.py": method("short_carry", before='r.walk({"w": s["central"][None]}, lambda m, b: {})'),
     "init.py": method("gives_init", init="[task.initial]"),
     "init_list.py": method("gives_list", init="{'central': [1, 2]}"),
     "divides.py": method("divides", before="r.t / 0"),
@@ -413,6 +416,14 @@ METHODS = [
         ),
         ("gives_lazy", "lazy.py", "round() returned None from the function of stage 'L2'; expected Models", 2),
         ("gives_personal", "personal.py", "personal() returned a float32 tensor [650]; expected Models", 2),
+        ("in_place", "in_place.py", "round() changed state 'central' in place; expected a new tensor", 2),
+        (
+            "gives_no_rows",
+            "step.py",
+            "<lambda>() returned None; expected a dict of the rows that change (step.py:18)",
+            2,
+        ),
+        ("short_carry", "carry.py", "a carry needs one row a client: 4 clients, got a float32 tensor [1, 650]", 2),
         ("gives_init", "init.py", "init() returned a list; expected a dict of tensors by name", 2),
         ("gives_list", "init_list.py", "init() returned a list as state 'central'; expected a tensor", 2),
     ]
@@ -491,6 +502,21 @@ def test_bad_input_is_one_line_and_leaves_nothing(case: Bad, folder: Path, empty
     assert len(result.stderr) < LONGEST_LINE + 50
     assert "Traceback" not in result.stderr
     assert not list(empty.iterdir())
+
+
+def test_debug_shows_the_frames_of_the_methods_file_only(folder: Path, empty: Path) -> None:
+    """Without the engine's frames between the command and the author's line."""
+    case = next(case for case in METHODS if case.name == "divides")
+    result = refused(case._replace(words=f"{case.words} --debug"), folder)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "Traceback of method 'divides' (most recent call last):",
+        f'  File "{folder / "divides.py"}", line 18, in round',
+        "    r.t / 0",
+        *(["    ~~~~^~~"] if "~~~~^~~" in result.stderr else []),
+        "ZeroDivisionError: division by zero",
+        "pfl-ops: method 'divides' failed in round 1: ZeroDivisionError: division by zero (divides.py:18)",
+    ]
 
 
 def test_names_of_cases_are_unique() -> None:

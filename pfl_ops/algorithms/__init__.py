@@ -43,5 +43,6 @@ ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
         "fedas": "pfl_ops.algorithms.fedas",
         "cd2_pfed": "pfl_ops.algorithms.cd2_pfed",
         "fedavg2rep": "pfl_ops.algorithms.fedavg2rep",
+        "per_fedavg": "pfl_ops.algorithms.per_fedavg",
     },
 )

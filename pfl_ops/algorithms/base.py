@@ -45,8 +45,9 @@ class Algorithm(Section, ABC):
             itself; an experiment that differs is refused.
         because: why, in a few words; shown in brackets behind that refusal.
         ignores: paths of the experiment's settings that have no effect on the method; a comparison does not vary them.
-        own_stage: where a client's own model is scored, which is what tuning looks at: L1 of most methods, L2 where
-            clients fine-tune a copy that they do not keep, G where there are no clients.
+        own_stage: where a client's own model is scored, which is what tuning looks at. L1 of most methods: the model
+            that a client keeps, or starts its next training from. L2 where clients adapt a copy that they drop again
+            (fine-tuning, a meta-learning step). G where there are no clients.
     """
 
     name: ClassVar[str] = ""
@@ -69,10 +70,15 @@ class Algorithm(Section, ABC):
             r: the engine's verbs for this round (train, walk, sweep, weights, rng, ...).
         Returns:
             what changed, whole tensors or `Rows`, names, shapes and dtypes as in `init`; and the stages "L2" and "G".
+            A copy of the new model that clients adapt and drop is L2, as a function clients -> `Models`.
         """
 
     def personal(self, s: State, r: Round) -> Models | None:
-        """L1: what the clients in `r.cohort`, any chunk of all, hold once the round is over; None: no such stage."""
+        """L1: what the clients in `r.cohort`, any chunk of all, hold once the round is over; None: no such stage.
+
+        That is the model that a client keeps or starts its next training from. `personal` may train to make it
+        (alignment, a learnt mixture), by every verb of `r`; it never changes state, and its draws move no training.
+        """
         return None
 
     def extra(self, task: Task) -> Mapping[str, tuple[int, ...]]:

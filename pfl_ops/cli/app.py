@@ -59,7 +59,7 @@ class Group(TyperGroup):
             code = super().main(**kwargs)
             flush()
         except PflOpsError as error:
-            code = _say(str(error), debug, error.exit_code)
+            code = _say(str(error), debug, error.exit_code, error.details)
         except OSError as error:
             if isinstance(error, BrokenPipeError) and not has_reader():  # it has enough, as `head` has
                 drop_output()
@@ -73,15 +73,15 @@ class Group(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(message: str, debug: bool, code: int = 2) -> int:
+def _say(message: str, debug: bool, code: int = 2, details: str | None = None) -> int:
     """Print an error and return the exit code.
 
     Args:
         message: a line, or one for each of several mistakes; whatever a terminal would act on is escaped here again.
-        debug: print the traceback too.
+        debug: print the traceback too. details: instead of the whole traceback.
     """
     if debug:
-        typer.echo(redact(traceback.format_exc()), err=True)
+        typer.echo(redact(traceback.format_exc() if details is None else details), err=True)
     lines = (echo(line, LONGEST_LINE) for line in redact(message).strip().split("\n"))
     typer.echo("pfl-ops: " + "\n         ".join(lines), err=True)
     return code

@@ -102,6 +102,8 @@ def show_name(name: str) -> None:
             _show_space(name)
         elif kind == "presets":
             _show_preset(name)
+    if "algorithms" in found and "spaces" not in found:
+        _show_space(name)
 
 
 def _heading(name: str, kind: str) -> None:
@@ -196,10 +198,10 @@ def _value(value: Any) -> str:
 
 
 def _show_space(name: str) -> None:
-    from pfl_ops.spaces import find, read
+    from pfl_ops.spaces import read
 
     space = read(None, name)
-    out().print(f"\n[bold]search space[/bold]  ({find(None, name)})", highlight=False)
+    out().print(f"\n[bold]search space[/bold]  ({space.source})", highlight=False)
     out().print(space_table(space))
 
 

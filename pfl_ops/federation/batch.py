@@ -27,18 +27,23 @@ if TYPE_CHECKING:
 
 STRETCH = 1 << 19  # bytes of inputs that are made ready at once
 
-Step = Callable[[dict[str, Tensor], "Batch"], Mapping[str, Tensor]]
+Step = Callable[..., Mapping[str, Tensor]]
+"""`step(m, b) -> changed rows`, or `step(m, b, b2, ...)` where a walk gives several batches a step."""
 
 
 @dataclass(frozen=True)
 class Length:
-    """How long a walk is, and on which part of the data. Neither epochs nor steps: the experiment's."""
+    """How long a walk is, on which part of the data, and how many batches a step gets.
+
+    Neither epochs nor steps: the experiment's.
+    """
 
     epochs: int | None = None
     steps: int | None = None
     batch: int | None = None
     share: Share | None = None
     stream: str = ""
+    batches: int = 1
 
 
 @dataclass(frozen=True)
@@ -149,9 +154,11 @@ class Chunk:
             yield Stretch(active, sum(self.total[first:end]), x, y, real, share)
             first = end
 
-    def batches(self, trainer: "Trainer", stream: str, rule: Rule) -> Iterator["Batch"]:
-        """One `Batch` a step, over the clients still at work."""
-        optimisers: dict[Any, Rowwise] = {}
+    def batches(
+        self, trainer: "Trainer", stream: str, rule: Rule, optimisers: dict[Any, Rowwise] | None = None
+    ) -> Iterator["Batch"]:
+        """One `Batch` a step, over the clients still at work; `optimisers`: those of a chunk that is walked beside."""
+        optimisers = {} if optimisers is None else optimisers
         for j, active in enumerate(self.active):
             yield Batch(trainer, self, j, active, stream, rule, optimisers)
 
@@ -238,12 +245,56 @@ class Batch:
         blocks = self._blocks(start, stop) if (loss or self._trainer.task.loss) is cross_entropy and not ctx else ()
         if blocks:
             return self._by_block(w, blocks)
-        leaf = w[:, start:stop].contiguous().requires_grad_()
-        whole = leaf if stop - start == w.shape[1] else torch.cat([w[:, :start], leaf, w[:, stop:]], dim=1)
+        leaf, whole = _leaf(w, start, stop)
         losses = self._losses(whole, loss, ctx or {})
         (g,) = torch.autograd.grad(losses.sum(), leaf)
         self.count(losses.detach())
         return g if whole is leaf else F.pad(g, (start, w.shape[1] - stop))
+
+    def hvp(
+        self,
+        w: Tensor,
+        v: Tensor,
+        loss: Loss | None = None,
+        only: slice | None = None,
+        ctx: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Hessian-vector products H_k v_k, [c, Q]; H_k = ∇²F_k(w_k; b) is the Hessian of the mean loss on this batch.
+
+            H v = ∇_w ⟨∇F(w; b), v⟩          two backward passes, exact up to rounding; H itself is never formed
+
+        Its loss is not counted in `train/loss`. At a kink of a network or loss (ReLU, max-pooling) it is the derivative
+        that autograd gives.
+
+        Args:
+            w: rows [c, Q], or one row [Q] for all.
+            v: rows [c, Q], or one row [Q] for all.
+            loss: per-sample loss; None: the task's.
+            only: the block of H in these columns: v is read there alone, and the result is zero elsewhere.
+            ctx: rows [c, ...] passed to the loss by name.
+        Raises:
+            RuntimeError: a layer has no second derivative in PyTorch.
+
+        Example, a gradient step whose length is exact for a quadratic loss:
+
+            def step(m, b):
+                g = b.grad(m["w"])
+                length = (g * g).sum(1) / (g * b.hvp(m["w"], g)).sum(1)
+                return {"w": m["w"] - length[:, None] * g}
+
+        Source: Pearlmutter, "Fast Exact Multiplication by the Hessian", Neural Computation 6(1), 1994.
+        """
+        w, v = self._rows(w).detach(), self._rows(v).detach()
+        start, stop, _ = (only or slice(None)).indices(w.shape[1])
+        leaf, whole = _leaf(w, start, stop)
+        with self._trainer.twice_differentiable():
+            losses = self._losses(whole, loss, ctx or {})
+        (g,) = torch.autograd.grad(losses.sum(), leaf, create_graph=True)
+        if g.requires_grad:  # else the loss is linear in w
+            # not autograd.grad: with inputs it leaves out, in silence, a Function that is differentiable once
+            torch.autograd.backward((g * v[:, start:stop]).sum())
+        product = torch.zeros_like(g) if leaf.grad is None else leaf.grad
+        return product.detach() if whole is leaf else F.pad(product.detach(), (start, w.shape[1] - stop))
 
     def _blocks(self, start: int, stop: int) -> tuple[Block, ...]:
         """The parameters in these columns; none where a column cuts one."""
@@ -289,3 +340,11 @@ class Batch:
         count = m["count"] + 1
         w, first, second = after(self._rule, m["w"], g, m["first"], m["second"], count[:, None])
         return {"w": w, "first": first, "second": second, "count": count}
+
+
+def _leaf(w: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    """The columns start..stop-1 of rows [c, Q] as a leaf to differentiate, and the rows with that leaf in place."""
+    leaf = w[:, start:stop].contiguous().requires_grad_()
+    if stop - start == w.shape[1]:
+        return leaf, leaf
+    return leaf, torch.cat([w[:, :start], leaf, w[:, stop:]], dim=1)

@@ -83,7 +83,11 @@ Update: TypeAlias = dict[str, Tensor | Rows]
 """What changed in a round: whole tensors, or `Rows` of a `ClientRows`; names, shapes and dtypes as in `init`."""
 Stage: TypeAlias = Models | Callable[[Tensor], Models]
 Stages: TypeAlias = dict[str, Stage]
-"""'L2' and 'G'; a missing key is an absent stage. A function clients -> Models is called only if it is evaluated."""
+"""'L2' and 'G'; a missing key is an absent stage. A function clients -> Models is called only if it is evaluated.
+
+A model that a method adapts to a client is L1 if the client keeps it or starts its next training from it (`personal`
+returns it). It is L2 if it is used and dropped, as after fine-tuning (a function here; `own_stage` is "L2").
+"""
 StageName = Literal["L1", "L2", "G"]
 
 
@@ -139,7 +143,10 @@ class Method(Protocol):
     def round(self, s: State, r: "Round") -> tuple[Update, Stages]: ...
 
     def personal(self, s: State, r: "Round") -> Models | None:
-        """L1 for the clients in `r.cohort`, any chunk of all; may train (fedas), never changes state."""
+        """L1 for the clients in `r.cohort`, any chunk of all: the models that they keep or start to train from.
+
+        It may train (fedas, fedala), by every verb of `r`; it never changes state, and its draws move no training.
+        """
         ...
 
     # optional:

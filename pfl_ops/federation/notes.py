@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pfl_ops import metrics
-from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.misuse import MisuseError, kind
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -29,14 +29,14 @@ class Notes:
         """Take a copy of one value a client.
 
         Raises:
-            PflOpsError: the name can't be part of a tracked key or was noted already, or the values are not [C].
+            MisuseError: the name can't be part of a tracked key or was noted already, or the values are not [C].
         """
         if not NAME.fullmatch(name):
-            raise PflOpsError(f"a note's name is small letters, digits and underscores, got '{name}'")
+            raise MisuseError(f"a note's name is small letters, digits and underscores, got '{name}'")
         if name in self._values:
-            raise PflOpsError(f"'{name}' was noted already in this round")
-        if values.shape != (self._clients,):
-            raise PflOpsError(f"a note has one value a client, [{self._clients}]; '{name}' is {list(values.shape)}")
+            raise MisuseError(f"'{name}' was noted already in this round")
+        if not isinstance(values, Tensor) or values.shape != (self._clients,):
+            raise MisuseError(f"a note has one value a client, [{self._clients}]; '{name}' is {kind(values)}")
         self._values[name] = values.detach().clone()
 
     def values(self) -> dict[str, Tensor]:

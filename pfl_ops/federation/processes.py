@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pfl_ops import child
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, frames, from_worker
 from pfl_ops.federation.allocator import keep_freed_memory
 from pfl_ops.registry import load_plugin, plugins
 
@@ -205,9 +205,9 @@ class Processes:
         if good:
             return value
         self.close()
-        error, trace = value
+        error, trace, lines = value
         error.add_note(trace)
-        raise error
+        raise from_worker(error, lines)
 
     def close(self) -> None:
         """End them; the next job starts new ones."""
@@ -250,7 +250,8 @@ def serve() -> None:
                 do, parts, given = pickle.load(job)
                 answer = (True, do(held, parts[number], **given))
         except Exception as error:
-            answer = (False, (_sendable(error), traceback.format_exc()))
+            lines = [(f.filename, f.lineno, f.name, f.line) for f in frames(error)]
+            answer = (False, (_sendable(error), traceback.format_exc(), lines))
         _send(outgoing, pickle.dumps(answer))
 
 

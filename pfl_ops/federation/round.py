@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from pfl_ops import rng
-from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import fisher
 from pfl_ops.federation.batch import Batch, Keys, Length, Step
 from pfl_ops.federation.contract import Layout, Loss, Net, Share, Task
+from pfl_ops.federation.misuse import MisuseError, kind
 from pfl_ops.federation.notes import Notes
 from pfl_ops.federation.optim import Rule
 from pfl_ops.federation.train import Trainer
@@ -86,23 +86,31 @@ class Round:
         batch: int | None = None,
         share: Share | None = None,
         stream: str = "",
+        batches: int = 1,
     ) -> dict[str, Tensor]:
         """Every client walks through its own batches, taking `step` at each.
 
         Args:
             carry: rows [C, ...] by name; what each client carries along.
             step: `step(m, b) -> changed rows`: m holds the rows [c, ...] of the clients still at work, b is the
-                `Batch`. Pure; values shared by all clients ([P], prototypes) are closed over.
+                `Batch`. Pure; values shared by all clients ([P], prototypes) are closed over. `batches`: more of them.
             epochs, steps: length of the walk; neither: the experiment's.
             batch: samples a step; None: the experiment's. share: a part of each client's data.
             stream: name of the draw: walks of different streams never disturb each other; a walk whose number depends
                 on data needs a stream of its own.
+            batches: independent batches of one step, as in meta-learning: with 2, `step(m, b, b2)`. Each goes through
+                the client's data in an order of its own, so the j-th ones have the same size and may share samples.
+                The first is the one that a walk with `batches=1` gives. Moments of `descend` belong to the carry,
+                whichever batch it is called on.
         Returns:
             The carry after the walk, rows [C, ...] by name.
         Raises:
-            PflOpsError: the step returns an unknown name, another shape or dtype.
+            MisuseError: the carry lacks a row for each client; the step returns no dict, an unknown name, another
+                shape, dtype or device; `batches` is below 1.
         """
-        length = Length(epochs, steps, batch, share, stream)
+        if batches < 1:
+            raise MisuseError(f"batches must be at least 1, got {batches}")
+        length = Length(epochs, steps, batch, share, stream, batches)
         rows = {name: self._rows(value) for name, value in carry.items()}
         return self._trainer.walk(self._clients, rows, step, length, self._keys(stream), self._rule())
 
@@ -269,7 +277,7 @@ class Round:
         What is noted in a round that is only looked at (L1, the last L2 of absent clients, `over`) goes nowhere.
 
         Raises:
-            PflOpsError: as for `Notes.add`.
+            MisuseError: as for `Notes.add`.
         """
         self.notes.add(name, values)
 
@@ -291,7 +299,7 @@ class Round:
 
     def _rows(self, value: Tensor) -> Tensor:
         if len(value) != len(self._clients):
-            raise PflOpsError(f"a carry needs one row a client: {len(self._clients)} clients, got {list(value.shape)}")
+            raise MisuseError(f"a carry needs one row a client: {len(self._clients)} clients, got {kind(value)}")
         return value
 
     def _rule(self) -> Rule:

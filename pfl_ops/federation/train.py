@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pfl_ops import rng
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.federation import plan
 from pfl_ops.federation.batch import Chunk, Keys, Length, Meter, Step
 from pfl_ops.federation.chain import Chain
@@ -23,7 +23,8 @@ from pfl_ops.federation.contract import Loss, Share, Task
 from pfl_ops.federation.descent import Descent
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.leaves import Spread, Terms, cross_entropy
-from pfl_ops.federation.optim import Leaves, Rule
+from pfl_ops.federation.misuse import MisuseError, kind, name_of
+from pfl_ops.federation.optim import Leaves, Rowwise, Rule
 
 
 class Trainer:
@@ -81,6 +82,11 @@ class Trainer:
             for layer, mode in modes:
                 layer.training = mode
 
+    def twice_differentiable(self) -> AbstractContextManager[Any]:
+        """A context for forward passes that are differentiated twice, which cuDNN's recurrent layers can't be."""
+        recurrent = any(isinstance(layer, nn.RNNBase) for layer in self.task.net.network.modules())
+        return torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
+
     def per_sample(self, loss: Loss, w: Tensor, x: Tensor, y: Tensor, ctx: Mapping[str, Tensor]) -> Tensor:
         """Per-sample losses [c, B] of rows `w` [c, Q] on x [c, B, ...], y [c, B]."""
         net = self.task.net
@@ -91,8 +97,8 @@ class Trainer:
             else:
                 values = self.mapped(loss, w, x, y, ctx)
         if values.shape != y.shape:
-            got = list(values.shape[1:])
-            raise PflOpsError(f"loss '{_name(loss)}' must give one value a sample, [B]; got {got} for B = {y.shape[1]}")
+            got = f"got {list(values.shape[1:])} for B = {y.shape[1]}"
+            raise MisuseError(f"loss '{name_of(loss)}' must give one value a sample, [B]; {got}", loss)
         return values.to(w.dtype)
 
     def mapped(
@@ -103,15 +109,25 @@ class Trainer:
         labels = () if y is None else (y,)
 
         def one(w: Tensor, x: Tensor, *rest: Tensor) -> Tensor:
-            return function(net, w, x, *rest[: len(labels)], **dict(zip(names, rest[len(labels) :], strict=True)))
+            own = dict(zip(names, rest[len(labels) :], strict=True))
+            values: Any = function(net, w, x, *rest[: len(labels)], **own)
+            if isinstance(values, Tensor):
+                return values
+            raise MisuseError(
+                f"{name_of(function)}() returned {kind(values)}; expected a tensor, one row a sample", function
+            )
 
         rows = (w, x, *labels, *ctx.values())
         if len(w) == 1:
             return one(*(r[0] for r in rows))[None]
         return torch.vmap(one)(*rows)
 
-    def plans(self, clients: Sequence[int], length: Length, keys: Keys) -> list[plan.Plan]:
-        """The batch plan of each client, positions among its own samples."""
+    def plans(self, clients: Sequence[int], length: Length, keys: Keys, nth: int = 0) -> list[plan.Plan]:
+        """The batch plan of each client, positions among its own samples.
+
+        Args:
+            nth: which of the independent plans of a walk with several batches a step; they differ in the order alone.
+        """
         epochs, steps = length.epochs, length.steps
         if epochs is None and steps is None:
             epochs, steps = self.length.epochs, self.length.steps
@@ -120,7 +136,8 @@ class Trainer:
         for k in clients:
             n = int(self.feed.sizes[k])
             positions = self.positions(k, length.share, keys)
-            generator = rng.generator(keys.seed, keys.purpose, keys.round, k, length.stream, keys.call)
+            further = (nth,) if nth else ()
+            generator = rng.generator(keys.seed, keys.purpose, keys.round, k, length.stream, keys.call, *further)
             p = plan.draw(
                 n if positions is None else len(positions), batch=batch, epochs=epochs, steps=steps, rng=generator
             )
@@ -156,18 +173,21 @@ class Trainer:
     ) -> dict[str, Tensor]:
         """Each client through its plan by `step`; see `Round.walk`."""
         out = {name: value.clone() for name, value in carry.items()}
+        further = [self.plans(clients, length, keys, nth) for nth in range(1, length.batches)]
         for chunk in self.groups(clients, length, keys):
             rows = torch.tensor(chunk.rows)
             m = {name: value[rows.to(value.device)] for name, value in carry.items()}
             at_work = len(chunk.rows)
-            for b in chunk.batches(self, length.stream, rule):
+            optimisers: dict[Any, Rowwise] = {}
+            chunks = [chunk, *(Chunk(self.feed, clients, chunk.rows, plans) for plans in further)]
+            for b, *more in zip(*(c.batches(self, length.stream, rule, optimisers) for c in chunks), strict=True):
                 if b._active < at_work:
                     for name, value in m.items():
                         out[name][rows[b._active : at_work].to(value.device)] = value[b._active :]
                         m[name] = value[: b._active]
                     at_work = b._active
-                for name, value in step(dict(m), b).items():
-                    m[name] = _checked(name, value, m)
+                for key, changed in _changes(step, step(dict(m), b, *more), m).items():
+                    m[key] = changed.detach()
             for name, value in m.items():
                 out[name][rows[:at_work].to(value.device)] = value
         return out
@@ -291,16 +311,17 @@ class Trainer:
         return sums, counts
 
 
-def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", function))
-
-
-def _checked(name: str, value: Tensor, m: Mapping[str, Tensor]) -> Tensor:
-    if name not in m:
-        raise PflOpsError(f"a step returned '{name}', which is not in its carry ({', '.join(m)})")
-    if value.shape != m[name].shape or value.dtype != m[name].dtype:
-        raise PflOpsError(
-            f"a step returned '{name}' as {list(value.shape)} {value.dtype}, "
-            f"its carry is {list(m[name].shape)} {m[name].dtype}"
-        )
-    return value.detach()
+def _changes(step: Step, returned: object, m: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What a step returned, if its carry `m` can take it over."""
+    says = f"{name_of(step)}() returned"
+    if not isinstance(returned, Mapping):
+        raise MisuseError(f"{says} {kind(returned)}; expected a dict of the rows that change", step)
+    for key, value in returned.items():
+        if key not in m:
+            raise MisuseError(f"{says} {echo(repr(key))}, which is not in its carry ({', '.join(m)})", step)
+        like = m[key]
+        if not isinstance(value, Tensor) or (value.shape, value.dtype, value.device) != (
+            like.shape, like.dtype, like.device
+        ):  # fmt: skip
+            raise MisuseError(f"{says} {kind(value)} as '{key}'; expected {kind(like)}, as in its carry", step)
+    return returned

@@ -9,8 +9,8 @@ A space is data (EXAMPLES 4). Its keys are paths of the experiment:
     first: [{...}]            # tried before anything is sampled
 
 Both ends are included. `when` takes one value or a list; several conditions must all hold. A key may have a list of
-ranges, of which `when` leaves one at most. Nothing here imports Ray or Optuna: a space draws its values from whatever
-has Optuna's `suggest_*` verbs.
+ranges, of which `when` leaves one at most. A method without a file has the space that follows from its fields
+(`derived`). Nothing here imports Ray or Optuna: a space draws its values from whatever has Optuna's `suggest_*` verbs.
 """
 
 from pfl_ops.spaces.checking import check, hold

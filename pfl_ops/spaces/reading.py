@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops import yaml_files
+from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.spaces.space import Conditions, Parameter, Space, SpaceError, named, point_problem, short
 
@@ -22,11 +23,16 @@ def read(source: str | Path | None, algorithm: str) -> Space:
     """The search space for `algorithm`.
 
     Args:
-        source: a file, or a folder with <algorithm>.yaml; none: ./search_spaces if it has one, else the package's own.
+        source: a file, or a folder with <algorithm>.yaml; none: ./search_spaces if it has one, else the package's own,
+            else what follows from the fields of the method (`derived.from_fields`).
         algorithm: the method's name.
     Raises:
         SpaceError: no such file, or a file that can't be understood.
     """
+    if source is None and algorithm not in names() and algorithm in ALGORITHMS.names():
+        from pfl_ops.spaces.derived import from_fields
+
+        return from_fields(ALGORITHMS.get(algorithm))
     file = find(source, algorithm)
     return from_dict(yaml_files.read(file), str(_shown(file)))
 
@@ -65,7 +71,8 @@ def read_common(source: str | Path | None) -> Space | None:
     """
     if source is not None and not (Path(source).expanduser() / f"{COMMON}.yaml").is_file():
         return None
-    return read(source, COMMON)
+    file = find(source, COMMON)
+    return from_dict(yaml_files.read(file), str(_shown(file)))
 
 
 def parse(text: str, source: str = "search space") -> Space:

@@ -3,7 +3,8 @@
     python tests/contract/pinned.py
 
 writes what the code gives today into pinned_results.csv, and prints the digest that a new entry of
-`pfl_ops.results_version.VERSIONS` needs. Do so only where results are meant to change.
+`pfl_ops.results_version.VERSIONS` needs, or its newest entry where only rows were added. Do so only where results are
+meant to change, or for a new method.
 """
 
 import csv

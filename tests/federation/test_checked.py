@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from little import Puppet, simulation
+from little import Puppet, always, simulation
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.checked import CheckedMethod, MethodError
@@ -67,6 +67,17 @@ WRONG: dict[str, Callable[[Any, Any], Any]] = {
     "expected [C, P], a row a client": lambda update, stages: (
         update,
         {"L2": Models(stages["G"].params, torch.arange(9))},
+    ),
+    "a client twice as state 'rounds'; expected each client once": lambda update, stages: (
+        {"rounds": Rows(torch.tensor([1, 1]), torch.ones(2, dtype=torch.float64))},
+        stages,
+    ),
+    "a float64 tensor [9] on meta as stage 'G'; expected them on cpu": lambda update, stages: (
+        update,
+        {"G": Models(stages["G"].params.to("meta"))},
+    ),
+    "Models of clients [0, 1, 2] from the function of stage 'G'; expected those asked for, [0, 1, 2, 3]": (
+        lambda update, stages: (update, {"G": lambda clients: Models(stages["L2"].params[:3], torch.arange(3))})
     ),
     "expected int64 [4]": lambda update, stages: (update, {"L2": Models(stages["L2"].params, torch.arange(3))}),
     "returned None from the function of stage 'G'": lambda update, stages: (update, {"G": lambda clients: None}),
@@ -129,7 +140,7 @@ def test_init_and_personal_are_checked() -> None:
         def personal(self, s: Any, r: Any) -> Any:
             return self.personal_
 
-    for state, message in {None: r"init\(\) returned None; expected a dict", 3: "a int as state 'x'"}.items():
+    for state, message in {None: r"init\(\) returned None; expected a dict", 3: "an int as state 'x'"}.items():
         with pytest.raises(MethodError, match=message):
             simulation(Broken(lambda made, state=state: state and {"x": state}, None))
     with pytest.raises(MethodError, match=r"personal\(\) returned a tuple of 2; expected Models"):
@@ -145,3 +156,200 @@ def test_own_cohort_that_fails_names_the_method() -> None:
         list(simulation(Draws()).run())
     with pytest.raises(AttributeError):
         CheckedMethod(Puppet()).cohort  # noqa: B018  (a method without one has none)
+
+
+class Writes(Puppet):
+    """A `Puppet` with a shared model in its state, of which `round` or `personal` writes into what it is given."""
+
+    def __init__(self, write: Callable[[Any, Any], None], where: str = "round", t: int = 0) -> None:
+        super().__init__()
+        self.write, self.where, self.t = write, where, t
+
+    def init(self, task: Any) -> Any:
+        return {"central": always(0, task.initial), **super().init(task)}
+
+    def round(self, s: Any, r: Any) -> Any:
+        if self.where == "round" and r.t == self.t:
+            self.write(s, r)
+        return super().round(s, r)
+
+    def personal(self, s: Any, r: Any) -> Any:
+        if self.where == "personal":
+            self.write(s, r)
+        return super().personal(s, r)
+
+
+def bypasses_autograd(s: Any, r: Any) -> None:
+    s["central"].data[0] = 7
+
+
+def through_numpy(s: Any, r: Any) -> None:
+    s["central"].numpy()[:] = 7
+
+
+def replaces(s: Any, r: Any) -> None:
+    s["central"] = s["central"] + 1
+
+
+IN_PLACE: dict[Callable[[Any, Any], Any], str] = {
+    lambda s, r: s["central"].add_(1): "state 'central'",
+    bypasses_autograd: "state 'central'",
+    through_numpy: "state 'central'",
+    replaces: "state 'central'",
+    lambda s, r: s.update(late=r.task.initial): "state 'late'",
+    lambda s, r: s["rounds"].write(r.cohort, r.n): "state 'rounds'",
+    lambda s, r: s["rounds"].base.add_(1): "state 'rounds'",
+    lambda s, r: r.task.initial.mul_(2): "task.initial",
+}
+
+
+@pytest.mark.parametrize("where", ["round", "personal"])
+@pytest.mark.parametrize("write", IN_PLACE, ids=range(len(IN_PLACE)))
+def test_state_written_in_place_is_refused_in_round_1(write: Any, where: str, tmp_path: Path) -> None:
+    """One line with what was changed, the function and its line; nothing is left in the folder."""
+    with pytest.raises(MethodError) as caught:
+        list(simulation(Writes(write, where), folder=tmp_path / "run").run())
+    text, line = str(caught.value), getattr(Writes, where).__code__.co_firstlineno
+    assert text == (
+        f"method 'Writes': {where}() changed {IN_PLACE[write]} in place; expected a new tensor in the state that "
+        f"round() returns (test_checked.py:{line})"
+    )
+    assert caught.value.exit_code == 2 and not (tmp_path / "run").exists()
+
+
+def test_reading_the_state_is_no_change() -> None:
+    """A mean of rows is kept up to date inside them, NaN equals NaN, and a copy may be written into."""
+
+    def reads(s: Any, r: Any) -> None:
+        s["rounds"].mean()
+        s["rounds"][r.cohort].add_(1)
+        s["central"].clone().add_(1)
+
+    class Holds(Writes):
+        def init(self, task: Any) -> Any:
+            return {**super().init(task), "none": task.initial * torch.nan, "flag": task.initial > 0}
+
+    assert len(list(simulation(Holds(reads)).run())) == 3
+    assert len(list(simulation(Holds(reads, "personal")).run())) == 3
+
+
+class Walks(Puppet):
+    """A `Puppet` whose round t calls `use(r, start)`, with rows [C, P] to start from."""
+
+    def __init__(self, use: Callable[[Any, Any], Any], t: int = 0) -> None:
+        super().__init__()
+        self.use, self.t = use, t
+
+    def round(self, s: Any, r: Any) -> Any:
+        if r.t == self.t:
+            self.use(r, r.task.initial.expand(len(r.cohort), -1))
+        return super().round(s, r)
+
+
+def gives(answer: Any) -> Callable[[Any, Any], Any]:
+    """Walk with a step that returns `answer(m)`."""
+
+    def use(r: Any, start: Any) -> Any:
+        def step(m: Any, b: Any) -> Any:
+            return answer(m)
+
+        return r.walk({"w": start}, step)
+
+    return use
+
+
+STEP = gives(None).__code__.co_consts  # of `use`, in which `step` is defined
+LINE_OF_STEP = next(c.co_firstlineno for c in STEP if hasattr(c, "co_firstlineno"))
+MISUSES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "none": (gives(lambda m: None), "step() returned None; expected a dict of the rows that change"),
+    "a tensor": (gives(lambda m: m["w"]), "step() returned a float64 tensor [1, 9]; expected a dict"),
+    "a name": (gives(lambda m: {"v": m["w"]}), "step() returned 'v', which is not in its carry (w)"),
+    "a shape": (
+        gives(lambda m: {"w": m["w"][:, 1:]}),
+        "step() returned a float64 tensor [1, 8] as 'w'; expected a float64 tensor [1, 9], as in its carry",
+    ),
+    "a dtype": (gives(lambda m: {"w": m["w"].float()}), "step() returned a float32 tensor [1, 9] as 'w'; expected"),
+    "a number": (gives(lambda m: {"w": 1.0}), "step() returned a float as 'w'; expected"),
+}
+
+
+@pytest.mark.parametrize("case", MISUSES)
+def test_wrong_step_names_method_and_line_of_the_step(case: str) -> None:
+    use, message = MISUSES[case]
+    with pytest.raises(MethodError) as caught:
+        list(simulation(Walks(use)).run())
+    text = str(caught.value)
+    assert text.startswith(f"method 'Walks': {message}") and text.endswith(f" (test_checked.py:{LINE_OF_STEP})")
+    assert caught.value.exit_code == 2
+
+
+def short_carry(r: Any, start: Any) -> None:
+    r.walk({"w": start[1:]}, lambda m, b: {})
+
+
+def no_batches(r: Any, start: Any) -> None:
+    r.walk({"w": start}, lambda m, b: {}, batches=0)
+
+
+def notes_twice(r: Any, start: Any) -> None:
+    r.note("drift", r.n)
+    r.note("drift", r.n)
+
+
+@pytest.mark.parametrize(
+    ("use", "message", "line"),
+    [
+        (short_carry, "a carry needs one row a client: 4 clients, got a float64 tensor [3, 9]", 1),
+        (no_batches, "batches must be at least 1, got 0", 1),
+        (notes_twice, "'drift' was noted already in this round", 2),
+    ],
+)
+def test_wrong_call_of_a_verb_names_method_and_line_of_the_call(use: Any, message: str, line: int) -> None:
+    """Exit code 2 in round 1, 1 later, as for a wrong answer."""
+    at = use.__code__.co_firstlineno + line
+    for t, code in ((0, 2), (1, 1)):
+        with pytest.raises(MethodError) as caught:
+            list(simulation(Walks(use, t)).run())
+        assert str(caught.value) == f"method 'Walks': {message} (test_checked.py:{at})"
+        assert caught.value.exit_code == code
+
+
+def test_loss_that_returns_no_tensor_names_its_line() -> None:
+    def nothing(net: Any, w: Any, x: Any, y: Any) -> Any:
+        return None
+
+    at = nothing.__code__.co_firstlineno
+    for use in (lambda r, start: r.train(start, nothing), lambda r, start: r.sweep(start, nothing)):
+        with pytest.raises(MethodError) as caught:
+            list(simulation(Walks(use)).run())
+        expected = "nothing() returned None; expected a tensor, one row a sample"
+        assert str(caught.value) == f"method 'Walks': {expected} (test_checked.py:{at})"
+
+
+def test_traceback_has_the_authors_own_frames_only() -> None:
+    """The step fails under `walk`, `Trainer.walk` and a round of the engine: three frames of this file are left."""
+
+    def step(m: Any, b: Any) -> Any:
+        return {"w": m["w"] @ m["w"]}
+
+    with pytest.raises(MethodError) as caught:
+        list(simulation(Walks(lambda r, start: r.walk({"w": start}, step))).run())
+    lines = caught.value.details.splitlines()
+    assert lines[0] == "Traceback of method 'Walks' (most recent call last):"
+    assert lines[-1].startswith("RuntimeError: ") and "mat1 and mat2 shapes cannot be multiplied" in lines[-1]
+    files = [line for line in lines if line.startswith("  File ")]
+    assert len(files) == 3 and all(__file__ in line for line in files)
+    assert [line.rpartition(" in ")[2] for line in files] == ["round", "<lambda>", "step"]
+    cause, found = caught.value.__cause__, []
+    trace = cause.__traceback__ if cause else None
+    while trace is not None:
+        found.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    assert found == [__file__] * 3
+
+
+def test_wrong_answer_has_no_traceback() -> None:
+    """Nothing of the author's was running: the line says which function it was."""
+    with pytest.raises(MethodError) as caught:
+        list(simulation(Breaks(0, lambda update, stages: None)).run())
+    assert caught.value.details == "" and caught.value.__cause__ is None

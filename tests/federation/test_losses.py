@@ -161,7 +161,7 @@ def test_a_loss_with_branches_trains_one_client_at_a_time(data):
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        ("one_number", r"loss 'one_number' must give one value a sample, \[B\]; got \[\] for B = \d+$"),
+        ("one_number", r"loss 'one_number' must give one value a sample, \[B\]; got \[\] for B = \d+ \(mine\.py:31\)$"),
         ("fails", r"loss 'fails' fails: RuntimeError: .* \(mine\.py:38\)$"),
         ("constant", r"loss 'constant' fails: RuntimeError: .*does not require grad"),
     ],

@@ -95,8 +95,8 @@ def test_a_resumed_run_has_them_all(tmp_path: Path) -> None:
     [
         ("Weight", [1.0, 2], "a note's name is small letters, digits and underscores, got 'Weight'"),
         ("a/b", [1.0, 2], "got 'a/b'"),
-        ("weight", [1.0], "a note has one value a client, [2]; 'weight' is [1]"),
-        ("weight", [[1.0], [2]], "'weight' is [2, 1]"),
+        ("weight", [1.0], "a note has one value a client, [2]; 'weight' is a float32 tensor [1]"),
+        ("weight", [[1.0], [2]], "'weight' is a float32 tensor [2, 1]"),
         ("trace", [1.0, 2], "'trace' was noted already in this round"),
     ],
 )

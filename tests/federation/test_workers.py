@@ -104,6 +104,11 @@ def step(m: dict[str, torch.Tensor], b: Batch) -> dict[str, torch.Tensor]:
     return {"w": b.descend("w", m["w"], m["scale"][:, None] * b.grad(m["w"]))}
 
 
+def meta_step(m: dict[str, torch.Tensor], b: Batch, other: Batch) -> dict[str, torch.Tensor]:
+    g = b.grad(m["w"])
+    return {"w": b.descend("w", m["w"], g - 0.1 * other.hvp(m["w"], g))}
+
+
 def squared(net: Net, w: torch.Tensor, x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return scale * net(w, x).square().sum(dim=1)
 
@@ -120,6 +125,7 @@ def every_verb(trainer: Trainer, rule: Rule) -> list[torch.Tensor]:
         trainer.train(WHO, each, *how, pull=(0.3, each.flip(0)), only=trainer.task.layout.head),
         trainer.train(WHO, central, *how, loss=squared, ctx={"scale": scale}),
         trainer.walk(WHO, {"w": each, "scale": scale}, step, *how)["w"],
+        trainer.walk(WHO, {"w": each}, meta_step, Length(steps=3, batches=2), *how[1:])["w"],
         *trainer.sweep(WHO, each, squared, how[1], share=Share(0.2, 0.7), ctx={"scale": scale}, batch=16),
         *trainer.sweep(WHO[:1], central, cross_entropy, how[1]),
     ]
@@ -210,10 +216,13 @@ def test_an_error_in_a_worker_is_the_error_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "breaks.py").write_text(BROKEN, encoding="utf-8")
     load_plugin(tmp_path / "breaks.py")
     with pytest.raises(
-        MethodError, match=r"^method 'breaks' failed in round 1: ValueError: this step can't \("
+        MethodError, match=r"^method 'breaks' failed in round 1: ValueError: this step can't \(breaks\.py:11\)$"
     ) as caught:
         finished(TWO, "breaks")
     assert isinstance(caught.value.__cause__, ValueError)
+    shown = [line.strip() for line in caught.value.details.splitlines()]
+    assert [line.rpartition(" in ")[2] for line in shown if line.startswith("File ")] == ["round", "step"]
+    assert 'raise ValueError("this step can\'t")' in shown
 
 
 @pytest.mark.slow
