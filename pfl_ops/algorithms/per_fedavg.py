@@ -46,6 +46,7 @@ class PerFedAvg(Algorithm):
     """
 
     own_stage: ClassVar[StageName] = "L2"
+    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     alpha: float = Field(0.01, ge=0, title="α", description="rate of the adaptation step")
     beta: float | None = Field(None, gt=0, title="β", description="rate of a local step; none: the experiment's η")
