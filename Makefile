@@ -26,7 +26,8 @@ install: $(STAMP) ## make .venv and install pfl-ops with the versions in constra
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else "pfl-ops needs Python 3.11 to 3.13; this is %d.%d. Try: make install PYTHON=python3.12" % v)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@echo "installing into $(VENV): PyTorch with CUDA and the rest, about 7 GB on disk; without a cache the download takes minutes"
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
 tune: $(STAMP) ## the demo: tune FLIU on real handwritten digits, a few minutes on two cores

@@ -73,6 +73,7 @@ def run(
     if dry_run:
         return
 
+    say(err(), "opening MLflow's store ...")
     split = "val" if experiment.evaluation.split == "validation" else "test"
     results: list[runs.Result] = []
     diverged: list[str] = []

@@ -17,7 +17,7 @@ from pfl_ops.registry import plugins
 from pfl_ops.tracking import Home
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount, Asked
-from pfl_ops.tuning.driver import OnEvent
+from pfl_ops.tuning.driver import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.resources import check_request
 from pfl_ops.tuning.session import Final
@@ -70,6 +70,11 @@ class Means:
         data_dir = _absolute(data_dir or (None if address else os.environ.get("PFL_OPS_DATA")))
         studies = stored(storage, place)
         return cls(place, studies, storage, data_dir, asked, how, address, on_event, records, final)
+
+    def wait(self, name: str, wanted: int, what: str) -> None:
+        """Tell who watches what is waited for, at the start of a study or benchmark."""
+        if self.on_event:
+            self.on_event(Event("wait", name, wanted, text=what))
 
     def repeated(self, finals: int) -> str:
         """The flags that a command line needs to find a study again, and to test its choice as often."""

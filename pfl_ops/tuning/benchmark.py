@@ -156,9 +156,12 @@ def benchmark(
 
     with ledgers.lock(means.home.root, name):
         begun = _begin(plans, means, name, resume)
+        means.wait(name, trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans, means) as run:
             try:
                 missing = any(ledger.done() < plan.settings.trials for plan, ledger in begun)
+                if missing:
+                    means.wait(name, trials, "starting Ray ...")
                 with cluster(address) if missing else nullcontext():  # one Ray for all of them
                     entries = [
                         _sit(i, plan, ledger, len(begun), means, tracking, run)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import ray
 import torch
 from ray import tune
 from ray._private import worker as ray_worker
@@ -97,6 +98,8 @@ class Session:
         self.ledger.recover()
         release()  # what an estimate left on the GPU
         packing = self._packing(missing)
+        if not ray.is_initialized():
+            self._tell("wait", text="starting Ray ...")
         with cluster(self.address) as folder:
             part = self._share(packing, missing)
             context = self._context(part, packing)

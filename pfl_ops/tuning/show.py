@@ -62,7 +62,7 @@ class Show:
         """The event as one line; "" for those that say too little for one."""
         trial = f"{_of(event)}trial {event.trial:03d}" if event.trial is not None else ""
         match event.kind:
-            case "packing":
+            case "packing" | "wait":
                 return event.text
             case "study":
                 return f"{event.method} ({event.place}): {event.text}"
@@ -87,9 +87,9 @@ class Show:
 
     def _picture(self) -> RenderableType:
         if self.last is None:
-            return Text("starting Ray ...")
+            return Text("starting ...")
         minutes, seconds = divmod(int(time.monotonic() - self.begun), 60)
-        now = self.line(self.last) if self.last.kind in ("test", "final") else self._count(self.last)
+        now = self.line(self.last) if self.last.kind in ("wait", "test", "final") else self._count(self.last)
         title = f"method {self.last.place}  {self.last.method}" if self.last.method else self.last.study
         head = Text(f"{title}  {minutes}:{seconds:02d}  {now}", no_wrap=True, overflow="ellipsis")
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")

@@ -163,6 +163,7 @@ def tune(
     with ledgers.lock(means.home.root, name):
         ledger = plan.begin(means, resume)
         plan = plan.wanting(ledger, trials)
+        means.wait(name, plan.settings.trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking:
             try:
                 return conduct(plan, ledger, means, tracking)

@@ -11,6 +11,7 @@ POINT = {"algorithm.gamma.kind": "fixed", "training.lr": 0.0123456}
 SCORES = {"val/L1/acc": 1.5, "val/L1/local/mean": 0.9, "val/L1/global/mean": 0.6}
 BEST = (0, {"val/L1/acc": 1.5})
 EVENTS = [
+    Event("wait", "s", 3, text="starting Ray ..."),
     Event("packing", "s", 3, text="packing: 2 trials at once"),
     Event("begin", "s", 3),
     Event("start", "s", 3, running=1, trial=0, rounds=9, params=POINT),
@@ -30,6 +31,7 @@ def test_plain_lines_where_the_output_is_no_terminal():
         for event in EVENTS:
             show(event)
     assert stream.getvalue().splitlines() == [
+        "starting Ray ...",
         "packing: 2 trials at once",
         "study s: 0 of 3 trials done",
         "trial 000 starts: kind=fixed lr=0.0123",
@@ -46,10 +48,11 @@ def test_plain_lines_where_the_output_is_no_terminal():
 @pytest.mark.parametrize(
     ("n", "expected"),
     [
-        (0, ["starting Ray"]),
-        (4, ["0 of 3 done, 1 running", "000", "running", "5/9", "Acc(L)+Acc(G) 1.250", "lr=0.0123"]),
+        (0, ["starting ..."]),
+        (1, ["starting Ray ..."]),
+        (5, ["0 of 3 done, 1 running", "000", "running", "5/9", "Acc(L)+Acc(G) 1.250", "lr=0.0123"]),
         (
-            8,
+            9,
             [
                 "1 of 3 done, 1 running, best Acc(L)+Acc(G) 1.500 in trial 000",
                 "complete",
@@ -57,7 +60,7 @@ def test_plain_lines_where_the_output_is_no_terminal():
                 "0/9",
             ],
         ),
-        (9, ["test run 1 starts"]),
+        (10, ["test run 1 starts"]),
     ],
 )
 def test_a_live_table_in_a_terminal(n, expected):

@@ -110,7 +110,8 @@ def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
     # who watches sees it all
     ends = [(e.trial, e.state) for e in done.events if e.kind == "end"]
     assert ends == [(0, "complete"), (1, "pruned"), (2, "failed"), (3, "failed"), (4, "failed"), (5, "complete")]
-    assert done.events[0].kind == "begin" and max(e.running for e in done.events) == 1
+    assert [(e.kind, e.text) for e in done.events[:2]] == [("wait", "opening MLflow's store ..."), ("begin", "")]
+    assert max(e.running for e in done.events) == 1
     assert done.events[-1].kind == "final"
 
     # MLflow has a study with six children, each with all the rounds that it ran
