@@ -39,6 +39,7 @@ import sys
 import tempfile
 import threading
 import types
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,13 +54,13 @@ LIBRARIES = (
     *("ray", "ray.tune", "optuna", "matplotlib.backends.backend_agg", "rich.live"),
 )
 READ_AT_IMPORT = (
-    *("PYTHON", "LD_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "CUDA_", "TORCH", "PYTORCH"),
+    *("PYTHON", "LD_", "MALLOC_", "OMP_", "GOMP_", "MKL_", "OPENBLAS_", "CUDA_", "TORCH_", "PYTORCH_"),
     *("RAY_", "TUNE_", "MLFLOW_", "MPL", "ARROW_", "LANG", "LC_", "TZ", "HOME"),
 )
 """Beginnings of the names of variables that a library, or the interpreter, reads once."""
 READ_LATER = {
     *("PYTHONPATH", "PYTHONBREAKPOINT", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
-    "MLFLOW_TRACKING_URI",
+    *("MLFLOW_TRACKING_URI", "RAY_CLIENT_MODE"),
 }
 """Names among those that a fork reads."""
 SCRIPTS = ("pfl-ops", "mlflow")
@@ -221,7 +222,9 @@ class Server:
 
     def fork(self, request: dict[str, Any], connection: socket.socket) -> bool:
         """Fork a process. Returns True in it."""
-        process = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: BLAS has threads; it stops them here
+            process = os.fork()
         if process == 0:
             signal.signal(signal.SIGINT, self.interrupt)
             self.selector.close()

@@ -1,0 +1,111 @@
+"""Processes of the fork server behave as those that Python starts."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fork_server
+import pytest
+
+pytestmark = pytest.mark.skipif(fork_server.ADDRESS not in os.environ, reason="the fork server runs on Linux only")
+IS_FORK = "import sys; 'torch' in sys.modules and 'pfl_ops' not in sys.modules or sys.exit('no fork')\n"
+
+
+def run(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*fork_server.python(), *words], capture_output=True, text=True, check=False, **more)  # type: ignore[call-overload,no-any-return]
+
+
+def test_environment_of_this_process_gets_a_fork() -> None:
+    """Whatever the imports of all tests have set: else commands would start slowly, and no test would fail."""
+    done = run("-c", IS_FORK)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_arguments_folder_streams_and_environment_are_handed_on(tmp_path: Path) -> None:
+    code = (
+        IS_FORK + "import os; print(sys.argv, os.getcwd(), sys.stdin.read(), os.environ['MINE']); sys.stderr.write('e')"
+    )
+    done = run("-c", code, "a", "b c", cwd=tmp_path, input="text", env={**os.environ, "MINE": "1"})
+    assert done.stdout == f"['-c', 'a', 'b c'] {tmp_path} text 1\n" and done.stderr == "e"
+
+
+def test_a_file_is_run_as_the_main_module(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("value = 7\n")
+    file = tmp_path / "main.py"
+    file.write_text("import sys, beside\nif __name__ == '__main__':\n    print(beside.value, __file__, sys.argv)\n")
+    assert run(str(file), "x", cwd="/").stdout == f"7 {file} ['{file}', 'x']\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("pass", 0),
+        ("sys.exit(3)", 3),
+        ("sys.exit('a reason')", 1),
+        ("1 / 0", 1),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
+        ("import os; os._exit(7)", 7),
+        ("import atexit; atexit.register(print, 'last'); sys.exit(4)", 4),
+        ("import threading; threading.Thread(target=print, args=['last']).start()", 0),
+    ],
+)
+def test_ends_as_a_process_of_its_own(code: str, expected: int) -> None:
+    """Exit code, output and the last line of the traceback are those of a real process."""
+    forked = run("-c", IS_FORK + code)
+    real = subprocess.run([sys.executable, "-c", "import sys\n" + code], capture_output=True, text=True, check=False)
+    assert forked.returncode == real.returncode == expected
+    assert forked.stdout == real.stdout
+    assert forked.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
+    assert forked.stderr.count("\n") == real.stderr.count("\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_passed_on(number: int) -> None:
+    code = "signal.signal(signal.SIGINT, signal.default_int_handler); print('here', flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [*fork_server.python(), "-c", f"{IS_FORK}import signal, time; {code}"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout and process.stdout.readline() == "here\n"
+        process.send_signal(number)
+    assert process.returncode == -number
+
+
+def test_a_killed_client_takes_its_fork_with_it() -> None:
+    """Its output is open as long as the fork lives."""
+    code = "import os, time; print(os.getpid(), os.getppid(), flush=True); time.sleep(600)"
+    with subprocess.Popen(
+        [*fork_server.python(), "-c", IS_FORK + code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout
+        fork, parent = map(int, process.stdout.readline().split())
+        assert fork != process.pid and parent == os.getpid()
+        process.kill()
+        assert process.stdout.read() == ""
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{fork}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_another_variable_that_is_read_at_import_gets_a_real_process() -> None:
+    done = run("-c", "import sys; print('torch' in sys.modules, sys.flags.hash_randomization)",
+               env={**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
+    assert done.stdout == "False 0\n"
+
+
+def test_number_of_threads_is_read_by_the_fork() -> None:
+    code = IS_FORK + "import torch; print(torch.get_num_threads())"
+    assert run("-c", code, env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout == "1\n"
+
+
+def test_scripts_are_those_of_the_installation() -> None:
+    name = "pfl-ops"
+    if not (Path(sys.executable).parent / name).exists():
+        pytest.skip(f"{name} is not installed")
+    done = subprocess.run([fork_server.scripts() / name, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("pfl-ops ")
