@@ -26,7 +26,8 @@ class Event:
 
     Attributes:
         kind: wait (something slow starts); packing (how many trials run at once is tried, is found); begin (the study,
-            or its resumption); start, report, end (of a trial); test, final (a test run starts, is over); study (of a benchmark, is over).
+            or its resumption); start, report, end (of a trial); test, final (a test run starts, is over); study (of a
+            benchmark, is over).
         study: its name. wanted, done, running: numbers of trials.
         trial: the reader's number of the trial, or of the test run.
         round, rounds: finished, and of a whole trial. values: of the objective, by metric, with `metrics.summands`.
