@@ -148,34 +148,6 @@ def summands(key: str) -> tuple[str, ...]:
     return (f"{start}/local/mean", f"{start}/global/mean") if slash and key.endswith("/acc") else ()
 
 
-def in_words(values: Mapping[str, float]) -> str:
-    """Return scores as people read them: accuracies in percent, their sum under its own name.
-
-    >>> in_words({"val/L1/acc": 1.8777, "val/L1/local/mean": 0.931, "val/L1/global/mean": 0.9467})
-    'Acc(L)+Acc(G) 1.878 (93.1 % + 94.7 %)'
-    >>> in_words({"val/G/local/mean": 0.5, "train/loss": 0.25})
-    'Acc(L) of G 50.0 %, train/loss 0.2500'
-    """
-    said = []
-    shown = {part for name in values for part in summands(name)}
-    for name, value in values.items():
-        parts = [values.get(part, np.nan) for part in summands(name)]
-        if parts:
-            percents = " + ".join(f"{100 * part:.1f} %" for part in parts)
-            said.append(f"{heading(name)} {value:.3f}" + (f" ({percents})" if np.isfinite(parts).all() else ""))
-        elif name not in shown:
-            view = heading(name) != name
-            text = f"{heading(name)} of {name.split('/')[1]}" if view else name
-            said.append(f"{text} {100 * value:.1f} %" if view else f"{text} {value:.4f}")
-    return ", ".join(said)
-
-
-def heading(key: str) -> str:
-    """Return what heads a column of scores: Acc(L), Acc(G), Acc(L)+Acc(G); any other key as it is tracked."""
-    names = {"/local/mean": "Acc(L)", "/global/mean": "Acc(G)", "/acc": "Acc(L)+Acc(G)"}
-    return next((name for end, name in names.items() if key.endswith(end)), key)
-
-
 def key(split: Split, stage: str, *rest: str, prefix: str = "") -> str:
     """A tracked key: `key("validation", "L1", "local", "mean")` is "val/L1/local/mean"."""
     return prefix + "/".join(["val" if split == "validation" else split, stage, *rest])

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from pfl_ops import runs, tuning
 from pfl_ops.cli import app
-from pfl_ops.cli.live import Line, results_notes, results_table, spread, trials_table
+from pfl_ops.cli.live import Line, percent, results_notes, results_table, trials_table
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
@@ -364,10 +364,10 @@ def test_run_shows_rounds_and_results(fake: Fake) -> None:
     assert fake.given[0]["execution"] == Execution(device="cpu") and fake.given[0]["resume"] is False
     assert "about 3 min 0 s (2 rounds of 8.0 s" in result.stderr
     # the global view is not measured in round 2: its last value stands, and says of which round it is
-    line = "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 0.700  Acc(G) 0.250 (round 1)  1,234 samples/s\n"
+    line = "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 70.0 %  Acc(G) 25.0 % (round 1)  1,234 samples/s\n"
     assert line in result.stderr
     [row] = [line for line in result.stdout.splitlines() if line.startswith("L1 ")]
-    assert re.split("  +", row.strip())[1:] == ["70.0 ± 0.0 %", "25.0 ± 0.0 %", "0.950 ± 0.000", "–", "50.0 ± 0.0 %"]
+    assert re.split("  +", row.strip())[1:] == ["70.0 ± 0.0 %", "25.0 ± 0.0 %", "95.0 ± 0.0 %", "–", "50.0 ± 0.0 %"]
     assert "id-5" in result.stdout
     assert "pfl-ops ui, then http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=methods" in result.stdout
 
@@ -529,7 +529,7 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
     for part in (
         "*000",
         "it broke",
-        "best: trial 000, Acc(L)+Acc(G) 1.500",
+        "best: trial 000, Acc(L)+Acc(G) 150.0 %",
         "validation scores of L1",
         "training.lr=0.01",
         "opened 1 time for",
@@ -629,7 +629,7 @@ def test_several_methods_are_tuned_under_one_budget(bench: list[dict[str, Any]],
     assert (call["trials"], call["final_repetitions"], call["name"], call["metric"]) == (4, 2, "mine", None)
     assert "2 methods, each with 4 trials and 2 test runs, " in result.stderr and "\n  ditto  each " in result.stderr
     for part in (
-        "1.400 ± 0.100",
+        "140.0 ± 10.0 %",
         "4 (4 failed)",
         "trial 003  lr=0.01",
         "failed: it broke",
@@ -641,14 +641,14 @@ def test_several_methods_are_tuned_under_one_budget(bench: list[dict[str, Any]],
     assert "1  fliu *  L1" in result.stdout and "ditto *" not in result.stdout
     assert "report: reports/mine/index.html" in result.stdout
     page = (tmp_path / "reports" / "mine" / "index.html").read_text(encoding="utf-8")
-    assert "1.400" in page and "it broke" in page and "<svg" in page
+    assert "140.0" in page and "it broke" in page and "<svg" in page
     assert "restricted: optimiser sgd" in page and "1,200,000" in page
 
 
 def test_a_benchmark_is_told_though_its_report_cannot_be_written(bench: list[dict[str, Any]], tmp_path: Path) -> None:
     (tmp_path / "reports").write_text("a file where the folder should be")
     result = cli("tune", "fliu,ditto", "--name", "mine")
-    assert result.exit_code == 2 and "1.400 ± 0.100" in result.stdout
+    assert result.exit_code == 2 and "140.0 ± 10.0 %" in result.stdout
     assert result.stderr.splitlines()[-1].startswith("pfl-ops: no report of mine: can't write the report to reports")
 
 
@@ -704,15 +704,15 @@ def test_the_line_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     line.record(SimpleNamespace(round=4, metrics={}, time=51_000))
     now[0] += 30
     line.record(SimpleNamespace(round=6, metrics={"val/G/global/mean": 0.4}, time=81_000))
-    assert line.text(6) == "round 6/10  Acc(L) 0.500 (round 3)  Acc(G) 0.400  1 min 0 s left"
+    assert line.text(6) == "round 6/10  Acc(L) 50.0 % (round 3)  Acc(G) 40.0 %  1 min 0 s left"
 
 
 def test_the_untrained_network_s_score_is_no_round_s() -> None:
     line = Line("x", 10, "val")
     line.record(SimpleNamespace(round=0, metrics={"val/G/local/mean": 0.1, "val/G/global/mean": 0.1}, time=0))
-    assert line.text(0) == "round 0/10  Acc(L) 0.100  Acc(G) 0.100"
+    assert line.text(0) == "round 0/10  Acc(L) 10.0 %  Acc(G) 10.0 %"
     line.record(SimpleNamespace(round=1, metrics={"val/G/local/mean": 0.5}, time=0))
-    assert line.text(1) == "round 1/10  Acc(L) 0.500  Acc(G) –"
+    assert line.text(1) == "round 1/10  Acc(L) 50.0 %  Acc(G) –"
 
 
 def test_where_to_look_closer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -740,7 +740,7 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
         "worst client",
         "worst, n ≥ 10",
     ]
-    assert re.split("  +", row.strip()) == ["L1", "50.0 %", "25.0 %", "0.750", "25.0 % (n 3)", "50.0 %"]
+    assert re.split("  +", row.strip()) == ["L1", "50.0 %", "25.0 %", "75.0 %", "25.0 % (n 3)", "50.0 %"]
     assert results_notes([one], "test") == [
         "L1: what clients hold after the update",
         "n: a client's test samples; 1 of 3 clients have fewer than 10",
@@ -748,9 +748,9 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
 
 
 def test_numbers_as_people_read_them() -> None:
-    assert spread([0.5]) == "0.500"
-    assert spread([0.5, 0.7]) == "0.600 ± 0.141"
-    assert spread([float("nan")]) == "–"
+    assert percent([0.5]) == "50.0 %"
+    assert percent([0.5, 0.7]) == "60.0 ± 14.1 %"
+    assert percent([float("nan")]) == "–"
 
 
 def test_trials_are_listed_best_first_and_cut(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ LAYERS = [
     ({"figures", "papers", "spaces", "testing", "results"}, False),
     ({"experiment", "precedence", "presets", "identity", "paths", "fields", "yaml_files", "samples"}, True),
     ({"algorithms"}, False),
-    ({"federation"}, False),
+    ({"federation", "units"}, False),
     ({"data", "models", "metrics", "statistics", "energy"}, False),
     (
         {

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from pfl_ops.cli.output import err, say
 from pfl_ops.federation.estimate import duration
-from pfl_ops.metrics import ENOUGH, STAGES, heading, summands
+from pfl_ops.metrics import ENOUGH, STAGES, summands
+from pfl_ops.units import heading, unit_of, with_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,13 +72,13 @@ class Line:
             say(self.console, f"{self.title}  {text}")
 
     def text(self, finished: int) -> str:
-        """`round 3/20  Acc(L) 0.912  Acc(G) 0.543 (round 1)  12,345 samples/s  32 s left`; no scores of round 0."""
+        """`round 3/20  Acc(L) 91.2 %  Acc(G) 54.3 % (round 1)  12,345 samples/s  32 s left`; no scores of round 0."""
         parts = [f"round {finished}/{self.rounds}"]
         stage = next((s for s in STAGES if f"{self.split}/{s}/local/mean" in self.seen), None)
         for name, view in (("Acc(L)", "local"), ("Acc(G)", "global")):
             value, measured = self.seen.get(f"{self.split}/{stage}/{view}/mean", (math.nan, finished))
             old = f" (round {measured})" if 0 < measured < finished else ""
-            parts.append(f"{name} {number(math.nan if measured == 0 < finished else value)}{old}")
+            parts.append(f"{name} {percent([math.nan if measured == 0 < finished else value])}{old}")
         speed, _ = self.seen.get("cost/samples_per_second", (math.nan, 0))
         if math.isfinite(speed):
             parts.append(f"{speed:,.0f} samples/s")
@@ -87,11 +88,6 @@ class Line:
             per_round = (time.monotonic() - self.first[1]) / (finished - self.first[0])
             parts.append(f"{duration(per_round * (self.rounds - finished))} left")
         return "  ".join(parts)
-
-
-def number(value: float) -> str:
-    """An accuracy, or a dash where there is none."""
-    return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
 STAGES_TOLD = {
@@ -122,7 +118,7 @@ def results_table(results: "Sequence[Result]", split: str) -> Table:
         at = _samples_of_the_worst(results[0], stage) if len(results) == 1 else ""
         enough = [_worst(result, stage, ENOUGH) for result in results]
         table.add_row(
-            stage, percent(local), percent(pooled), spread(both), percent(worst) + at, percent(enough)
+            stage, percent(local), percent(pooled), percent(both), percent(worst) + at, percent(enough)
         )  # fmt: skip
     return table
 
@@ -170,13 +166,6 @@ def percent(values: Sequence[float]) -> str:
     return f"{100 * statistics.fmean(values):.1f} ± {100 * statistics.stdev(values):.1f} %"
 
 
-def spread(values: Sequence[float]) -> str:
-    """0.912, or 0.912 ± 0.004 (sample standard deviation)."""
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        return number(values[0])
-    return f"{number(statistics.fmean(values))} ± {number(statistics.stdev(values))}"
-
-
 def trials_table(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: str, most: int = 12) -> Table:
     """The trials of a study, best first; the chosen one is marked.
 
@@ -192,7 +181,6 @@ def trials_table(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, ti
     rows = trials.sort_values(metrics[0], ascending=False, na_position="last")
     more = f", the best {most} of {len(rows)} trials" if len(rows) > most else ""
     parts = [part for metric in metrics for part in summands(metric) if part in trials and part not in metrics]
-    shares = {name for name in (*metrics, *parts) if name.endswith(("/local/mean", "/global/mean"))}
     stages = {name.split("/")[1] for name in metrics if name != heading(name)}
     more += f", validation scores of {min(stages)}" if len(stages) == 1 else ""
     table = Table(title=title + more, title_justify="left", title_style="bold", box=None, pad_edge=False)
@@ -211,7 +199,9 @@ def trials_table(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, ti
             for key, value in row.items()
             if key not in known and _is(value)
         ]
-        scores = [percent([row[m]]) if m in shares and _is(row[m]) else _short(row[m]) for m in (*parts, *metrics)]
+        scores = [
+            with_unit(m, row[m]) if unit_of(m).name and _is(row[m]) else _short(row[m]) for m in (*parts, *metrics)
+        ]
         cells = [str(row["rounds"]), *scores, _short(row["seconds"])]
         mark = "*" if row["trial"] == chosen else ""
         note = f"  ({row['note']})" if row.get("note") else ""

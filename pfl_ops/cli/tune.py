@@ -221,7 +221,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     from pfl_ops.cli.live import results_notes, results_table, trials_table
     from pfl_ops.cli.output import out, say
     from pfl_ops.federation.diverged import Diverged
-    from pfl_ops.metrics import in_words
+    from pfl_ops.units import in_words
 
     console = out()
     front = study.table if study.pareto is None else study.pareto

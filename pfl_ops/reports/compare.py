@@ -13,10 +13,11 @@ from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.files import write_named
 from pfl_ops.reports.fairness import comparable, complaints, differing, ground, grouped, same_partitions
 from pfl_ops.reports.labels import group_titles, labels
-from pfl_ops.reports.numbers import PERCENT, count, title_of, unit_of
+from pfl_ops.reports.numbers import count, title_of
 from pfl_ops.reports.tracked import COSTS, DIVERGED, Tracked, clients, select, with_history
 from pfl_ops.statistics import Paired, holm, mean_std, paired
 from pfl_ops.tracking import Store
+from pfl_ops.units import PERCENT, unit_of
 
 if TYPE_CHECKING:
     from pfl_ops.reports.document import Document

@@ -10,7 +10,8 @@ import pandas as pd
 from pfl_ops import metrics
 from pfl_ops.reports.compare import Comparison, Group, Line
 from pfl_ops.reports.document import Panel, Picture
-from pfl_ops.reports.numbers import MIB, PERCENT, target_title, title_of, unit_of
+from pfl_ops.reports.numbers import target_title, title_of
+from pfl_ops.units import MIB, PERCENT, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

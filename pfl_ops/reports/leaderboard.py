@@ -9,8 +9,10 @@ import pandas as pd
 
 from pfl_ops import figures
 from pfl_ops.reports.document import Block, Document, Entry, Head, Items, Mark, Picture, Row, Section, Table
-from pfl_ops.reports.numbers import chance
+from pfl_ops.reports.numbers import chance, difference_title, signed
+from pfl_ops.units import with_unit
 
+VIEWS = {"local": "local", "global": "global", "worst": "local"}  # column -> view
 CLEAR = 0.05  # below this a corrected p is a difference
 
 
@@ -72,13 +74,14 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
     above = ("rank", "method", "scored at", "validation", "test", "Acc(L)", "Acc(G)", "worst client")
     head = (
         *map(Head, above),
-        Head("less the first", note="mean difference in test scores, and its 95 % interval, not corrected"),
+        Head(difference_title(table["metric"][0]), note="in test scores, with its 95 % interval, not corrected"),
         Head("p", note="paired t test over the seeds, corrected after Holm"),
     )
     rows, tested = [], table["test"].notna().any()
     for row in table.to_dict("records"):
         first = row["rank"] == 1
-        test = "diverged" if row["status"] == "diverged" else _score(row["test"], row["std"])
+        metric = row["metric"]
+        test = "diverged" if row["status"] == "diverged" else with_unit(metric, row["test"], row["std"])
         best: Mark = "best" if first else ""
         rows.append(
             Row(
@@ -86,9 +89,9 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
                     Entry("–" if pd.isna(row["rank"]) else str(row["rank"])),
                     _method(row),
                     Entry(row["scored_at"]),
-                    _number(row["validation"], mark="" if tested else best),  # of what the ranks are
+                    _number(metric, row["validation"], mark="" if tested else best),  # of what the ranks are
                     Entry(test, _finite(row["test"]), mark=best if _finite(row["test"]) is not None else "missing"),
-                    *(_percent(row[view]) for view in ("local", "global", "worst")),
+                    *(_number(f"{view}/mean", row[name]) for name, view in VIEWS.items()),
                     _difference(row),
                     Entry() if first else _chance(row["p_holm"]),
                 )
@@ -113,8 +116,9 @@ def _caption(table: pd.DataFrame) -> str:
 def _difference(row: Mapping[Any, Any]) -> Entry:
     if not math.isfinite(row["difference"]):
         return Entry("")
-    between = f" [{row['low']:+.3f}, {row['high']:+.3f}]" if math.isfinite(row["low"]) else ""
-    return Entry(f"{row['difference']:+.3f}{between}", row["difference"])
+    low, high, middle = (signed(row[name], row["metric"]) for name in ("low", "high", "difference"))
+    between = f" [{low}, {high}]" if math.isfinite(row["low"]) else ""
+    return Entry(middle + between, row["difference"])
 
 
 NUMBERS = {
@@ -166,10 +170,11 @@ def _chosen(table: pd.DataFrame) -> Table:
 
 def _by_seed(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
     """Test scores, a column a seed."""
+    metrics = dict(zip(table["method"], table["metric"], strict=True))
     scores = tests.pivot(index="method", columns="seed", values="score")
     scores = scores.reindex([method for method in table["method"] if method in scores.index])
     rows = [
-        Row((Entry(str(method)), *(_number(value) for value in values)))
+        Row((Entry(str(method)), *(_number(metrics[method], value) for value in values)))
         for method, values in zip(scores.index, scores.to_numpy(), strict=True)
     ]
     head = (Head("method"), *(Head(f"seed {seed}") for seed in scores.columns))
@@ -190,16 +195,8 @@ def _best_so_far(traces: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray
     }
 
 
-def _score(mean: float, std: float) -> str:
-    return f"{mean:.3f} ± {std:.3f}" if math.isfinite(std) else _or_dash(mean, "{:.3f}")
-
-
-def _number(value: float, mark: Mark = "") -> Entry:
-    return Entry(_or_dash(value, "{:.3f}"), _finite(value), mark=mark)
-
-
-def _percent(value: float) -> Entry:
-    return Entry(_or_dash(100 * value, "{:.1f} %"), _finite(value))
+def _number(metric: str, value: float, mark: Mark = "") -> Entry:
+    return Entry(with_unit(metric, value), _finite(value), mark=mark)
 
 
 def _chance(p: float) -> Entry:

@@ -1,12 +1,12 @@
 """Names, units and numbers of a comparison: the same in its tables, files and page."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from pfl_ops.metrics import STAGES, STATISTICS
+from pfl_ops.metrics import STAGES
 from pfl_ops.statistics import mean_std
+from pfl_ops.units import MIB, unit_of
 
 VIEWS = {
     "Acc(L) %": "local/mean",
@@ -15,31 +15,6 @@ VIEWS = {
     "worst client %": "local/worst",
 }
 """Heading -> metric of a stage."""
-MIB = 2**20  # bytes
-
-
-@dataclass(frozen=True)
-class Unit:
-    """The unit in which a metric is shown: its name, the factor from the tracked value, and the decimals."""
-
-    name: str = ""
-    factor: float = 1.0
-    digits: int = 3
-
-
-PERCENT = Unit("%", 100.0, 1)
-
-
-def unit_of(metric: str) -> Unit:
-    """Return the unit of a metric: percent for accuracies (tracked as fractions), MiB for bytes, else as tracked.
-
-    >>> [unit_of(key).name for key in ("acc", "L2/local/worst", "cost/up_bytes", "train/loss", "method/gamma/mean")]
-    ['%', '%', 'MiB', '', '']
-    """
-    *_, view, last = ("", *metric.split("/"))
-    if last == "acc" or (last in STATISTICS and (view in ("local", "global") or view.startswith("synthetic_"))):
-        return PERCENT
-    return Unit("MiB", 1 / MIB) if last.endswith("_bytes") else Unit()
 
 
 def title_of(metric: str) -> str:

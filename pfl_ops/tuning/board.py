@@ -12,6 +12,7 @@ from pfl_ops import metrics, statistics
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.trial import Reported
+from pfl_ops.units import with_unit
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
@@ -147,23 +148,22 @@ def summary(entry: Entry) -> str:
     """How a study ended, in one line."""
     best = entry.ledger.chosen()
     assert best is not None
-    chosen = f"{entry.metric} {best[1].values[0]:.4f} (trial {best[0]:03d})"
+    chosen = f"validation {with_unit(entry.metric, best[1].values[0])} (trial {best[0]:03d})"
     mean, std = statistics.mean_std(entry.scores().values())
     if entry.diverged:
         return f"{chosen}, {_divergence(entry)}"
     if math.isnan(mean):
         return chosen
-    spread = "" if std is None else f" ± {std:.4f}"
-    return f"{chosen}, test {mean:.4f}{spread} over {len(entry.finals)} seed{'s' * (len(entry.finals) != 1)}"
+    n = len(entry.finals)
+    return f"{chosen}, test {with_unit(entry.metric, mean, std)} over {n} seed{'s' * (n != 1)}"
 
 
 def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:
     """The leaderboard as MLflow's page shows it above a run."""
     shown = ["| | method | scored at | validation | test | n | settings |", "|--:|---|---|--:|--:|--:|---|"]
     for row in table.to_dict("records"):
-        spread = "" if math.isnan(row["std"]) else f" ± {row['std']:.4f}"
-        test = "" if math.isnan(row["test"]) else f"{row['test']:.4f}{spread}"
-        value = "" if math.isnan(row["validation"]) else f"{row['validation']:.4f}"
+        test = "" if math.isnan(row["test"]) else with_unit(row["metric"], row["test"], row["std"])
+        value = "" if math.isnan(row["validation"]) else with_unit(row["metric"], row["validation"])
         rank = "" if pd.isna(row["rank"]) else row["rank"]
         told = f"{row['status']}: {row['error']}" if row["error"] else row["settings"]
         shown.append(f"| {rank} | {row['method']} | {row['scored_at']} | {value} | {test} | {row['n']} | {told} |")

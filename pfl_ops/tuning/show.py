@@ -9,9 +9,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pfl_ops.metrics import in_words
 from pfl_ops.spaces.space import Point
 from pfl_ops.tuning.driver import Event
+from pfl_ops.units import in_words
 
 LINES = 6  # trials shown: those that run, and the latest that ended
 

@@ -98,7 +98,7 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
     assert any("L1 (toy), L2 (late)" in note for note in done.made.notes)
     assert {e.place for e in done.events if e.method == "late"} == {"2 of 2"}
     told = [e.text for e in done.events if e.kind == "study"]
-    assert told[0] == "val/L1/acc 0.7500 (trial 001), test 0.7900 ± 0.0100 over 3 seeds"
+    assert told[0] == "validation 75.0 % (trial 001), test 79.0 ± 1.0 % over 3 seeds"
 
     with Store.open(tmp_path) as store:
         runs = {run.name: run for run in store.runs("mine")}
@@ -108,7 +108,7 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
         assert {run.status for run in runs.values()} == {"FINISHED"}
         assert toy.metrics["leaderboard/test"] == pytest.approx(0.79) and toy.tags["pfl_ops.benchmark"] == "mine"
         assert store.history(top.run_id)["search/late"].dropna().tolist() == [0.25, 0.75]
-        assert "| 1 | toy | L1 | 0.7500 | 0.7900 ± 0.0100 | 3 |" in top.tags["mlflow.note.content"]
+        assert "| 1 | toy | L1 | 75.0 % | 79.0 ± 1.0 % | 3 |" in top.tags["mlflow.note.content"]
         kept = pd.read_csv(store.download(top.run_id, "leaderboard.csv"))
         assert kept["method"].tolist() == ["toy", "late"]
 
@@ -344,7 +344,7 @@ def test_a_failed_method_stands_last_with_its_reason():
     table = board.leaderboard(entries)
     assert table["method"].tolist() == ["rival", "toy"] and pd.isna(table["rank"][1])
     text = board.markdown(table, board.notes(entries, table))
-    assert "|  | toy | L1 | 0.9000 |  | 0 | failed: the disk is full |" in text
+    assert "|  | toy | L1 | 90.0 % |  | 0 | failed: the disk is full |" in text
     assert text.endswith("- toy failed: the disk is full.")
 
 
@@ -367,7 +367,7 @@ def test_a_method_that_diverged_in_a_test_run_has_no_mean_no_rank_and_no_p_value
     assert board.tests(entries)["score"].tolist() == [0.8, 0.9, 0.2, 0.3, 0.2, 0.1, 0.3, 0.1]
     (record,) = board.points(entries[0])
     assert "leaderboard/test" not in record.metrics
-    assert board.summary(entries[0]) == f"val/L1/acc 0.9000 (trial 000), {said}"
+    assert board.summary(entries[0]) == f"validation 90.0 % (trial 000), {said}"
 
 
 def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():

@@ -35,10 +35,10 @@ def test_plain_lines_where_the_output_is_no_terminal():
         "packing: 2 trials at once",
         "study s: 0 of 3 trials done",
         "trial 000 starts: kind=fixed lr=0.0123",
-        "trial 000 complete: Acc(L)+Acc(G) 1.500 (90.0 % + 60.0 %) after round 9 "
-        "(1 of 3 done, 0 running, best Acc(L)+Acc(G) 1.500 in trial 000)",
+        "trial 000 complete: Acc(L)+Acc(G) 150.0 % (90.0 % + 60.0 %) after round 9 "
+        "(1 of 3 done, 0 running, best Acc(L)+Acc(G) 150.0 % in trial 000)",
         "trial 001 starts: kind=fixed lr=0.0123",
-        "trial 001 failed: ValueError: [no] (1 of 3 done, 0 running, best Acc(L)+Acc(G) 1.500 in trial 000)",
+        "trial 001 failed: ValueError: [no] (1 of 3 done, 0 running, best Acc(L)+Acc(G) 150.0 % in trial 000)",
         "trial 002 starts: kind=fixed lr=0.0123",
         "test run 1 starts",
         "test run 1 is over",
@@ -50,11 +50,11 @@ def test_plain_lines_where_the_output_is_no_terminal():
     [
         (0, ["starting ..."]),
         (1, ["starting Ray ..."]),
-        (5, ["0 of 3 done, 1 running", "000", "running", "5/9", "Acc(L)+Acc(G) 1.250", "lr=0.0123"]),
+        (5, ["0 of 3 done, 1 running", "000", "running", "5/9", "Acc(L)+Acc(G) 125.0 %", "lr=0.0123"]),
         (
             9,
             [
-                "1 of 3 done, 1 running, best Acc(L)+Acc(G) 1.500 in trial 000",
+                "1 of 3 done, 1 running, best Acc(L)+Acc(G) 150.0 % in trial 000",
                 "complete",
                 "ValueError: [no]",
                 "0/9",

@@ -1,0 +1,77 @@
+"""Units in which tracked values are shown: accuracies, tracked as fractions, in percent; bytes in MiB."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pfl_ops.metrics import STATISTICS, WORST_OF_LARGE, summands
+
+MIB = 2**20  # bytes
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The unit in which a metric is shown: its name, the factor from the tracked value, and the decimals."""
+
+    name: str = ""
+    factor: float = 1.0
+    digits: int = 3
+
+
+PERCENT = Unit("%", 100.0, 1)
+
+
+def unit_of(metric: str) -> Unit:
+    """Return the unit of a metric: percent for accuracies (tracked as fractions), MiB for bytes, else as tracked.
+
+    >>> [unit_of(key).name for key in ("acc", "L2/local/worst", "cost/up_bytes", "train/loss", "method/gamma/mean")]
+    ['%', '%', 'MiB', '', '']
+    """
+    *_, view, last = ("", *metric.split("/"))
+    if last == "acc" or (
+        last in (*STATISTICS, WORST_OF_LARGE) and (view in ("local", "global") or view.startswith("synthetic_"))
+    ):
+        return PERCENT
+    return Unit("MiB", 1 / MIB) if last.endswith("_bytes") else Unit()
+
+
+def with_unit(metric: str, value: float, std: float | None = None) -> str:
+    """Return a value of a metric in its unit, with its standard deviation if there is one; a dash for NaN.
+
+    >>> with_unit("val/L1/acc", 1.3629, 0.1144)
+    '136.3 ± 11.4 %'
+    >>> with_unit("train/loss", 0.25)
+    '0.250'
+    """
+    if not math.isfinite(value):
+        return "–"
+    unit = unit_of(metric)
+    numbers = [value] if std is None or not math.isfinite(std) else [value, std]
+    text = " ± ".join(f"{number * unit.factor:.{unit.digits}f}" for number in numbers)
+    return f"{text} {unit.name}".rstrip()
+
+
+def heading(metric: str) -> str:
+    """Return what heads a column of scores: Acc(L), Acc(G), Acc(L)+Acc(G); any other key as it is tracked."""
+    names = {"/local/mean": "Acc(L)", "/global/mean": "Acc(G)", "/acc": "Acc(L)+Acc(G)"}
+    return next((name for end, name in names.items() if metric.endswith(end)), metric)
+
+
+def in_words(values: Mapping[str, float]) -> str:
+    """Return scores as people read them: accuracies in percent, their sum under its own name.
+
+    >>> in_words({"val/L1/acc": 1.8777, "val/L1/local/mean": 0.931, "val/L1/global/mean": 0.9467})
+    'Acc(L)+Acc(G) 187.8 % (93.1 % + 94.7 %)'
+    >>> in_words({"val/G/local/mean": 0.5, "train/loss": 0.25})
+    'Acc(L) of G 50.0 %, train/loss 0.250'
+    """
+    said = []
+    shown = {part for name in values for part in summands(name)}
+    for name, value in values.items():
+        if parts := summands(name):
+            both = " + ".join(with_unit(part, values.get(part, math.nan)) for part in parts)
+            said.append(f"{heading(name)} {with_unit(name, value)}" + (f" ({both})" if "–" not in both else ""))
+        elif name not in shown:
+            of = f" of {name.split('/')[1]}" if heading(name) != name else ""
+            said.append(f"{heading(name)}{of} {with_unit(name, value)}")
+    return ", ".join(said)

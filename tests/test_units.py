@@ -1,0 +1,32 @@
+"""Units in which values are shown: the examples of the module, and what has no example there."""
+
+import doctest
+import math
+
+import pytest
+
+from pfl_ops import metrics, units
+
+
+@pytest.mark.parametrize("module", [units, metrics], ids=["units", "metrics"])
+def test_the_examples(module):
+    found = doctest.testmod(module)
+    assert found.attempted and not found.failed
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "std", "text"),
+    [
+        ("val/L1/acc", math.nan, None, "–"),
+        ("test/L1/local/worst_min10", 0.5, None, "50.0 %"),
+        ("test/L1/local/rho_95", 12.0, None, "12.000"),
+        ("test/L1/local/mean", 0.5, math.nan, "50.0 %"),
+        ("cost/up_bytes", 2.0**20, 2.0**19, "1.000 ± 0.500 MiB"),
+    ],
+)
+def test_a_value_in_its_unit(metric, value, std, text):
+    assert units.with_unit(metric, value, std) == text
+
+
+def test_one_summand_alone_is_not_shown():
+    assert units.in_words({"val/L1/acc": 1.5, "val/L1/local/mean": 0.9}) == "Acc(L)+Acc(G) 150.0 %"
