@@ -35,11 +35,11 @@ from pfl_ops.tuning.board import Entry
 from pfl_ops.tuning.driver import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.resources import cluster, joining
-from pfl_ops.tuning.session import Final, StudyInterrupted, run_final
+from pfl_ops.tuning.session import StudyInterrupted
 from pfl_ops.tuning.settings import TRIALS, Settings
 from pfl_ops.tuning.study import Study, conduct
 from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
-from pfl_ops.tuning.trial import Records, Reported, simulate
+from pfl_ops.tuning.trial import Reported
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,6 @@ def benchmark(
     plugins: Iterable[Path | str] = (),
     on_event: OnEvent | None = None,
     report: Report | None = None,
-    records: Records = simulate,
-    final: Final = run_final,
 ) -> Benchmark:
     """Tune several methods under one budget, test each one's choice, and rank them.
 
@@ -131,8 +129,6 @@ def benchmark(
         execution=execution,
         address=address,
         on_event=on_event,
-        records=records,
-        final=final,
     )
     old = _members(ledgers.recorded(means.studies), name) if name else {}
     if experiments is not None:

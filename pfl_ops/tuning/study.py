@@ -26,9 +26,8 @@ from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.resources import joining
-from pfl_ops.tuning.session import Final, Session, StudyInterrupted, run_final
+from pfl_ops.tuning.session import Session, StudyInterrupted
 from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.trial import Records, simulate
 
 if TYPE_CHECKING:
     from pfl_ops.runs import Result
@@ -97,8 +96,6 @@ def tune(
     hold: Collection[str] = (),
     plugins: Iterable[Path | str] = (),
     on_event: OnEvent | None = None,
-    records: Records = simulate,
-    final: Final = run_final,
 ) -> Study:
     """Tune an experiment: trials on validation data, then the chosen configuration on test data.
 
@@ -129,7 +126,6 @@ def tune(
         hold: paths of the space that are not varied but keep the experiment's value.
         plugins: Python files that define methods, networks or partitions; those already loaded count too.
         on_event: told of everything that happens; `show.Show` draws it.
-        records, final: what a trial and a test run are; replaced in tests.
     Raises:
         PflOpsError: settings that can't work, before the first trial; or no trial has a result.
         StudyInterrupted: Ctrl-C; the message says how to go on.
@@ -147,8 +143,6 @@ def tune(
         execution=execution,
         address=address,
         on_event=on_event,
-        records=records,
-        final=final,
     )
     if experiment is not None:
         settings = Settings.of(experiment, space, trials, metric, mode, scheduler, hold)
@@ -193,8 +187,6 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             means.execution,
             means.address,
             means.on_event,
-            means.records,
-            means.final,
             means.asked,
             prefix=f"{plan.method} " if below else "",
         )

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from tuning_fake import records, toy
+from tuning_fake import records, toy, tune
 
 from pfl_ops import runs, spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.diverged import Diverged
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import packing, tune
+from pfl_ops.tuning import packing
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
