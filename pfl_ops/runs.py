@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from pfl_ops import metrics
+from pfl_ops.arguments import checked
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.checkpoint import CheckpointError, Checkpoints, Record
@@ -113,6 +114,7 @@ def estimate(experiment: Experiment, *, data_dir: str | None = None, execution: 
         return measured(simulation)
 
 
+@checked
 def run(
     experiment: Experiment,
     *,

@@ -20,7 +20,10 @@ LAYERS = [
     ({"runs", "probe"}, False),
     ({"tracking"}, False),
     ({"figures", "papers", "spaces", "testing", "results"}, False),
-    ({"experiment", "precedence", "presets", "identity", "paths", "fields", "yaml_files", "samples"}, True),
+    (
+        {"experiment", "arguments", "precedence", "presets", "identity", "paths", "fields", "yaml_files", "samples"},
+        True,
+    ),
     ({"algorithms"}, False),
     ({"federation"}, False),
     ({"data", "models", "metrics", "statistics", "energy"}, False),

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pfl_ops.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, in_a_line, together, unknown
 from pfl_ops.experiment import Experiment
@@ -69,6 +70,7 @@ Report = Callable[[Benchmark], Path | None]
 """Writes a report somewhere and says into which folder: what lies there is kept with the benchmark's run."""
 
 
+@checked
 @joining
 def benchmark(
     experiments: Sequence[Experiment] | None = None,

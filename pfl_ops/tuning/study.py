@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from pfl_ops.addresses import redact
+from pfl_ops.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
@@ -72,6 +73,7 @@ class Study:
         return {**self.values, **{part: float(value) for part, value in found.items() if value is not None}}
 
 
+@checked
 @joining
 def tune(
     experiment: Experiment | None = None,
