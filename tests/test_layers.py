@@ -19,7 +19,8 @@ LAYERS = [
     ({"reports", "tuning", "bench"}, False),
     ({"runs", "probe"}, False),
     ({"tracking"}, False),
-    ({"figures", "papers", "spaces", "testing", "results"}, False),
+    ({"results"}, False),
+    ({"figures", "papers", "spaces", "testing"}, False),
     (
         {"experiment", "arguments", "precedence", "presets", "identity", "paths", "fields", "yaml_files", "samples"},
         True,
