@@ -89,8 +89,8 @@ class Result:
         """
         from pfl_ops import figures
 
-        records = self.rounds.to_dict("index")
-        return figures.curves([(int(str(number)), values) for number, values in records.items()], title)
+        rows = self.rounds.to_dict("index").items()
+        return figures.curves([(int(str(t)), {str(key): row[key] for key in row}) for t, row in rows], title)
 
     def rounds_to(self, target: float, stage: str = "L1", view: str = "local", statistic: str = "mean") -> int | None:
         """The first round in which that value is the target or more; None: never (FLIU, Fig. 7; DRDM).

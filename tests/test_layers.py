@@ -20,6 +20,7 @@ LAYERS = [
     ({"runs", "probe"}, False),
     ({"tracking"}, False),
     ({"results"}, False),
+    ({"display"}, False),
     ({"figures", "papers", "spaces", "testing"}, False),
     (
         {"experiment", "arguments", "precedence", "presets", "identity", "paths", "fields", "yaml_files", "samples"},

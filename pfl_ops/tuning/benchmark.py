@@ -38,6 +38,7 @@ from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.resources import cluster, joining
 from pfl_ops.tuning.session import StudyInterrupted
 from pfl_ops.tuning.settings import TRIALS, Settings
+from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.study import Study, conduct
 from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
 from pfl_ops.tuning.trial import Reported
@@ -95,6 +96,7 @@ def benchmark(
     hold: Collection[str] = (),
     plugins: Iterable[Path | str] = (),
     on_event: OnEvent | None = None,
+    progress: bool | None = None,
     report: Report | None = None,
 ) -> Benchmark:
     """Tune several methods under one budget, test each one's choice, and rank them.
@@ -152,7 +154,8 @@ def benchmark(
         for method in [one.algorithm.name]
     ]
 
-    with ledgers.lock(means.home.root, name):
+    with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
+        means = replace(means, on_event=tell)
         begun = _begin(plans, means, name, resume)
         with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans, means) as run:
             try:

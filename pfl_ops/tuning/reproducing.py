@@ -290,6 +290,7 @@ class Sitting:
             name=job.name,
             data_dir=self.data_dir,
             execution=self.execution,
+            progress=False,
             tags=tags,
         )
         return outcome(result, parent.experiment_id, self._here)

@@ -49,6 +49,7 @@ def run_final(experiment: Experiment, name: str, session: "Session") -> "Result"
         home=session.store.home.root,
         data_dir=session.data_dir,
         execution=session.execution,
+        progress=False,
         store=session.store,
         parent=session.parent,
         name=name,

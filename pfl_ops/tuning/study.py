@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.resources import joining
 from pfl_ops.tuning.session import Session, StudyInterrupted
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.show import watching
 
 if TYPE_CHECKING:
     from pfl_ops.runs import Result
@@ -98,6 +99,7 @@ def tune(
     hold: Collection[str] = (),
     plugins: Iterable[Path | str] = (),
     on_event: OnEvent | None = None,
+    progress: bool | None = None,
 ) -> Study:
     """Tune an experiment: trials on validation data, then the chosen configuration on test data.
 
@@ -128,6 +130,8 @@ def tune(
         hold: paths of the space that are not varied but keep the experiment's value.
         plugins: Python files that define methods, networks or partitions; those already loaded count too.
         on_event: told of everything that happens; `show.Show` draws it.
+        progress: show the trials in a live table; None: in a notebook and in a terminal, unless `on_event` is given.
+            True: also elsewhere, as lines on standard error.
     Raises:
         PflOpsError: settings that can't work, before the first trial; or no trial has a result.
         StudyInterrupted: Ctrl-C; the message says how to go on.
@@ -156,7 +160,8 @@ def tune(
     name = name or f"{experiment.label}-{settings.digest(means.data_dir)[:8]}"
     plan = Beginning(experiment, settings, name, final_repetitions)
 
-    with ledgers.lock(means.home.root, name):
+    with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
+        means = replace(means, on_event=tell)
         ledger = plan.begin(means, resume)
         plan = plan.wanting(ledger, trials)
         with Store.open(home, tracking_uri, offline=True) as tracking:

@@ -58,6 +58,16 @@ def test_trial_goes_on_when_its_process_is_killed_once(run, home):
     assert history["pid"].nunique() == 2 and history["pid"][:3].nunique() == 1
 
 
+def test_tune_shows_its_progress_if_asked_for(home, capfd):
+    settings = {"space": space_of(at(0.5)), "trials": 1, "final_repetitions": 0, "home": home, "records": records}
+    tune(toy(seed=79), **settings)
+    assert "trials done" not in capfd.readouterr().err
+    tune(toy(seed=80), **settings, progress=True, name="shown")
+    err = capfd.readouterr().err
+    assert "study shown: 0 of 1 trials done\ntrial 000 starts: " in err
+    assert "trial 000 complete: " in err
+
+
 def test_a_trial_that_is_given_a_dead_process_gets_another(home):
     """Trials share processes; this one dies between two trials. Ray itself restarts only what dies on its way."""
     killed = []
