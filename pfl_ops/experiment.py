@@ -12,6 +12,7 @@ from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_va
 
 from pfl_ops import precedence, yaml_files
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.arguments import unknown_setting
 from pfl_ops.data.datasets import DataSection
 from pfl_ops.data.partition import PARTITIONS, Scheme
 from pfl_ops.errors import PflOpsError
@@ -115,7 +116,22 @@ class Experiment(Section):
 
     @classmethod
     def of(cls, algorithm: str, *, preset: str | None = None, **flags: Any) -> Self:
-        """Flags as keywords: `Experiment.of("fliu", dataset="mnist", **{"algorithm.gamma.kind": "fixed"})`."""
+        """Return an experiment from settings by short name or by path; see `FLAGS` for short names.
+
+        Raises:
+            PflOpsError: a name or a value that does not exist; the nearest is told.
+
+        >>> experiment = Experiment.of("pfedme", dataset="mnist", rounds=5, **{"algorithm.beta": 0.5})
+        >>> experiment.training.rounds, experiment.algorithm.beta
+        (5, 0.5)
+        >>> Experiment.of("pfedme", datset="mnist")
+        Traceback (most recent call last):
+        pfl_ops.arguments.ArgumentError: no setting named 'datset'. Did you mean 'dataset'? (pfl-ops show pfedme)
+        """
+        known = FLAGS.keys() | cls.model_fields.keys()
+        for name in flags:
+            if name not in known and "." not in name:
+                raise unknown_setting(algorithm, name, FLAGS, [setting.path for setting in settings(cls)])
         return cls.compose(
             algorithm, preset=preset, flags={FLAGS.get(name, name): value for name, value in flags.items()}
         )

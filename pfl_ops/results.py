@@ -12,6 +12,7 @@ from pfl_ops.experiment import Experiment
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     from pfl_ops.federation.simulate import Simulation
@@ -69,6 +70,27 @@ class Result:
         """
         rest = (view,) if view == "acc" else (view, statistic)
         return self._column(metrics.key(self.experiment.evaluation.split, stage, *rest))
+
+    def plot(self, title: str | None = None) -> "Figure":
+        """Draw accuracy over rounds by stage, as in the tracked run's figure "accuracy".
+
+        A line goes through rounds in which its view was not scored; in `rounds` these are NaN.
+
+        Args:
+            title: above the picture.
+        Raises:
+            PflOpsError: the run has no accuracies.
+
+        >>> list(result.rounds["test/L1/global/mean"])
+        [0.1, nan, 0.5]
+        >>> figure = result.plot("digits")
+        >>> [line.get_xdata().tolist() for line in figure.axes[1].lines]
+        [[0, 2]]
+        """
+        from pfl_ops import figures
+
+        rows = self.rounds.to_dict("index").items()
+        return figures.curves([(int(str(t)), {str(key): row[key] for key in row}) for t, row in rows], title)
 
     def rounds_to(self, target: float, stage: str = "L1", view: str = "local", statistic: str = "mean") -> int | None:
         """The first round in which that value is the target or more; None: never (FLIU, Fig. 7; DRDM).

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from pfl_ops import metrics
+from pfl_ops.arguments import checked
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.checkpoint import CheckpointError, Checkpoints, Record
@@ -113,6 +114,7 @@ def estimate(experiment: Experiment, *, data_dir: str | None = None, execution: 
         return measured(simulation)
 
 
+@checked
 def run(
     experiment: Experiment,
     *,
@@ -122,6 +124,7 @@ def run(
     execution: Execution | None = None,
     resume: bool = True,
     on_record: OnRecord | None = None,
+    progress: bool | None = None,
     store: "Store | None" = None,
     parent: "Run | None" = None,
     name: str | None = None,
@@ -136,6 +139,8 @@ def run(
         resume: go on from checkpoints; False: throw them away and start again, in a new MLflow run; an earlier one
             stays and is marked superseded.
         on_record: called with each record, those read from a checkpoint included.
+        progress: show a progress bar; None: in a notebook and in a terminal, unless `on_record` is given. True: also
+            elsewhere, as a line a round on standard error.
         store, parent, name, tags: for callers that track more than one run.
     Raises:
         Diverged: a loss or parameter was not finite; earlier rounds are kept, the tracked run is FAILED.
@@ -143,6 +148,7 @@ def run(
     """
     import pandas as pd
 
+    from pfl_ops.display.progress import watching
     from pfl_ops.tracking import earlier
     from pfl_ops.tracking.notes import title
     from pfl_ops.tracking.questions import METHODS
@@ -151,7 +157,8 @@ def run(
     experiment = experiment if experiment.repetitions == 1 else experiment.repetition(0)
     tree = experiment.identity(data_dir)
     digest = fingerprint(tree)
-    with nullcontext(store) if store else closing(Store.open(home, tracking_uri, offline=True)) as store:
+    opened = nullcontext(store) if store else closing(Store.open(home, tracking_uri, offline=True))
+    with opened as store, watching(experiment, on_record, progress) as tell:
         assert store is not None
         folder = store.home.checkpoints / digest
         with _alone(folder, experiment.label):
@@ -181,8 +188,7 @@ def run(
                 for record in simulation.run():
                     mark.unlink(missing_ok=True)  # the old checkpoints are gone
                     tracked.log([record])
-                    if on_record is not None:
-                        on_record(record)
+                    tell(record)
                 if not done:
                     _keep(experiment, simulation, tracked)
                     _present(experiment, simulation, tracked, kind)

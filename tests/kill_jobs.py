@@ -30,9 +30,7 @@ from pfl_ops.tracking import Store
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.begin import Beginning, Means
 from pfl_ops.tuning.ledger import Ledger
-from pfl_ops.tuning.session import run_final
 from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.trial import simulate
 
 
 def template(name: str) -> Path:
@@ -216,7 +214,7 @@ class StudyBegins(Job):
     def work(self, folder: Path) -> None:
         means = Means.of(
             home=folder, storage=None, data_dir=None, cpus_per_trial=None, gpus_per_trial=None, concurrency=None,
-            execution=None, address=None, on_event=None, records=simulate, final=run_final,
+            execution=None, address=None, on_event=None,
         )  # fmt: skip
         Beginning(self.experiment, self.settings, "killed", 1).begin(means, resume=False)
 

@@ -18,11 +18,12 @@ from typer.testing import CliRunner, Result
 
 from pfl_ops import runs, tuning
 from pfl_ops.cli import app
-from pfl_ops.cli.live import Line, percent, results_notes, results_table, trials_table
+from pfl_ops.cli.live import percent, results_notes, results_table, trials_table
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
 from pfl_ops.cli.run import ui_hint
+from pfl_ops.display.progress import RunProgress
 from pfl_ops.experiment import FLAGS, Experiment, fields
 from pfl_ops.federation.estimate import Estimate
 from pfl_ops.federation.settings import Execution
@@ -698,8 +699,8 @@ def test_a_benchmark_goes_on_by_its_name_alone(bench: list[dict[str, Any]], monk
 
 def test_the_line_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("pfl_ops.cli.live.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: 50.0))
-    line = Line("x", 10, "val")
+    monkeypatch.setattr("pfl_ops.display.progress.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: 50.0))
+    line = RunProgress("x", 10, "val")
     line.record(SimpleNamespace(round=3, metrics={"val/G/local/mean": 0.5}, time=49_000))  # from a checkpoint: no rate
     line.record(SimpleNamespace(round=4, metrics={}, time=51_000))
     now[0] += 30
@@ -708,7 +709,7 @@ def test_the_line_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_untrained_network_s_score_is_no_round_s() -> None:
-    line = Line("x", 10, "val")
+    line = RunProgress("x", 10, "val")
     line.record(SimpleNamespace(round=0, metrics={"val/G/local/mean": 0.1, "val/G/global/mean": 0.1}, time=0))
     assert line.text(0) == "round 0/10  Acc(L) 10.0 %  Acc(G) 10.0 %"
     line.record(SimpleNamespace(round=1, metrics={"val/G/local/mean": 0.5}, time=0))

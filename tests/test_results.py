@@ -1,11 +1,14 @@
 """What a finished run answers, from a table of rounds written by hand."""
 
+import doctest
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from pfl_ops import figures
+from pfl_ops import results as results_module
 from pfl_ops.energy import Effort
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
@@ -40,6 +43,25 @@ def test_a_curve_has_the_rounds_that_were_evaluated() -> None:
         PflOpsError, match=r"no tracked value named 'test/L1/local/wrst'. Did you mean 'test/L1/local/worst'\?"
     ):
         result().curve(statistic="wrst")
+
+
+def test_plot_is_the_tracked_figure_and_draws_through_nan() -> None:
+    """`rounds` keeps its NaN; the figure is the one that is drawn from the records, which lack these keys."""
+    table = pd.DataFrame(
+        {"test/L1/local/mean": [0.1, 0.5, 0.7], "test/L1/global/mean": [0.1, NAN, 0.5]},
+        index=pd.Index([0, 1, 2], name="round"),
+    )
+    records = [(int(str(t)), {k: v for k, v in row.items() if v == v}) for t, row in table.to_dict("index").items()]
+    found = result(table)
+    assert figures.to_svg(found.plot("a"), "x") == figures.to_svg(figures.curves(records, "a"), "x")
+    assert found.plot().axes[1].lines[0].get_xdata().tolist() == [0, 2]
+    assert found.rounds["test/L1/global/mean"].isna().tolist() == [False, True, False]
+
+
+def test_the_examples_of_a_result_are_true() -> None:
+    table = pd.DataFrame({"test/L1/local/mean": [0.1, 0.5, 0.7], "test/L1/global/mean": [0.1, NAN, 0.5]})
+    known = {**vars(results_module), "result": result(table)}
+    assert doctest.testmod(results_module, globs=known) == doctest.TestResults(failed=0, attempted=3)
 
 
 def test_rounds_to_a_target() -> None:

@@ -106,6 +106,14 @@ def test_a_result(result: runs.Result, home: Path) -> None:
     assert result.complaints == [] and result.run_id and result.experiment == experiment()
 
 
+def test_run_shows_its_progress_if_asked_for(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    go(store, experiment(seed=81))
+    assert "round" not in capsys.readouterr().err
+    go(store, experiment(seed=82), progress=True)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "seed 82  round" in line]
+    assert len(lines) == 3 and lines[2].startswith("fliu-digits-lsqs seed 82  round 3/3  Acc(L) 0.")
+
+
 def test_its_models(result: runs.Result) -> None:
     g, own = result.global_model(), [result.model(k) for k in range(4)]
     assert g is not None and set(g) == {"head.weight", "head.bias"} == set(own[0])

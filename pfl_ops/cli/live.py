@@ -1,93 +1,19 @@
-"""What a run shows while it goes: one live line on a terminal, plain log lines elsewhere; and its table at the end."""
+"""Tables at the end of a command: scores of runs, trials of a study."""
 
 import math
 import statistics
-import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from pfl_ops.cli.output import err, say
-from pfl_ops.federation.estimate import duration
 from pfl_ops.metrics import ENOUGH, STAGES, summands
 from pfl_ops.units import heading, unit_of, with_unit
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pfl_ops.federation.checkpoint import Record
     from pfl_ops.results import Result
-
-
-class Line:
-    """The progress of one run, fed with its records.
-
-    Args:
-        title: what runs.
-        rounds: T.
-        split: "val" or "test", where the accuracies come from.
-    """
-
-    def __init__(self, title: str, rounds: int, split: str) -> None:
-        self.title, self.rounds, self.split = title, rounds, split
-        self.console = err()
-        self.seen: dict[str, tuple[float, int]] = {}  # last value of each key, and its round: not all come in each
-        self.began = time.time()
-        self.first: tuple[int, float] | None = (
-            None  # round and time of the first new record: the rate counts from there
-        )
-        self.progress: Progress | None = None
-
-    def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self.progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=12),
-                TextColumn("{task.fields[now]}"),
-                console=self.console,
-            )
-            self.task = self.progress.add_task(self.title, total=self.rounds, now="starts")
-            self.progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.progress:
-            self.progress.stop()
-
-    def record(self, record: "Record") -> None:
-        """Show a finished round. Records read back from a checkpoint are shown once, as the point where it goes on."""
-        self.seen |= {key: (value, record.round) for key, value in record.metrics.items()}
-        replayed = record.time / 1000 < self.began
-        if not replayed and self.first is None:
-            self.first = (record.round, time.monotonic())
-        text = self.text(record.round)
-        if self.progress:
-            self.progress.update(self.task, completed=record.round, now=text)
-        elif record.round and not replayed:
-            say(self.console, f"{self.title}  {text}")
-
-    def text(self, finished: int) -> str:
-        """`round 3/20  Acc(L) 91.2 %  Acc(G) 54.3 % (round 1)  12,345 samples/s  32 s left`; no scores of round 0."""
-        parts = [f"round {finished}/{self.rounds}"]
-        stage = next((s for s in STAGES if f"{self.split}/{s}/local/mean" in self.seen), None)
-        for name, view in (("Acc(L)", "local"), ("Acc(G)", "global")):
-            value, measured = self.seen.get(f"{self.split}/{stage}/{view}/mean", (math.nan, finished))
-            old = f" (round {measured})" if 0 < measured < finished else ""
-            parts.append(f"{name} {percent([math.nan if measured == 0 < finished else value])}{old}")
-        speed, _ = self.seen.get("cost/samples_per_second", (math.nan, 0))
-        if math.isfinite(speed):
-            parts.append(f"{speed:,.0f} samples/s")
-        if finished >= self.rounds:
-            return "  ".join(parts)
-        if self.first and finished > self.first[0]:
-            per_round = (time.monotonic() - self.first[1]) / (finished - self.first[0])
-            parts.append(f"{duration(per_round * (self.rounds - finished))} left")
-        return "  ".join(parts)
 
 
 STAGES_TOLD = {

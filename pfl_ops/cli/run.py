@@ -62,8 +62,9 @@ def run(
     execution = execution_of(flags)
 
     from pfl_ops import runs  # heavy; mistakes are told before
-    from pfl_ops.cli.live import Line, results_notes, results_table
+    from pfl_ops.cli.live import results_notes, results_table
     from pfl_ops.cli.output import err, out, say
+    from pfl_ops.display.progress import RunProgress
     from pfl_ops.tracking.home import check_places
 
     check_places(tracking_uri)
@@ -80,7 +81,7 @@ def run(
     try:
         for i in range(experiment.repetitions):
             one = experiment.repetition(i)
-            with Line(f"{one.label} seed {one.seed}", one.training.rounds, split) as line:
+            with RunProgress.of(one) as line:
                 try:
                     results.append(
                         runs.run(

@@ -16,6 +16,7 @@ number.
     grids          two settings: bars, heat
     studies        trials: history, pareto
     files          save, to_svg, to_png
+    inline         the class of all figures, which a notebook shows
     style, looks   themes; colours by name
     swatches       swatch: a name's line and marker, for a legend in HTML
     bands          mean and spread of repetitions

@@ -31,7 +31,8 @@ def curves(records: Records, title: str | None = None) -> Figure:
     Lines are means over clients; the band holds the clients between the 10th and the 90th percentile.
 
     Args:
-        records: of one run, with the tracked keys of one split.
+        records: of one run, with the tracked keys of one split. A line goes through rounds without a value: a key that
+            is missing, or is NaN.
         title: above the picture.
     """
     split = _split({name for _, values in records for name in values})
@@ -134,8 +135,9 @@ def _boxes(axes: Axes, present: Mapping[str, NDArray[np.float64]]) -> None:
 
 
 def _series(records: Records, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The rounds in which a key was tracked, and its values there."""
-    pairs = [(number, values[name]) for number, values in records if name in values]
+    """The rounds in which a key has a value, and its values: a line goes through rounds without one."""
+    found = [(number, values.get(name, np.nan)) for number, values in records]
+    pairs = [(number, value) for number, value in found if np.isfinite(value)]
     return np.array([p[0] for p in pairs], dtype=np.int64), np.array([p[1] for p in pairs], dtype=np.float64)
 
 

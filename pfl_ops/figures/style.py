@@ -110,9 +110,9 @@ def style() -> AbstractContextManager[None]:
 
 def blank(width: float, height: float) -> Figure:
     """An empty figure of so many inches, whose parts make room for one another."""
-    from matplotlib.figure import Figure
+    from pfl_ops.figures.inline import InlineFigure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return InlineFigure(figsize=(width, height), layout="constrained")
 
 
 def single(width: float, height: float) -> tuple[Figure, Axes]:
@@ -125,9 +125,9 @@ def single(width: float, height: float) -> tuple[Figure, Axes]:
 
 def framed(width: float, height: float, left: float, right: float, top: float, bottom: float) -> tuple[Figure, Axes]:
     """A figure with one pair of axes and margins of so many inches, so that figures of one size can be aligned."""
-    from matplotlib.figure import Figure
+    from pfl_ops.figures.inline import InlineFigure
 
-    figure = Figure(figsize=(width, height))
+    figure = InlineFigure(figsize=(width, height))
     inside = (left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height)
     axes = figure.add_axes(inside)
     fix_ticks(axes)

@@ -1,6 +1,7 @@
 """Tracked runs side by side: repetitions as one line, in each group the best first, and how sure a difference is."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import pandas as pd
 
 from pfl_ops import metrics
+from pfl_ops.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.files import write_named
@@ -198,6 +200,7 @@ class Comparison:
         return write_named(file, "\n".join(to_latex(results(self, group, reading(self))) for group in self.groups))
 
 
+@checked
 def compare(
     *names: str,
     where: str | None = None,
@@ -209,7 +212,6 @@ def compare(
     with_clients: bool = True,
     home: Path | str | None = None,
     tracking_uri: str | None = None,
-    store: Store | None = None,
 ) -> Comparison:
     """Compare tracked runs: repetitions of one setting are a line, settings that can be compared are a group.
 
@@ -226,7 +228,7 @@ def compare(
             fractions: 0.9 is 90 %.
         at: values of the last round ("final"), or of each run's best ("best").
         with_clients: read the tables of clients too, which the report draws.
-        home, tracking_uri: work folder and MLflow's address, as for `run`. store: an open one instead.
+        home, tracking_uri: work folder and MLflow's address, as for `run`.
     Returns:
         The groups by title; in each, the best line first. Values are as tracked, accuracies as fractions; the tables
         of the result are in percent and MiB.
@@ -234,7 +236,7 @@ def compare(
         PflOpsError: no such run or metric (the nearest is told), a target that no value can reach or of a metric that
             should fall, or nothing that has finished.
 
-    >>> found = compare(store=recorded_runs)  # of fliu and fedavg on digits and kmnist, two seeds each
+    >>> found = compare()  # of fliu and fedavg on digits and kmnist, two seeds each
     >>> [(group.title, [line.label for line in group.lines]) for group in found.groups]
     [('digits, lsqs', ['fliu', 'fedavg']), ('kmnist, lsqs', ['fedavg', 'fliu'])]
     >>> round(found.groups[0].lines[1].difference.difference, 3)  # of Acc(L) + Acc(G), as a fraction
@@ -246,14 +248,12 @@ def compare(
     kmnist, lsqs  fedavg  2      90.5                       NaN
     kmnist, lsqs    fliu  2      80.5                     -15.0
     """
-    from contextlib import closing, nullcontext
-
     if at not in ("final", "best"):
         raise PflOpsError(f"at must be final or best, got '{echo(at)}'")
     aim = TARGETED if metric is None else metric
     if target is not None:
         _check_target(target, aim)
-    with nullcontext(store) if store else closing(Store.open(home, tracking_uri)) as store:
+    with closing(Store.open(home, tracking_uri)) as store:
         chosen = select(store, names, where=where, tags=tags, trials=trials)
         meant = [*chosen.runs, *chosen.started]
         metric = _checked(metric, meant, at)

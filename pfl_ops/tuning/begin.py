@@ -20,9 +20,7 @@ from pfl_ops.tuning.asked import Amount, Asked
 from pfl_ops.tuning.driver import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.resources import check_request
-from pfl_ops.tuning.session import Final
 from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.trial import Records
 
 MOST_TRIALS = 100_000
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
@@ -44,8 +42,6 @@ class Means:
     execution: Execution
     address: str | None
     on_event: OnEvent | None
-    records: Records
-    final: Final
 
     @classmethod
     def of(
@@ -60,8 +56,6 @@ class Means:
         execution: Execution | None,
         address: str | None,
         on_event: OnEvent | None,
-        records: Records,
-        final: Final,
     ) -> "Means":
         """Checked; a database for studies is made if there is none."""
         asked, how = Asked.of(cpus_per_trial, gpus_per_trial, concurrency), execution or Execution()
@@ -69,7 +63,7 @@ class Means:
         place = Home.open(home)
         data_dir = _absolute(data_dir or (None if address else os.environ.get("PFL_OPS_DATA")))
         studies = stored(storage, place)
-        return cls(place, studies, storage, data_dir, asked, how, address, on_event, records, final)
+        return cls(place, studies, storage, data_dir, asked, how, address, on_event)
 
     def wait(self, name: str, wanted: int, what: str) -> None:
         """Tell who watches what is waited for, at the start of a study or benchmark."""

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pfl_ops.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, in_a_line, together, unknown
 from pfl_ops.experiment import Experiment
@@ -35,11 +36,12 @@ from pfl_ops.tuning.board import Entry
 from pfl_ops.tuning.driver import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.resources import cluster, joining
-from pfl_ops.tuning.session import Final, StudyInterrupted, run_final
+from pfl_ops.tuning.session import StudyInterrupted
 from pfl_ops.tuning.settings import TRIALS, Settings
+from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.study import Study, conduct
 from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
-from pfl_ops.tuning.trial import Records, Reported, simulate
+from pfl_ops.tuning.trial import Reported
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ Report = Callable[[Benchmark], Path | None]
 """Writes a report somewhere and says into which folder: what lies there is kept with the benchmark's run."""
 
 
+@checked
 @joining
 def benchmark(
     experiments: Sequence[Experiment] | None = None,
@@ -93,9 +96,8 @@ def benchmark(
     hold: Collection[str] = (),
     plugins: Iterable[Path | str] = (),
     on_event: OnEvent | None = None,
+    progress: bool | None = None,
     report: Report | None = None,
-    records: Records = simulate,
-    final: Final = run_final,
 ) -> Benchmark:
     """Tune several methods under one budget, test each one's choice, and rank them.
 
@@ -131,8 +133,6 @@ def benchmark(
         execution=execution,
         address=address,
         on_event=on_event,
-        records=records,
-        final=final,
     )
     old = _members(ledgers.recorded(means.studies), name) if name else {}
     if experiments is not None:
@@ -154,7 +154,8 @@ def benchmark(
         for method in [one.algorithm.name]
     ]
 
-    with ledgers.lock(means.home.root, name):
+    with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
+        means = replace(means, on_event=tell)
         begun = _begin(plans, means, name, resume)
         means.wait(name, trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans, means) as run:

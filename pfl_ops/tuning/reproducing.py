@@ -20,7 +20,7 @@ from pfl_ops.tracking import Run, RunInfo, Store, provenance
 from pfl_ops.tracking.run import now
 from pfl_ops.tuning.asked import Amount, Asked
 from pfl_ops.tuning.plans import Job, Part, Plan
-from pfl_ops.tuning.pool import Done, Failed, Happening, Place, Pool, Progress, Started, Work, simulate
+from pfl_ops.tuning.pool import Done, Failed, Happening, Place, Pool, Progress, Started, simulate
 from pfl_ops.tuning.resources import check_request, cluster, joining, share
 from pfl_ops.tuning.session import StudyInterrupted
 from pfl_ops.tuning.trial import Reported, pack_plugins
@@ -101,7 +101,6 @@ def reproduce(
     dry_run: bool = False,
     on_suite: OnSuite | None = None,
     on_happened: OnHappened | None = None,
-    work: Work = simulate,
 ) -> list[Reproduced]:
     """Run what a plan lacks, as many cells at once as fit, and gather its suites.
 
@@ -116,7 +115,6 @@ def reproduce(
         dry_run: tell the estimate, and stop.
         on_suite: told of each suite once nothing of it is left to run, its run still open.
         on_happened: told of everything.
-        work: what a worker does; replaced in tests.
     Returns:
         all suites, in the plan's order; after a dry run none.
     Raises:
@@ -125,7 +123,7 @@ def reproduce(
     asked = Asked.of(cpus_per_cell, gpus_per_cell, concurrency)
     check_request(asked, (execution or Execution()).device, address)
     with Store.open(home, tracking_uri, offline=True) as store, ExitStack() as opened:
-        sitting = Sitting(plan, store, data_dir, execution or Execution(), asked, address, on_suite, on_happened, work)
+        sitting = Sitting(plan, store, data_dir, execution or Execution(), asked, address, on_suite, on_happened)
         try:
             missing = sitting.missing()
             sitting.tell("begin", text=sitting.estimate(missing) if missing else "")
@@ -151,7 +149,6 @@ class Sitting:
     address: str | None
     on_suite: OnSuite | None
     on_happened: OnHappened | None
-    work: Work
     parents: dict[str, Run] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # by digest
     failures: dict[str, str] = field(default_factory=dict)
@@ -251,7 +248,7 @@ class Sitting:
         home = str(self.store.home.root)
         data_dir = None if self.address else self.data_dir
         place = Place(home, data_dir, execution, part, pack_plugins())
-        return Pool(place, lambda job: (job.experiment.resolved, job.digest), self.work)
+        return Pool(place, lambda job: (job.experiment.resolved, job.digest), simulate)
 
     def _take(self, happened: Happening[Job]) -> None:
         job = happened.job
@@ -293,6 +290,7 @@ class Sitting:
             name=job.name,
             data_dir=self.data_dir,
             execution=self.execution,
+            progress=False,
             tags=tags,
         )
         return outcome(result, parent.experiment_id, self._here)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import ray
 import torch
@@ -31,7 +31,7 @@ from pfl_ops.tuning.packing import Kind, Packing
 from pfl_ops.tuning.resources import Share, cluster, share
 from pfl_ops.tuning.search import StudySearch, asha
 from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.trial import Context, FederationTrial, Records, pack_plugins, simulate
+from pfl_ops.tuning.trial import Context, FederationTrial, pack_plugins, simulate
 
 if TYPE_CHECKING:
     from pfl_ops.runs import Result
@@ -41,14 +41,8 @@ class StudyInterrupted(PflOpsError):
     """Ctrl-C: the study is on disk and can go on; the message says how."""
 
 
-class Final(Protocol):
-    """A test run of the chosen configuration."""
-
-    def __call__(self, experiment: Experiment, name: str, session: "Session") -> "Result": ...
-
-
 def run_final(experiment: Experiment, name: str, session: "Session") -> "Result":
-    """The real one: a tracked run below the study's."""
+    """Run a test of the chosen configuration, tracked below the study's run."""
     from pfl_ops import runs
 
     return runs.run(
@@ -56,6 +50,7 @@ def run_final(experiment: Experiment, name: str, session: "Session") -> "Result"
         home=session.store.home.root,
         data_dir=session.data_dir,
         execution=session.execution,
+        progress=False,
         store=session.store,
         parent=session.parent,
         name=name,
@@ -79,8 +74,6 @@ class Session:
     execution: Execution
     address: str | None
     on_event: OnEvent | None
-    records: Records = simulate
-    final: Final = run_final
     asked: Asked = field(default_factory=Asked)
     finals: "list[Result]" = field(default_factory=list)
     diverged: dict[int, str] = field(default_factory=dict)
@@ -124,7 +117,7 @@ class Session:
         if settings.scheduler == "asha":
             scheduler = asha(settings.objective, rounds, settings.full_every, ledger)
         driver = Driver(search, settings.trials, self.open_run, self.on_event, self.forget, again)
-        trainable = tune.with_parameters(FederationTrial, context=context, records=self.records)
+        trainable = tune.with_parameters(FederationTrial, context=context, records=simulate)
         tuner = tune.Tuner(
             tune.with_resources(trainable, {"cpu": part.cpus, "gpu": part.gpus}),
             tune_config=tune.TuneConfig(
@@ -301,7 +294,7 @@ class Session:
             experiment = chosen.repetition(i)
             self._tell("test", trial=i)
             try:
-                self.finals.append(self.final(experiment, f"{self.prefix}final-seed{experiment.seed}", self))
+                self.finals.append(run_final(experiment, f"{self.prefix}final-seed{experiment.seed}", self))
             except Diverged as error:
                 self.diverged[experiment.seed] = str(error)
             self._tell("final", trial=i)

@@ -1,16 +1,17 @@
-"""A study in the terminal: a small live table, or plain lines where the output is no terminal."""
+"""A study in a terminal or a notebook: a small live table; plain lines where the output is neither."""
 
-import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pfl_ops.display import live
 from pfl_ops.spaces.space import Point
-from pfl_ops.tuning.driver import Event
+from pfl_ops.tuning.driver import Event, OnEvent
 from pfl_ops.units import in_words
 
 LINES = 6  # trials shown: those that run, and the latest that ended
@@ -24,8 +25,8 @@ class Show:
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self.console = Console(file=stream or sys.stderr)
-        self.live: Live | None = None
+        self.console = live.console(stream)
+        self.live: live.TerminalPicture | live.NotebookPicture | None = None
         self.begun = time.monotonic()
         self.last: Event | None = None
         self.best = ""
@@ -33,9 +34,7 @@ class Show:
         self.ended: dict[int, Event] = {}
 
     def __enter__(self) -> "Show":
-        if self.console.is_terminal:
-            self.live = Live(console=self.console, refresh_per_second=2, transient=True, get_renderable=self._picture)
-            self.live.start()
+        self.live = live.picture(self._picture, self.console, transient=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,8 +54,13 @@ class Show:
             self.running.pop(event.trial, None)
             self.ended[event.trial] = event
         lasting = event.kind in ("packing", "study")  # stays above the live table, too
-        if (lasting or not self.live) and (line := self.line(event)):
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        line = self.line(event) if lasting or not self.live else ""
+        if line and self.live:
+            self.live.print(line)
+        elif line:
+            live.say(self.console, line)
+        elif self.live:
+            self.live.update()
 
     def line(self, event: Event) -> str:
         """The event as one line; "" for those that say too little for one."""
@@ -102,6 +106,26 @@ class Show:
             cells = (f"{e.trial:03d}", e.state or "running", f"{e.round}/{e.rounds}", in_words(e.values))
             table.add_row(*cells, Text(e.error or _point(e.params)))  # Text: square brackets are no markup here
         return Group(head, table)
+
+
+@contextmanager
+def watching(on_event: OnEvent | None, progress: bool | None) -> Iterator[OnEvent | None]:
+    """Yield a function for a study's events: it draws them, if progress is to be shown, and tells `on_event`.
+
+    Args:
+        progress: see `live.is_shown`.
+    """
+    if not live.is_shown(progress, watched=on_event is not None):
+        yield on_event
+        return
+    with Show() as show:
+
+        def tell(event: Event) -> None:
+            show(event)
+            if on_event is not None:
+                on_event(event)
+
+        yield tell
 
 
 def _of(event: Event) -> str:

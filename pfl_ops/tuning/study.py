@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from pfl_ops.addresses import redact
+from pfl_ops.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
@@ -26,9 +27,9 @@ from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.resources import joining
-from pfl_ops.tuning.session import Final, Session, StudyInterrupted, run_final
+from pfl_ops.tuning.session import Session, StudyInterrupted
 from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.trial import Records, simulate
+from pfl_ops.tuning.show import watching
 
 if TYPE_CHECKING:
     from pfl_ops.runs import Result
@@ -73,6 +74,7 @@ class Study:
         return {**self.values, **{part: float(value) for part, value in found.items() if value is not None}}
 
 
+@checked
 @joining
 def tune(
     experiment: Experiment | None = None,
@@ -97,8 +99,7 @@ def tune(
     hold: Collection[str] = (),
     plugins: Iterable[Path | str] = (),
     on_event: OnEvent | None = None,
-    records: Records = simulate,
-    final: Final = run_final,
+    progress: bool | None = None,
 ) -> Study:
     """Tune an experiment: trials on validation data, then the chosen configuration on test data.
 
@@ -129,7 +130,8 @@ def tune(
         hold: paths of the space that are not varied but keep the experiment's value.
         plugins: Python files that define methods, networks or partitions; those already loaded count too.
         on_event: told of everything that happens; `show.Show` draws it.
-        records, final: what a trial and a test run are; replaced in tests.
+        progress: show the trials in a live table; None: in a notebook and in a terminal, unless `on_event` is given.
+            True: also elsewhere, as lines on standard error.
     Raises:
         PflOpsError: settings that can't work, before the first trial; or no trial has a result.
         StudyInterrupted: Ctrl-C; the message says how to go on.
@@ -147,8 +149,6 @@ def tune(
         execution=execution,
         address=address,
         on_event=on_event,
-        records=records,
-        final=final,
     )
     if experiment is not None:
         settings = Settings.of(experiment, space, trials, metric, mode, scheduler, hold)
@@ -160,7 +160,8 @@ def tune(
     name = name or f"{experiment.label}-{settings.digest(means.data_dir)[:8]}"
     plan = Beginning(experiment, settings, name, final_repetitions)
 
-    with ledgers.lock(means.home.root, name):
+    with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
+        means = replace(means, on_event=tell)
         ledger = plan.begin(means, resume)
         plan = plan.wanting(ledger, trials)
         means.wait(name, plan.settings.trials, "opening MLflow's store ...")
@@ -194,8 +195,6 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             means.execution,
             means.address,
             means.on_event,
-            means.records,
-            means.final,
             means.asked,
             prefix=f"{plan.method} " if below else "",
         )

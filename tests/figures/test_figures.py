@@ -111,6 +111,32 @@ def test_curves_show_each_stage_where_it_was_tracked():
     assert local.get_ylabel() == "validation accuracy"
 
 
+def test_curves_draw_through_rounds_without_a_value():
+    """The global view is NaN in rounds 1 to 4, as in a table of all rounds; an unscored band has no NaN either."""
+    names = sorted({name for _, values in records() for name in values})
+    table = [(t, {name: values.get(name, NAN) for name in names}) for t, values in records()]
+    expected, found = figures.curves(records()), figures.curves(table)
+    assert found.axes[1].lines[0].get_xdata().tolist() == [0, 5]
+    assert figures.to_png(found, 50) == figures.to_png(expected, 50)
+
+
+def test_lines_draw_through_places_without_a_value():
+    line = figures.lines({"fliu": ([0, 1, 2, 3], [[0.1, NAN, NAN, 0.4], [0.3, NAN, 0.2, 0.6]])}).axes[0].lines[0]
+    assert line.get_xdata().tolist() == [0, 2, 3]
+    np.testing.assert_allclose(line.get_ydata(), [0.2, 0.2, 0.5])
+
+
+def test_a_notebook_shows_every_figure_without_pyplot():
+    """IPython calls `_repr_png_`; pyplot, which would show the figure a second time, is not imported."""
+    code = (
+        "import sys; from pfl_ops import figures;"
+        "found = figures.history([0.5]), figures.panel({'a': ([0], [1])}, (3, 2));"
+        "print([f._repr_png_()[:4] == b'\\x89PNG' for f in found], 'matplotlib.pyplot' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[True, True] False"
+
+
 def test_clients_are_sorted_and_those_without_samples_left_out():
     left = figures.clients({"L1": [0.9, NAN, 0.1, 0.5]}).axes[0]
     assert left.lines[0].get_ydata().tolist() == [0.1, 0.5, 0.9]

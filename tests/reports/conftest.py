@@ -33,6 +33,9 @@ class Shelf:
         there = self.curves.get(run_id, {})
         return pd.DataFrame({key: pd.Series(there.get(key, []), dtype=float) for key in sorted(keys)})
 
+    def close(self) -> None:
+        """Stay open for the next comparison."""
+
     def download(self, run_id: str, path: str, to: str) -> None:
         raise PflOpsError(f"run {run_id} has no artifact '{path}'")
 

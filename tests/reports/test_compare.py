@@ -6,6 +6,7 @@ import io
 import math
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,16 @@ def store(made: Any, shelf: Any) -> Any:
 
 
 def go(store: Any, *names: str, **how: Any) -> Comparison:
-    return compare(*names, store=store, **how)
+    with opening(store):
+        return compare(*names, **how)
+
+
+@contextmanager
+def opening(store: Any) -> Iterator[None]:
+    """Let `compare` open this store."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare_module.Store, "open", lambda *_: store)
+        yield
 
 
 def texts(report: Document) -> list[Text]:
@@ -193,11 +203,11 @@ def test_a_target_is_of_what_should_rise(store: Any) -> None:
 
 
 def test_the_examples_of_compare_labels_and_numbers_are_true(recorded_runs: Any) -> None:
-    known = {"compare": compare, "recorded_runs": recorded_runs}
     for module in (compare_module, labels_module, numbers_module):
         finder, runner = doctest.DocTestFinder(recurse=True), doctest.DocTestRunner()
-        for example in finder.find(module, globs={**vars(module), **known}):
-            runner.run(example)
+        for example in finder.find(module, globs={**vars(module), "compare": compare}):
+            with opening(recorded_runs):
+                runner.run(example)
         assert runner.tries and not runner.failures
 
 

@@ -8,11 +8,11 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 if __name__ == "__main__":
-    from tuning_fake import records, toy
+    from tuning_fake import records, toy, tune
 
     from pfl_ops import spaces
     from pfl_ops.errors import PflOpsError
-    from pfl_ops.tuning import Show, StudyInterrupted, tune
+    from pfl_ops.tuning import Show, StudyInterrupted
 
     points = [{"algorithm.x": x, "algorithm.pause": 0.3} for x in (0.5, 0.7, 0.6, 0.8)]
     parameters = spaces.parse("algorithm.x: {float: [0, 1]}\nalgorithm.pause: {float: [0.3, 0.3]}").as_yaml()

@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from tuning_fake import records, toy
+from tuning_fake import benchmark, records, toy, tune
 
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.reports.compare import compare
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import Settings, StudyInterrupted, board, tune
+from pfl_ops.tuning import Settings, StudyInterrupted, board
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.benchmark import benchmark, members, settings_of
+from pfl_ops.tuning.benchmark import members, settings_of
 
 SPACE = spaces.from_dict({"algorithm.x": {"float": [0, 1]}, "first": [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]})
 COSTS = pd.DataFrame({"cost/train_seconds": [1.0, 2.0], "cost/up_bytes": [10.0, 20.0], "cost/down_bytes": [1.0, 1.0]})

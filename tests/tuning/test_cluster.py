@@ -6,12 +6,12 @@ import sys
 
 import numpy as np
 import pytest
-from tuning_fake import records_of_a_node, toy
+from tuning_fake import records_of_a_node, toy, tune
 
 from pfl_ops import spaces
 from pfl_ops.scratch import scratch
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import ray_instance, tune
+from pfl_ops.tuning import ray_instance
 
 pytestmark = pytest.mark.slow
 

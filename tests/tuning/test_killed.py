@@ -11,12 +11,11 @@ import fork_server
 import pandas as pd
 import pytest
 from optuna.trial import TrialState
-from tuning_fake import records, toy
+from tuning_fake import records, toy, tune
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning import tune
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent

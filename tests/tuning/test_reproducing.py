@@ -16,6 +16,7 @@ from pfl_ops import tuning
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import Cell, Level, Measure, Suite
 from pfl_ops.tracking import Store
+from pfl_ops.tuning import reproducing
 from pfl_ops.tuning.plans import Plan, stand_in
 
 pytestmark = pytest.mark.slow
@@ -36,6 +37,13 @@ def planned(*suites: Suite, cells: tuple[Cell, ...] | None = None, **more: objec
     return tuning.plan([(suite, cells or suite.cells) for suite in suites], "smoke", **more)
 
 
+def reproduce(plan: Plan, *, work: Callable, **settings: object) -> list[tuning.Reproduced]:
+    """Call `tuning.reproduce` with other work for its processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproducing, "simulate", work)
+        return tuning.reproduce(plan, **settings)
+
+
 def worked(home: Path) -> dict[str, int]:
     """How often each run was begun, by digest."""
     return {file.name: len(file.read_text()) for file in (home / "worked").iterdir()}
@@ -47,7 +55,7 @@ def first(one_ray: None, tmp_path_factory: pytest.TempPathFactory, furnish: Call
     home = furnish(tmp_path_factory.mktemp("reproduced"))
     told, gathered = [], []
     plan = planned(TOY, FIGURE)
-    found = tuning.reproduce(
+    found = reproduce(
         plan,
         home=home,
         concurrency=2,
@@ -101,7 +109,7 @@ def test_what_is_finished_is_read_and_only_the_rest_is_run(first) -> None:
     home, plan, (before, _), _, _ = first
     count = worked(home)
     told: list = []
-    (table,) = tuning.reproduce(planned(TOY), home=home, work=work, on_happened=told.append)
+    (table,) = reproduce(planned(TOY), home=home, work=work, on_happened=told.append)
     refused = next(job for job in plan.wanted if job.cell.name == "path/local")
     assert worked(home) == {**count, refused.digest: 2}  # a failed cell is tried again
     assert told[0].wanted == 1
@@ -115,20 +123,20 @@ def test_what_is_finished_is_read_and_only_the_rest_is_run(first) -> None:
 
 def test_cells_of_an_earlier_sitting_are_shown_too(first) -> None:
     home, _, _, _, _ = first
-    (table,) = tuning.reproduce(planned(TOY, cells=(TOY.cell("iid/local"),)), home=home, work=dies)
+    (table,) = reproduce(planned(TOY, cells=(TOY.cell("iid/local"),)), home=home, work=dies)
     assert table.part.chosen == ("iid/local",)
     assert set(table.outcomes) == {"iid/fedavg", "iid/local", "path/fedavg", "path/fliu"}
 
 
 def test_a_process_that_always_dies_is_a_failed_cell(one_ray: None, tmp_path: Path) -> None:
-    (table,) = tuning.reproduce(planned(TOY, cells=(TOY.cell("iid/local"),)), home=tmp_path, work=dies)
+    (table,) = reproduce(planned(TOY, cells=(TOY.cell("iid/local"),)), home=tmp_path, work=dies)
     assert "its process died twice" in table.problems["iid/local"]
     assert not table.outcomes
 
 
 def test_a_dry_run_tells_what_it_takes_and_writes_no_run(one_ray: None, tmp_path: Path) -> None:
     told: list = []
-    assert not tuning.reproduce(planned(TOY), home=tmp_path, dry_run=True, on_happened=told.append, work=dies)
+    assert not reproduce(planned(TOY), home=tmp_path, dry_run=True, on_happened=told.append, work=dies)
     assert told[0].text.startswith("5 runs, ")
     with Store.open(tmp_path) as store:
         assert store.runs() == []
@@ -142,7 +150,7 @@ def test_a_cell_that_cannot_be_measured_keeps_no_other_from_running(tmp_path: Pa
     def estimate(**methods: Level) -> str:
         suite = replace(TOY, axes={**TOY.axes, "method": {**METHODS, **methods}})
         plan = tuning.plan([(suite, suite.cells)], "small", repetitions=1)
-        tuning.reproduce(plan, home=tmp_path, dry_run=True, on_happened=told.append, work=dies)
+        reproduce(plan, home=tmp_path, dry_run=True, on_happened=told.append, work=dies)
         return str(told[-1].text)
 
     fedavg = METHODS["fedavg"]
@@ -170,7 +178,7 @@ def test_data_that_are_not_here_are_replaced_at_smoke_only(tmp_path: Path, monke
 def test_a_picture_of_a_partition_needs_no_run(tmp_path: Path) -> None:
     allocation = replace(TOY, name="toy/fig2", measures=(), published={}, claims=(), exhibits=())
     assert not planned(allocation).wanted
-    (found,) = tuning.reproduce(planned(allocation), home=tmp_path, work=dies)
+    (found,) = reproduce(planned(allocation), home=tmp_path, work=dies)
     assert not found.outcomes
     assert set(found.part.jobs) == {cell.name for cell in allocation.cells}
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from tuning_fake import records, toy
+from tuning_fake import records, toy, tune
 
 from pfl_ops import runs, spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.diverged import Diverged
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import packing, tune
+from pfl_ops.tuning import packing
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
@@ -56,6 +56,16 @@ def test_trial_goes_on_when_its_process_is_killed_once(run, home):
         history = store.history(trial.run_id)
     assert trial.status == "FINISHED" and history.index.tolist() == list(range(10))
     assert history["pid"].nunique() == 2 and history["pid"][:3].nunique() == 1
+
+
+def test_tune_shows_its_progress_if_asked_for(home, capfd):
+    settings = {"space": space_of(at(0.5)), "trials": 1, "final_repetitions": 0, "home": home, "records": records}
+    tune(toy(seed=79), **settings)
+    assert "trials done" not in capfd.readouterr().err
+    tune(toy(seed=80), **settings, progress=True, name="shown")
+    err = capfd.readouterr().err
+    assert "study shown: 0 of 1 trials done\ntrial 000 starts: " in err
+    assert "trial 000 complete: " in err
 
 
 def test_a_trial_that_is_given_a_dead_process_gets_another(home):

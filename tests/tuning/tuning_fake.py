@@ -3,8 +3,12 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.diverged import Diverged
@@ -81,3 +85,30 @@ def records_of_a_node(point: Point, context: Context) -> Iterator[Reported]:
 
 def _numbers(metrics: dict[str, float]) -> dict[str, float]:
     return {key: float(value) for key, value in metrics.items()}
+
+
+@contextmanager
+def replaced(records: Callable[..., Any] | None, final: Callable[..., Any] | None) -> Iterator[None]:
+    """Replace a study's trials and its test runs; None: they stay."""
+    from pfl_ops.tuning import session  # here, because Ray's processes import this module too
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "simulate", records or session.simulate)
+        patch.setattr(session, "run_final", final or session.run_final)
+        yield
+
+
+def tune(*args: Any, records: Callable[..., Any] | None = None, final: Any = None, **settings: Any) -> Any:
+    """Call `tuning.tune` with other trials and test runs."""
+    from pfl_ops import tuning
+
+    with replaced(records, final):
+        return tuning.tune(*args, **settings)
+
+
+def benchmark(*args: Any, records: Callable[..., Any] | None = None, final: Any = None, **settings: Any) -> Any:
+    """Call `tuning.benchmark.benchmark` with other trials and test runs."""
+    from pfl_ops.tuning import benchmark as module
+
+    with replaced(records, final):
+        return module.benchmark(*args, **settings)

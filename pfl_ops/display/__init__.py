@@ -1,0 +1,7 @@
+"""What a terminal and a notebook show of runs, studies and comparisons.
+
+live      a picture that is drawn again in place
+progress  one run while it goes
+tables    scores and trials as rows of text
+cards     tables and pictures as HTML for a notebook
+"""

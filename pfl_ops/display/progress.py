@@ -1,0 +1,121 @@
+"""One run while it goes: a line that is drawn again in place, or a line a round where the output is no terminal."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
+
+from rich.console import RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pfl_ops.display import live
+from pfl_ops.federation.estimate import duration
+from pfl_ops.metrics import STAGES
+from pfl_ops.units import with_unit
+
+if TYPE_CHECKING:
+    from pfl_ops.experiment import Experiment
+    from pfl_ops.federation.checkpoint import Record
+
+    OnRecord = Callable[[Record], None]
+
+BAR = 12  # columns of the bar
+
+
+class RunProgress:
+    """The progress of one run, fed with its records, within `with`.
+
+    Args:
+        title: what runs.
+        rounds: T.
+        split: "val" or "test", of the accuracies.
+        stream: where to; None: standard error, so that results alone are on standard output.
+    """
+
+    def __init__(self, title: str, rounds: int, split: str, stream: TextIO | None = None) -> None:
+        self.title, self.rounds, self.split = title, rounds, split
+        self.console = live.console(stream)
+        self.seen: dict[str, tuple[float, int]] = {}  # last value of each key, and its round: not all come in each
+        self.began = time.time()
+        self.first: tuple[int, float] | None = None  # round and time of the first new record: the rate's start
+        self.finished, self.now = 0, "starts"
+        self.picture: live.TerminalPicture | live.NotebookPicture | None = None
+
+    @classmethod
+    def of(cls, experiment: "Experiment", stream: TextIO | None = None) -> Self:
+        """Return the progress of an experiment's first repetition."""
+        split = "val" if experiment.evaluation.split == "validation" else "test"
+        return cls(f"{experiment.label} seed {experiment.seed}", experiment.training.rounds, split, stream)
+
+    def __enter__(self) -> Self:
+        self.picture = live.picture(self._draw, self.console)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.picture:
+            self.picture.stop()
+            self.picture = None
+
+    def record(self, record: "Record") -> None:
+        """Show a finished round. Records read back from a checkpoint are shown once, as the point where it goes on."""
+        self.seen |= {key: (value, record.round) for key, value in record.metrics.items()}
+        replayed = record.time / 1000 < self.began
+        if not replayed and self.first is None:
+            self.first = (record.round, time.monotonic())
+        self.finished, self.now = record.round, self.text(record.round)
+        if self.picture:
+            self.picture.update()
+        elif record.round and not replayed:
+            live.say(self.console, f"{self.title}  {self.now}")
+
+    def text(self, finished: int) -> str:
+        """`round 3/20  Acc(L) 91.2 %  Acc(G) 54.3 % (round 1)  12,345 samples/s  32 s left`; no scores of round 0."""
+        parts = [f"round {finished}/{self.rounds}"]
+        stage = next((s for s in STAGES if f"{self.split}/{s}/local/mean" in self.seen), None)
+        for name, view in (("Acc(L)", "local"), ("Acc(G)", "global")):
+            value, measured = self.seen.get(f"{self.split}/{stage}/{view}/mean", (math.nan, finished))
+            old = f" (round {measured})" if 0 < measured < finished else ""
+            parts.append(f"{name} {with_unit('local/mean', math.nan if measured == 0 < finished else value)}{old}")
+        speed, _ = self.seen.get("cost/samples_per_second", (math.nan, 0))
+        if math.isfinite(speed):
+            parts.append(f"{speed:,.0f} samples/s")
+        if finished >= self.rounds:
+            return "  ".join(parts)
+        if self.first and finished > self.first[0]:
+            per_round = (time.monotonic() - self.first[1]) / (finished - self.first[0])
+            parts.append(f"{duration(per_round * (self.rounds - finished))} left")
+        return "  ".join(parts)
+
+    def _draw(self) -> RenderableType:
+        row = Table.grid(padding=(0, 1))
+        row.add_column(no_wrap=True)
+        row.add_column(width=BAR)
+        row.add_column(no_wrap=True, overflow="ellipsis")
+        row.add_row(Text(self.title), ProgressBar(self.rounds, self.finished, width=BAR), Text(self.now))
+        return row
+
+
+@contextmanager
+def watching(experiment: "Experiment", on_record: "OnRecord | None", progress: bool | None) -> "Iterator[OnRecord]":
+    """Yield a function for a run's records: it draws them, if progress is to be shown, and tells `on_record`.
+
+    Args:
+        progress: see `live.is_shown`.
+    """
+    if not live.is_shown(progress, watched=on_record is not None):
+        yield on_record or (lambda record: None)
+        return
+    with RunProgress.of(experiment) as shown:
+
+        def tell(record: "Record") -> None:
+            shown.record(record)
+            if on_record is not None:
+                on_record(record)
+
+        yield tell

@@ -1,0 +1,76 @@
+"""Keyword arguments that do not exist, and the examples in docstrings."""
+
+import doctest
+import importlib
+import inspect
+from typing import Any
+
+import pytest
+
+from pfl_ops import benchmark, compare, run, tune
+from pfl_ops.arguments import ArgumentError
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import FLAGS, Experiment
+from pfl_ops.tuning import reproduce
+
+FUNCTIONS = [run, tune, benchmark, compare]
+EXAMPLES = ["arguments", "display.live", "experiment"]
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "message"),
+    [
+        ("fliu", "datset", "no setting named 'datset'. Did you mean 'dataset'? (pfl-ops show fliu)"),
+        ("fliu", "round", "Did you mean 'rounds'?"),
+        ("pfedme", "beta", "Did you mean 'algorithm.beta', as **{'algorithm.beta': ...}?"),
+        ("pfedme", "betta", "Did you mean 'algorithm.beta'"),
+        ("ditto", "lam", "Did you mean 'algorithm.lam'"),
+        ("ditto", "momentum", "Did you mean 'training.momentum', as **{'training.momentum': ...}?"),
+        ("ditto", "gamma", "no setting named 'gamma'. ditto has no gamma; fliu, drfa, "),
+        ("fliu", "zzzz", "Short names: dataset, train_size, "),
+    ],
+)
+def test_experiment_of_wrong_keyword_names_the_nearest(method: str, name: str, message: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        Experiment.of(method, **{name: 1})
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_experiment_of_takes_sections_paths_and_short_names() -> None:
+    experiment = Experiment.of("ditto", data={"name": "mnist"}, rounds=3, **{"algorithm.lam": 2})
+    assert (experiment.data.name, experiment.training.rounds, experiment.get("algorithm.lam")) == ("mnist", 3, 2)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("tracking_url", "Did you mean 'tracking_uri'?"),
+        ("batch_size", "It is a setting: Experiment.of(..., batch_size=...)"),
+    ],
+)
+def test_public_function_wrong_keyword_names_the_nearest(function: Any, name: str, hint: str) -> None:
+    with pytest.raises(PflOpsError) as caught:
+        function(**{name: 1})
+    assert str(caught.value) == f"{function.__name__}() has no argument '{name}'. {hint}"
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_public_function_keeps_its_signature(function: Any) -> None:
+    parameters = inspect.signature(function).parameters
+    assert "home" in parameters and not FLAGS.keys() & parameters.keys()
+
+
+@pytest.mark.parametrize("function", [*FUNCTIONS, reproduce], ids=lambda function: function.__name__)
+def test_public_function_has_no_parameter_for_tests(function: Any) -> None:
+    """Tests replace trials, test runs, work and the compared store where these are looked up."""
+    parameters = inspect.signature(function).parameters.keys()
+    assert not parameters & {"records", "final", "work"}
+    assert "store" not in parameters or function is run  # there it is for callers that track several runs
+
+
+@pytest.mark.parametrize("module", EXAMPLES)
+def test_the_examples_in_docstrings_are_true(module: str) -> None:
+    done = doctest.testmod(importlib.import_module(f"pfl_ops.{module}"))
+    assert done.attempted and not done.failed
