@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Threads that wait for one another give their core to the other processes. PyTorch reads it when it is imported."""
 
+gc.set_threshold(50_000, 20, 100)
+"""Collect garbage seldom: at Python's own 700 objects it took a fifth of the CPU time of quick tests."""
+
 TOGETHER = (
     ("one_ray", "test_study.py", "test_engine.py", "test_ray_instance.py"),
     ("tuned", "test_end_to_end.py", "test_ui.py"),
@@ -32,6 +35,7 @@ FIRST = "test_cluster.py"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the fork server, once for all processes of pytest-xdist."""
+    config.add_cleanup(gc.unfreeze)  # else libraries report objects that they take for leaked
     if sys.platform == "linux" and not hasattr(config, "workerinput"):
         with contextlib.ExitStack() as stack:
             stack.enter_context(fork_server.running())

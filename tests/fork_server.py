@@ -5,7 +5,7 @@
     fork_server.scripts()                         a folder for PATH: its `pfl-ops` and `mlflow` start that way
 
 One server for a test session: `tests/conftest.py` starts it with the session and ends it. It imports at the first
-request. The started process is this file's client, which hands its arguments, folder, environment and standard streams
+request. The started process is this file's client, which hands its arguments, folder, environment and open files
 to the server, waits for the forked process, and ends as that one ended: with its exit code, or by its signal. SIGINT
 and SIGTERM are passed on. A client that dies takes the forked process with it, by SIGKILL.
 
@@ -15,10 +15,9 @@ The fork is a process as Python starts it, with these differences:
   library is imported, or on how long that takes, can be tested in it.
 - Libraries read their environment variables when they are imported. If one that counts (`READ_AT_IMPORT`) differs from
   the server's, or if there is no server, the client starts a real process in its place.
-- Standard streams are handed on, other open files are not.
 - Hash seeds, resource limits, the mask of new files' modes, and the process group are those of the server; all forks
   have the same hash seed. Process number and parent are not those of the client, but `os.getppid` returns the client's
-  parent.
+  parent. A test that counts its child processes needs real ones: without pytest-xdist, forks are among them.
 - `sys.flags`, the command line in /proc, and the peak memory are those of the server.
 - When the program ends, exit handlers run and streams are written, then the process ends: objects that are left are
   not finalised.
@@ -27,6 +26,7 @@ The fork is a process as Python starts it, with these differences:
 import array
 import atexit
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -60,10 +60,11 @@ READ_AT_IMPORT = (
 """Beginnings of the names of variables that a library, or the interpreter, reads once."""
 READ_LATER = {
     *("PYTHONPATH", "PYTHONBREAKPOINT", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
-    *("MLFLOW_TRACKING_URI", "RAY_CLIENT_MODE"),
+    *("MLFLOW_TRACKING_URI", "RAY_CLIENT_MODE", "CUDA_VISIBLE_DEVICES"),
 }
 """Names among those that a fork reads."""
 SCRIPTS = ("pfl-ops", "mlflow")
+MOST_FILES = 64  # that a client hands on
 REAL = "real"  # the server's answer if the client shall start a real process
 
 
@@ -108,9 +109,10 @@ def scripts() -> Path:
 def ask(address: str, words: list[str]) -> NoReturn:
     """Have the server at this address run Python with these arguments, and end as that ends."""
     real = [sys.executable, *words]
+    files = sorted(int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}"))
     request = {
         "words": words, "folder": os.getcwd(), "environment": dict(os.environ), "client": os.getpid(),
-        "session": os.getsid(0) == os.getpid(),
+        "session": os.getsid(0) == os.getpid(), "files": files,
     }  # fmt: skip
     process = 0
     early = []  # signals that came before there was a process
@@ -127,7 +129,7 @@ def ask(address: str, words: list[str]) -> NoReturn:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         data = json.dumps(request).encode()
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
         connection.sendmsg([len(data).to_bytes(4, "big")], rights)
         connection.sendall(data)
         with connection.makefile() as answers:
@@ -191,16 +193,16 @@ class Server:
 
     def receive(self, connection: socket.socket) -> dict[str, Any] | None:
         """Return a request with its open streams; None if the client is gone, or shall start a real process."""
-        head, streams, _, _ = socket.recv_fds(connection, 4, 3)
+        head, files, _, _ = socket.recv_fds(connection, 4, MOST_FILES)
         size = int.from_bytes(head, "big")
         with connection.makefile("rb") as file:
             data = file.read(size)
-        request: dict[str, Any] = {**json.loads(data), "streams": streams} if len(data) == size else {}
+        request: dict[str, Any] = {**json.loads(data), "received": files} if len(data) == size else {}
         self.defaults = self.warm() if self.defaults is None else self.defaults
         if request and {**self.defaults, **counted(request["environment"])} == {**self.defaults, **self.start}:
             return request
-        for stream in streams:
-            os.close(stream)
+        for file in files:
+            os.close(file)
         with contextlib.suppress(BrokenPipeError):
             connection.sendall(f"{REAL}\n".encode())
         connection.close()
@@ -234,8 +236,8 @@ class Server:
                 os.close(handle)
                 client.close()
             return True
-        for stream in request["streams"]:
-            os.close(stream)
+        for file in request["received"]:
+            os.close(file)
         self.running[process] = os.pidfd_open(process), connection
         for each in self.running[process]:
             self.selector.register(each, selectors.EVENT_READ, process)
@@ -270,9 +272,13 @@ def become(request: dict[str, Any], path: list[str]) -> types.CodeType:
     import torch
     from threadpoolctl import threadpool_limits
 
-    for number, stream in enumerate(request["streams"]):
-        os.dup2(stream, number)
-        os.close(stream)
+    above = 1 + max([*request["files"], *request["received"]])
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in request["received"]]
+    for file in request["received"]:
+        os.close(file)
+    for number, file in zip(request["files"], moved, strict=True):
+        os.dup2(file, number)
+        os.close(file)
     if request["session"]:
         os.setsid()
     os.chdir(request["folder"])

@@ -32,6 +32,17 @@ def test_arguments_folder_streams_and_environment_are_handed_on(tmp_path: Path) 
     assert done.stdout == f"['-c', 'a', 'b c'] {tmp_path} text 1\n" and done.stderr == "e"
 
 
+def test_open_files_keep_their_numbers(tmp_path: Path) -> None:
+    with (tmp_path / "one").open("w") as one, (tmp_path / "two").open("w") as two:
+        numbers = [one.fileno(), two.fileno()]
+        code = f"import os; [os.write(file, b'%d' % file) for file in {numbers}]; print(os.listdir('/proc/self/fd'))"
+        done = run("-c", IS_FORK + code, pass_fds=numbers)
+    assert done.returncode == 0, done.stderr
+    assert [int((tmp_path / name).read_text()) for name in ("one", "two")] == numbers
+    listed = {"0", "1", "2", *map(str, numbers)}
+    assert len(set(eval(done.stdout)) - listed) == 1, "the one that lists them"
+
+
 def test_a_file_is_run_as_the_main_module(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("value = 7\n")
     file = tmp_path / "main.py"

@@ -67,14 +67,18 @@ def part_of(file: Path) -> str:
 def imports(file: Path, lazy: bool = True) -> Iterator[tuple[str, int]]:
     """(dotted module, line) of every import; `lazy`: those inside functions too, and names taken from a package."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    inside = {
-        id(child)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for child in ast.walk(node)
-    }
+    inside = (
+        set()
+        if lazy
+        else {
+            id(child)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            for child in ast.walk(node)
+        }
+    )
     for node in ast.walk(tree):
-        if not lazy and id(node) in inside:
+        if id(node) in inside:
             continue
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)

@@ -42,12 +42,14 @@ def test_a_candidate_has_a_process_of_its_own():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_a_refusal_comes_back_as_one_line():
     with pytest.raises(PflOpsError, match=r"^precision 'tf32' needs a CUDA device"):
         Hosted(small("linear", steps=2), Label("loop", "tf32"), threads=1)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_a_whole_benchmark(monkeypatch, tmp_path):
     monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path))
     monkeypatch.setattr("pfl_ops.bench.entrants.find_spec", lambda name: None)  # without JAX, which starts slowly
