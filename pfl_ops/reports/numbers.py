@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pfl_ops.display.tables import chance as chance
 from pfl_ops.metrics import STAGES, STATISTICS
 from pfl_ops.statistics import mean_std
 
@@ -92,11 +93,6 @@ def spread(values: Mapping[int, float], digits: int = 3) -> str:
 def in_unit(values: Mapping[int, float], metric: str) -> dict[int, float]:
     """Return values of a metric in the unit in which it is shown."""
     return {seed: value * unit_of(metric).factor for seed, value in values.items()}
-
-
-def chance(p: float | None) -> str:
-    """A p value: 0.03, <0.001, or a dash if there is no test."""
-    return "–" if p is None else "<0.001" if p < 0.001 else f"{p:.2g}"
 
 
 def signed(value: float, metric: str) -> str:
