@@ -51,6 +51,17 @@ def with_unit(metric: str, value: float, std: float | None = None) -> str:
     return f"{text} {unit.name}".rstrip()
 
 
+def difference_title(metric: str) -> str:
+    """Return the heading of the differences: "difference to the best %"; accuracies differ by percentage points."""
+    return f"difference to the best {unit_of(metric).name}".rstrip()
+
+
+def signed(value: float, metric: str) -> str:
+    """−4.10, a difference of two values of a metric in its unit, with one decimal more than the values."""
+    unit = unit_of(metric)
+    return f"{value * unit.factor:+.{unit.digits + 1}f}".replace("-", "−")
+
+
 def heading(metric: str) -> str:
     """Return what heads a column of scores: Acc(L), Acc(G), Acc(L)+Acc(G); any other key as it is tracked."""
     names = {"/local/mean": "Acc(L)", "/global/mean": "Acc(G)", "/acc": "Acc(L)+Acc(G)"}

@@ -207,28 +207,10 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
 
 def leaderboard_table(made: "Benchmark") -> "Table":
     """A row a method, best first: scores."""
-    from pfl_ops.cli.live import percent
-    from pfl_ops.reports.numbers import chance, difference_title, signed
-    from pfl_ops.units import with_unit
+    from pfl_ops.cli.live import drawn
+    from pfl_ops.display.tables import leaderboard
 
-    n = int(made.table["n"].max())
-    first = made.table["metric"][0]
-    over = f", test: mean ± std of {n} seeds" if n > 1 else ""
-    right = ("validation", "test", difference_title(first), "p", "Acc(L)", "Acc(G)", "worst client")
-    table = _table(f"benchmark {made.name}{over}", ("", "method", "scored at"), right)
-    for row in made.table.to_dict("records"):
-        metric = row["metric"]
-        table.add_row(
-            str(row["rank"]) if row["rank"] == row["rank"] and row["rank"] is not None else "–",
-            row["method"] + " *" * bool(row["restricted"]),
-            row["scored_at"],
-            with_unit(metric, row["validation"]),
-            "diverged" if row["status"] == "diverged" else with_unit(metric, row["test"], row["std"]),
-            signed(row["difference"], metric) if math.isfinite(row["difference"]) else "",
-            chance(row["p_holm"]) if math.isfinite(row["p_holm"]) else "",
-            *(percent([row[view]]) for view in ("local", "global", "worst")),
-        )
-    return table
+    return drawn(leaderboard(made.table, made.name))
 
 
 def cost_table(made: "Benchmark") -> "Table":

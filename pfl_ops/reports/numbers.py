@@ -4,9 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from pfl_ops.display.tables import chance as chance
 from pfl_ops.metrics import STAGES
 from pfl_ops.statistics import mean_std
 from pfl_ops.units import MIB, unit_of
+from pfl_ops.units import difference_title as difference_title
+from pfl_ops.units import signed as signed
 
 VIEWS = {
     "Acc(L) %": "local/mean",
@@ -30,11 +33,6 @@ def title_of(metric: str) -> str:
     if slash and stage in STAGES and rest in names:
         return f"{stage} {names[rest]}"
     return f"{metric} {unit_of(metric).name}".rstrip()
-
-
-def difference_title(metric: str) -> str:
-    """Return the heading of the differences: "difference to the best %"; accuracies differ by percentage points."""
-    return f"difference to the best {unit_of(metric).name}".rstrip()
 
 
 def target_title(metric: str, target: float) -> str:
@@ -67,17 +65,6 @@ def spread(values: Mapping[int, float], digits: int = 3) -> str:
 def in_unit(values: Mapping[int, float], metric: str) -> dict[int, float]:
     """Return values of a metric in the unit in which it is shown."""
     return {seed: value * unit_of(metric).factor for seed, value in values.items()}
-
-
-def chance(p: float | None) -> str:
-    """A p value: 0.03, <0.001, or a dash if there is no test."""
-    return "–" if p is None else "<0.001" if p < 0.001 else f"{p:.2g}"
-
-
-def signed(value: float, metric: str) -> str:
-    """−4.10, a difference of two values of a metric in its unit, with one decimal more than the values."""
-    unit = unit_of(metric)
-    return f"{value * unit.factor:+.{unit.digits + 1}f}".replace("-", "−")
 
 
 def mebibytes(values: Mapping[int, float]) -> str:

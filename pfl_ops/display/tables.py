@@ -1,0 +1,205 @@
+"""Scores, trials and leaderboards as rows of text: the same in a terminal and in a notebook."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pfl_ops.metrics import ENOUGH, STAGES, summands
+from pfl_ops.units import difference_title, heading, signed, unit_of, with_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table as text.
+
+    Attributes:
+        title: above it. heads: of its columns. rows: as wide as the head.
+        left: columns of words, which are aligned to the left; all others hold numbers.
+        chosen: row that is singled out; None: there is none.
+    """
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: frozenset[int] = frozenset({0})
+    chosen: int | None = None
+
+
+class FinishedRun(Protocol):
+    """What a table of scores needs of a run; `results.Result` is one."""
+
+    @property
+    def final(self) -> Mapping[str, float]: ...
+    @property
+    def clients(self) -> "pd.DataFrame": ...
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+STAGES_TOLD = {
+    "L2": "L2: clients' own models after local training",
+    "G": "G: the global model made from them",
+    "L1": "L1: what clients hold after the update",
+}
+
+
+def scores(results: Sequence[FinishedRun], split: str) -> Rows:
+    """Return the full last evaluation, a row a stage; mean ± standard deviation over repetitions.
+
+    Args:
+        results: the repetitions.
+        split: "val" or "test".
+    """
+    n = f", mean ± std of {len(results)}" if len(results) > 1 else ""
+    rows = []
+    for stage in _stages(results, split):
+        finals = [
+            [result.final.get(f"final/{split}/{stage}/{key}", math.nan) for result in results]
+            for key in ("local/mean", "global/mean", "acc", "local/worst")
+        ]
+        local, pooled, both, worst = finals
+        at = _samples_of_the_worst(results[0], stage) if len(results) == 1 else ""
+        enough = [_worst(result, stage, ENOUGH) for result in results]
+        rows.append((stage, percent(local), percent(pooled), percent(both), percent(worst) + at, percent(enough)))
+    heads = ("stage", "Acc(L)", "Acc(G)", "Acc(L)+Acc(G)", "worst client", f"worst, n ≥ {ENOUGH}")
+    return Rows(f"last round, {split}{n}", heads, tuple(rows))
+
+
+def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
+    """Return notes on `scores`: the stages in the order in which they come, and small test sets."""
+    stages = _stages(results, split)
+    told = ["; ".join(text for stage, text in STAGES_TOLD.items() if stage in stages)]
+    clients = results[0].clients
+    sizes = clients.drop_duplicates("client")["n_held"].tolist() if len(clients) else []
+    few = sum(size < ENOUGH for size in sizes)
+    if few:
+        what = "test" if split == "test" else "validation"
+        told.append(f"n: a client's {what} samples; {few} of {len(sizes)} clients have fewer than {ENOUGH}")
+    return told
+
+
+def _stages(results: Sequence[FinishedRun], split: str) -> list[str]:
+    return [stage for stage in STAGES if any(key.startswith(f"final/{split}/{stage}/") for key in results[0].final)]
+
+
+def _of_stage(result: FinishedRun, stage: str) -> "pd.DataFrame":
+    clients = result.clients
+    return clients[(clients["stage"] == stage) & clients["local"].notna()] if len(clients) else clients
+
+
+def _samples_of_the_worst(result: FinishedRun, stage: str) -> str:
+    """ " (n 3)": on how many samples the worst client's accuracy stands."""
+    rows = _of_stage(result, stage)
+    return f" (n {rows.sort_values('local')['n_held'].iloc[0]})" if len(rows) else ""
+
+
+def _worst(result: FinishedRun, stage: str, least: int) -> float:
+    """The worst accuracy among clients with so many samples; NaN: there are none."""
+    rows = _of_stage(result, stage)
+    return float(rows["local"][rows["n_held"] >= least].min()) if len(rows) else math.nan
+
+
+def percent(values: Sequence[float]) -> str:
+    """91.2 %, or 91.2 ± 0.4 % (sample standard deviation)."""
+    if not all(map(math.isfinite, values)):
+        return "–"
+    if len(values) < 2:
+        return f"{100 * values[0]:.1f} %"
+    return f"{100 * statistics.fmean(values):.1f} ± {100 * statistics.stdev(values):.1f} %"
+
+
+# -- studies -----------------------------------------------------------------------------------------------------------
+
+
+def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: str, most: int = 12) -> Rows:
+    """Return the trials of a study, best first; the chosen one has a star.
+
+    Args:
+        trials: `Study.table`, or rows of it.
+        metrics: the objective's, the first one decides the order (larger first).
+        chosen: number of the chosen trial.
+        title: above the table.
+        most: rows that are shown.
+    """
+    ordered = trials.sort_values(metrics[0], ascending=False, na_position="last")
+    more = f", the best {most} of {len(ordered)} trials" if len(ordered) > most else ""
+    parts = [part for metric in metrics for part in summands(metric) if part in trials and part not in metrics]
+    stages = {name.split("/")[1] for name in metrics if name != heading(name)}
+    more += f", validation scores of {min(stages)}" if len(stages) == 1 else ""
+    known = {"trial", "state", "rounds", "seconds", "samples", "error", "note", *metrics, *parts}
+    heads = ["trial", "state", "rounds"]
+    for name in (*parts, *metrics):
+        of = f" of {name.split('/')[1]}" if heading(name) != name and len(stages) > 1 else ""
+        heads.append(heading(name) + of)
+    heads += ["seconds", "settings"]
+    rows: list[tuple[str, ...]] = []
+    star = None
+    for row in ordered.head(most).to_dict("records"):
+        point = [
+            f"{str(key).removeprefix('algorithm.')}={_short(value)}"
+            for key, value in row.items()
+            if key not in known and _is(value)
+        ]
+        values = [_score(m, row[m]) for m in (*parts, *metrics)]
+        star = len(rows) if row["trial"] == chosen else star
+        mark = "*" if row["trial"] == chosen else ""
+        note = f"  ({row['note']})" if row.get("note") else ""
+        settings = (row["error"] or " ".join(point)) + note
+        first = f"{mark}{row['trial']:03d}", row["state"], str(row["rounds"])
+        rows.append((*first, *values, _short(row["seconds"]), settings))
+    return Rows(title + more, tuple(heads), tuple(rows), frozenset({1, len(heads) - 1}), star)
+
+
+def leaderboard(table: "pd.DataFrame", name: str) -> Rows:
+    """Return the leaderboard of a benchmark, a row a method, best first.
+
+    Args:
+        table: `Benchmark.table`. name: the benchmark's.
+    """
+    n = int(table["n"].max())
+    over = f", test: mean ± std of {n} seeds" if n > 1 else ""
+    right = ("validation", "test", difference_title(table["metric"].iloc[0]), "p", "Acc(L)", "Acc(G)", "worst client")
+    rows = tuple(
+        (
+            str(row["rank"]) if _is(row["rank"]) else "–",
+            row["method"] + " *" * bool(row["restricted"]),
+            row["scored_at"],
+            with_unit(row["metric"], row["validation"]),
+            "diverged" if row["status"] == "diverged" else with_unit(row["metric"], row["test"], row["std"]),
+            signed(row["difference"], row["metric"]) if math.isfinite(row["difference"]) else "",
+            chance(row["p_holm"]) if math.isfinite(row["p_holm"]) else "",
+            *(percent([row[view]]) for view in ("local", "global", "worst")),
+        )
+        for row in table.to_dict("records")
+    )
+    first = 0 if rows and rows[0][0] == "1" else None
+    return Rows(f"benchmark {name}{over}", ("", "method", "scored at", *right), rows, frozenset({0, 1, 2}), first)
+
+
+def chance(p: float | None) -> str:
+    """A p value: 0.03, <0.001, or a dash if there is no test."""
+    return "–" if p is None else "<0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def _score(metric: str, value: float | None) -> str:
+    """A score in its unit; of a metric without one in four digits."""
+    return with_unit(metric, value) if value is not None and unit_of(metric).name else _short(value)
+
+
+def _is(value: object) -> bool:
+    """True if a cell holds anything: a parameter that does not exist in a trial is NaN, a missing rank is NA."""
+    import pandas as pd
+
+    return value is not None and value is not pd.NA and bool(value == value)
+
+
+def _short(value: object) -> str:
+    if not _is(value):
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
