@@ -14,7 +14,7 @@ from pfl_ops.experiment import FLAGS, Experiment
 from pfl_ops.tuning import reproduce
 
 FUNCTIONS = [run, tune, benchmark, compare]
-EXAMPLES = ["arguments", "display.live", "display.progress", "experiment"]
+EXAMPLES = ["arguments", "display.cards", "display.live", "display.progress", "experiment"]
 
 
 @pytest.mark.parametrize(
