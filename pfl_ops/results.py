@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pfl_ops import metrics
 from pfl_ops.energy import Effort, grid, linear
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pfl_ops.federation.simulate import Simulation
+
+
+VIEWS = {"Acc(L)": "local", "Acc(G)": "global"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,36 @@ class Result:
     data_dir: str | None = field(default=None, repr=False)
     page: str | None = None
     origin: str = ""
+
+    def __repr__(self) -> str:
+        split, stage = self._split, self.experiment.algorithm.own_stage
+        found = {name: self.final.get(f"final/{split}/{stage}/{view}/mean") for name, view in VIEWS.items()}
+        scores = ", ".join(f"{name} {100 * value:.1f} %" for name, value in found.items() if value is not None)
+        said = f", {stage} {scores}" if scores else ""
+        return f"Result({self._title}, {self._rounds}{said})"
+
+    def _repr_html_(self) -> str:
+        from pfl_ops.display import cards, tables
+
+        return cards.card(
+            lambda: cards.heading(self._title, self._rounds),
+            lambda: cards.table(tables.scores([self], self._split)),
+            lambda: cards.note(*tables.score_notes([self], self._split), *self.complaints, self.origin),
+            lambda: cards.picture(self.plot, f"Accuracy over rounds of {self._title}"),
+        )
+
+    @property
+    def _title(self) -> str:
+        return f"{self.experiment.label} seed {self.experiment.seed}"
+
+    @property
+    def _rounds(self) -> str:
+        rounds = self.experiment.training.rounds
+        return f"{rounds} round{'s' * (rounds != 1)}"
+
+    @property
+    def _split(self) -> Literal["val", "test"]:
+        return "val" if self.experiment.evaluation.split == "validation" else "test"
 
     def global_model(self) -> "dict[str, Tensor] | None":
         """G of the last round by parameter name; None where the method has none."""

@@ -14,7 +14,7 @@ from pfl_ops.experiment import FLAGS, Experiment
 from pfl_ops.tuning import reproduce
 
 FUNCTIONS = [run, tune, benchmark, compare]
-EXAMPLES = ["arguments", "display.live", "experiment"]
+EXAMPLES = ["arguments", "display.cards", "display.live", "experiment"]
 
 
 @pytest.mark.parametrize(

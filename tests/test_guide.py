@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from documents import ROOT, Block, blocks, check_commands, commands, run_marked, runs_of
 
-PAGES = ("rounds", "verbs", "search-spaces", "data", "files")
+PAGES = ("rounds", "verbs", "search-spaces", "data", "files", "notebooks")
 
 
 def text_of(page: str) -> str:

@@ -1,5 +1,6 @@
 """One run through the one door: what it gives, what MLflow has of it, and what stops it without losing anything."""
 
+import doctest
 import errno
 import math
 import re
@@ -112,6 +113,14 @@ def test_run_shows_its_progress_if_asked_for(store: Store, capsys: pytest.Captur
     go(store, experiment(seed=82), progress=True)
     lines = [line for line in capsys.readouterr().err.splitlines() if "seed 82  round" in line]
     assert len(lines) == 3 and lines[2].startswith("fliu-digits-lsqs seed 82  round 3/3  Acc(L) 0.")
+
+
+def test_the_example_of_run_is_true(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_OPS_HOME", str(home))
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for example in doctest.DocTestFinder(recurse=False).find(runs.run, "run", globs=vars(runs).copy()):
+        runner.run(example)
+    assert runner.tries == 3 and not runner.failures
 
 
 def test_its_models(result: runs.Result) -> None:

@@ -117,6 +117,13 @@ def percent(values: Sequence[float]) -> str:
 # -- studies -----------------------------------------------------------------------------------------------------------
 
 
+def chosen(point: Mapping[str, object]) -> Rows:
+    """Return the settings of the chosen trial."""
+    return Rows(
+        "", ("chosen", "value"), tuple((path, _short(value)) for path, value in point.items()), frozenset({0, 1})
+    )
+
+
 def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: str, most: int = 12) -> Rows:
     """Return the trials of a study, best first; the chosen one has a star.
 
@@ -180,6 +187,23 @@ def leaderboard(table: "pd.DataFrame", name: str) -> Rows:
     )
     first = 0 if rows and rows[0][0] == "1" else None
     return Rows(f"benchmark {name}{over}", ("", "method", "scored at", *right), rows, frozenset({0, 1, 2}), first)
+
+
+def choices(table: "pd.DataFrame") -> Rows:
+    """Return the chosen settings of a benchmark, a row a method, or why there are none.
+
+    Args:
+        table: `Benchmark.table`.
+    """
+    rows = tuple(
+        (
+            row["method"],
+            f"{int(row['trial']):03d}" if _is(row["trial"]) else "–",
+            f"{row['status']}: {row['error']}" if row["error"] else row["settings"],
+        )
+        for row in table.to_dict("records")
+    )
+    return Rows("chosen", ("method", "trial", "settings"), rows, frozenset({0, 2}))
 
 
 def chance(p: float | None) -> str:

@@ -142,6 +142,16 @@ class Comparison:
     clients: Mapping[str, pd.DataFrame] = field(default_factory=dict, repr=False)
     place: str = ""
 
+    def __repr__(self) -> str:
+        from pfl_ops.reports.compared import size_of
+
+        return f"Comparison({size_of(self)}, ordered by {title_of(self.metric)})"
+
+    def _repr_html_(self) -> str:
+        from pfl_ops.reports.compared_cards import card
+
+        return card(self)
+
     @property
     def lines(self) -> tuple[Line, ...]:
         """The lines of all groups."""

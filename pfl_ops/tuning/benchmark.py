@@ -66,6 +66,24 @@ class Benchmark:
     notes: tuple[str, ...]
     page: str | None = None
 
+    def __repr__(self) -> str:
+        ranked = ", ".join(self.table["method"][self.table["rank"].notna()])
+        failed = (
+            f"; without a rank: {', '.join(lost)}"
+            if (lost := self.table["method"][self.table["rank"].isna()].tolist())
+            else ""
+        )
+        return f"Benchmark({self.name}: {ranked}{failed})"
+
+    def _repr_html_(self) -> str:
+        from pfl_ops.display import cards, tables
+
+        return cards.card(
+            lambda: cards.table(tables.leaderboard(self.table, self.name)),
+            lambda: cards.table(tables.choices(self.table)),
+            lambda: cards.note(*self.notes),
+        )
+
 
 Report = Callable[[Benchmark], Path | None]
 """Writes a report somewhere and says into which folder: what lies there is kept with the benchmark's run."""
@@ -119,6 +137,9 @@ def benchmark(
         PflOpsError: settings that can't work, for any of the methods, before the first trial of the first; or no method
             has a result.
         StudyInterrupted: Ctrl-C; the message says how to go on.
+
+    >>> benchmark(experiments, space=space, trials=1, name="both", final_repetitions=2)
+    Benchmark(both: toy, late)
     """
     for file in plugins:
         load_plugin(Path(file))

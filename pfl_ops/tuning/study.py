@@ -30,8 +30,11 @@ from pfl_ops.tuning.resources import joining
 from pfl_ops.tuning.session import Session, StudyInterrupted
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.show import watching
+from pfl_ops.units import in_words
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from pfl_ops.runs import Result
 
 
@@ -64,6 +67,43 @@ class Study:
     openings: int = 0
     page: str | None = None
     diverged: dict[int, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        tests = f", {len(self.finals)} test run{'s' * (len(self.finals) != 1)}" if self.finals else ""
+        return f"Study({self.name}: trial {self.trial:03d} of {len(self.table)}, {in_words(self.scores)}{tests})"
+
+    def _repr_html_(self) -> str:
+        from pfl_ops.display import cards, tables
+
+        return cards.card(
+            lambda: cards.heading(f"study {self.name}", f"best: trial {self.trial:03d}, {in_words(self.scores)}"),
+            lambda: cards.table(tables.chosen(self.best)),
+            lambda: cards.table(tables.trials(*self._shown)),
+            lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
+            lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
+            lambda: cards.note(
+                f"the test data were opened {_times(self.openings)} for this study" * bool(self.openings)
+            ),
+            lambda: cards.picture(self.plot, f"The trials of study {self.name}"),
+        )
+
+    @property
+    def _shown(self) -> tuple[pd.DataFrame, tuple[str, ...], int, str]:
+        """The trials to show, or the front, as `tables.trials` takes them."""
+        if self.pareto is None:
+            return self.table, self.objective.metrics, self.trial, "trials"
+        return self.pareto, self.objective.metrics, self.trial, "Pareto front"
+
+    def plot(self) -> "Figure":
+        """Draw the trials one by one; of two objectives to be maximised, their Pareto front.
+
+        Raises:
+            PflOpsError: other objectives, for which there is no picture.
+        """
+        drawn = _picture(self.table, self.objective, self.trial)
+        if drawn is None:
+            raise PflOpsError(f"there is no picture of the objectives {', '.join(self.objective.metrics)}")
+        return drawn[1]
 
     @property
     def scores(self) -> dict[str, float]:
@@ -135,6 +175,12 @@ def tune(
     Raises:
         PflOpsError: settings that can't work, before the first trial; or no trial has a result.
         StudyInterrupted: Ctrl-C; the message says how to go on.
+
+    >>> study = tune(experiment, space=space, trials=2, name="example", final_repetitions=0)
+    >>> study
+    Study(example: trial 001 of 2, Acc(L)+Acc(G) 0.750)
+    >>> study.best
+    {'algorithm.x': 0.75}
     """
     for file in plugins:
         load_plugin(Path(file))
@@ -248,7 +294,8 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
     if len(table):
         parent.table(table, "trials.parquet")
         parent.text(to_csv(table), "trials.csv")
-        _draw(parent, table, goal, best[0] if best else None)
+        if drawn := _picture(table, goal, best[0] if best else None):
+            parent.figure(drawn[1], drawn[0])
     if best is None:
         errors = [error for error in table["error"] if error] if len(table) else []
         last = f"; the last one: {errors[-1]}" if errors else ""
@@ -282,16 +329,21 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
     )
 
 
-def _draw(parent: Run, table: pd.DataFrame, goal: Objective, chosen: int | None) -> None:
-    """The trials one by one; with two objectives their front."""
+def _picture(table: pd.DataFrame, goal: Objective, chosen: int | None) -> "tuple[str, Figure] | None":
+    """Return the name and the picture of the trials one by one; of two objectives, of their front; None of others."""
     from pfl_ops import figures
 
     if goal.single:
         values, states = table[goal.metrics[0]].tolist(), table["state"].tolist()
-        parent.figure(figures.history(values, states, goal.metrics[0], goal.modes[0] == "max"), "trials")
-    elif len(goal.metrics) == 2 and set(goal.modes) == {"max"}:
+        return "trials", figures.history(values, states, goal.metrics[0], goal.modes[0] == "max")
+    if len(goal.metrics) == 2 and set(goal.modes) == {"max"}:
         trials = table["trial"].tolist()
         row = trials.index(chosen) if chosen in trials else None
         first, second = goal.metrics
-        front = figures.pareto(table[[first, second]].to_numpy(float), list(map(str, trials)), (first, second), row)
-        parent.figure(front, "pareto")
+        points = table[[first, second]].to_numpy(float)
+        return "pareto", figures.pareto(points, list(map(str, trials)), (first, second), row)
+    return None
+
+
+def _times(n: int) -> str:
+    return f"{n} time{'s' * (n != 1)}"

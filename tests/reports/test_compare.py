@@ -22,6 +22,7 @@ from pfl_ops.cli.compare import _columns, show
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.reports import compare as compare_module
+from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, compare
@@ -816,3 +817,35 @@ def test_errors_are_one_line(home: Path, monkeypatch: pytest.MonkeyPatch, words:
     result = cli(home, monkeypatch, *words)
     assert result.exit_code == 2 and result.stdout == ""
     assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+# -- notebooks --------------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_is_one_line_of_text(recorded_runs: Any) -> None:
+    assert repr(go(recorded_runs)) == "Comparison(4 settings, 8 runs in 2 groups, ordered by Acc(L)+Acc(G) %)"
+
+
+def test_a_comparison_in_a_notebook_has_a_table_a_group_and_pictures(recorded_runs: Any) -> None:
+    """Without curves the first picture is local against global accuracy."""
+    html = go(recorded_runs)._repr_html_()
+    assert html.count("<table>") == html.count("<svg") == html.count("<details open>") == 2
+    assert '<tr class="pfl-chosen"><td style="text-align:left">fliu' in html  # the best line of digits
+    assert "−15.00" in html and "not shown" not in html and "<script" not in html
+
+
+def test_a_comparison_in_a_notebook_opens_its_first_groups(recorded_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = go(recorded_runs)
+    monkeypatch.setattr(compared_cards, "MOST_OPEN", 1)
+    html = found._repr_html_()
+    assert (html.count("<details open>"), html.count("<details>"), html.count("<svg")) == (1, 1, 1)
+    monkeypatch.setattr(compared_cards, "MOST_GROUPS", 1)
+    assert "1 more group in `table`" in found._repr_html_()
+
+
+def test_a_broken_comparison_is_shown_without_an_error(recorded_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = go(recorded_runs)
+    monkeypatch.setattr(compared_cards, "pictures", lambda *_: 1 / 0)
+    html = found._repr_html_()
+    assert html.count("<table>") == 2 and html.count("not shown: ZeroDivisionError") == 2
+    assert replace(found, groups=None, remarks=None)._repr_html_().count("not shown: TypeError") == 3

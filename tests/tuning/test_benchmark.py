@@ -1,18 +1,20 @@
 """Several methods under one budget: on a real Ray with trials that cost nothing, and the tables on their own."""
 
+import doctest
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from tuning_fake import benchmark, records, toy, tune
+from tuning_fake import benchmark, records, replaced, toy, tune
 
-from pfl_ops import spaces
+from pfl_ops import spaces, tuning
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.reports.compare import compare
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import Settings, StudyInterrupted, board
+from pfl_ops.tuning import benchmark as module
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.benchmark import members, settings_of
 
@@ -123,6 +125,21 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
     with Store.open(tmp_path) as store:
         rival = next(run for run in store.runs("mine") if run.name == "rival")
         assert rival.status == "FAILED" and rival.tags["pfl_ops.error"] == more.made.failures["rival"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
+def test_the_examples_of_tune_and_benchmark_are_true(tmp_path, furnish, monkeypatch):
+    monkeypatch.setenv("PFL_OPS_HOME", str(furnish(tmp_path)))
+    known = {"experiment": toy(seed=61), "experiments": methods("toy", "late", seed=62), "space": SPACE}
+    runner = doctest.DocTestRunner()
+    with replaced(records, final):
+        for function in (tuning.tune, module.benchmark):
+            for example in doctest.DocTestFinder().find(
+                function, "example", globs=known | {function.__name__: function}
+            ):
+                runner.run(example)
+    assert runner.tries == 4 and not runner.failures
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""A comparison in a notebook: each group's table, and a picture of the first ones."""
+
+from functools import partial
+
+from pfl_ops.display import cards
+from pfl_ops.display.tables import Rows
+from pfl_ops.reports.compare import Comparison, Group
+from pfl_ops.reports.compared import ahead, folded, results, size_of
+from pfl_ops.reports.compared_pictures import pictures
+from pfl_ops.reports.document import Entry
+from pfl_ops.reports.numbers import count, title_of
+
+MOST_OPEN = 3  # groups that are open and have a picture
+MOST_GROUPS = 12
+
+
+def card(c: Comparison) -> str:
+    """Return the comparison as HTML, see `cards`."""
+    return cards.card(
+        lambda: cards.heading(size_of(c), f"ordered by {title_of(c.metric)}"),
+        lambda: cards.joined(
+            partial(_group, c, group, i < MOST_OPEN) for i, group in enumerate(c.groups[:MOST_GROUPS])
+        ),
+        lambda: cards.note(_rest(len(c.groups) - MOST_GROUPS), *c.remarks),
+    )
+
+
+def _rest(left: int) -> str:
+    return f"{count(left, 'more group')} in `table` and in the page of `to_html`" if left > 0 else ""
+
+
+def _group(c: Comparison, group: Group, is_open: bool) -> str:
+    unfair = f"Not a fair comparison: {folded(group.complaints)}." if group.complaints else ""
+    parts = [lambda: cards.table(_rows(c, group)), lambda: cards.note(unfair)]
+    if is_open:
+        parts.append(lambda: _picture(c, group))
+    return cards.folded(f"{group.title}: {group.size}", parts, is_open)
+
+
+def _rows(c: Comparison, group: Group) -> Rows:
+    table = results(c, group)
+    rows = tuple(tuple(map(_text, row.entries)) for row in table.rows)
+    left = frozenset(place for place, numeric in enumerate(table.numeric) if not numeric)
+    best = 0 if ahead(c, group, group.lines[0]) == "best" else None
+    return Rows("", table.columns, rows, left, best)
+
+
+def _text(entry: Entry) -> str:
+    return f"{entry.text} ({', '.join(entry.below)})" if entry.below else entry.text
+
+
+def _picture(c: Comparison, group: Group) -> str:
+    """The first picture of the page, which is that of the curves if there are any."""
+    first = next(pictures(c, group, str), None)
+    return cards.picture(first.draw, first.alt or first.caption) if first else ""
