@@ -146,10 +146,10 @@ def run(
         Diverged: a loss or parameter was not finite; earlier rounds are kept, the tracked run is FAILED.
         PflOpsError: data missing, impossible settings, or the same run is going on in another process.
 
-    >>> result = run(Experiment.of("fedavg", dataset="digits", model="linear", clients=4, rounds=2), progress=False)
+    >>> result = run(Experiment.of("fliu", dataset="digits", model="linear", clients=4, rounds=2), progress=False)
     >>> result
-    Result(fedavg-digits-lsqs seed 0, 2 rounds, L1 Acc(L) ... %, Acc(G) ... %)
-    >>> result.rounds["test/L1/global/mean"].isna().tolist()  # scored every fifth round, and in the last one
+    Result(fliu-digits-lsqs seed 0, 2 rounds, L1 Acc(L) ... %, Acc(G) ... %)
+    >>> result.rounds["test/L1/global/mean"].isna().tolist()  # every fifth round, and the last one
     [False, True, False]
     """
     import pandas as pd
