@@ -112,7 +112,7 @@ def test_run_shows_its_progress_if_asked_for(store: Store, capsys: pytest.Captur
     assert "round" not in capsys.readouterr().err
     go(store, experiment(seed=82), progress=True)
     lines = [line for line in capsys.readouterr().err.splitlines() if "seed 82  round" in line]
-    assert len(lines) == 3 and lines[2].startswith("fliu-digits-lsqs seed 82  round 3/3  Acc(L) 0.")
+    assert len(lines) == 3 and lines[2].startswith("fliu-digits-lsqs seed 82  round 3/3  Acc(L) ")
 
 
 def test_the_example_of_run_is_true(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

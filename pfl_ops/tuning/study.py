@@ -178,7 +178,7 @@ def tune(
 
     >>> study = tune(experiment, space=space, trials=2, name="example", final_repetitions=0)
     >>> study
-    Study(example: trial 001 of 2, Acc(L)+Acc(G) 0.750)
+    Study(example: trial 001 of 2, Acc(L)+Acc(G) 75.0 %)
     >>> study.best
     {'algorithm.x': 0.75}
     """
