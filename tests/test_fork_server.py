@@ -103,7 +103,7 @@ def test_a_killed_client_takes_its_fork_with_it() -> None:
         time.sleep(0.01)
 
 
-def test_another_variable_that_is_read_at_import_gets_a_real_process() -> None:
+def test_other_variable_read_at_import_gets_a_real_process() -> None:
     done = run("-c", "import sys; print('torch' in sys.modules, sys.flags.hash_randomization)",
                env={**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
     assert done.stdout == "False 0\n"
