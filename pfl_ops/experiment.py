@@ -119,7 +119,7 @@ class Experiment(Section):
         """Return an experiment from settings by short name or by path; see `FLAGS` for short names.
 
         Raises:
-            PflOpsError: a name or a value that does not exist; the nearest is told.
+            PflOpsError: a name or a value that does not exist; the message has the nearest.
 
         >>> experiment = Experiment.of("pfedme", dataset="mnist", rounds=5, **{"algorithm.beta": 0.5})
         >>> experiment.training.rounds, experiment.algorithm.beta

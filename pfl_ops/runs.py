@@ -372,7 +372,7 @@ def _keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> N
             step=last.round,
         )
     tracked.flush()
-    if simulation.diverged is None:  # nobody reads its numbers as results
+    if simulation.diverged is None:  # its numbers are no results
         tracked.log([Record(last.round, {FINISHED: 1.0}, last.time)])  # after all the rest: a run with it has it all
 
 

@@ -423,7 +423,12 @@ METHODS = [
             "<lambda>() returned None; expected a dict of the rows that change (step.py:18)",
             2,
         ),
-        ("short_carry", "carry.py", "a carry needs one row a client: 4 clients, got a float32 tensor [1, 650]", 2),
+        (
+            "short_carry",
+            "carry.py",
+            "a carry needs one row for each client: 4 clients, got a float32 tensor [1, 650]",
+            2,
+        ),
         ("gives_init", "init.py", "init() returned a list; expected a dict of tensors by name", 2),
         ("gives_list", "init_list.py", "init() returned a list as state 'central'; expected a tensor", 2),
     ]

@@ -179,7 +179,8 @@ def test_tests_of_one_comparison_have_one_tag():
     assert tags[0]["pfl_ops.common"].endswith(
         ", 12 trials: training.optimiser training.lr training.lr_decay training.local_epochs participation.weighting"
     )
-    assert tags[0] == tags[1] == tags[2] and settings("fliu")["fliu"].tags == {}
+    turned = settings("fliu", "scaffold", "fedavg").values()
+    assert tags[0] == tags[1] == tags[2] == next(iter(turned)).tags and settings("fliu")["fliu"].tags == {}
 
 
 def test_a_method_that_comes_later_knows_the_recommendations_of_those_before_and_moves_nothing():
@@ -187,6 +188,9 @@ def test_a_method_that_comes_later_knows_the_recommendations_of_those_before_and
     later = settings("fedavg", "fedprox", "fliu", begun=before)
     assert [later[m].digest(None) for m in before] == [each.digest(None) for each in before.values()]
     assert ("adam", 0.001) not in firsts(later["fedavg"], "training.optimiser", "training.lr")
+    assert all(later[m].common.first == before[m].common.first for m in before)
+    assert later["fliu"].common.first != before["fedavg"].common.first
+    assert later["fliu"].tags != later["fedavg"].tags == before["fedavg"].tags
     alone = settings("fliu", begun=before)["fliu"]
     assert ("sgd", 0.05) in firsts(alone, "training.optimiser", "training.lr")
     assert common_part(alone) == common_part(later["fliu"])

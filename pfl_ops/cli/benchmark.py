@@ -120,7 +120,7 @@ def _tell_estimates(
     dry_run: bool,
     given: Mapping[str, Any],
 ) -> None:
-    """What all of it takes, each method's trial, and what all methods vary, before anything starts."""
+    """Print the estimate of the whole and of each method's trial, and the ranges that all methods vary."""
     from pfl_ops import runs
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.estimate import duration

@@ -1,4 +1,4 @@
-"""What a terminal and a notebook show of runs, studies and comparisons.
+"""Runs, studies and comparisons as a terminal and a notebook show them.
 
 live      a picture that is drawn again in place
 progress  one run while it goes

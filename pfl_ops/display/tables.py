@@ -31,7 +31,7 @@ class Rows:
 
 
 class FinishedRun(Protocol):
-    """What a table of scores needs of a run; `results.Result` is one."""
+    """The attributes of a run that a table of scores needs; `results.Result` is one."""
 
     @property
     def final(self) -> Mapping[str, float]: ...

@@ -33,7 +33,7 @@ Step = Callable[..., Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class Length:
-    """How long a walk is, on which part of the data, and how many batches a step gets.
+    """Length of a walk, its part of the data, and the number of batches that a step gets.
 
     Neither epochs nor steps: the experiment's.
     """

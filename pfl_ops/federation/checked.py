@@ -169,7 +169,7 @@ class CheckedMethod:
 
 @cache
 def _foreign() -> tuple[str, ...]:
-    """How the paths of the package, of installed packages and of Python itself begin."""
+    """Beginnings of the paths of the package, of installed packages and of Python itself."""
     installed = sysconfig.get_paths()
     folders = {str(Path(str(pfl_ops.__file__)).parent), *(installed[k] for k in ("stdlib", "purelib", "platlib"))}
     return tuple(f"{folder}/" for folder in folders)

@@ -299,7 +299,7 @@ class Round:
 
     def _rows(self, value: Tensor) -> Tensor:
         if len(value) != len(self._clients):
-            raise MisuseError(f"a carry needs one row a client: {len(self._clients)} clients, got {kind(value)}")
+            raise MisuseError(f"a carry needs one row for each client: {len(self._clients)} clients, got {kind(value)}")
         return value
 
     def _rule(self) -> Rule:

@@ -312,7 +312,7 @@ class Trainer:
 
 
 def _changes(step: Step, returned: object, m: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What a step returned, if its carry `m` can take it over."""
+    """Return the answer of a step, if its carry `m` can take it over."""
     says = f"{name_of(step)}() returned"
     if not isinstance(returned, Mapping):
         raise MisuseError(f"{says} {kind(returned)}; expected a dict of the rows that change", step)

@@ -243,8 +243,8 @@ def compare(
         The groups by title; in each, the best line first. Values are as tracked, accuracies as fractions; the tables
         of the result are in percent and MiB.
     Raises:
-        PflOpsError: no such run or metric (the nearest is told), a target that no value can reach or of a metric that
-            should fall, or nothing that has finished.
+        PflOpsError: no such run or metric (the message has the nearest), a target that no value can reach or of a
+            metric that should fall, or nothing that has finished.
 
     >>> found = compare()  # of fliu and fedavg on digits and kmnist, two seeds each
     >>> [(group.title, [line.label for line in group.lines]) for group in found.groups]
@@ -424,7 +424,7 @@ def _checked(metric: str | None, runs: Sequence[Tracked], at: At) -> str | None:
     """The metric, if a run has it.
 
     Raises:
-        PflOpsError: none has; the nearest is told.
+        PflOpsError: none has; the message has the nearest.
     """
     if metric is None or any(_value(run, metric, at) is not None for run in runs):
         return metric

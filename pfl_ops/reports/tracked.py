@@ -154,7 +154,7 @@ def select(
         tags: and of these only those with these tags. A filter or tag on `pfl_ops.scale` also selects smoke cells.
         trials: the trials of studies too; one that is named itself is always meant. So is an unfinished run.
     Raises:
-        PflOpsError: nothing has that name (the nearest is told), or nothing is left.
+        PflOpsError: nothing has that name (the message has the nearest), or nothing is left.
     """
     known = store.runs()
     if not any(HASH in run.tags for run in known):

@@ -15,7 +15,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     "training.lr": {"float": [1e-3, 5e-1], "log": True},
     "training.local_epochs": {"int": [1, 3]},
 }
-"""What is varied beside the method's own fields, as in the spaces of the package's methods."""
+"""Settings that are varied beside the method's own fields, as in the spaces of the package's methods."""
 LOG_FROM = 100  # high / low from which a range is drawn evenly in the logarithm
 AROUND_DEFAULT = 10  # factor below and above the default where a bound is missing
 INWARDS = 1000  # the part of a range by which an open end moves into it, as 1/INWARDS
@@ -61,7 +61,7 @@ def _default(info: FieldInfo) -> Any:
 
 
 def _entry(allowed: Allowed, default: Any) -> dict[str, Any] | None:
-    """What a file would say of a field; None: it is not varied."""
+    """Return the entry of a field, as in a file; None: it is not varied."""
     if allowed.type in ("bool", "choice"):
         choices = [False, True] if allowed.type == "bool" else [*(allowed.choices or ())]
         return {"choice": choices + [None] * allowed.nullable}

@@ -6,6 +6,7 @@ except where the method requires a value (`Algorithm.requires`), where its space
 common settings that any of the methods recommends.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -32,6 +33,8 @@ class Method:
 def share(methods: Sequence[Method], common: Space, beside: Sequence[Method] = ()) -> tuple[list[Method], Space]:
     """Return the methods with the common space in theirs, and the common space as it is used.
 
+    Its first points are all recommendations: two comparisons with other recommendations have other common spaces.
+
     Local work is counted in one unit: in epochs, or in steps where one of the methods counts steps. A method that
     recommends no number of steps then has that of the first one that does.
 
@@ -51,7 +54,9 @@ def share(methods: Sequence[Method], common: Space, beside: Sequence[Method] = (
             methods = [_without(method, left) for method in methods]
     recommended = [_recommended(method, common) for method in (*methods, *beside)]
     in_turn = [point for points in zip_longest(*recommended) for point in points if point is not None]
-    return [_joined(method, common, in_turn) for method in methods], common
+    union = sorted({json.dumps(point, sort_keys=True) for point in in_turn})  # whatever the order of the methods
+    shared = replace(common, first=tuple(json.loads(point) for point in union))
+    return [_joined(method, common, in_turn) for method in methods], shared
 
 
 def restrictions(method: Method, common: Space) -> dict[str, str]:

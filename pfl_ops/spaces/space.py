@@ -53,7 +53,7 @@ class Parameter:
 
     @property
     def name(self) -> str:
-        """What Optuna calls it: its key, or "training.lr@sgd" where the key has several ranges."""
+        """Its name in Optuna: its key, or "training.lr@sgd" where the key has several ranges."""
         return f"{self.key}{VARIANT}{self.variant}" if self.variant else self.key
 
     def active(self, point: Mapping[str, Value]) -> bool:

@@ -238,7 +238,7 @@ def settings_text(point: Mapping[str, Any]) -> str:
 
 
 def restriction_text(entry: Entry) -> str:
-    """What a method has in place of common ranges, in a few words: "optimiser sgd, lr 0.001 to 0.06 (log)"."""
+    """Values and ranges in place of common ranges, in a few words: "optimiser sgd, lr 0.001 to 0.06 (log)"."""
     return ", ".join(f"{path.rpartition('.')[2]} {told}" for path, told in entry.plan.settings.restrictions.items())
 
 
@@ -276,10 +276,12 @@ def differing(a: Entry, b: Entry) -> dict[str, tuple[str, str]]:
         return fixed | {key: "; ".join(map(str, settings.space.of(key))) for key in settings.space.keys}
 
     mine, theirs = states(a), states(b)
-    one, other = a.plan.settings.common, b.plan.settings.common
-    shared = set(one.keys) if one and other and one.digest == other.digest else set()
+    one, two = a.plan.settings.common, b.plan.settings.common
+    shared = set(one.keys) if one and two and one.parameters == two.parameters else set()
     paths = [path for path in {**mine, **theirs} if not path.startswith("algorithm.") and path not in shared]
     pairs = {path: (mine.get(path, "none"), theirs.get(path, "none")) for path in paths}
+    if one and two and one.first != two.first:  # one of them joined later
+        pairs["first trials"] = f"from {len(one.first)} recommendations", f"from {len(two.first)} recommendations"
     return {path: (value, other) for path, (value, other) in pairs.items() if value != other}
 
 
@@ -361,7 +363,7 @@ def _unfair(first: str, unlike: Mapping[str, str]) -> str:
 
 
 def _shared(entries: Sequence[Entry]) -> str:
-    """What all methods are searched over, and which of them can't follow."""
+    """The ranges that all methods are searched over, and the methods that are restricted."""
     shared = [entry for entry in entries if entry.plan.settings.common]
     if len(shared) < 2:
         return ""

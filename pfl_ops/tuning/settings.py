@@ -104,7 +104,7 @@ class Settings:
 
     @property
     def restrictions(self) -> dict[str, str]:
-        """What the method has in place of common ranges, {path: value or range}."""
+        """Values and ranges of the method in place of common ranges, {path: value or range}."""
         return spaces.restrictions(spaces.Method(self.experiment, self.space), self.common) if self.common else {}
 
     @property

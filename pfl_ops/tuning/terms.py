@@ -33,7 +33,8 @@ def settings_of(
 
     Args:
         begun: of methods that are part of the comparison already. Those of `experiments` keep their first points: what
-            was recommended by methods that came later is not tried with them.
+            was recommended by methods that came later is not tried with them, so they are not compared with these by
+            a test (`board.differing`).
     Raises:
         PflOpsError: no such thing as the settings say, no methods to compare, or no single validation score.
     """
@@ -77,7 +78,7 @@ def settings_of(
 def _as_begun(made: Settings, begun: Settings | None) -> Settings:
     """The settings with the first points with which the study was begun, where nothing else of its space differs."""
     if begun and made.common and replace(made.space, first=begun.space.first).digest == begun.space.digest:
-        return replace(made, space=begun.space)
+        return replace(made, space=begun.space, common=begun.common)
     return made
 
 

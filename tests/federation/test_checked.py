@@ -299,7 +299,7 @@ def notes_twice(r: Any, start: Any) -> None:
 @pytest.mark.parametrize(
     ("use", "message", "line"),
     [
-        (short_carry, "a carry needs one row a client: 4 clients, got a float64 tensor [3, 9]", 1),
+        (short_carry, "a carry needs one row for each client: 4 clients, got a float64 tensor [3, 9]", 1),
         (no_batches, "batches must be at least 1, got 0", 1),
         (notes_twice, "'drift' was noted already in this round", 2),
     ],

@@ -337,7 +337,7 @@ def test_wrong_losses(stack, loss, got):
 
 def test_a_carry_needs_a_row_for_each_client(stack):
     p = play(stack)
-    with pytest.raises(PflOpsError, match="one row a client: 4 clients"):
+    with pytest.raises(PflOpsError, match="one row for each client: 4 clients"):
         p.at(CLIENTS).walk({"w": p.task.initial}, lambda m, b: {})
 
 

@@ -351,6 +351,11 @@ def test_what_is_chosen_from_one_common_space_is_no_complaint_and_a_restricted_m
     wider = spaces.parse(COMMON.replace("0.5", "0.9"))
     other = changed(rival, space=wider, common=wider)
     assert pd.isna(board.leaderboard([toy, other]).set_index("method")["p"]["rival"])
+    later = changed(rival, common=replace(common, first=({**ADAM},)))
+    table = board.leaderboard([toy, later])
+    assert table["p"].isna().all()
+    note = "rival has first trials from 1 recommendations, not from 0 recommendations"
+    assert any(note in each for each in board.notes([toy, later], table))
     few = changed(toy, space=replace(common, first=({**ADAM}, {**ADAM, "training.lr": 0.01})), trials=1)
     notes = board.notes([few, rival], board.leaderboard([few, rival]))
     assert any("Fewer trials than recommended settings to try first: toy 2." in note for note in notes)
