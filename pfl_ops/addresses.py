@@ -26,10 +26,11 @@ DRIVER_PACKAGES = {  # module that SQLAlchemy imports -> what to install
 }
 ESCAPES = "special characters in a user name or a password must be percent-encoded, as %40 for @ and %2F for /"
 
-_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<rest>[^\s'\"<>`]*)")
-_ENCODED = re.compile(r"(?i)(?P<scheme>[a-z][a-z0-9+.-]*%3A%2F%2F)[^\s'\"<>`&]*%40")
+# Of schemes and keys only the end is matched: a pattern for the whole would try each letter of a long text as a start.
+_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z0-9+.-]://)(?P<rest>[^\s'\"<>`]*)")
+_ENCODED = re.compile(r"(?i)(?P<scheme>[a-z0-9+.-]%3A%2F%2F)[^\s'\"<>`&]*%40")
 _SECRET = re.compile(
-    r"(?i)(?P<key>[\w.-]*(?:password|passwd|passphrase|pwd|secret|token|api_?key|credentials?)[\w.-]*(?:=|%3D))"
+    r"(?i)(?P<key>(?:password|passwd|passphrase|pwd|secret|token|api_?key|credentials?)[\w.-]{0,500}(?:=|%3D))"
     r"(?:'[^']*'|\"[^\"]*\"|(?:(?!%3B|%26)[^&;#\s'\"<>])*)"
 )
 

@@ -197,7 +197,8 @@ class Delivery:
             pause = FIRST_PAUSE
             with self._change:
                 self._change.notify_all()
-                self._change.wait_for(lambda: self._stop or self._ready(), self._until_next_try())
+                while not (self._stop or self._ready()):
+                    self._change.wait(self._until_next_try())  # anew after each wake: what waits has changed
         with self._change:
             for spool in self.spools.values():
                 try:

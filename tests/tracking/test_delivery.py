@@ -1,6 +1,7 @@
 """A target that fails: nothing is lost, nothing comes twice, the caller never waits or dies."""
 
 import logging
+import os
 import threading
 import time
 
@@ -15,6 +16,7 @@ from test_logs import make_noise
 from pfl_ops.errors import PflOpsError
 from pfl_ops.models import MODELS, build
 from pfl_ops.tracking import Store, delivery
+from pfl_ops.tracking import spool as spool_module
 from pfl_ops.tracking.sender import Sender
 
 
@@ -266,6 +268,45 @@ def test_an_entry_that_always_fails_is_given_up_after_some_tries(work, monkeypat
         run.log(rounds(0, 3))
         assert run.finish()
         assert steps(store, run.run_id) == list(range(4))
+
+
+def test_an_entry_that_fails_before_its_append_returns_is_tried_again(work, monkeypatch, rounds):
+    """The delivery reads a line, fails and goes to sleep while `append` still syncs it; no later append comes."""
+    written, asleep = threading.Event(), threading.Event()
+    sync, send, dataset = os.fsync, Sender.send, Sender._dataset
+    until_next_try, failures = delivery.Delivery._until_next_try, [ZeroDivisionError()]
+
+    def synced(handle):
+        sync(handle)
+        if any(b'"dataset"' in path.read_bytes() for path in (work / "spool").rglob("journal.jsonl")):
+            written.set()
+            assert asleep.wait(30)
+
+    def sent(self, spool, entry):
+        assert written.wait(30)
+        return send(self, spool, entry)
+
+    def failed(self, *arguments):
+        if failures:
+            raise failures.pop()
+        return dataset(self, *arguments)
+
+    def looked(self):
+        found = until_next_try(self)
+        if not failures:
+            asleep.set()
+        return found
+
+    monkeypatch.setattr(delivery, "FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(spool_module.os, "fsync", synced)
+    monkeypatch.setattr(Sender, "send", sent)
+    monkeypatch.setattr(Sender, "_dataset", failed)
+    monkeypatch.setattr(delivery.Delivery, "_until_next_try", looked)
+    with Store.open(work) as store:
+        run = store.run("early", "run", identity="early")
+        run.dataset("d", "digest", {})
+        assert run.finish(patience=10)
+        assert not failures
 
 
 def test_logging_does_not_wait_for_the_delivery(work, monkeypatch, rounds):
