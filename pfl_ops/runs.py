@@ -88,6 +88,15 @@ def kept_records(
     return latest.records if latest else []
 
 
+def is_finished(experiment: Experiment, *, home: Path | str | None = None, data_dir: str | None = None) -> bool:
+    """True if `run` has only to read what is on disk."""
+    try:
+        latest = Checkpoints(_folder(experiment, home, data_dir, None), experiment.digest(data_dir)).latest
+    except CheckpointError:
+        return False
+    return latest is not None and latest.results is not None and latest.results.full
+
+
 def forget(
     experiment: Experiment,
     *,
@@ -129,6 +138,7 @@ def run(
     parent: "Run | None" = None,
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
+    computed: bool = False,
 ) -> Result:
     """Simulate one repetition, tracked; a run that was begun goes on, a finished one is read.
 
@@ -142,6 +152,7 @@ def run(
         progress: show a progress bar; None: in a notebook and in a terminal, unless `on_record` is given. True: also
             elsewhere, as a line a round on standard error.
         store, parent, name, tags: for callers that track more than one run.
+        computed: for callers that have just computed the run elsewhere: what is there is no earlier result.
     Raises:
         Diverged: a loss or parameter was not finite; earlier rounds are kept, the tracked run is FAILED.
         PflOpsError: data missing, impossible settings, or the same run is going on in another process.
@@ -213,7 +224,7 @@ def run(
                 hints=simulation.hints,
                 data_dir=data_dir,
                 page=tracked.page(METHODS.get(kind, METHODS["run"])[0]),
-                origin=_origin(tracked.run_id, simulation, before, tree),
+                origin=_origin(tracked.run_id, simulation, before, tree, computed),
             )
             del simulation
             gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
@@ -275,13 +286,15 @@ def _is_done(before: "list[RunInfo]", digest: str, parent: "Run | None") -> bool
     )
 
 
-def _origin(run_id: str | None, simulation: "Simulation", before: "list[RunInfo]", identity: Tree) -> str:
+def _origin(
+    run_id: str | None, simulation: "Simulation", before: "list[RunInfo]", identity: Tree, computed: bool
+) -> str:
     """Return `Result.origin`."""
     from pfl_ops.tracking import earlier
 
-    if simulation.read:
+    if simulation.read and not computed:
         return earlier.describe_read(run_id, simulation.records[-1].time, simulation.same_engine)
-    return earlier.describe_other_code(before, identity) if simulation.resumed_from is None else ""
+    return earlier.describe_other_code(before, identity) if computed or simulation.resumed_from is None else ""
 
 
 @contextmanager

@@ -46,7 +46,7 @@ from typing import Any, NoReturn
 
 ADDRESS = "FORK_SERVER_SOCKET"
 """Environment variable of the processes that run tests: the server's socket."""
-DEFAULTS = ("pfl_ops.tracking", "pfl_ops.tuning.resources")
+DEFAULTS = ("pfl_ops.tracking", "pfl_ops.jobs.resources")
 """Modules that set environment variables before they import MLflow and Ray."""
 LIBRARIES = (
     *("numpy", "torch", "pandas", "pyarrow.parquet", "sklearn.datasets", "safetensors.torch", "pydantic", "typer"),

@@ -17,6 +17,7 @@ ROOT = Path(pfl_ops.__file__).parent
 LAYERS = [
     ({"cli"}, False),
     ({"reports", "tuning", "bench"}, False),
+    ({"jobs"}, False),
     ({"runs", "probe"}, False),
     ({"tracking"}, False),
     ({"results"}, False),
@@ -52,7 +53,7 @@ LAYERS = [
 RANK = {part: rank for rank, (parts, _) in enumerate(LAYERS) for part in parts}
 TOGETHER = {part for parts, together in LAYERS if together for part in parts}
 
-ONLY = {"mlflow": {"tracking"}, "ray": {"tuning"}, "optuna": {"tuning"}, "typer": {"cli"}}
+ONLY = {"mlflow": {"tracking"}, "ray": {"jobs"}, "optuna": {"tuning"}, "typer": {"cli"}}
 ENGINE = {"federation", "algorithms", "data", "models"}
 LIGHT = {"torch", "torchvision", "numpy", "scipy", "pydantic", "pydantic_core", "safetensors", "pfl_ops"}
 

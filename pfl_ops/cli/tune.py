@@ -109,12 +109,11 @@ def tune(
     from pfl_ops.federation.estimate import duration
     from pfl_ops.precedence import assignments
     from pfl_ops.tracking.home import check_places
-    from pfl_ops.tuning.asked import Asked
+    from pfl_ops.tuning.asked import Asked, check_request
     from pfl_ops.tuning.begin import check
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
     from pfl_ops.tuning.ledger import check_storage
-    from pfl_ops.tuning.resources import check_request
 
     check_places(tracking_uri)
     if storage:

@@ -150,9 +150,13 @@ def scope_of(execution: Execution, on: torch.device, stackable: bool, cohort: in
     return Scope(way, chunk, cohort, count, fewer, most=most)
 
 
-def kept(meta: Mapping[str, Any], execution: Execution, on: torch.device) -> tuple[Resolved, list[str]]:
+def kept(
+    meta: Mapping[str, Any], execution: Execution, on: torch.device, *, over: bool = False
+) -> tuple[Resolved, list[str]]:
     """The execution that a run was begun with, and a line for each wish that it does not meet.
 
+    Args:
+        over: whether the run has all its rounds: it may be read anywhere.
     Raises:
         PflOpsError: it was begun on a device that is not the one at hand.
     """
@@ -162,6 +166,8 @@ def kept(meta: Mapping[str, Any], execution: Execution, on: torch.device) -> tup
         raise PflOpsError(
             "the checkpoint was written by another version of pfl-ops; --no-resume starts again"
         ) from None
+    if over:
+        return found, []
     if found.device != on.type:
         raise PflOpsError(
             f"this run was begun on {found.device}, here it would go on on {on.type}; "

@@ -334,7 +334,7 @@ class Simulation:
     def _resolve(self, found: Checkpoint | None, stackable: bool) -> choose.Resolved:
         """As the checkpoint has it, as asked for, or by timing a few steps of each candidate."""
         if found is not None:
-            resolved, lines = choose.kept(found.meta, self.execution, self._device)
+            resolved, lines = choose.kept(found.meta, self.execution, self._device, over=found.results is not None)
             self.complaints += lines
             return resolved
         loss = losses.LOSSES.digest(self.training.loss)  # None: the package's own, of which timings may be kept already

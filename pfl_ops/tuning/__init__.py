@@ -1,15 +1,14 @@
-"""Tuning: Ray Tune runs the trials, Optuna proposes them, the study on disk is the only source of truth.
+"""Tuning: Optuna proposes trials, `jobs` runs them, the study on disk is the only source of truth.
 
-The only package that imports Ray and Optuna.
+The only package that imports Optuna.
 
     settings   what defines a study
     ledger     the study on disk: which trials were made and how they ended
-    search     Optuna as Ray's searcher, and ASHA
-    trial      what runs in Ray's processes
-    driver     what the driver does meanwhile: tracking, failures, events
+    search     Optuna, asked and told
+    trials     a study's trials as jobs, tracked
+    events     what happens in a study, for who watches
     asked      what was asked for a trial: numbers, auto, or nothing
     packing    how many trials run at once, by measurement
-    resources  Ray itself, and a trial's share of it
     begin      a study before it begins, and what it runs with
     session    one sitting: trials, then the test of the choice
     study      `tune`
@@ -21,17 +20,14 @@ The only package that imports Ray and Optuna.
 and for the papers' suites:
 
     plans        what reproducing some suites at a scale means
-    pool         whole runs in Ray's processes, as many at once as fit
     reproducing  `reproduce`
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pfl_ops.tuning import resources as resources  # first: Ray reads its settings when it is imported
-
 if TYPE_CHECKING:
-    from pfl_ops.tuning.driver import Event as Event
+    from pfl_ops.tuning.events import Event as Event
     from pfl_ops.tuning.plans import plan as plan
     from pfl_ops.tuning.reproducing import Reproduced as Reproduced
     from pfl_ops.tuning.reproducing import reproduce as reproduce
@@ -46,7 +42,7 @@ _WHERE = {
     "plan": "plans",
     "Reproduced": "reproducing",
     "reproduce": "reproducing",
-    "Event": "driver",
+    "Event": "events",
     "Settings": "settings",
     "Show": "show",
     "Study": "study",

@@ -9,8 +9,8 @@ import torch
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.federation import cores
 from pfl_ops.federation.settings import Device
+from pfl_ops.jobs.resources import LEAST, check_address, is_running, share
 from pfl_ops.tuning.packing import Kind, Layout, cpu_layouts, gpu_layouts
-from pfl_ops.tuning.resources import LEAST
 
 Auto: TypeAlias = Literal["auto"]
 Amount: TypeAlias = float | Auto | None
@@ -106,3 +106,22 @@ def _amount(flag: str, given: object, meaning: str) -> Amount:
     if 0 < number < LEAST:
         raise PflOpsError(f"{flag} must be {LEAST:g} or more, got '{given}'")
     return number
+
+
+def check_request(asked: Asked, device: Device, address: str | None) -> None:
+    """Refuse a resource request that can't be met, before anything is written: a trial would wait for ever.
+
+    Args:
+        asked: what is "auto" there is measured later, and not checked. device: the execution's.
+        address: of a cluster; one that is not joined yet is asked for an answer only.
+    Raises:
+        PflOpsError: as `share` and `check_address`.
+    """
+    if address is not None and not is_running():
+        check_address(address)
+        return
+    cpus = asked.cpus if isinstance(asked.cpus, float) else LEAST
+    if isinstance(asked.gpus, float):
+        share(cpus, asked.gpus, asked.concurrency, 1, device)
+    else:
+        share(cpus, None, asked.concurrency, 1)

@@ -16,10 +16,9 @@ from pfl_ops.identity import CODE, code_line, differing_code
 from pfl_ops.registry import plugins
 from pfl_ops.tracking import Home
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.asked import Amount, Asked
-from pfl_ops.tuning.driver import Event, OnEvent
+from pfl_ops.tuning.asked import Amount, Asked, check_request
+from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
-from pfl_ops.tuning.resources import check_request
 from pfl_ops.tuning.settings import Settings
 
 MOST_TRIALS = 100_000

@@ -25,6 +25,8 @@ from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, in_a_line, together, unknown
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.report import Reported
+from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space
 from pfl_ops.tracking import Home, Run, Store, provenance
@@ -33,15 +35,13 @@ from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import BENCHMARK, Beginning, Means, check, stored
 from pfl_ops.tuning.board import Entry
-from pfl_ops.tuning.driver import Event, OnEvent
+from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
-from pfl_ops.tuning.resources import cluster, joining
 from pfl_ops.tuning.session import StudyInterrupted
 from pfl_ops.tuning.settings import TRIALS, Settings
 from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.study import Study, conduct
 from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
-from pfl_ops.tuning.trial import Reported
 
 
 @dataclass(frozen=True)

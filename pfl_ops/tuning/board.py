@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from pfl_ops import metrics, statistics
+from pfl_ops.jobs.report import Reported
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.ledger import Ledger, point_of
-from pfl_ops.tuning.trial import Reported
 from pfl_ops.units import with_unit
 
 if TYPE_CHECKING:

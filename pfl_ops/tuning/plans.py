@@ -10,7 +10,7 @@ from pfl_ops.papers import Cell, ScaleName, Suite
 
 
 @dataclass(frozen=True)
-class Job:
+class CellRun:
     """One repetition of a cell.
 
     Attributes:
@@ -43,12 +43,12 @@ class Part:
 
     suite: Suite
     chosen: tuple[str, ...]
-    jobs: Mapping[str, tuple[Job, ...]]
+    jobs: Mapping[str, tuple[CellRun, ...]]
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def wanted(self) -> Iterator[Job]:
+    def wanted(self) -> Iterator[CellRun]:
         """The repetitions of the chosen cells."""
         for cell in self.chosen:
             yield from self.jobs.get(cell, ())
@@ -62,9 +62,9 @@ class Plan:
     parts: tuple[Part, ...]
 
     @property
-    def wanted(self) -> tuple[Job, ...]:
+    def wanted(self) -> tuple[CellRun, ...]:
         """Every run once, though several suites may show it; the first repetition of all cells comes first."""
-        jobs: dict[str, Job] = {}
+        jobs: dict[str, CellRun] = {}
         for part in self.parts:
             for job in part.wanted:
                 jobs.setdefault(job.digest, job)
@@ -96,7 +96,7 @@ def plan(
 def _part(suite: Suite, cells: Sequence[Cell], scale: ScaleName, repetitions: int | None, data_dir: str | None) -> Part:
     names = {cell.name for cell in cells}
     cells = cells if suite.measures else ()  # who holds what: a picture that needs the data and no run
-    jobs: dict[str, tuple[Job, ...]] = {}
+    jobs: dict[str, tuple[CellRun, ...]] = {}
     stand_ins: dict[str, str] = {}
     problems: dict[str, str] = {}
     for cell in suite.cells:
@@ -106,7 +106,7 @@ def _part(suite: Suite, cells: Sequence[Cell], scale: ScaleName, repetitions: in
             experiment = suite.experiment(cell, scale, data=data) if data else own
             each = [experiment.repetition(i) for i in range(repetitions or experiment.repetitions)]
             jobs[cell.name] = tuple(
-                Job(one, one.digest(data_dir), i, suite, cell, data or "") for i, one in enumerate(each)
+                CellRun(one, one.digest(data_dir), i, suite, cell, data or "") for i, one in enumerate(each)
             )
         except PflOpsError as error:
             if cell.name in names:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from pfl_ops import statistics
+from pfl_ops.jobs.report import Reported
 from pfl_ops.tracking import Run, notes, questions
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.trial import Reported
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.study import Study

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState
 
+from pfl_ops.jobs.report import Record, Reported
 from pfl_ops.tuning.ledger import ERROR, point_of, state_of
-from pfl_ops.tuning.trial import Record, Reported
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session

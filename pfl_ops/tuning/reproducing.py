@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,18 +13,21 @@ from pfl_ops import runs
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.federation.estimate import duration, size
 from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs import plugins
+from pfl_ops.jobs.job import Job, Place
+from pfl_ops.jobs.report import Reported
+from pfl_ops.jobs.resources import Share, cluster, joining, share
+from pfl_ops.jobs.runner import Interrupted, JobEvent, Listed, Runner
+from pfl_ops.jobs.work import simulate
 from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
 from pfl_ops.papers.outcome import tracked_keys
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, RunInfo, Store, provenance
 from pfl_ops.tracking.run import now
-from pfl_ops.tuning.asked import Amount, Asked
-from pfl_ops.tuning.plans import Job, Part, Plan
-from pfl_ops.tuning.pool import Done, Failed, Happening, Place, Pool, Progress, Started, simulate
-from pfl_ops.tuning.resources import check_request, cluster, joining, share
+from pfl_ops.tuning.asked import Amount, Asked, check_request
+from pfl_ops.tuning.plans import CellRun, Part, Plan
 from pfl_ops.tuning.session import StudyInterrupted
-from pfl_ops.tuning.trial import Reported, pack_plugins
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +81,7 @@ class Happened:
     kind: Kind
     done: int
     wanted: int
-    job: Job | None = None
+    job: CellRun | None = None
     round: int = 0
     text: str = ""
 
@@ -157,7 +161,7 @@ class Sitting:
     over: int = 0
     wanted: int = 0
 
-    def missing(self) -> list[Job]:
+    def missing(self) -> list[CellRun]:
         """Return the jobs that have to be run; what has been run is read.
 
         If the tracking server does not answer, that is all of them; one that has its checkpoint ends at once.
@@ -172,18 +176,47 @@ class Sitting:
         self.wanted = len(missing)
         return missing
 
-    def run(self, missing: Sequence[Job]) -> None:
-        """Do it, and hand over each suite as soon as nothing of it is left."""
+    def run(self, missing: Sequence[CellRun]) -> None:
+        """Do it, and hand over each suite as soon as nothing of it is left.
+
+        Runs are tracked in a thread, one by one, so that no process waits for that; it also says that they are over.
+
+        Raises:
+            StudyInterrupted: Ctrl-C came.
+        """
         self._gather()
         if not missing:
             return
-        with cluster(self.address), closing(self._pool().through(missing)) as happenings:
-            for happened in happenings:
-                self._take(happened)
-                if isinstance(happened, Done | Failed):
-                    self._gather()
+        tracked: list[Future[None]] = []
+        tracker = ThreadPoolExecutor(1, thread_name_prefix="pfl-ops cells")
 
-    def estimate(self, missing: Sequence[Job]) -> str:
+        def take(event: JobEvent) -> None:
+            cell = missing[event.job.number]
+            match event.kind:
+                case "started":
+                    self.tell("start", cell)
+                case "rounds":
+                    self.tell("round", cell, round=int(event.report["round"]))
+                case "ended":
+                    tracked.append(tracker.submit(self._end, cell, event))
+
+        try:
+            with cluster(self.address) as folder:
+                part, execution = self._share()
+                jobs = [
+                    Job.of("cell", cell.name, i, cell.experiment, self.data_dir, execution, part)
+                    for i, cell in enumerate(missing)
+                ]
+                place = Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
+                Runner(place, part.concurrency, take, simulate).run(Listed(jobs), folder, "cells")
+        except Interrupted:
+            tracker.shutdown(cancel_futures=True)
+            raise KeyboardInterrupt from None
+        tracker.shutdown()
+        for each in tracked:
+            each.result()
+
+    def estimate(self, missing: Sequence[CellRun]) -> str:
         """Time and memory for the missing jobs, in words, from a measured round of one job of each kind.
 
         A kind is a method with a network on a data set; at smoke, where a round says little, a network alone. A job
@@ -192,7 +225,7 @@ class Sitting:
         Raises:
             PflOpsError: not one can be measured; the last reason.
         """
-        kinds: dict[tuple[str, ...], list[Job]] = {}
+        kinds: dict[tuple[str, ...], list[CellRun]] = {}
         for job in missing:
             e = job.experiment
             more = () if self.plan.scale == "smoke" else (e.data.label, e.algorithm.name)
@@ -239,41 +272,36 @@ class Sitting:
     def _cpus(self) -> float:
         return self.asked.cpus if isinstance(self.asked.cpus, float) else 1.0
 
-    def _pool(self) -> Pool[Job]:
+    def _share(self) -> tuple[Share, Execution]:
+        """What each cell gets, and how it computes."""
         gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
         part = share(self._cpus, gpus, self.asked.concurrency, self.wanted, self.execution.device)
         execution = self.execution.model_copy(update={} if part.gpus else {"device": "cpu"})
         if execution.threads is None:
             execution = execution.model_copy(update={"threads": part.threads})
-        home = str(self.store.home.root)
-        data_dir = None if self.address else self.data_dir
-        place = Place(home, data_dir, execution, part, pack_plugins())
-        return Pool(place, lambda job: (job.experiment.resolved, job.digest), simulate)
+        return part, execution
 
-    def _take(self, happened: Happening[Job]) -> None:
-        job = happened.job
-        match happened:
-            case Started():
-                self.tell("start", job)
-            case Progress():
-                self.tell("round", job, round=happened.record.round)
-            case Failed():
-                self._fail(job, happened.reason)
-            case Done():
-                try:
-                    self.outcomes[job.digest] = self._track(job)
-                except Exception as error:  # its checkpoint stays: it is read again in the next sitting
-                    self._fail(job, in_a_line(error))
-                else:
-                    self.over += 1
-                    self.tell("end", job)
+    def _end(self, cell: CellRun, event: JobEvent) -> None:
+        """Track a cell's run that is over, and hand over the suites of which nothing is left."""
+        diverged = event.failure is not None and event.failure.diverged
+        if event.failure and not diverged:
+            self._fail(cell, event.failure.line)
+        else:
+            try:
+                self.outcomes[cell.digest] = self._track(cell)
+            except Exception as error:  # its checkpoint stays: it is read again in the next sitting
+                self._fail(cell, in_a_line(error))
+            else:
+                self.over += 1
+                self.tell("end", cell)
+        self._gather()
 
-    def _fail(self, job: Job, reason: str) -> None:
+    def _fail(self, job: CellRun, reason: str) -> None:
         self.failures[job.digest] = reason
         self.over += 1
         self.tell("failed", job, text=reason)
 
-    def _track(self, job: Job) -> Outcome:
+    def _track(self, job: CellRun) -> Outcome:
         """The finished run, read from its checkpoint into the store."""
         parent = self.parents[job.suite.name]
         tags = {
@@ -292,6 +320,7 @@ class Sitting:
             execution=self.execution,
             progress=False,
             tags=tags,
+            computed=True,
         )
         return outcome(result, parent.experiment_id, self._here)
 
@@ -302,7 +331,7 @@ class Sitting:
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
-    def _read(self, job: Job, info: RunInfo) -> Outcome:
+    def _read(self, job: CellRun, info: RunInfo) -> Outcome:
         history = self.store.history(info.run_id, keys=sorted(self._shown & set(info.metrics)))
         return Outcome(
             job.experiment.seed, info.metrics, history, info.run_id, info.experiment_id, seconds(history), info.tags
@@ -356,7 +385,7 @@ class Sitting:
                 found.setdefault(scale, {}).setdefault(cell, {})[one.seed] = replace(one, stages=cells[cell])
         return {scale: {cell: list(each.values()) for cell, each in of.items()} for scale, of in found.items()}
 
-    def tell(self, kind: Kind, job: Job | None = None, round: int = 0, text: str = "") -> None:
+    def tell(self, kind: Kind, job: CellRun | None = None, round: int = 0, text: str = "") -> None:
         """Tell who watches."""
         if self.on_happened is not None:
             self.on_happened(Happened(kind, self.over, self.wanted, job, round, text))

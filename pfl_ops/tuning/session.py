@@ -1,22 +1,20 @@
 """One sitting of a study: its missing trials, then the test of its choice."""
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import ray
 import torch
-from ray import tune
-from ray._private import worker as ray_worker
 
-from pfl_ops.data.datasets import load
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
-from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs import plugins
+from pfl_ops.jobs.early_stop import EarlyStop
+from pfl_ops.jobs.job import Job, Place
+from pfl_ops.jobs.resources import Share, cluster, is_running, share
+from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
+from pfl_ops.jobs.work import simulate
 from pfl_ops.probe import TooBig
 from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
@@ -25,15 +23,18 @@ from pfl_ops.tracking import Run, Store, provenance
 from pfl_ops.tracking.notes import title
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
-from pfl_ops.tuning.driver import Driver, Event, OnEvent, TrialRun
+from pfl_ops.tuning.events import Event, OnEvent
+from pfl_ops.tuning.finals import Finals
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.packing import Kind, Packing
-from pfl_ops.tuning.resources import Share, cluster, share
-from pfl_ops.tuning.search import StudySearch, asha
+from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.trial import Context, FederationTrial, pack_plugins, simulate
+from pfl_ops.tuning.trials import TrialRun, Trials
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
     from pfl_ops.runs import Result
 
 
@@ -41,29 +42,14 @@ class StudyInterrupted(PflOpsError):
     """Ctrl-C: the study is on disk and can go on; the message says how."""
 
 
-def run_final(experiment: Experiment, name: str, session: "Session") -> "Result":
-    """Run a test of the chosen configuration, tracked below the study's run."""
-    from pfl_ops import runs
-
-    return runs.run(
-        experiment,
-        home=session.store.home.root,
-        data_dir=session.data_dir,
-        execution=session.execution,
-        progress=False,
-        store=session.store,
-        parent=session.parent,
-        name=name,
-        tags={"pfl_ops.kind": "final", "pfl_ops.study": session.ledger.name, **session.settings.tags},
-    )
-
-
 @dataclass
 class Session:
     """See `study.tune` for what its attributes mean; `folder`-less ones are absolute.
 
     Attributes:
-        diverged: {seed: how} of test runs that diverged. prefix: of its runs' names.
+        decide: called once no trial is missing; returns the experiments of the test runs.
+        finals: their results, in the order of their seeds. diverged: {seed: how} of those that diverged.
+        prefix: of the names of runs.
     """
 
     settings: Settings
@@ -75,81 +61,99 @@ class Session:
     address: str | None
     on_event: OnEvent | None
     asked: Asked = field(default_factory=Asked)
+    decide: Callable[["Session"], Sequence[Experiment]] = lambda _: ()
     finals: "list[Result]" = field(default_factory=list)
     diverged: dict[int, str] = field(default_factory=dict)
     prefix: str = ""
 
     # -- trials ------------------------------------------------------------------------------------------------------
 
-    def run_trials(self, missing: int) -> None:
-        """Run what the study lacks.
+    def run(self) -> None:
+        """Run what the study lacks, trials and tests.
 
         Raises:
             StudyInterrupted: Ctrl-C came.
-            PflOpsError: the objective is not measured by this experiment.
+            PflOpsError: the objective is not measured by this experiment, or no trial has a result.
         """
-        self.ledger.recover()
+        missing = self.settings.trials - self.ledger.done()
+        if missing > 0:
+            self._run_trials(missing)
+        else:
+            self._run_tests()
+
+    def _run_trials(self, missing: int) -> None:
+        """Run trials, and then the tests in the same processes."""
+        settings, ledger = self.settings, self.ledger
+        ledger.recover()
         release()  # what an estimate left on the GPU
         packing = self._packing(missing)
-        if not ray.is_initialized():
-            self._tell("wait", text="starting Ray ...")
-        with cluster(self.address) as folder:
+        with self._ray() as folder:
             part = self._share(packing, missing)
-            context = self._context(part, packing)
-            driver = self._pass(folder / "first", missing, context, again=True)
-            if driver.unbegun:
-                self.ledger.recover()
-                driver = self._pass(folder / "second", driver.unbegun, context)
+            execution = self._execution(part, packing)
+            self._note_execution(execution)
+            rounds = settings.experiment.training.rounds
+            search = Search(ledger, settings.space, settings.objective, rounds, settings.experiment.seed)
 
-    def _pass(self, folder: Path, missing: int, context: Context, again: bool = False) -> Driver:
-        """Run trials until so many have ended.
+            def make(number: int, point: Point) -> Job:
+                return Job.of(
+                    "trial",
+                    f"trial {number:03d}",
+                    number,
+                    self.experiment_at(point),
+                    self.data_dir,
+                    execution,
+                    part,
+                    settings.objective.metrics,
+                    settings.objective.stages,
+                    settings.full_every,
+                )
 
-        Args:
-            folder: for Ray's own files. missing: number of trials.
-            context: of all trials. again: True if another pass follows for `Driver.unbegun`.
-        Raises:
-            StudyInterrupted, PflOpsError: see `run_trials`.
-        """
-        settings, ledger, part = self.settings, self.ledger, context.share
-        rounds = settings.experiment.training.rounds
-        search = StudySearch(ledger, settings.space, settings.objective, rounds, settings.experiment.seed)
-        scheduler = None
-        if settings.scheduler == "asha":
-            scheduler = asha(settings.objective, rounds, settings.full_every, ledger)
-        driver = Driver(search, settings.trials, self.open_run, self.on_event, self.forget, again)
-        trainable = tune.with_parameters(FederationTrial, context=context, records=simulate)
-        tuner = tune.Tuner(
-            tune.with_resources(trainable, {"cpu": part.cpus, "gpu": part.gpus}),
-            tune_config=tune.TuneConfig(
-                search_alg=search,
-                scheduler=scheduler,
-                num_samples=missing,
-                max_concurrent_trials=part.concurrency,
-                reuse_actors=True,
-                trial_name_creator=lambda trial: trial.trial_id,
-                trial_dirname_creator=lambda trial: trial.trial_id,
-            ),
-            run_config=tune.RunConfig(
-                name=ledger.name,
-                storage_path=str(folder),
-                verbose=0,
-                callbacks=[driver],
-                stop=driver,
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials keep their own
-                failure_config=tune.FailureConfig(max_failures=1),  # it goes on from its checkpoint
-            ),
-        )
-        self._tell("begin")
-        with _silent():
-            try:
-                tuner.fit()
-            finally:
-                driver.close()
-        if driver.hopeless:
-            raise driver.hopeless
-        if driver.over + driver.unbegun < missing:
-            raise StudyInterrupted
-        return driver
+            trials = Trials(search, missing, settings.trials, make, self.open_run, self.on_event, self.forget)
+            scheduler = None
+            if settings.scheduler == "asha" and settings.full_every < rounds:  # else no rung lies before the end
+                (metric,), (mode,) = settings.objective.metrics, settings.objective.modes
+                scheduler = EarlyStop(metric, mode, rounds, settings.full_every, ledger.curves().values())
+            self.tell("begin")
+            with Finals(self, part, execution) as tests:
+                jobs = _TrialsThenTests(trials, tests)
+                runner = Runner(
+                    self._place(), part.concurrency, jobs.take, simulate, scheduler, lambda: trials.hopeless is not None
+                )
+                try:
+                    runner.run(jobs, folder, ledger.name)
+                except Interrupted:
+                    raise StudyInterrupted from None
+                finally:
+                    trials.close()
+        if trials.hopeless:
+            raise trials.hopeless
+        self._gather(tests)
+
+    def _run_tests(self) -> None:
+        """Run the tests of a study that has all its trials; a single one needs no Ray, nor do those that are over."""
+        with Finals(self, None, self.execution) as tests:
+            tests.begin()
+            if len(tests.missing) > 1 or (tests.missing and self.address):
+                with self._ray() as folder:
+                    tests.share = self._share(self._packing(len(tests.missing)), len(tests.missing))
+                    tests.execution = self._execution(tests.share, None)
+                    runner = Runner(self._place(), tests.share.concurrency, tests.take, simulate)
+                    try:
+                        runner.run(tests, folder, self.ledger.name)
+                    except Interrupted:
+                        raise StudyInterrupted from None
+        self._gather(tests)
+
+    def _gather(self, tests: "Finals") -> None:
+        self.finals, self.diverged = tests.results()
+
+    def _ray(self) -> "AbstractContextManager[Path]":
+        if not is_running():
+            self.tell("wait", text="starting Ray ...")
+        return cluster(self.address)
+
+    def _place(self) -> Place:
+        return Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
 
     def experiment_at(self, point: Point) -> Experiment:
         """A trial's experiment."""
@@ -199,7 +203,7 @@ class Session:
             if kept and kept.kind == (kind or "cpu") and kept.machine == packings.machine(kept.kind):
                 packing, begun = kept, " (as this study began)"
             elif kind:
-                self._tell("packing", text="packing: trying how many trials to run at once ...")
+                self.tell("packing", text="packing: trying how many trials to run at once ...")
                 packing, begun = self._measure(kind, missing), " (on this machine)" if self.address else ""
             else:
                 return None
@@ -208,11 +212,11 @@ class Session:
         except PflOpsError as error:
             if self.asked.gpus == "auto" or self.asked.cpus == "auto":
                 raise
-            self._tell("packing", text=f"packing: could not be measured ({error}); a quarter of a GPU a trial")
+            self.tell("packing", text=f"packing: could not be measured ({error}); a quarter of a GPU a trial")
             return None
         self.ledger.remember(packing=packing.as_dict())
         self.parent.tags({"pfl_ops.packing": str(packing)})
-        self._tell("packing", text=f"packing: {packing}{begun}")
+        self.tell("packing", text=f"packing: {packing}{begun}")
         return packing
 
     def _measure(self, kind: Kind, missing: int) -> Packing:
@@ -250,24 +254,9 @@ class Session:
             return execution  # a cluster's GPU: each trial has to see for itself
         return settle(self.settings.experiment, execution, self.data_dir)
 
-    def _context(self, part: Share, packing: Packing | None) -> Context:
-        experiment, execution = self.settings.experiment, self._execution(part, packing)
+    def _note_execution(self, execution: Execution) -> None:
         how = {name: getattr(execution, name) for name in ("device", "way", "chunk", "workers", "threads")}
         self.parent.tags({f"pfl_ops.{name}": value for name, value in how.items()})
-        dataset = load(experiment.data, data_dir=self.data_dir, sealed=True)  # unpacked once, by the driver
-        return Context(
-            experiment.resolved,
-            self.settings.objective,
-            experiment.training.rounds,
-            self.settings.full_every,
-            str(self.store.home.root),
-            self.data_dir,
-            self.address is not None,
-            dataset.digest,
-            execution,
-            part,
-            pack_plugins(),
-        )
 
     # -- the choice --------------------------------------------------------------------------------------------------
 
@@ -278,46 +267,44 @@ class Session:
         fixed = {"evaluation.split": "test", "partition.seed": self.settings.experiment.partition.seed}
         return original.override({**point_of(best[1]), **fixed})
 
-    def run_finals(self, chosen: Experiment, repetitions: int) -> int:
-        """Test the chosen configuration with the seeds seed, seed + 1, ...; what is finished already is not run again.
-
-        Returns:
-            how often the test data were opened for this study.
-        """
+    def open_tests(self, chosen: Experiment, repetitions: int) -> list[Experiment]:
+        """Record that the test data are opened for the choice; return its repetitions, seeds seed, seed + 1, ..."""
         best = self.ledger.chosen()
         assert best is not None
         if repetitions:
             seeds = [chosen.seed + i for i in range(repetitions)]
             openings = self.ledger.open_test(best[0], point_of(best[1]), seeds)
             self.parent.tags({"pfl_ops.test_openings": openings})
-        for i in range(repetitions):
-            experiment = chosen.repetition(i)
-            self._tell("test", trial=i)
-            try:
-                self.finals.append(run_final(experiment, f"{self.prefix}final-seed{experiment.seed}", self))
-            except Diverged as error:
-                self.diverged[experiment.seed] = str(error)
-            self._tell("final", trial=i)
-        return len(self.ledger.openings())
+        return [chosen.repetition(i) for i in range(repetitions)]
 
-    def _tell(self, kind: str, trial: int | None = None, text: str = "") -> None:
+    def tell(self, kind: str, trial: int | None = None, text: str = "", round: int = 0, rounds: int = 0) -> None:
         if self.on_event:
             done = self.ledger.done()
-            self.on_event(Event(kind, self.ledger.name, self.settings.trials, done, trial=trial, text=text))  # type: ignore[arg-type]
+            self.on_event(
+                Event(
+                    kind,  # type: ignore[arg-type]
+                    self.ledger.name,
+                    self.settings.trials,
+                    done,
+                    trial=trial,
+                    text=text,
+                    round=round,
+                    rounds=rounds,
+                )
+            )
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep Ray's own messages (how Tune would resume, tracebacks, deaths of processes) out of the terminal.
+class _TrialsThenTests:
+    """The source of a sitting's jobs: all trials, and when they are over, the tests."""
 
-    The study records what they say. The last kind goes to standard output, whatever Ray is told: by a private printer.
-    """
-    logger = logging.getLogger("ray.tune")
-    level, printer = logger.level, getattr(ray_worker, "print_to_stdstream", None)
-    logger.setLevel(logging.CRITICAL)
-    ray_worker.print_to_stdstream = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        ray_worker.print_to_stdstream = printer
+    def __init__(self, trials: Trials, tests: Finals) -> None:
+        self.trials, self.tests = trials, tests
+
+    def next(self) -> Job | None:
+        job = self.trials.next()
+        if job is not None or self.trials.running or self.trials.hopeless:
+            return job
+        return self.tests.next()
+
+    def take(self, event: JobEvent) -> None:
+        (self.trials if event.job.purpose == "trial" else self.tests).take(event)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pfl_ops.display import live
 from pfl_ops.spaces.space import Point
-from pfl_ops.tuning.driver import Event, OnEvent
+from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.units import in_words
 
 LINES = 6  # trials shown: those that run, and the latest that ended
@@ -81,9 +81,8 @@ class Show:
                 result = why or f"{in_words(event.values)} after round {event.round}"
                 return f"{trial} {event.state}: {result} ({self._count(event)})"
             case "test" | "final":
-                return (
-                    f"{_of(event)}test run {(event.trial or 0) + 1} {'starts' if event.kind == 'test' else 'is over'}"
-                )
+                happened = event.text or ("starts" if event.kind == "test" else "is over")
+                return f"{_of(event)}test run {(event.trial or 0) + 1} {happened}"
         return ""
 
     def _count(self, event: Event) -> str:
@@ -94,6 +93,8 @@ class Show:
             return Text("starting ...")
         minutes, seconds = divmod(int(time.monotonic() - self.begun), 60)
         now = self.line(self.last) if self.last.kind in ("wait", "test", "final") else self._count(self.last)
+        if self.last.kind == "rounds":
+            now = f"test run {(self.last.trial or 0) + 1}: round {self.last.round} of {self.last.rounds}"
         title = f"method {self.last.place}  {self.last.method}" if self.last.method else self.last.study
         head = Text(f"{title}  {minutes}:{seconds:02d}  {now}", no_wrap=True, overflow="ellipsis")
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")

@@ -14,6 +14,7 @@ from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.resources import joining
 from pfl_ops.metrics import summands
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Point, Space
@@ -22,11 +23,10 @@ from pfl_ops.tuning import board, presented
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import Beginning, Means, check, recorded_settings, stored
-from pfl_ops.tuning.driver import OnEvent
+from pfl_ops.tuning.events import OnEvent
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.reconcile import reconcile
-from pfl_ops.tuning.resources import joining
 from pfl_ops.tuning.session import Session, StudyInterrupted
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.show import watching
@@ -230,7 +230,6 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
         StudyInterrupted: Ctrl-C. PflOpsError: no trial has a result.
     """
     settings = plan.settings
-    missing = settings.trials - ledger.done()
     with _parent(tracking, plan, ledger, means, below) as parent:
         session = Session(
             settings,
@@ -242,13 +241,13 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             means.address,
             means.on_event,
             means.asked,
+            lambda session: _decide(session, plan.experiment, plan.finals),
             prefix=f"{plan.method} " if below else "",
         )
         try:
             reconcile(session)
-            if missing > 0:
-                session.run_trials(missing)
-            study = _result(session, plan.experiment, plan.finals)
+            session.run()
+            study = _result(session, plan.experiment)
             if below:
                 parent.log(board.points(board.Entry(plan, ledger, study)))
             presented.end(parent, study)
@@ -286,8 +285,12 @@ def _parent(store: Store, plan: Beginning, ledger: Ledger, means: Means, below: 
     return run
 
 
-def _result(session: Session, experiment: Experiment, repetitions: int) -> Study:
-    """The choice, its tables in the study's run, and its test."""
+def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[Experiment]:
+    """Choose, keep the choice and its tables in the study's run, and return the experiments of its test runs.
+
+    Raises:
+        PflOpsError: no trial has a result.
+    """
     ledger, parent, goal = session.ledger, session.parent, session.settings.objective
     best = ledger.chosen()
     table = ledger.table(goal.metrics)
@@ -306,27 +309,37 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
     parent.text(chosen.to_yaml(), "best.yaml")
     parent.tags({"pfl_ops.best_trial": f"trial-{number:03d}"} | {f"best.{key}": value for key, value in values.items()})
     parent.choose(session.trial_identity(number, point_of(trial)))
-    pareto = None
     if not goal.single:
-        front = [n for n, _ in ledger.best()]
-        pareto = table[table["trial"].isin(front)].reset_index(drop=True)
-        parent.table(pareto, "pareto.parquet")
-    openings = session.run_finals(chosen, repetitions)
+        parent.table(_front(ledger, table), "pareto.parquet")
+    return session.open_tests(chosen, repetitions)
+
+
+def _result(session: Session, experiment: Experiment) -> Study:
+    """How the study ended, once it was decided and tested."""
+    ledger, parent, goal = session.ledger, session.parent, session.settings.objective
+    best, table = ledger.chosen(), ledger.table(goal.metrics)
+    assert best is not None
+    number, trial = best
     return Study(
         ledger.name,
         parent.run_id,
         goal,
         point_of(trial),
         number,
-        values,
-        chosen,
+        dict(zip(goal.metrics, map(float, trial.values or ()), strict=True)),
+        session.chosen(experiment),
         table,
-        pareto,
+        None if goal.single else _front(ledger, table),
         session.finals,
-        openings,
+        len(ledger.openings()),
         parent.page("trials"),
         session.diverged,
     )
+
+
+def _front(ledger: Ledger, table: pd.DataFrame) -> pd.DataFrame:
+    """The Pareto front of several objectives, as rows of the table."""
+    return table[table["trial"].isin([number for number, _ in ledger.best()])].reset_index(drop=True)
 
 
 def _picture(table: pd.DataFrame, goal: Objective, chosen: int | None) -> "tuple[str, Figure] | None":

@@ -313,6 +313,20 @@ def test_another_device_or_version_is_told(tmp_path: Path) -> None:
         simulation(FLIU(), rounds=3, folder=tmp_path)
 
 
+def test_a_finished_run_is_read_on_any_device(tmp_path: Path) -> None:
+    """A node with a GPU has run it; the driver, which tracks it, may have none."""
+    here = simulation(FLIU(), rounds=2, folder=tmp_path)
+    list(here.run())
+    folder = durable.read(tmp_path / "finished")
+    parts, meta = list(folder.tensors()), folder.about["meta"]
+    there = {**meta, "resolved": {**meta["resolved"], "device": "cuda", "torch": "1.0"}}
+    durable.write(tmp_path / "finished", {**folder.about, "meta": there}, parts)
+    again = simulation(FLIU(), rounds=2, folder=tmp_path)
+    list(again.run())
+    assert again.read and again.final == here.final and again.resolved.device == "cuda" and not again.complaints
+    assert again.personal_models() is not None
+
+
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     list(simulation(FLIU(), rounds=2).run())

@@ -17,7 +17,13 @@ DATA = {"digits": [], "mnist": ["--train-size", "1500"]}
 LAST_LINES = 25
 
 TIMED = re.compile(r"seconds|per_second|peak_mib|/time\b")  # metrics and columns that no two runs share
-VOLATILE = {"mlflow.user", "mlflow.source.name", "mlflow.source.git.commit", "mlflow.log-model.history"}
+VOLATILE = {
+    "pfl_ops.git_revision",
+    "mlflow.user",
+    "mlflow.source.name",
+    "mlflow.source.git.commit",
+    "mlflow.log-model.history",
+}
 
 
 def jobs() -> dict[str, list[list[str]]]:
@@ -130,7 +136,19 @@ def _artifacts(client: Any, run_id: str) -> dict[str, str]:
     """Names of all artifacts, with a digest of each file's content."""
     top = Path(re.sub("^file://", "", client.get_run(run_id).info.artifact_uri))
     return {
-        path.relative_to(top).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        path.relative_to(top).as_posix(): hashlib.sha256(_content(path)).hexdigest()[:16]
         for path in sorted(top.rglob("*"))
         if path.is_file()
     }
+
+
+def _content(path: Path) -> bytes:
+    """A file's content; of a table without the columns of times, of text without folders."""
+    import pandas as pd
+
+    if path.suffix in (".csv", ".parquet"):
+        table = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+        return table[[column for column in table if not TIMED.search(str(column))]].to_csv().encode()
+    if path.suffix == ".yaml":
+        return re.sub(rb"(?m)^space_source: .*$", b"", path.read_bytes())
+    return path.read_bytes()

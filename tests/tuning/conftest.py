@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # `tuning_fake` is imported by R
 from tuning_fake import toy
 
 from pfl_ops.experiment import Experiment
-from pfl_ops.tuning import ray_instance
+from pfl_ops.jobs import ray_instance
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ if __name__ == "__main__":
                 scheduler="none",
                 resume="--resume" in sys.argv,
                 records=records,
-                final=lambda experiment, name, session: SimpleNamespace(final={}),
+                final=lambda *_: SimpleNamespace(final={}),
                 on_event=show,
             )
     except StudyInterrupted as error:

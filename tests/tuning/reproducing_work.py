@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning.pool import Payload, Place, simulate
-from pfl_ops.tuning.trial import Reported
+from pfl_ops.jobs.job import Payload, Place
+from pfl_ops.jobs.report import Record
+from pfl_ops.jobs.work import simulate
 
 
-def work(payload: Payload, place: Place) -> Iterator[Reported]:
+def work(payload: Payload, place: Place) -> Iterator[Record]:
     """`local` is refused on path; the process of `fliu` dies after its first round, once."""
-    tree, digest = payload
+    tree = payload.experiment
     Path(place.home, "worked").mkdir(exist_ok=True)
-    with open(Path(place.home, "worked", digest), "a") as file:
+    with open(Path(place.home, "worked", payload.digest), "a") as file:
         file.write("x")
     if (tree["algorithm"]["name"], tree["partition"]["kind"]) == ("local", "path"):
         raise PflOpsError("refused by the test")
@@ -25,6 +26,6 @@ def work(payload: Payload, place: Place) -> Iterator[Reported]:
             os._exit(1)
 
 
-def dies(payload: Payload, place: Place) -> Iterator[Reported]:
+def dies(payload: Payload, place: Place) -> Iterator[Record]:
     os._exit(1)
     yield  # type: ignore[unreachable]

@@ -1,19 +1,29 @@
-"""A running Ray cluster is joined; each machine reads its own copy of the data, and a wrong copy is found out."""
+"""A running Ray cluster is joined; each machine reads its own copy of the data; a machine that is lost is replaced."""
 
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "papers"))
+
+from nodes_work import begun, slowly
+from toy_suite import TOY
 from tuning_fake import records_of_a_node, toy, tune
 
-from pfl_ops import spaces
+from pfl_ops import runs, spaces, tuning
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs import ray_instance
 from pfl_ops.scratch import scratch
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import ray_instance
 
 pytestmark = pytest.mark.slow
+
+FIXED = Execution(device="cpu", way="loop", workers=1, threads=1)
 
 
 def write_data(folder, seed):
@@ -81,3 +91,57 @@ def test_trials_run_on_all_nodes_each_with_its_own_data(cluster, tmp_path, furni
         assert {run.metrics["node"] for run in runs if run.status == "FINISHED"} == {1.0, 2.0}
     (error,) = [e for e in study.table["error"] if e]
     assert error.startswith("mine.npz on ") and f"({tmp_path}/data3) is not the driver's: digest" in error
+
+
+def test_a_lost_machine_costs_no_finished_run_and_changes_no_value(cluster, tmp_path, furnish, monkeypatch):
+    """Three test runs, one on each machine, two rounds in; one machine is lost. Then two cells, on those that are left.
+
+    Every run that was not on that machine is begun once, and all values are those of a single machine.
+    """
+    from pfl_ops.tuning import reproducing
+
+    home, killed = furnish(tmp_path / "home"), []
+
+    def lose_one(event):
+        if event.kind == "rounds" and event.round >= 2 and not killed:
+            killed.append(next(node for node in cluster.worker_nodes))
+            cluster.remove_node(killed[0], allow_graceful=False)
+
+    experiment = Experiment.of("fedavg", dataset="digits", clients=3, rounds=5, local_steps=2, model="linear")
+    study = tune(
+        experiment,
+        space=spaces.parse("training.lr: {float: [0.05, 0.1]}"),
+        trials=2,
+        scheduler="none",
+        final_repetitions=3,
+        address=cluster.address,
+        home=home,
+        execution=FIXED,
+        records=slowly,
+        on_event=lose_one,
+    )
+    assert killed and study.table["state"].tolist() == ["complete", "complete"]
+    counts = begun(home)
+    tests = [counts.pop(result.experiment.digest()) for result in study.finals]
+    assert sorted(tests) in ([1, 1, 1], [1, 1, 2])  # which of the machines was lost, nobody knows beforehand
+    assert set(counts.values()) == {1} and len(counts) == 2  # the trials
+
+    cells = (TOY.cell("iid/fedavg"), TOY.cell("path/fedavg"))
+    plan = tuning.plan([(TOY, cells)], "smoke")
+    monkeypatch.setattr(reproducing, "simulate", slowly)
+    (suite,) = tuning.reproduce(plan, home=home, address=cluster.address, execution=FIXED)
+    assert {name: len(found) for name, found in suite.outcomes.items()} == {"iid/fedavg": 1, "path/fedavg": 1}
+
+    alone = Path(furnish(tmp_path / "alone"))
+    for result in study.finals:
+        single = runs.run(result.experiment, home=alone, execution=FIXED, progress=False)
+        assert result.final == single.final and values(result.rounds).equals(values(single.rounds))
+    for cell in plan.wanted:
+        single = runs.run(cell.experiment, home=alone, execution=FIXED, progress=False)
+        (one,) = suite.outcomes[cell.cell.name]
+        assert {key: one.metrics[key] for key in single.final} == single.final
+
+
+def values(rounds):
+    """A run's table without what it took."""
+    return rounds.drop(columns=[key for key in rounds if key.startswith("cost/")])

@@ -14,7 +14,7 @@ from tuning_fake import records, toy, tune
 
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning import ray_instance, resources
+from pfl_ops.jobs import ray_instance, resources
 
 REFUSED, UNKNOWN, FINE = 16, 12, 0  # gRPC's status codes: unauthenticated, unimplemented, ok
 

@@ -13,7 +13,7 @@ from tuning_fake import toy
 
 from pfl_ops import spaces, tuning
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning import resources
+from pfl_ops.jobs import resources
 from pfl_ops.tuning.benchmark import benchmark
 
 SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")

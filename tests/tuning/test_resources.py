@@ -8,9 +8,9 @@ import fork_server
 import pytest
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.jobs import ray_instance, resources
 from pfl_ops.scratch import scratch
-from pfl_ops.tuning import ray_instance, resources
-from pfl_ops.tuning.asked import Asked
+from pfl_ops.tuning.asked import Asked, check_request
 
 
 @pytest.fixture
@@ -49,18 +49,18 @@ IMPOSSIBLE = [
 def test_a_request_is_checked_before_ray_starts(alone, asked, device, message):
     alone()
     with pytest.raises(PflOpsError) as caught:
-        resources.check_request(Asked.of(**asked), device, None)
+        check_request(Asked.of(**asked), device, None)
     assert str(caught.value).startswith(message)
 
 
 def test_a_request_that_can_be_met_passes(alone):
     alone()
     for asked in ({}, {"cpus": 2}, {"gpus": 0}, {"cpus": "auto"}, {"gpus": "auto"}, {"concurrency": 10**30}):
-        resources.check_request(Asked.of(**asked), "auto", None)
+        check_request(Asked.of(**asked), "auto", None)
     alone(gpus=1)
-    resources.check_request(Asked.of(gpus=0.25), "auto", None)
+    check_request(Asked.of(gpus=0.25), "auto", None)
     with pytest.raises(PflOpsError, match="--gpus-per-trial 2: this machine has 1 GPU;"):
-        resources.check_request(Asked.of(gpus=2), "auto", None)
+        check_request(Asked.of(gpus=2), "auto", None)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,10 @@ def test_no_cluster_at_an_address(monkeypatch):
 
 def test_a_trial_s_process_starts_without_optuna_and_mlflow():
     """Each costs a second and memory in every process; a trial imports `runs` for its rounds."""
-    code = "import sys, pfl_ops.tuning.trial, pfl_ops.runs; sys.exit(bool({'optuna', 'mlflow'} & sys.modules.keys()))"
+    code = (
+        "import sys, pfl_ops.jobs.process, pfl_ops.jobs.work, pfl_ops.runs; "
+        "sys.exit(bool({'optuna', 'mlflow'} & sys.modules.keys()))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -170,7 +173,7 @@ def test_sigterm_is_ctrl_c_at_every_moment(moment):
         import signal, sys, threading, time
         from ray._private import node, worker
         from pfl_ops.cli.termination import sigterm_as_ctrl_c
-        from pfl_ops.tuning import ray_instance
+        from pfl_ops.jobs import ray_instance
 
         def terminate():
             signal.raise_signal(signal.SIGTERM)

@@ -7,8 +7,8 @@ import pytest
 from pfl_ops import spaces
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.resources import Share
 from pfl_ops.tuning.packing import Layout, Packing
-from pfl_ops.tuning.resources import Share
 from pfl_ops.tuning.session import Session
 from pfl_ops.tuning.settings import Settings
 

@@ -79,6 +79,25 @@ def test_a_live_table_in_a_terminal(n, expected):
     assert "trial 000 starts" not in stream.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("event", "line", "live"),
+    [
+        (Event("test", "s", 1, 1, trial=1), "test run 2 starts", "test run 2 starts"),
+        (Event("rounds", "s", 1, 1, trial=1, round=3, rounds=9), "", "test run 2: round 3 of 9"),
+        (Event("final", "s", 1, 1, trial=1), "test run 2 is over", "test run 2 is over"),
+        (Event("final", "s", 1, 1, trial=1, text="was over before: read"), "test run 2 was over before: read", "read"),
+    ],
+)
+def test_rounds_of_a_test_run_are_shown_live_and_fill_no_log(event, line, live):
+    stream = io.StringIO()
+    show = Show(stream)
+    assert show.line(event) == line
+    show.last = event
+    plain = Console(width=100, file=io.StringIO(), record=True)
+    plain.print(show._picture())
+    assert live in plain.export_text()
+
+
 def test_studies_of_a_benchmark_are_told_apart():
     """Each line names its method; the live table starts again with each study, and what a study gave stays above."""
     parts = [("fliu", "1 of 2", "b.fliu"), ("ditto", "2 of 2", "b.ditto")]

@@ -11,9 +11,9 @@ from toy_suite import ACC, TOY
 
 from pfl_ops import tuning
 from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking.store import RunInfo
 from pfl_ops.tuning.asked import Asked
-from pfl_ops.tuning.pool import Done, simulate
 from pfl_ops.tuning.reproducing import Happened, Sitting
 
 
@@ -26,8 +26,8 @@ def test_a_run_that_cannot_be_kept_is_a_failed_cell(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Sitting, "_track", breaks)
     plan = tuning.plan([(TOY, TOY.cells)], "smoke")
     told: list[Happened] = []
-    sitting = Sitting(plan, None, None, Execution(), Asked.of(None, None, None), None, None, told.append, simulate)
-    sitting._take(Done(plan.wanted[0]))
+    sitting = Sitting(plan, None, None, Execution(), Asked.of(None, None, None), None, None, told.append)
+    sitting._end(plan.wanted[0], JobEvent("ended", None))
     assert sitting.failures == {plan.wanted[0].digest: "ValueError: an axis without end"}
     assert [happened.kind for happened in told] == ["failed"] and sitting.over == 1
 
@@ -40,7 +40,7 @@ def test_of_another_scale_each_seed_is_shown_once() -> None:
         return RunInfo(name, name, "", "FINISHED", name, None, where, {"seed": str(seed)}, {f"final/{ACC}": acc}, 0, 1)
 
     plan = tuning.plan([(TOY, TOY.cells)], "smoke")
-    sitting = Sitting(plan, None, None, Execution(), Asked.of(None, None, None), None, None, None, simulate)
+    sitting = Sitting(plan, None, None, Execution(), Asked.of(None, None, None), None, None, None)
     runs = (
         run("old", 0, "small", 1.0),
         run("new", 0, "small", 1.5),

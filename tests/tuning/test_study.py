@@ -35,7 +35,7 @@ def run(home):
     def go(experiment, space, **settings):
         events, finals = [], []
 
-        def final(experiment, name, session):
+        def final(experiment, name, *_):
             finals.append((name, experiment))
             return SimpleNamespace(final={"final/test/L1/acc": 1.0 + experiment.seed / 10})
 
@@ -105,7 +105,7 @@ def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
     errors = study.table["error"].tolist()
     assert errors[2] == "ValueError: loss went through the roof"
     assert errors[3] == "val/L1/acc is nan after round 1"
-    assert errors[4].startswith("the trial's process died")
+    assert errors[4].startswith("its process died twice")
     assert (study.best, study.trial, study.values) == (at(0.8), 5, {"val/L1/acc": pytest.approx(0.8)})
 
     out, err = capfd.readouterr()
@@ -169,7 +169,7 @@ def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
 def test_what_diverges_is_a_result_that_is_never_chosen_and_never_averaged(home):
     """A trial at 0.99 diverges after round 3, where it was ahead; of three test runs the one with seed 42 does."""
 
-    def final(experiment, name, session):
+    def final(experiment, name, *_):
         if experiment.seed == 42:
             raise Diverged(7, 0.4, 12)
         return SimpleNamespace(final={"final/test/L1/acc": 1.0}, experiment=experiment, rounds=pd.DataFrame())

@@ -12,9 +12,10 @@ import pytest
 
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.diverged import Diverged
+from pfl_ops.jobs.job import Payload, Place
+from pfl_ops.jobs.report import Reported
+from pfl_ops.jobs.work import check
 from pfl_ops.registry import load_plugin
-from pfl_ops.spaces import Point
-from pfl_ops.tuning.trial import Context, Reported, check_data, load_plugins
 
 
 def toy(rounds: int = 9, **settings: object) -> Experiment:
@@ -23,19 +24,18 @@ def toy(rounds: int = 9, **settings: object) -> Experiment:
     return Experiment.of("toy", rounds=rounds, **{"evaluation.global_every": 1, **settings})
 
 
-def records(point: Point, context: Context) -> Iterator[Reported]:
+def records(payload: Payload, place: Place) -> Iterator[Reported]:
     """val/L1/acc rises to x over the rounds; a checkpoint each round, from which the next attempt goes on."""
-    load_plugins(context.plugins)
-    experiment = Experiment.model_validate(context.experiment).override(point)
-    toy = experiment.algorithm
-    file = Path(context.home, "checkpoints", f"{experiment.digest()[:16]}.json")
+    experiment = Experiment.model_validate(payload.experiment)
+    toy, rounds = experiment.algorithm, payload.rounds
+    file = Path(place.home, "checkpoints", f"{experiment.digest()[:16]}.json")
     file.parent.mkdir(parents=True, exist_ok=True)
     done = json.loads(file.read_text()) if file.exists() else []
     if toy.behaviour in ("meet", "pair"):  # each test's trials among themselves
-        _meet(Path(context.home, f"met-{experiment.seed}"), 4 if toy.behaviour == "meet" else 2)
+        _meet(Path(place.home, f"met-{experiment.seed}"), 4 if toy.behaviour == "meet" else 2)
     for old in done:
         yield Reported(**{**old, "metrics": _numbers(old["metrics"])})
-    for t in range(len(done), context.rounds + 1):
+    for t in range(len(done), rounds + 1):
         time.sleep(toy.pause)
         if toy.behaviour == "raise" and t == 3:
             raise ValueError("loss went\nthrough the roof")
@@ -46,9 +46,9 @@ def records(point: Point, context: Context) -> Iterator[Reported]:
         if toy.behaviour == "die_once" and t == 3 and not file.with_suffix(".died").exists():
             file.with_suffix(".died").touch()
             os._exit(1)
-        score = toy.x * t / context.rounds
+        score = toy.x * t / rounds
         metrics = {"train/loss": 1 - score, "node": 0.0, "pid": float(os.getpid())}
-        if t % context.full_every == 0 and toy.behaviour != "silent":
+        if t % payload.full_every == 0 and toy.behaviour != "silent":
             metrics[f"val/{toy.own_stage}/acc"] = float("nan") if toy.behaviour == "nan" and t else score
             metrics["val/G/global/mean"] = 1 - toy.x
         record = Reported(t, metrics, 1_700_000_000_000 + t)
@@ -70,16 +70,15 @@ def _meet(folder: Path, number: int) -> None:
         time.sleep(0.1)
 
 
-def records_of_a_node(point: Point, context: Context) -> Iterator[Reported]:
+def records_of_a_node(payload: Payload, place: Place) -> Iterator[Reported]:
     """As `records`, after a look at this machine's data; `node` is the number at the end of their folder's name.
 
     Three trials wait for one another: else one node could run them all before another is up.
     """
-    load_plugins(context.plugins)
-    _meet(Path(context.home, "nodes"), 3)
-    check_data(Experiment.model_validate(context.experiment).override(point), context)
-    for record in records(point, context):
-        folder = str(context.data_folder)
+    _meet(Path(place.home, "nodes"), 3)
+    check(Experiment.model_validate(payload.experiment), payload, place)
+    for record in records(payload, place):
+        folder = str(place.data_folder)
         yield Reported(record.round, {**record.metrics, "node": float(folder[-1])}, record.time)
 
 
@@ -90,11 +89,11 @@ def _numbers(metrics: dict[str, float]) -> dict[str, float]:
 @contextmanager
 def replaced(records: Callable[..., Any] | None, final: Callable[..., Any] | None) -> Iterator[None]:
     """Replace a study's trials and its test runs; None: they stay."""
-    from pfl_ops.tuning import session  # here, because Ray's processes import this module too
+    from pfl_ops.tuning import finals, session  # here, because Ray's processes import this module too
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "simulate", records or session.simulate)
-        patch.setattr(session, "run_final", final or session.run_final)
+        patch.setattr(finals, "run_final", final or finals.run_final)
         yield
 
 

@@ -1,4 +1,4 @@
-"""Ray: started quietly or joined, and what a trial may use of it."""
+"""Ray: started quietly or joined, and what a job may use of it."""
 
 import contextlib
 import functools
@@ -11,15 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import cores
 from pfl_ops.scratch import scratch
-
-if TYPE_CHECKING:
-    from pfl_ops.federation.settings import Device
-    from pfl_ops.tuning.asked import Asked
 
 # Ray reads these when it is imported or started. Defaults: whoever sets them keeps their own.
 for _name, _value in {
@@ -31,14 +27,15 @@ for _name, _value in {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # Ray's own record of the study is never read
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # the study has them
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # events have them
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # of jobs that are no trials
 }.items():
     os.environ.setdefault(_name, _value)
 
 import ray  # noqa: E402
 from ray.exceptions import AuthenticationError  # noqa: E402
 
-from pfl_ops.tuning import ray_instance  # noqa: E402
+from pfl_ops.jobs import ray_instance  # noqa: E402
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -188,23 +185,9 @@ def _no_cluster(address: str, reason: str) -> PflOpsError:
     )
 
 
-def check_request(asked: "Asked", device: "Device", address: str | None) -> None:
-    """Refuse a resource request that can't be met, before anything is written: a trial would wait for ever.
-
-    Args:
-        asked: what is "auto" there is measured later, and not checked. device: the execution's.
-        address: of a cluster; one that is not joined yet is asked for an answer only.
-    Raises:
-        PflOpsError: as `share` and `check_address`.
-    """
-    if address is not None and not ray.is_initialized():
-        check_address(address)
-        return
-    cpus = asked.cpus if isinstance(asked.cpus, float) else LEAST
-    if isinstance(asked.gpus, float):
-        share(cpus, asked.gpus, asked.concurrency, 1, device)
-    else:
-        share(cpus, None, asked.concurrency, 1)
+def is_running() -> bool:
+    """True if this process has started or joined a Ray."""
+    return bool(ray.is_initialized())
 
 
 def nodes() -> list[dict[str, float]]:

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from pfl_ops import registry
-from pfl_ops.tuning import trial
+from pfl_ops.jobs import plugins
 
 
 @pytest.fixture
@@ -23,15 +23,15 @@ def kept(tmp_path):
 
 def test_a_plugin_without_its_file_is_kept_once(packed, tmp_path, monkeypatch):
     for _ in range(2):
-        trial.load_plugins(packed)
+        plugins.load(packed)
         assert [path.read_text() for path in kept(tmp_path)] == [packed[0][2]]
         monkeypatch.setattr(registry, "_plugins", {})  # the next process
 
 
 def test_a_kept_plugin_that_was_changed_is_written_again(packed, tmp_path, monkeypatch):
-    trial.load_plugins(packed)
+    plugins.load(packed)
     (path,) = kept(tmp_path)
     path.write_text("raise SystemExit")
     monkeypatch.setattr(registry, "_plugins", {})
-    trial.load_plugins(packed)
+    plugins.load(packed)
     assert path.read_text() == packed[0][2]

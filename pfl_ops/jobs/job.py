@@ -1,0 +1,119 @@
+"""What is run, and what its process gets."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeAlias
+
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.settings import Execution
+from pfl_ops.identity import fingerprint
+from pfl_ops.jobs.plugins import Packed
+from pfl_ops.jobs.resources import Share
+
+Purpose: TypeAlias = Literal["trial", "test", "repetition", "cell"]
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What a job's process gets of it: plain values, for it may be on another machine.
+
+    Attributes:
+        experiment: every setting, nested. digest: of the experiment, as the driver has it; data_digest: of its data.
+        sealed: test data stay closed; scores alone are kept. Else the run ends with the full evaluation.
+        metrics: what each report has to hold; (): reports come as time passes.
+        stages: those to score; None: all. full_every: rounds between evaluations of every view.
+        execution: how to compute. share: what it gets of its machine.
+    """
+
+    experiment: dict[str, Any]
+    digest: str
+    data_digest: str
+    execution: Execution
+    share: Share
+    sealed: bool = False
+    metrics: tuple[str, ...] = ()
+    stages: tuple[str, ...] | None = None
+    full_every: int = 1
+
+    @property
+    def rounds(self) -> int:
+        """T, of the whole run."""
+        return int(self.experiment["training"]["rounds"])
+
+
+@dataclass(frozen=True)
+class Job:
+    """An experiment with a purpose.
+
+    Attributes:
+        purpose: what it is run for. name: for messages.
+        number: its maker's own. experiment: what is run. payload: what its process gets.
+    """
+
+    purpose: Purpose
+    name: str
+    number: int
+    experiment: Experiment = field(repr=False)
+    payload: Payload = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        purpose: Purpose,
+        name: str,
+        number: int,
+        experiment: Experiment,
+        data_dir: str | None,
+        execution: Execution,
+        share: Share,
+        metrics: tuple[str, ...] = (),
+        stages: tuple[str, ...] | None = None,
+        full_every: int = 1,
+    ) -> Self:
+        """A job; only a trial is sealed.
+
+        Args:
+            data_dir: where the driver's data lie.
+            execution, share, metrics, stages, full_every: see `Payload`.
+        Raises:
+            PflOpsError: the data can't be read.
+        """
+        identity = experiment.identity(data_dir)
+        payload = Payload(
+            experiment.resolved,
+            fingerprint(identity),
+            str(identity["data"]["digest"]),
+            execution,
+            share,
+            purpose == "trial",
+            metrics,
+            stages,
+            full_every,
+        )
+        return cls(purpose, name, number, experiment, payload)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the experiment's identity."""
+        return self.payload.digest
+
+
+@dataclass(frozen=True)
+class Place:
+    """What all jobs' processes share.
+
+    Attributes:
+        home: the work folder, absolute: checkpoints lie there. data_dir: as the driver has it.
+        joined: on a cluster, where each machine's own data folder (`PFL_OPS_DATA`) comes first.
+        plugins: the user's files.
+    """
+
+    home: str
+    data_dir: str | None
+    joined: bool
+    plugins: tuple[Packed, ...] = ()
+
+    @property
+    def data_folder(self) -> str | None:
+        """Where this machine has its data."""
+        return (os.environ.get("PFL_OPS_DATA") if self.joined else None) or self.data_dir

@@ -1,0 +1,38 @@
+"""The user's files on their way to other processes: another machine may not have them."""
+
+from pathlib import Path
+from typing import TypeAlias
+
+from pfl_ops.files import write_whole
+from pfl_ops.registry import file_digest, load_plugin, plugins
+
+Packed: TypeAlias = tuple[str, str, str]
+"""A file: digest, path, source text."""
+
+
+def pack() -> tuple[Packed, ...]:
+    """Return the plug-in files that are loaded in this process, with their source."""
+    return tuple((digest, str(path), path.read_bytes().decode()) for digest, path in plugins().items())
+
+
+def load(packed: tuple[Packed, ...]) -> None:
+    """Load what `pack` packed: from the same file if it is here and unchanged, else from the text.
+
+    The text is kept in the cache folder, under its digest: a process that is killed leaves no further copy.
+    """
+    from pfl_ops.data.store import cache_folder
+
+    for digest, name, source in packed:
+        if digest in plugins():
+            continue
+        path = Path(name)
+        if not _has(path, digest):
+            path = cache_folder() / "plugins" / digest / path.name
+            if not _has(path, digest):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, source)
+        load_plugin(path)
+
+
+def _has(path: Path, digest: str) -> bool:
+    return path.is_file() and file_digest(path) == digest

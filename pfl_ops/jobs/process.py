@@ -1,0 +1,124 @@
+"""Ray's side of a job: it runs in Ray's processes, which may live on another machine."""
+
+import gc
+import math
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ray import tune
+
+from pfl_ops.errors import nearest
+from pfl_ops.jobs import plugins
+from pfl_ops.jobs.job import Payload, Place
+from pfl_ops.jobs.report import (
+    FAILURE,
+    LOSSES,
+    RECORDS,
+    ROUND,
+    SAMPLES,
+    Failure,
+    ObjectiveMissing,
+    Record,
+    Reported,
+    failing_as_text,
+)
+from pfl_ops.jobs.work import Work
+from pfl_ops.metrics import summands
+from pfl_ops.probe.memory import keep_within
+
+JOB = "job"  # key of a configuration: the `Payload`
+SECONDS = 0.5  # between reports where none has to hold anything
+
+
+class JobProcess(tune.Trainable):
+    """A process that does one job after another; a step goes on to the next report.
+
+    The report of a trial holds its objective: a step runs on to the next round in which all of it was evaluated.
+    """
+
+    def setup(self, config: dict[str, Any], place: Place | None = None, work: Work | None = None) -> None:
+        assert place is not None and work is not None
+        self.place, self.work = place, work
+        self.records: Iterator[Record] = iter(())
+        with failing_as_text():
+            plugins.load(place.plugins)
+            self._take(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take another job in the same process: nothing of the last one stays."""
+        with failing_as_text():
+            self.cleanup()
+            self._take(new_config)
+        return True
+
+    def _take(self, config: dict[str, Any]) -> None:
+        self.payload: Payload = config[JOB]
+        self.losses: tuple[float, ...] = ()
+        self.samples = 0
+        keep_within(self.payload.execution.threads or self.payload.share.threads, self.payload.share.gpus)
+        self.records = self.work(self.payload, self.place)
+
+    def step(self) -> dict[str, Any]:
+        """Return the next report, or the job's failure as its last one.
+
+        An error is reported and not raised: an error that Ray sees is the process's own.
+        """
+        since: list[Reported] = []
+        try:
+            return self._step(since)
+        except Exception as error:
+            values = dict.fromkeys(self.payload.metrics, math.nan)
+            account = "".join(traceback.format_exception(error)) + str(Failure.of(error))
+            last = since[-1].round if since else self.iteration
+            more = {SAMPLES: self.samples, RECORDS: since, FAILURE: account, "done": True}
+            return {ROUND: last, **values, **more}
+
+    def _step(self, since: list[Reported]) -> dict[str, Any]:
+        metrics, begun = self.payload.metrics, time.monotonic()
+        for record in self.records:
+            since.append(Reported(record.round, dict(record.metrics), record.time))
+            if "train/loss" in record.metrics:
+                self.losses = (*self.losses[:1], float(record.metrics["train/loss"]))
+            self.samples += _seen(record.metrics)
+            last = record.round >= self.payload.rounds
+            if not (last or metrics) and time.monotonic() - begun < SECONDS:
+                continue
+            if all(metric in record.metrics for metric in metrics):
+                values = {metric: float(record.metrics[metric]) for metric in metrics}
+                if last:
+                    self.cleanup(to_the_end=True)
+                over = last or not all(map(math.isfinite, values.values()))
+                parts = [part for metric in metrics for part in summands(metric) if part in record.metrics]
+                values |= {part: float(record.metrics[part]) for part in parts}
+                more = {LOSSES: self.losses, SAMPLES: self.samples, RECORDS: since, "done": over}
+                return {ROUND: record.round, **values, **more}
+            self._expect(record)
+        raise RuntimeError(f"the simulation ended after {since[-1].round if since else 'no'} rounds")
+
+    def _expect(self, record: Record) -> None:
+        """Fail at the first full evaluation without the objective rather than after the last round."""
+        every = self.payload.full_every
+        full = record.round >= self.payload.rounds or (record.round and record.round % every == 0)
+        if full:
+            missing = next(m for m in self.payload.metrics if m not in record.metrics)
+            close = nearest(missing, record.metrics)
+            raise ObjectiveMissing(
+                f"'{missing}' is not measured in this experiment (round {record.round} has no such value)"
+                + (f"; did you mean '{close}'?" if close else "")
+            )
+
+    def cleanup(self, to_the_end: bool = False) -> None:
+        for _ in self.records if to_the_end else ():  # the simulation closes its checkpoint
+            pass
+        close = getattr(self.records, "close", None)
+        if close is not None:  # a generator: it lets go of its locks and files
+            close()
+        self.records = iter(())
+        gc.collect()
+
+
+def _seen(values: Mapping[str, float]) -> int:
+    """Samples on which gradients were taken in a round, each time counted."""
+    return round(values.get("cost/samples_per_second", 0.0) * values.get("cost/train_seconds", 0.0))

@@ -1,0 +1,121 @@
+"""Repetitions of an experiment, side by side."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from pfl_ops import runs
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.diverged import Diverged
+from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs import plugins
+from pfl_ops.jobs.job import Job, Place
+from pfl_ops.jobs.report import Record
+from pfl_ops.jobs.resources import cluster, joining, nodes, share
+from pfl_ops.jobs.runner import Interrupted, JobEvent, Listed, Runner
+from pfl_ops.jobs.work import simulate
+from pfl_ops.tracking.store import Store
+
+if TYPE_CHECKING:
+    from pfl_ops.results import Result
+
+OnSeed: TypeAlias = Callable[[int, Record], None]
+"""Called with a seed and a round that it has finished."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Repetitions of an experiment.
+
+    Attributes:
+        results: those that ended well, in the order of their seeds. diverged: {seed: how} of the others.
+    """
+
+    results: "list[Result]" = field(default_factory=list)
+    diverged: dict[int, str] = field(default_factory=dict)
+
+
+@joining
+def repeat(
+    experiment: Experiment,
+    *,
+    concurrency: int | None = None,
+    address: str | None = None,
+    home: Path | str | None = None,
+    tracking_uri: str | None = None,
+    data_dir: str | None = None,
+    execution: Execution | None = None,
+    on_record: OnSeed | None = None,
+) -> Repeated:
+    """Run all repetitions, several at once, each on its share of the CPUs; tracked as `run` tracks them.
+
+    One that was begun goes on, and one that is finished is read.
+
+    Args:
+        experiment: its seeds are seed, seed + 1, ..., `repetitions` of them.
+        concurrency: at once; none: as many as there are CPUs. With fewer, each has several CPUs.
+        address: of a Ray cluster to join. There, the work folder must be shared, or results are computed again here.
+        home, tracking_uri, data_dir, execution: see `runs.run`; threads follow the share. A GPU is shared in quarters.
+        on_record: told of each round.
+    Raises:
+        KeyboardInterrupt: Ctrl-C; the same call goes on.
+        PflOpsError: as for `runs.run`; or a repetition's process died twice.
+    """
+    asked = execution or Execution()
+    each = [experiment.repetition(i) for i in range(experiment.repetitions)]
+    tracked: dict[int, Future[Result]] = {}
+    tracker = ThreadPoolExecutor(1, thread_name_prefix="pfl-ops repetitions")
+    with Store.open(home, tracking_uri, offline=True) as store:
+
+        def track(i: int, computed: bool) -> None:
+            tracked[i] = tracker.submit(
+                runs.run, each[i], home=home, data_dir=data_dir, execution=asked, progress=False, store=store,
+                computed=computed,
+            )  # fmt: skip
+
+        def take(event: JobEvent) -> None:
+            i = event.job.number
+            if on_record is not None:
+                for record in event.records:
+                    on_record(each[i].seed, record)
+            if event.kind != "ended":
+                return
+            if event.failure and event.failure.died:
+                tracked[i] = Future()
+                tracked[i].set_exception(PflOpsError(f"seed {each[i].seed}: {event.failure.line}"))
+            else:  # one that raised raises again where it is tracked, as itself
+                track(i, True)
+
+        missing = []
+        for i, one in enumerate(each):
+            if runs.is_finished(one, home=store.home.root, data_dir=data_dir):
+                track(i, False)
+            else:
+                missing.append(i)
+        try:
+            if missing:
+                with cluster(address) as folder:
+                    there = sum(node.get("CPU", 0.0) for node in nodes())
+                    cpus = max(1.0, there // min(len(missing), concurrency or len(missing)))
+                    part = share(min(cpus, there), None, concurrency, len(missing), asked.device)
+                    how = asked.model_copy(update={"threads": asked.threads or part.threads})
+                    how = how if part.gpus else how.model_copy(update={"device": "cpu"})
+                    jobs = [
+                        Job.of("repetition", f"seed {each[i].seed}", i, each[i], data_dir, how, part) for i in missing
+                    ]
+                    place = Place(str(store.home.root), data_dir, address is not None, plugins.pack())
+                    Runner(place, part.concurrency, take, simulate).run(Listed(jobs), folder, "repetitions")
+        except Interrupted:
+            tracker.shutdown(cancel_futures=True)
+            raise KeyboardInterrupt from None
+        tracker.shutdown()
+        found = Repeated()
+        for i, one in enumerate(each):
+            try:
+                found.results.append(tracked[i].result())
+            except Diverged as error:
+                found.diverged[one.seed] = str(error)
+        return found

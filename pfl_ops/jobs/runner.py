@@ -1,0 +1,253 @@
+"""The runner: jobs from a source, on shares of the running Ray, side by side; one kind of event."""
+
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+from ray import tune
+from ray._private import worker as ray_worker
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial as RayTrial
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+from ray.tune.stopper import Stopper
+
+from pfl_ops.jobs.job import Job, Place
+from pfl_ops.jobs.process import JOB, JobProcess
+from pfl_ops.jobs.report import FAILURE, RECORDS, Failure, Reported, has_died
+from pfl_ops.jobs.work import Work, simulate
+
+TRIES = 2  # a process may die for reasons of its own; the second one goes on from the checkpoint
+UNBEGUN = 3  # times that a job may be given a process that is dead by then
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """Something that happened to a job.
+
+    Attributes:
+        kind: started (again, if its process died: its rounds so far follow once more), rounds, or ended.
+        records: rounds that were finished since the last event.
+        report: what its process said last, `report`'s keys and the objective; {}: nothing yet.
+        failure: why an ended job has no result; None: it has one. account: Ray's whole account of that.
+    """
+
+    kind: Literal["started", "rounds", "ended"]
+    job: Job
+    records: tuple[Reported, ...] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)
+    failure: Failure | None = None
+    account: str = ""
+
+
+OnJob: TypeAlias = Callable[[JobEvent], None]
+
+
+class Source(Protocol):
+    """Who makes jobs."""
+
+    def next(self) -> Job | None:
+        """The next job; None: there is none as long as none of those that run has ended."""
+
+
+class Listed:
+    """Jobs in their order.
+
+    >>> source = Listed([])
+    >>> source.next() is None
+    True
+    """
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self.jobs = deque(jobs)
+
+    def next(self) -> Job | None:
+        return self.jobs.popleft() if self.jobs else None
+
+
+class Interrupted(Exception):
+    """Ctrl-C ended the jobs; what they have finished is on disk."""
+
+
+@dataclass
+class Runner:
+    """Runs jobs in the running Ray.
+
+    Attributes:
+        place: what their processes share. concurrency: jobs at once.
+        on_job: called with every event, in the calling thread.
+        work: what a process does with a job. scheduler: stops trials early; None: nothing does.
+        is_hopeless: asked after each end; True: nothing more is started.
+    """
+
+    place: Place
+    concurrency: int
+    on_job: OnJob
+    work: Work = simulate
+    scheduler: TrialScheduler | None = None
+    is_hopeless: Callable[[], bool] = lambda: False
+
+    def run(self, source: Source, folder: Path, name: str) -> None:
+        """Run all jobs of a source to their ends.
+
+        Args:
+            folder: for Ray's own files. name: of this call, for these.
+        Raises:
+            Interrupted: Ctrl-C came.
+        """
+        search = _Search(source)
+        driver = _Driver(search, self.on_job, self.is_hopeless)
+        trainable = tune.with_parameters(JobProcess, place=self.place, work=self.work)
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, _resources),
+            tune_config=tune.TuneConfig(
+                search_alg=search,
+                scheduler=self.scheduler,
+                num_samples=-1,
+                max_concurrent_trials=self.concurrency,
+                reuse_actors=True,
+                trial_name_creator=lambda trial: trial.trial_id,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name=name,
+                storage_path=str(folder),
+                verbose=0,
+                callbacks=[driver],
+                stop=driver,
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # jobs keep their own
+                failure_config=tune.FailureConfig(max_failures=0),  # `_Driver` starts them again
+            ),
+        )
+        with _silent():
+            tuner.fit()
+        if search.running and not self.is_hopeless():
+            raise Interrupted
+
+
+class _Search(Searcher):
+    """A source as Ray Tune's searcher, which is asked for jobs and told nothing: `_Driver` hears it all."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+        self.running: dict[str, Job] = {}  # Ray's trial -> job
+        self.again: deque[Job] = deque()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # as for `_Driver`
+
+    def suggest(self, trial_id: str) -> Any:
+        job = self.again.popleft() if self.again else self.source.next()
+        if job is None:
+            return None if self.running else Searcher.FINISHED
+        self.running[trial_id] = job
+        return {JOB: job.payload}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        pass
+
+    def save(self, checkpoint_path: str) -> None:
+        """Do nothing: Ray's own record is never read."""
+        Path(checkpoint_path).touch()
+
+    def restore(self, checkpoint_path: str) -> None:
+        raise NotImplementedError("jobs go on from their own checkpoints")
+
+
+class _Driver(tune.Callback, Stopper):
+    """Ray's callback: it runs in the driver and turns what Ray says into events."""
+
+    def __init__(self, search: _Search, on_job: OnJob, is_hopeless: Callable[[], bool]) -> None:
+        self.search, self.on_job, self.is_hopeless = search, on_job, is_hopeless
+        self.begun: set[str] = set()
+        self.deaths: dict[tuple[str, int], list[int]] = {}  # of a job's process: before the job began, and later
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Ray pickles callbacks into its own record, which is never read
+
+    # -- Ray's callback: parameter names must be exactly these -------------------------------------------------------
+
+    def on_trial_start(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
+        self.begun.add(trial.trial_id)
+        self.on_job(JobEvent("started", self.search.running[trial.trial_id]))
+
+    def on_trial_result(
+        self, iteration: int, trials: list[RayTrial], trial: RayTrial, result: dict[str, Any], **info: Any
+    ) -> None:
+        records = tuple(result.pop(RECORDS, ()))
+        over = bool(result.get("done"))
+        self.on_job(JobEvent("rounds", self.search.running[trial.trial_id], records, {**result, "done": over}))
+
+    def on_trial_complete(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
+        account = str(trial.last_result.get(FAILURE, ""))
+        self._end(trial, Failure.in_account(account) if account else None, account)
+
+    def on_trial_error(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
+        trial.run_metadata.pickled_error_filename = None  # else Ray unpickles it for its own table of results
+        account = _account(trial)
+        if has_died(account) and self._may_try_again(trial):
+            self.search.again.append(self.search.running.pop(trial.trial_id))
+            return
+        self._end(trial, Failure.in_account(account), account)
+
+    # -- Ray's stopper -----------------------------------------------------------------------------------------------
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.is_hopeless()
+
+    # -- ours --------------------------------------------------------------------------------------------------------
+
+    def _may_try_again(self, trial: RayTrial) -> bool:
+        """Whether a job whose process died gets another one.
+
+        It may have been given a process that another job had used and that was dead by then: that is no try.
+        """
+        job = self.search.running[trial.trial_id]
+        deaths = self.deaths.setdefault((job.purpose, job.number), [0, 0])
+        begun = trial.trial_id in self.begun
+        deaths[begun] += 1
+        return deaths[begun] < (TRIES if begun else UNBEGUN)
+
+    def _end(self, trial: RayTrial, failure: Failure | None, account: str) -> None:
+        job = self.search.running.pop(trial.trial_id)
+        self.on_job(JobEvent("ended", job, report=trial.last_result or {}, failure=failure, account=account))
+
+
+def _resources(config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """A job's share; Ray also asks with no configuration at all."""
+    if JOB not in config:
+        return PlacementGroupFactory([{"CPU": 1.0}])
+    share = config[JOB].share
+    return PlacementGroupFactory([{"CPU": share.cpus, **({"GPU": share.gpus} if share.gpus else {})}])
+
+
+def _account(trial: RayTrial) -> str:
+    """Ray's whole account of a failure, colours removed."""
+    text = Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else ""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep Ray's own messages (how Tune would resume, tracebacks, deaths of processes) out of the terminal.
+
+    The events have what they say. The last kind goes to standard output, whatever Ray is told: by a private printer.
+    """
+    logger = logging.getLogger("ray.tune")
+    level, printer = logger.level, getattr(ray_worker, "print_to_stdstream", None)
+    logger.setLevel(logging.CRITICAL)
+    ray_worker.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        ray_worker.print_to_stdstream = printer

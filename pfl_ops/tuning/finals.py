@@ -1,0 +1,150 @@
+"""The test of a study's choice: jobs, then tracked one by one in a thread, so that no process waits for that."""
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.diverged import Diverged
+from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.job import Job
+from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.runner import JobEvent
+
+if TYPE_CHECKING:
+    from pfl_ops.results import Result
+    from pfl_ops.tuning.session import Session
+
+LONG = 60.0  # seconds of the chosen trial from which its tests share all of the machine
+
+
+def run_final(experiment: Experiment, name: str, session: "Session", computed: bool) -> "Result":
+    """Track a test run of the chosen configuration below the study's run, from its checkpoint if a job left one.
+
+    Args:
+        computed: whether a job of this sitting did.
+    """
+    from pfl_ops import runs
+
+    return runs.run(
+        experiment,
+        home=session.store.home.root,
+        data_dir=session.data_dir,
+        execution=session.execution,
+        progress=False,
+        store=session.store,
+        parent=session.parent,
+        name=name,
+        tags={"pfl_ops.kind": "final", "pfl_ops.study": session.ledger.name, **session.settings.tags},
+        computed=computed,
+    )
+
+
+class Finals:
+    """Test runs of a study's choice: jobs, then tracked one by one in a thread, so that no process waits for that.
+
+    Args:
+        session: whose. share, execution: what each gets, and how it computes; they may be widened.
+    """
+
+    def __init__(self, session: "Session", share: Share | None, execution: Execution) -> None:
+        self.session, self.share, self.execution = session, share, execution
+        self.experiments: list[Experiment] = []
+        self.missing: deque[int] = deque()
+        self.begun = False
+        self._error: Exception | None = None
+        self._tracked: dict[int, Future[Result]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pfl-ops tests")
+
+    def __enter__(self) -> "Finals":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=kind is not None)
+
+    def begin(self) -> None:
+        """Decide what is tested; what is finished already is read."""
+        from pfl_ops import runs
+
+        self.begun, session = True, self.session
+        self.experiments = list(session.decide(session))
+        for i, experiment in enumerate(self.experiments):
+            if runs.is_finished(experiment, home=session.store.home.root, data_dir=session.data_dir):
+                self._track(i, computed=False)
+                session.tell("final", i, "was over before: read")
+            else:
+                self.missing.append(i)
+        if self.share is not None and self.missing:
+            self._widen(self.share)
+
+    def _widen(self, part: Share) -> None:
+        """Let the tests of long trials have all that the trials had together, where they are fewer."""
+        best = self.session.ledger.chosen()
+        duration = best[1].duration if best else None
+        times = part.concurrency // len(self.missing)
+        if times > 1 and not part.gpus and duration and duration.total_seconds() > LONG:
+            self.share = replace(part, cpus=part.cpus * times)
+            asked = self.session.execution
+            threads = asked.threads or self.share.threads
+            self.execution = asked.model_copy(update={"device": "cpu", "threads": threads})
+
+    def next(self) -> Job | None:
+        try:
+            if not self.begun:
+                self.begin()
+        except Exception as error:  # Ray, which asks for jobs, would wrap it
+            self._error = error
+        if not self.missing:
+            return None
+        i, session = self.missing.popleft(), self.session
+        assert self.share is not None
+        return Job.of("test", f"test run {i + 1}", i, self.experiments[i], session.data_dir, self.execution, self.share)
+
+    def take(self, event: JobEvent) -> None:
+        """Note what happened to a test's job."""
+        i, rounds = event.job.number, event.job.payload.rounds
+        match event.kind:
+            case "started":
+                self.session.tell("test", i)
+            case "rounds":
+                self.session.tell("rounds", i, round=int(event.report["round"]), rounds=rounds)
+            case "ended":
+                if event.failure and event.failure.died:
+                    self._tracked[i] = Future()
+                    self._tracked[i].set_exception(PflOpsError(f"test run {i + 1}: {event.failure.line}"))
+                else:  # one that raised raises again where it is tracked, as itself
+                    self._track(i, computed=True)
+                self.session.tell("final", i)
+
+    def results(self) -> "tuple[list[Result], dict[int, str]]":
+        """Return the results in the order of the seeds, and {seed: how} of those that diverged.
+
+        Raises:
+            Exception: what one of the runs raised.
+        """
+        if self._error:
+            raise self._error
+        found: list[Result] = []
+        diverged: dict[int, str] = {}
+        for i, experiment in enumerate(self.experiments):
+            try:
+                found.append(self._tracked[i].result() if i in self._tracked else self._run_here(i))
+            except Diverged as error:
+                diverged[experiment.seed] = str(error)
+        return found, diverged
+
+    def _run_here(self, i: int) -> "Result":
+        """Run one in this process."""
+        self.session.tell("test", i)
+        try:
+            return run_final(self.experiments[i], self._name(i), self.session, True)
+        finally:
+            self.session.tell("final", i)
+
+    def _track(self, i: int, computed: bool) -> None:
+        self._tracked[i] = self._thread.submit(run_final, self.experiments[i], self._name(i), self.session, computed)
+
+    def _name(self, i: int) -> str:
+        return f"{self.session.prefix}final-seed{self.experiments[i].seed}"
