@@ -9,7 +9,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pfl_ops.tracking.store import RunInfo, Store
 
 OnRecord = Callable[[Record], None]
+OnEstimate = Callable[["Estimate"], None]
 MODELS_IN_A_FILE = 256 << 20
 DIVERGED = "pfl_ops.diverged"  # tag of a run whose training diverged: at which round, at which client
 FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
@@ -117,10 +118,8 @@ def _folder(
 
 def estimate(experiment: Experiment, *, data_dir: str | None = None, execution: Execution | None = None) -> "Estimate":
     """What a run will take, from one measured round of a few clients; writes nothing."""
-    from pfl_ops.federation.estimate import estimate as measured
-
     with closing(experiment.build(data_dir=data_dir, execution=execution)) as simulation:
-        return measured(simulation)
+        return _measured(simulation)
 
 
 @checked
@@ -133,6 +132,7 @@ def run(
     execution: Execution | None = None,
     resume: bool = True,
     on_record: OnRecord | None = None,
+    on_estimate: OnEstimate | None = None,
     progress: bool | None = None,
     store: "Store | None" = None,
     parent: "Run | None" = None,
@@ -149,6 +149,8 @@ def run(
         resume: go on from checkpoints; False: throw them away and start again, in a new MLflow run; an earlier one
             stays and is marked superseded.
         on_record: called with each record, those read from a checkpoint included.
+        on_estimate: called with what the run will take, from a measured round of a few clients, before the first round;
+            not for a run that is read.
         progress: show a progress bar; None: in a notebook and in a terminal, unless `on_record` is given. True: also
             elsewhere, as a line a round on standard error.
         store, parent, name, tags: for callers that track more than one run.
@@ -174,61 +176,72 @@ def run(
     experiment = experiment if experiment.repetitions == 1 else experiment.repetition(0)
     tree = experiment.identity(data_dir)
     digest = fingerprint(tree)
-    opened = nullcontext(store) if store else closing(Store.open(home, tracking_uri, offline=True))
-    with opened as store, watching(experiment, on_record, progress) as tell:
-        assert store is not None
-        folder = store.home.checkpoints / digest
-        with _alone(folder, experiment.label):
-            mark = folder.with_name(f".{folder.name}{f'-{parent.spool.folder.name}' if parent else ''}.rerun")
-            resume = resume and not mark.exists()
-            simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, resume=resume)
-            rerun = "" if resume else _rerun(mark)
-            before = earlier.find(store, tree)
-            tracked = store.run(
-                str(parent.spool.header["experiment"])
-                if parent
-                else f"{experiment.data.label}-{experiment.partition.kind}",
-                name or f"{title(experiment)} seed{experiment.seed}",
-                identity=digest,
-                parent=parent,
-                params=experiment.flat,
-                tags={
-                    **_tags(experiment, simulation, digest, data_dir),
-                    **earlier.tags(tree),
-                    **(tags or {}),
-                },
-                rerun=rerun,
-            )
-            kind = (tags or {}).get("pfl_ops.kind", "run")
-            done = resume and _is_done(before, digest, parent)
-            with _told(tracked), closing(simulation):
-                for record in simulation.run():
-                    mark.unlink(missing_ok=True)  # the old checkpoints are gone
-                    tracked.log([record])
-                    tell(record)
-                if not done:
-                    _keep(experiment, simulation, tracked)
-                    _present(experiment, simulation, tracked, kind)
-                    tracked.complete()
-                if simulation.diverged:
-                    raise simulation.diverged
-            tracked.finish("FINISHED")
-            result = Result(
-                run_id=tracked.run_id,
-                experiment=experiment,
-                rounds=table(simulation.records),
-                final=simulation.final,
-                clients=pd.DataFrame(simulation.client_table),
-                folder=folder,
-                complaints=simulation.complaints,
-                hints=simulation.hints,
-                data_dir=data_dir,
-                page=tracked.page(METHODS.get(kind, METHODS["run"])[0]),
-                origin=_origin(tracked.run_id, simulation, before, tree, computed),
-            )
-            del simulation
-            gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
+    home_of = store.home if store else Home.open(home)
+    folder = home_of.checkpoints / digest
+    with _alone(folder, experiment.label), ExitStack() as opened:
+        mark = folder.with_name(f".{folder.name}{f'-{parent.spool.folder.name}' if parent else ''}.rerun")
+        resume = resume and not mark.exists()
+        simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, resume=resume)
+        opened.callback(simulation.close)
+        if on_estimate is not None and not simulation.read:
+            on_estimate(_measured(simulation))
+        if store is None:
+            store = opened.enter_context(closing(Store.open(home, tracking_uri, offline=True)))
+        tell = opened.enter_context(watching(experiment, on_record, progress))
+        rerun = "" if resume else _rerun(mark)
+        before = earlier.find(store, tree)
+        tracked = store.run(
+            str(parent.spool.header["experiment"])
+            if parent
+            else f"{experiment.data.label}-{experiment.partition.kind}",
+            name or f"{title(experiment)} seed{experiment.seed}",
+            identity=digest,
+            parent=parent,
+            params=experiment.flat,
+            tags={
+                **_tags(experiment, simulation, digest, data_dir),
+                **earlier.tags(tree),
+                **(tags or {}),
+            },
+            rerun=rerun,
+        )
+        kind = (tags or {}).get("pfl_ops.kind", "run")
+        done = resume and _is_done(before, digest, parent)
+        with _told(tracked), closing(simulation):
+            for record in simulation.run():
+                mark.unlink(missing_ok=True)  # the old checkpoints are gone
+                tracked.log([record])
+                tell(record)
+            if not done:
+                _keep(experiment, simulation, tracked)
+                _present(experiment, simulation, tracked, kind)
+                tracked.complete()
+            if simulation.diverged:
+                raise simulation.diverged
+        tracked.finish("FINISHED")
+        result = Result(
+            run_id=tracked.run_id,
+            experiment=experiment,
+            rounds=table(simulation.records),
+            final=simulation.final,
+            clients=pd.DataFrame(simulation.client_table),
+            folder=folder,
+            complaints=simulation.complaints,
+            hints=simulation.hints,
+            data_dir=data_dir,
+            page=tracked.page(METHODS.get(kind, METHODS["run"])[0]),
+            origin=_origin(tracked.run_id, simulation, before, tree, computed),
+        )
+    del simulation
+    gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
     return result
+
+
+def _measured(simulation: "Simulation") -> "Estimate":
+    """What a run will take, from the simulation that then runs: a measured round changes none of its state."""
+    from pfl_ops.federation.estimate import estimate as measured
+
+    return measured(simulation)
 
 
 def table(records: list[Record]) -> "pd.DataFrame":

@@ -25,8 +25,11 @@ from pfl_ops.cli.reproduce import page
 from pfl_ops.cli.run import ui_hint
 from pfl_ops.display.progress import RunProgress
 from pfl_ops.experiment import FLAGS, Experiment, fields
+from pfl_ops.federation import cores
 from pfl_ops.federation.estimate import Estimate
 from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs import repeat as jobs_repeat
+from pfl_ops.jobs.repeat import Repeated
 from pfl_ops.papers import Outcome
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +59,7 @@ SHARED = {
     *("--resume", "--no-resume"),
 }
 OPTIONS = {
-    "run": SHARED,
+    "run": SHARED | {"--concurrency", "--address"},
     "tune": SHARED
     | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
     | {"--name", "--storage", "--address"},
@@ -329,6 +332,8 @@ class Fake:
     def run(self, experiment: Experiment, **given: Any) -> Any:
         self.asked.append(experiment)
         self.given.append(given)
+        if given["on_estimate"]:
+            given["on_estimate"](self.estimate(experiment))
         for round_ in (1, 2):
             metrics = {"test/L1/local/mean": 0.5 + round_ / 10, "cost/samples_per_second": 1234.0}
             metrics |= {"test/L1/global/mean": 0.25} if round_ == 1 else {}
@@ -363,7 +368,8 @@ def test_run_shows_rounds_and_results(fake: Fake) -> None:
     assert result.exit_code == 0, result.output
     assert [e.seed for e in fake.asked] == [5, 6]
     assert fake.given[0]["execution"] == Execution(device="cpu") and fake.given[0]["resume"] is False
-    assert "about 3 min 0 s (2 rounds of 8.0 s" in result.stderr
+    assert result.stderr.count("about 3 min 0 s") == 1
+    assert "each of 2 repetitions: about 3 min 0 s (2 rounds of 8.0 s" in result.stderr
     # the global view is not measured in round 2: its last value stands, and says of which round it is
     line = "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 70.0 %  Acc(G) 25.0 % (round 1)  1,234 samples/s\n"
     assert line in result.stderr
@@ -403,9 +409,48 @@ def test_the_estimate_is_followed_by_its_hints(words: list[str], fake: Fake) -> 
     assert told[0].startswith("about 3 min 0 s") and told[1] == fake.hints[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "at_once"),
+    [
+        ([], True),  # nine minutes of repetitions are worth Ray's start
+        (["--concurrency", "1"], False),
+        (["--concurrency", "3"], True),
+        (["--address", "auto"], True),
+        (["--no-resume"], False),
+    ],
+)
+def test_repetitions_run_side_by_side_where_that_saves_time(
+    words: list[str], at_once: bool, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def repeat(experiment: Experiment, **settings: Any) -> Repeated:
+        given.append(settings)
+        settings["on_record"](6, SimpleNamespace(round=1, metrics={"test/L1/local/mean": 0.5}, time=2**43))
+        return Repeated([], {6: "diverged at round 2"})
+
+    monkeypatch.setattr(jobs_repeat, "repeat", repeat)
+    monkeypatch.setattr(cores, "usable", lambda: 2)
+    result = cli("run", "fedavg", "--rounds", "2", "--seed", "5", "--repetitions", "3", *words)
+    assert bool(given) == at_once and bool(fake.asked) != at_once
+    if at_once:
+        assert result.exit_code == 3 and result.stderr.endswith("seed 6: diverged at round 2\n")
+        assert "fedavg-digits-lsqs seed 6  round 1/2  Acc(L) 50.0 %" in result.stderr
+        asked = dict(zip(words[::2], words[1::2], strict=True))
+        assert (given[0]["concurrency"], given[0]["address"]) == (
+            int(asked["--concurrency"]) if "--concurrency" in asked else None,
+            asked.get("--address"),
+        )
+
+
+def test_an_address_and_no_resume_contradict_each_other(fake: Fake) -> None:
+    result = cli("run", "fedavg", "--address", "auto", "--no-resume")
+    assert result.exit_code == 2 and "--no-resume runs the repetitions one after another" in result.stderr
+
+
 def test_a_seed_that_diverges_leaves_no_mean(fake: Fake) -> None:
     fake.diverges = 6
-    result = cli("run", "fedavg", "--rounds", "2", "--repetitions", "3", "--seed", "5")
+    result = cli("run", "fedavg", "--rounds", "2", "--repetitions", "3", "--seed", "5", "--concurrency", "1")
     assert result.exit_code == 3 and [e.seed for e in fake.asked] == [5, 6, 7]
     assert result.stderr.endswith("seed 6: diverged at round 2, client 12, lr 0.4\n")
     assert "last round" not in result.stdout and "run id-5  (seed 5)\nrun id-7  (seed 7)\n" in result.stdout

@@ -491,6 +491,23 @@ def test_a_trials_records(home: Path, store: Store) -> None:
         next(runs.simulate(experiment(), home=home, execution=LOOP, sealed=True))
 
 
+@pytest.mark.parametrize("method", ["fliu", "scaffold", "ditto"])
+@pytest.mark.parametrize("how", [LOOP, LOOP.model_copy(update={"state": "file"})], ids=["memory", "file"])
+def test_the_measured_round_of_an_estimate_changes_nothing_of_the_run(method, how, store, tmp_path) -> None:
+    """It is measured on the simulation that then runs. A run that is read has none."""
+    told: list[Any] = []
+    seed = 21 if how.state == "file" else 22
+    measured = experiment(seed, method, **{"evaluation.eps": (0.9,)})  # another run, which trains alike
+    plain = runs.run(experiment(seed, method), execution=how, store=store)
+    found = runs.run(measured, execution=how, store=store, on_estimate=told.append)
+    timed = [key for key in plain.rounds if key.startswith("cost/")]
+    same = [key for key in plain.rounds if key in found.rounds and key not in timed]
+    assert len(same) > 20 and plain.rounds[same].equals(found.rounds[same])
+    assert len(told) == 1 and told[0].rounds == 3
+    runs.run(measured, execution=how, store=store, on_estimate=told.append)
+    assert len(told) == 1
+
+
 def test_an_estimate_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = runs.estimate(experiment(seed=11), execution=LOOP)

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -21,7 +21,15 @@ from pfl_ops.cli.options import (
     with_default,
     with_flags,
 )
+from pfl_ops.errors import PflOpsError
 
+if TYPE_CHECKING:
+    from pfl_ops.experiment import Experiment
+    from pfl_ops.federation.estimate import Estimate
+    from pfl_ops.results import Result
+
+Outcome: TypeAlias = "tuple[list[Result], dict[int, str]]"
+WORTH_RAY = 30.0  # seconds of all repetitions from which they run side by side
 PAGE = "http://127.0.0.1:5000"  # where pfl-ops ui serves it unless told otherwise
 ALGORITHM = typer.Argument(
     metavar="ALGORITHM",
@@ -47,6 +55,20 @@ def run(
             show_default=False,
         ),
     ] = True,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            min=1,
+            max=10_000,
+            metavar="INT",
+            show_default=False,
+            help=with_default("Repetitions at once.", "one a CPU if they take long, else 1"),
+        ),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", metavar="auto|HOST:PORT", help="A Ray cluster to join, for repetitions.")
+    ] = None,
     data_dir: DataDir = None,
     tracking_uri: TrackingUri = None,
     plugin: Plugins = [],  # noqa: B006
@@ -64,37 +86,24 @@ def run(
     from pfl_ops import runs  # heavy; mistakes are told before
     from pfl_ops.cli.live import results_notes, results_table
     from pfl_ops.cli.output import err, out, say
-    from pfl_ops.display.progress import RunProgress
     from pfl_ops.tracking.home import check_places
 
     check_places(tracking_uri)
-    estimate = runs.estimate(experiment, data_dir=data_dir, execution=execution)
-    for told in (str(estimate), *estimate.hints):
-        say(out() if dry_run else err(), told)
+    if address is not None and not resume:
+        raise PflOpsError("--no-resume runs the repetitions one after another, here; leave it or --address out")
+    where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
     if dry_run:
+        found = runs.estimate(experiment, **where)
+        for told in (str(found), *found.hints):
+            say(out(), told)
         return
 
-    say(err(), "opening MLflow's store ...")
     split = "val" if experiment.evaluation.split == "validation" else "test"
-    results: list[runs.Result] = []
-    diverged: list[str] = []
     try:
-        for i in range(experiment.repetitions):
-            one = experiment.repetition(i)
-            with RunProgress.of(one) as line:
-                try:
-                    results.append(
-                        runs.run(
-                            one,
-                            tracking_uri=tracking_uri,
-                            data_dir=data_dir,
-                            execution=execution,
-                            resume=resume,
-                            on_record=line.record,
-                        )
-                    )
-                except runs.Diverged as error:
-                    diverged.append(f"seed {one.seed}: {error}")
+        if resume and _side_by_side(experiment, concurrency, address, where):
+            results, diverged = _repeat(experiment, concurrency, address, where | {"tracking_uri": tracking_uri})
+        else:
+            results, diverged = _one_by_one(experiment, resume, where | {"tracking_uri": tracking_uri})
     except KeyboardInterrupt:
         say(err(), "stopped; the same command goes on from the last checkpoint")
         raise typer.Exit(130) from None
@@ -109,10 +118,75 @@ def run(
         say(console, f"run {result.run_id or 'not sent yet'}  (seed {result.experiment.seed})")
     if results:
         say(console, "look closer: " + ui_hint(tracking_uri, results[-1].page))
-    for seed in diverged:
-        say(err(), seed)
+    for seed, how in diverged.items():
+        say(err(), f"seed {seed}: {how}")
     if diverged:
         raise typer.Exit(runs.Diverged.exit_code)
+
+
+def _side_by_side(
+    experiment: "Experiment", concurrency: int | None, address: str | None, where: dict[str, Any]
+) -> bool:
+    """Whether several repetitions run at once: where that was asked for, or where it saves more than Ray's start."""
+    from pfl_ops import runs
+    from pfl_ops.cli.output import err, say
+    from pfl_ops.federation import cores
+
+    n = experiment.repetitions
+    if address is not None or n == 1 or concurrency is not None:
+        return address is not None or (n > 1 and concurrency != 1)
+    if cores.usable() < 2 or all(
+        runs.is_finished(experiment.repetition(i), data_dir=where["data_dir"]) for i in range(n)
+    ):
+        return False
+    found = runs.estimate(experiment, **where)
+    if n * found.seconds < WORTH_RAY:
+        return False
+    say(err(), f"each of {n} repetitions: {found}")
+    return True
+
+
+def _repeat(experiment: "Experiment", concurrency: int | None, address: str | None, where: dict[str, Any]) -> Outcome:
+    """Run the repetitions at once, in Ray's processes."""
+    from pfl_ops.cli.output import err, say
+    from pfl_ops.display.progress import SeveralProgress
+    from pfl_ops.jobs.repeat import repeat
+
+    say(err(), "opening MLflow's store, starting Ray ...")
+    with SeveralProgress.of(experiment) as lines:
+        found = repeat(experiment, concurrency=concurrency, address=address, on_record=lines.record, **where)
+    return found.results, found.diverged
+
+
+def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -> Outcome:
+    """Run the repetitions in this process; the first one says what it will take."""
+    from pfl_ops import runs
+    from pfl_ops.cli.output import err, say
+    from pfl_ops.display.progress import RunProgress
+
+    def tell(found: "Estimate") -> None:
+        each = f"each of {experiment.repetitions} repetitions: " if experiment.repetitions > 1 else ""
+        for line in (f"{each}{found}", *found.hints, "opening MLflow's store ..."):
+            say(err(), line)
+
+    results: list[Result] = []
+    diverged: dict[int, str] = {}
+    for i in range(experiment.repetitions):
+        one = experiment.repetition(i)
+        with RunProgress.of(one) as line:
+            try:
+                results.append(
+                    runs.run(
+                        one,
+                        resume=resume,
+                        on_record=line.record,
+                        on_estimate=None if results or diverged else tell,
+                        **where,
+                    )
+                )
+            except runs.Diverged as error:
+                diverged[one.seed] = str(error)
+    return results, diverged
 
 
 def served(tracking_uri: str | None) -> str:

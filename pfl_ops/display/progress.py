@@ -2,12 +2,12 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     OnRecord = Callable[[Record], None]
 
 BAR = 12  # columns of the bar
+WAITS = "starts"  # of a run without a round
+MOST_LINES = 16  # of several runs, the last ones that have begun
 
 
 class RunProgress:
@@ -42,7 +44,7 @@ class RunProgress:
         self.seen: dict[str, tuple[float, int]] = {}  # last value of each key, and its round: not all come in each
         self.began = time.time()
         self.first: tuple[int, float] | None = None  # round and time of the first new record: the rate's start
-        self.finished, self.now = 0, "starts"
+        self.finished, self.now = 0, WAITS
         self.picture: live.TerminalPicture | live.NotebookPicture | None = None
 
     @classmethod
@@ -99,6 +101,41 @@ class RunProgress:
         row.add_column(no_wrap=True, overflow="ellipsis")
         row.add_row(Text(self.title), ProgressBar(self.rounds, self.finished, width=BAR), Text(self.now))
         return row
+
+
+class SeveralProgress:
+    """The progress of several repetitions at once: a line of each, within `with`."""
+
+    def __init__(self, runs: "Mapping[int, RunProgress]") -> None:
+        self.runs = runs
+        self.console = next(iter(runs.values())).console
+        self.picture: live.TerminalPicture | live.NotebookPicture | None = None
+
+    @classmethod
+    def of(cls, experiment: "Experiment", stream: TextIO | None = None) -> Self:
+        """Return the progress of all repetitions of an experiment."""
+        each = [experiment.repetition(i) for i in range(experiment.repetitions)]
+        return cls({one.seed: RunProgress.of(one, stream) for one in each})
+
+    def __enter__(self) -> Self:
+        self.picture = live.picture(self._draw, self.console)
+        for run in self.runs.values():
+            run.picture = self.picture
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.picture:
+            self.picture.stop()
+        for run in self.runs.values():
+            run.picture = None
+
+    def record(self, seed: int, record: "Record") -> None:
+        """Show a finished round of one of them."""
+        self.runs[seed].record(record)
+
+    def _draw(self) -> RenderableType:
+        begun = [run for run in self.runs.values() if run.now != WAITS]
+        return Group(*(run._draw() for run in begun[-MOST_LINES:]))
 
 
 @contextmanager

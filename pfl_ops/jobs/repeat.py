@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from pfl_ops import runs
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, Place
-from pfl_ops.jobs.report import Record
 from pfl_ops.jobs.resources import cluster, joining, nodes, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Listed, Runner
 from pfl_ops.jobs.work import simulate
@@ -79,8 +79,8 @@ def repeat(
         def take(event: JobEvent) -> None:
             i = event.job.number
             if on_record is not None:
-                for record in event.records:
-                    on_record(each[i].seed, record)
+                for one in event.records:
+                    on_record(each[i].seed, Record(one.round, one.metrics, one.time))
             if event.kind != "ended":
                 return
             if event.failure and event.failure.died:

@@ -29,3 +29,9 @@ def work(payload: Payload, place: Place) -> Iterator[Record]:
 def dies(payload: Payload, place: Place) -> Iterator[Record]:
     os._exit(1)
     yield  # type: ignore[unreachable]
+
+
+def dies_with_seed_one(payload: Payload, place: Place) -> Iterator[Record]:
+    if payload.experiment["seed"] == 1:
+        os._exit(1)
+    yield from simulate(payload, place)

@@ -1,0 +1,66 @@
+"""Repetitions side by side: the same values, runs and ends as one after another."""
+
+import pytest
+from nodes_work import begun
+
+from pfl_ops import runs
+from pfl_ops.errors import PflOpsError
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs import repeat as module
+from pfl_ops.jobs.repeat import repeat
+from pfl_ops.tracking import Store
+
+pytestmark = pytest.mark.slow
+
+HOW = Execution(device="cpu", way="loop", workers=1, threads=1)
+
+
+def experiment(**settings: object) -> Experiment:
+    return Experiment.of(
+        "fedavg", dataset="digits", model="linear", clients=4, rounds=2, local_steps=2, repetitions=3, **settings
+    )
+
+
+def test_repetitions_at_once_are_those_one_by_one(one_ray, tmp_path, furnish, monkeypatch):
+    """The second is finished before: it is read, and its process is never started."""
+    import nodes_work
+
+    monkeypatch.setattr(nodes_work, "PAUSE", 0.0)
+    monkeypatch.setattr(module, "simulate", nodes_work.slowly)
+    home, seen = furnish(tmp_path / "home"), []
+    runs.run(experiment().repetition(1), home=home, execution=HOW, progress=False)
+    found = repeat(experiment(), home=home, execution=HOW, on_record=lambda seed, one: seen.append((seed, one.round)))
+    assert [result.experiment.seed for result in found.results] == [0, 1, 2] and not found.diverged
+    assert sorted(seen) == [(seed, round_) for seed in (0, 2) for round_ in (0, 1, 2)]
+    assert begun(home) == {found.results[i].experiment.digest(): 1 for i in (0, 2)}
+    assert [bool(result.origin) for result in found.results] == [False, True, False]  # "read: ..."
+    alone = furnish(tmp_path / "alone")
+    for result in found.results:
+        single = runs.run(result.experiment, home=alone, execution=HOW, progress=False)
+        assert result.final == single.final
+        assert result.rounds["test/L1/local/mean"].equals(single.rounds["test/L1/local/mean"])
+    with Store.open(home) as store:
+        assert [run.status for run in store.runs()] == ["FINISHED"] * 3
+
+
+def test_a_repetition_that_diverges_leaves_the_others(one_ray, tmp_path, furnish):
+    home = furnish(tmp_path / "home")
+    found = repeat(experiment(lr=1e6).override({"model.name": "cnn_tiny", "training.local_steps": 20}), home=home, execution=HOW)
+    assert found.results == [] and sorted(found.diverged) == [0, 1, 2]
+    assert all(how.startswith("diverged at round ") for how in found.diverged.values())
+    with Store.open(home) as store:
+        assert {run.status for run in store.runs()} == {"FAILED"}
+
+
+def test_a_repetition_whose_process_dies_twice_is_an_error_and_the_others_are_kept(
+    one_ray, tmp_path, furnish, monkeypatch
+):
+    from reproducing_work import dies_with_seed_one
+
+    monkeypatch.setattr(module, "simulate", dies_with_seed_one)
+    home = furnish(tmp_path / "home")
+    with pytest.raises(PflOpsError, match="seed 1: its process died twice"):
+        repeat(experiment(), home=home, execution=HOW)
+    with Store.open(home) as store:
+        assert sorted(run.params["seed"] for run in store.runs()) == ["0", "2"]
