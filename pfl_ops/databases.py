@@ -5,6 +5,7 @@ file is therefore made beside its place, synced, and renamed: it is there whole 
 """
 
 import contextlib
+import hashlib
 import os
 import socket
 import sqlite3
@@ -16,7 +17,7 @@ from filelock import FileLock
 
 from pfl_ops.addresses import redact, redact_address
 from pfl_ops.errors import PflOpsError
-from pfl_ops.files import replacing
+from pfl_ops.files import replacing, write_whole
 
 LOCK_SECONDS = 300
 LOCK_NUMBER = int.from_bytes(b"pfl-ops")  # of PostgreSQL's advisory lock, the same for every pfl-ops process
@@ -60,12 +61,19 @@ def is_empty(file: Path) -> bool:
     return not file.exists() or file.stat().st_size == 0
 
 
-def make_aside(file: Path, make: Callable[[str], None]) -> None:
+def make_aside(
+    file: Path,
+    make: Callable[[str], None],
+    template: Path | None = None,
+    adapt: Callable[[sqlite3.Connection], None] = lambda connection: None,
+) -> None:
     """Make an SQLite database beside its place, sync it, and rename it. Hold `exclusive` around it.
 
     Args:
         file: its place.
         make: gets the address of the temporary file, makes the tables there, and closes it.
+        template: such a database, kept in the user's cache: copied if it is whole, else made. None: there is none.
+        adapt: changes in a copy what is another folder's.
     Raises:
         PflOpsError: the disk is full or can't be written; nothing is left behind.
     """
@@ -74,7 +82,14 @@ def make_aside(file: Path, make: Callable[[str], None]) -> None:
     sweep(file)
     try:
         with replacing(file) as draft, _unsynced(draft):
-            make(f"sqlite:///{draft}")
+            if template and _copied(template, draft):
+                with contextlib.closing(sqlite3.connect(draft)) as connection:
+                    adapt(connection)
+                    connection.commit()
+            else:
+                make(f"sqlite:///{draft}")
+                if template:
+                    _keep_template(draft, template)
             for suffix in SIDE_FILES:  # of a file that was removed: SQLite would apply them to the new one
                 file.with_name(file.name + suffix).unlink(missing_ok=True)
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
@@ -85,6 +100,32 @@ def make_aside(file: Path, make: Callable[[str], None]) -> None:
         ) from error
     finally:
         sweep(file)
+
+
+def _copied(template: Path, draft: Path) -> bool:
+    """Copy a template; False if there is none, or it is not as it was kept."""
+    try:
+        content = template.read_bytes()
+        if hashlib.sha256(content).hexdigest() != _digest_file(template).read_text():
+            return False
+        draft.write_bytes(content)
+    except OSError:
+        return False
+    return True
+
+
+def _keep_template(draft: Path, template: Path) -> None:
+    """Keep a new database as the template, with its digest; a cache that can't be written is no error."""
+    with contextlib.suppress(OSError, PflOpsError):
+        template.parent.mkdir(parents=True, exist_ok=True)
+        content = draft.read_bytes()
+        write_whole(_digest_file(template), hashlib.sha256(content).hexdigest())
+        with replacing(template) as copy:
+            copy.write_bytes(content)
+
+
+def _digest_file(template: Path) -> Path:
+    return template.with_name(template.name + ".sha256")
 
 
 def sweep(file: Path) -> None:

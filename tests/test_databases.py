@@ -50,6 +50,32 @@ def test_a_database_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     assert databases.tables(file) == {"one", "two"}
 
 
+def test_a_template_is_made_once_and_copied_while_it_is_whole(tmp_path):
+    template, made = tmp_path / "cache" / "t.db", []
+
+    def make(address):
+        made.append(address)
+        two_tables(address)
+
+    def new(name, **settings):
+        make_aside(tmp_path / name, make, template, **settings)
+        return databases.tables(tmp_path / name)
+
+    assert new("a.db") == new("b.db") == {"one", "two"} and len(made) == 1
+    assert new("c.db", adapt=lambda connection: connection.execute("DROP TABLE one")) == {"two"}
+    assert new("d.db") == {"one", "two"} and len(made) == 1
+    template.write_bytes(template.read_bytes()[:-1])  # cut off, as a full disk may
+    assert new("e.db") == {"one", "two"} and len(made) == 2
+    assert new("f.db") == {"one", "two"} and len(made) == 2
+    assert {file.name for file in (tmp_path / "cache").iterdir()} == {"t.db", "t.db.sha256"}
+
+
+def test_a_cache_that_can_not_be_written_is_no_error(tmp_path):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    make_aside(tmp_path / "a.db", two_tables, tmp_path / "cache" / "t.db")
+    assert databases.tables(tmp_path / "a.db") == {"one", "two"}
+
+
 def test_journals_of_a_removed_database_do_not_touch_the_new_one(tmp_path):
     for suffix in databases.SIDE_FILES:
         (tmp_path / f"some.db{suffix}").write_bytes(b"old")

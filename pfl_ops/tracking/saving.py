@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import mlflow.pyfunc
 import numpy as np
 from mlflow.models import Model, ModelSignature
 from mlflow.types import ColSpec, Schema, TensorSpec
+from mlflow.utils import environment
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -66,17 +68,33 @@ def save_model(
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, weights)
         text.write_text(json.dumps(description, indent=2), encoding="utf-8")
         extra = {f"plugin_{number:03d}": str(path) for number, path in enumerate(plugins)}
-        mlflow.pyfunc.save_model(
-            path=str(folder),
-            python_model=str(Path(__file__).with_name("served.py")),
-            artifacts={"weights": str(weights), "description": str(text), **extra},
-            signature=signature,
-            input_example=np.zeros((1, *description["shape"]), dtype),
-            pip_requirements=requirements(),
-        )
+        with _without_scan():
+            mlflow.pyfunc.save_model(
+                path=str(folder),
+                python_model=str(Path(__file__).with_name("served.py")),
+                artifacts={"weights": str(weights), "description": str(text), **extra},
+                signature=signature,
+                input_example=np.zeros((1, *description["shape"]), dtype),
+                pip_requirements=requirements(),
+            )
     _leave_paths_out(folder)
     for cache in folder.rglob("__pycache__"):
         shutil.rmtree(cache, ignore_errors=True)
+
+
+@contextmanager
+def _without_scan() -> Iterator[None]:
+    """Keep MLflow from reading the file lists of all installed packages, a second or more, once a process.
+
+    It compares the model's requirements with the environment that they were just read from. A private part of MLflow:
+    a test fails when a release moves it.
+    """
+    scan = environment.warn_dependency_requirement_mismatches
+    environment.warn_dependency_requirement_mismatches = lambda requirements: None
+    try:
+        yield
+    finally:
+        environment.warn_dependency_requirement_mismatches = scan
 
 
 def _leave_paths_out(folder: Path) -> None:

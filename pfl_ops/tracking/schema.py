@@ -6,11 +6,16 @@ is used to make one, and the list of its tables to recognise an unfinished one. 
 """
 
 import logging
+import sqlite3
+import time
 from pathlib import Path
 
+import mlflow
 from mlflow import MlflowClient
+from mlflow.utils.uri import append_to_uri_path, resolve_uri_if_local
 
 from pfl_ops import databases
+from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.home import Target
 
@@ -54,7 +59,21 @@ def _make_whole(file: Path, target: Target) -> None:
             file,
             aside.name,
         )
-    databases.make_aside(file, lambda address: make_tables(address, str(target.artifacts)))
+    artifacts, now = str(target.artifacts), time.time_ns() // 1_000_000
+
+    def adapt(connection: sqlite3.Connection) -> None:
+        """MLflow makes one experiment with the tables, and notes where its artifacts lie, and since when."""
+        place = append_to_uri_path(resolve_uri_if_local(artifacts), "0")
+        connection.execute(
+            "UPDATE experiments SET artifact_location = ?, creation_time = ?, last_update_time = ?", (place, now, now)
+        )
+
+    databases.make_aside(file, lambda address: make_tables(address, artifacts), _template(), adapt)
+
+
+def _template() -> Path:
+    """A new database of this MLflow, kept since one was made: its hundred steps take seconds."""
+    return cache_folder() / "databases" / f"mlflow-{mlflow.__version__}.db"
 
 
 def make_tables(address: str, artifacts: str) -> None:

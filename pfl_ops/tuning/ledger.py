@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from pfl_ops import databases
 from pfl_ops.addresses import check_database, redact, redact_address
+from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.files import check_writable
 from pfl_ops.metrics import summands
@@ -89,7 +90,7 @@ def _sqlite(file: Path) -> RDBStorage:
     """Open an SQLite storage; a missing one is made aside, an unfinished one without studies is made again."""
     address = f"sqlite:///{file}"
     if databases.is_empty(file):
-        databases.make_aside(file, _make_tables)
+        databases.make_aside(file, _make_tables, _template())
     try:
         return RDBStorage(address, engine_kwargs={"connect_args": {"timeout": 60}})
     except Exception:
@@ -104,8 +105,13 @@ def _sqlite(file: Path) -> RDBStorage:
         file,
         aside.name,
     )
-    databases.make_aside(file, _make_tables)
+    databases.make_aside(file, _make_tables, _template())
     return RDBStorage(address, engine_kwargs={"connect_args": {"timeout": 60}})
+
+
+def _template() -> Path:
+    """A new database of this Optuna, kept since one was made."""
+    return cache_folder() / "databases" / f"optuna-{optuna.__version__}.db"
 
 
 def _make_tables(address: str) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sqlite3
 
 import pytest
@@ -29,7 +30,27 @@ def quick(monkeypatch, whole):
             file.write(whole)
 
     monkeypatch.setattr(schema, "make_tables", copy)
+    monkeypatch.setattr(schema, "_template", lambda: None)
     return made
+
+
+def test_a_database_from_the_template_is_the_one_that_mlflow_makes(tmp_path, monkeypatch):
+    """All rows, the place of the artifacts included, but for the time at which it was made."""
+    monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache"))
+    own, copied = tmp_path / "own", tmp_path / "copied"
+    Store.open(own).close()  # keeps the template
+    monkeypatch.setattr(schema, "make_tables", None)  # would be called
+    Store.open(copied).close()
+
+    def rows(home):
+        with sqlite3.connect(home / "mlflow.db") as connection:
+            text = "\n".join(connection.iterdump()).replace(str(home), "HOME")
+        connection.close()
+        return re.sub(r"\b1\d{12}\b", "TIME", text)
+
+    assert rows(own) == rows(copied) and "HOME/artifacts/0" in rows(copied)
+    with Store.open(copied) as store:
+        assert store.run("e", "run", identity="i").finish()
 
 
 def change(file, *statements):

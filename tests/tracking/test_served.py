@@ -153,3 +153,19 @@ def test_the_folder_names_no_place_of_this_machine(tmp_path):
     assert [line for line in wanted if not line.startswith("mlflow==")] == requirements()
     assert not list((tmp_path / "model").rglob("__pycache__"))
     assert not list((tmp_path / "model").rglob("*.pkl"))
+
+
+def test_installed_packages_are_not_scanned(tmp_path, monkeypatch):
+    """That takes a second, to compare the environment with itself. If this fails, MLflow has moved the comparison."""
+    from mlflow.utils import requirements_utils
+
+    scanned = []
+    monkeypatch.setattr(requirements_utils, "_check_requirement_satisfied", scanned.append)
+    requirements_utils.warn_dependency_requirement_mismatches(["torch"])
+    assert scanned == ["torch"]
+    section = MODELS.get("linear")()
+    network = build(section, (6,), 3, seed=0)
+    save_model(
+        tmp_path / "model", network.state_dict(), network=section.model_dump(), shape=(6,), n_classes=3, mean=[0], std=[1]
+    )  # fmt: skip
+    assert scanned == ["torch"]

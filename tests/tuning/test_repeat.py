@@ -46,7 +46,9 @@ def test_repetitions_at_once_are_those_one_by_one(one_ray, tmp_path, furnish, mo
 
 def test_a_repetition_that_diverges_leaves_the_others(one_ray, tmp_path, furnish):
     home = furnish(tmp_path / "home")
-    found = repeat(experiment(lr=1e6).override({"model.name": "cnn_tiny", "training.local_steps": 20}), home=home, execution=HOW)
+    found = repeat(
+        experiment(lr=1e6).override({"model.name": "cnn_tiny", "training.local_steps": 20}), home=home, execution=HOW
+    )
     assert found.results == [] and sorted(found.diverged) == [0, 1, 2]
     assert all(how.startswith("diverged at round ") for how in found.diverged.values())
     with Store.open(home) as store:
