@@ -165,7 +165,6 @@ def test_installed_packages_are_not_scanned(tmp_path, monkeypatch):
     assert scanned == ["torch"]
     section = MODELS.get("linear")()
     network = build(section, (6,), 3, seed=0)
-    save_model(
-        tmp_path / "model", network.state_dict(), network=section.model_dump(), shape=(6,), n_classes=3, mean=[0], std=[1]
-    )  # fmt: skip
+    about = {"network": section.model_dump(), "shape": (6,), "n_classes": 3, "mean": [0], "std": [1]}
+    save_model(tmp_path / "model", network.state_dict(), **about)
     assert scanned == ["torch"]
