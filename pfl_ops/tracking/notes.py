@@ -1,5 +1,6 @@
 """What MLflow's page calls runs, and the descriptions that it shows on top of runs and experiments: Markdown."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,12 +10,18 @@ from pfl_ops.experiment import Experiment
 GIVEN = ("algorithm.name", "data.name", "partition.kind", "model.name")
 APART = ("evaluation.", "seed", "repetitions", "partition.seed", "partition.kind", "data.name", "algorithm.name")
 MOST = 100  # characters of a title
+LONGEST_TRIAL_NAME = 80  # characters
 
 STAGES = """**How to read the keys.** `val/…`: each client's validation share; `test/…`: the test data.
 `L1`: what a client holds once the round is over; `L2`: right after its local training; `G`: the one model of all.
 `local`: on the client's own data; `global`: on everybody's; `acc` = local mean + global mean, between 0 and 2.
 `final/…`: the last full evaluation; `best/…`: that of the best round; `score/…`: `final/…` at the stage of the method's
 own models; `cost/…`: what it took."""
+
+
+def experiment_name(experiment: Experiment) -> str:
+    """Return the name of the MLflow experiment that holds a single run: data set and partition."""
+    return f"{experiment.data.label}-{experiment.partition.kind}"
 
 
 def title(experiment: Experiment) -> str:
@@ -44,6 +51,24 @@ def line(experiment: Experiment, group: str) -> str:
     return text if whole else f"{text} #{group[:6]}"
 
 
+def trial_name(number: int, method: str, point: Mapping[str, Any]) -> str:
+    """Return the name of a trial's run: number, method and the settings that vary, "003 fliu lr=0.01 gamma=fixed".
+
+    The number comes first, so that names sort; a name is cut at `LONGEST_TRIAL_NAME` characters. No code reads it: a
+    trial is found by its tag `pfl_ops.identity`.
+
+    Args:
+        number: of the trial in its study. point: path -> value of the settings that exist in this trial.
+    """
+    last = Counter(map(_short, point))
+    keys = {path: _short(path) if last[_short(path)] == 1 else path for path in point}
+    settings = (
+        f"{keys[path]}={f'{value:.3g}' if isinstance(value, float) else value}" for path, value in point.items()
+    )
+    text = " ".join([f"{number:03d}", method, *settings])
+    return text if len(text) <= LONGEST_TRIAL_NAME else text[: LONGEST_TRIAL_NAME - 1] + "…"
+
+
 def _short(path: str) -> str:
     """The last name of a path; of a kind or a network that of its section."""
     return path.removesuffix(".kind").removesuffix(".name").rpartition(".")[2]
@@ -67,7 +92,7 @@ def study(
     reached = ", ".join(f"`{key}` {value:.4f}" for key, value in values.items())
     return f"""**Study {name}**: looked for {objective}, on validation data.
 
-Chosen: **trial-{trial:03d}** ({reached})
+Chosen: **trial {trial:03d}** ({reached})
 
 | setting | value |
 |---|---|

@@ -22,7 +22,7 @@ from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, Store, provenance
-from pfl_ops.tracking.notes import title
+from pfl_ops.tracking.notes import title, trial_name
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.driver import Driver, Event, OnEvent, TrialRun
@@ -63,7 +63,7 @@ class Session:
     """See `study.tune` for what its attributes mean; `folder`-less ones are absolute.
 
     Attributes:
-        diverged: {seed: how} of test runs that diverged. prefix: of its runs' names.
+        diverged: {seed: how} of test runs that diverged. prefix: of its test runs' names.
     """
 
     settings: Settings
@@ -161,7 +161,7 @@ class Session:
         digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
         return self.store.run(
             self.parent.experiment,
-            f"{self.prefix}trial-{number:03d}",
+            trial_name(number, experiment.algorithm.name, point),
             identity=self.trial_identity(number, point),
             parent=self.parent,
             params=experiment.flat,

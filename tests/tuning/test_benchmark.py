@@ -106,7 +106,7 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
         runs = {run.name: run for run in store.runs("mine")}
         top, toy, late = (runs[name] for name in ("benchmark", "toy", "late"))
         assert (toy.parent, late.parent, top.parent) == (top.run_id, top.run_id, None)
-        assert runs["late trial-001"].parent == late.run_id
+        assert runs["001 late x=0.75"].parent == late.run_id
         assert {run.status for run in runs.values()} == {"FINISHED"}
         assert toy.metrics["leaderboard/test"] == pytest.approx(0.79) and toy.tags["pfl_ops.benchmark"] == "mine"
         assert store.history(top.run_id)["search/late"].dropna().tolist() == [0.25, 0.75]
