@@ -156,7 +156,7 @@ def run(
 
     from pfl_ops.display.progress import watching
     from pfl_ops.tracking import earlier
-    from pfl_ops.tracking.notes import title
+    from pfl_ops.tracking.notes import experiment_name, title
     from pfl_ops.tracking.questions import METHODS
     from pfl_ops.tracking.store import Store
 
@@ -174,9 +174,7 @@ def run(
             rerun = "" if resume else _rerun(mark)
             before = earlier.find(store, tree)
             tracked = store.run(
-                str(parent.spool.header["experiment"])
-                if parent
-                else f"{experiment.data.label}-{experiment.partition.kind}",
+                str(parent.spool.header["experiment"]) if parent else experiment_name(experiment),
                 name or f"{title(experiment)} seed{experiment.seed}",
                 identity=digest,
                 parent=parent,

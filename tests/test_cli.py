@@ -22,7 +22,7 @@ from pfl_ops.cli.live import percent, results_notes, results_table, trials_table
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
-from pfl_ops.cli.run import ui_hint
+from pfl_ops.cli.run import look_closer, ui_hint
 from pfl_ops.display.progress import RunProgress
 from pfl_ops.experiment import FLAGS, Experiment, fields
 from pfl_ops.federation.estimate import Estimate
@@ -721,6 +721,12 @@ def test_where_to_look_closer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ui_hint(None) == "pfl-ops ui"
     assert ui_hint("sqlite:///x.db", "/#/a").endswith(" --tracking-uri sqlite:///x.db, then http://127.0.0.1:5000/#/a")
     assert ui_hint("http://there:80/", "/#/a") == "http://there:80/#/a"
+    assert look_closer(None, "/#/a", "study", "my study") == (
+        "look closer: pfl-ops ui, then http://127.0.0.1:5000/study/my%20study"
+    )
+    assert look_closer(None, None, "study", "s") == "look closer: pfl-ops ui"
+    long = look_closer("http://there:80/", "/#/a", "experiment", "e")
+    assert long.splitlines() == ["look closer (experiment e):", "http://there:80/#/a"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://elsewhere")
     assert ui_hint(None, "/#/a") == "https://elsewhere/#/a"
 

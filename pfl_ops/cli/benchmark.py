@@ -186,7 +186,7 @@ def _write(made: "Benchmark") -> Path:
 def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     """The leaderboard, what was chosen, and where to look closer."""
     from pfl_ops.cli.output import out, say
-    from pfl_ops.cli.run import ui_hint
+    from pfl_ops.cli.run import look_closer
 
     console = out()
     console.print(leaderboard_table(made))
@@ -202,7 +202,7 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     console.print()
     for note in made.notes:
         say(console, note)
-    say(console, f"\nlook closer: {ui_hint(tracking_uri, made.page)}  (experiment {made.name})")
+    say(console, "\n" + look_closer(tracking_uri, made.page, "experiment", made.name))
 
 
 def leaderboard_table(made: "Benchmark") -> "Table":

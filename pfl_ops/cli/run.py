@@ -108,7 +108,9 @@ def run(
     for result in results:
         say(console, f"run {result.run_id or 'not sent yet'}  (seed {result.experiment.seed})")
     if results:
-        say(console, "look closer: " + ui_hint(tracking_uri, results[-1].page))
+        from pfl_ops.tracking.notes import experiment_name
+
+        say(console, look_closer(tracking_uri, results[-1].page, "experiment", experiment_name(results[-1].experiment)))
     for seed in diverged:
         say(err(), seed)
     if diverged:
@@ -119,6 +121,21 @@ def served(tracking_uri: str | None) -> str:
     """The address of the MLflow server that keeps the runs, without a password; "": they lie in a file."""
     place = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
     return redact_address(place.rstrip("/")) if place.startswith("http") else ""
+
+
+def look_closer(tracking_uri: str | None, page: str | None, kind: str, name: str) -> str:
+    """Return the last words of a command: where MLflow's page shows what was recorded.
+
+    `pfl-ops ui` serves short addresses. A tracking server's link is long, and stands on a line of its own.
+
+    Args:
+        page: the address behind the server's; None: not known. kind, name: see `tracking.short`.
+    """
+    from pfl_ops.tracking.short import short_address
+
+    if served(tracking_uri):
+        return f"look closer ({kind} {name}):\n{ui_hint(tracking_uri, page)}"
+    return f"look closer: {ui_hint(tracking_uri, page and short_address(kind, name))}"
 
 
 def ui_hint(tracking_uri: str | None, page: str | None = None) -> str:

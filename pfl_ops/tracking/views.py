@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 TAG = "mlflow.sharedViewState."
+FIRST = ("methods", "tests", "trials")  # keys of the views of an experiment, the one to look at first
 TRAINING = {"workflowType": "machine_learning"}  # MLflow's page for models that are trained, not the one for chats
 LONGEST = 20_000  # characters of an experiment's tag
 WIDTH = 130  # of a column, in pixels: enough for score/local/mean
@@ -121,9 +122,18 @@ def missing(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, st
 
 
 def view_address(experiment_id: str, key: str, charts: bool = True) -> str:
-    """Where a saved view is: the part of the address after the server's. charts: beside its charts, not as a table."""
-    query = {"viewStateShareKey": key} | ({"compareRunsMode": "CHART"} if charts else {}) | TRAINING
+    """Where a saved view is: the part of the address after the server's.
+
+    Args:
+        key: the view's; "": the page as it is without one. charts: beside its charts, not as a table.
+    """
+    query = ({"viewStateShareKey": key} if key else {}) | ({"compareRunsMode": "CHART"} if charts else {}) | TRAINING
     return f"/#/experiments/{experiment_id}/runs?{urlencode(query)}"
+
+
+def run_address(experiment_id: str, run_id: str) -> str:
+    """Where a run's own page is: the part of the address after the server's."""
+    return f"/#/experiments/{experiment_id}/runs/{run_id}?{urlencode(TRAINING)}"
 
 
 def compare_address(experiment_ids: Sequence[str], run_ids: Sequence[str]) -> str:

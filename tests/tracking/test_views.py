@@ -6,7 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from pfl_ops.tracking import Store, newest_pages, questions
-from pfl_ops.tracking.views import TAG, Chart, View, compare_address, missing, tags, view_address
+from pfl_ops.tracking.short import find_page, short_address
+from pfl_ops.tracking.views import TAG, Chart, View, compare_address, missing, run_address, tags, view_address
 
 
 def view(**changes):
@@ -101,7 +102,34 @@ def test_an_experiment_is_described_once(store, tmp_path):
     found = store._sender.client.get_experiment_by_name("digits").tags
     assert found["mlflow.note.content"] == "what it is" and TAG + "methods" in found
     assert run.page("methods") == view_address(run.experiment_id, "methods")
-    assert newest_pages(str(tmp_path / "mlruns")) == [("digits", run.page("methods"))]
+    assert newest_pages(str(tmp_path / "mlruns")) == [("digits", "/experiment/digits")]
+
+
+def test_short_addresses_lead_to_charts_and_runs(store):
+    """A study in an experiment of its own, two in a benchmark's, an experiment of single runs, one without a view."""
+    client, found = store._sender.client, {}
+    for experiment, method in (("alone", "fliu"), ("both", "ditto"), ("both", "local")):
+        shared = method if experiment == "both" else ""
+        name = f"{method} 1"
+        run = store.run(experiment, method, identity=name)
+        run.tags({"pfl_ops.kind": "study", "pfl_ops.study": name, "algorithm": method})
+        run.present(views=questions.trials(name, ["val/L1/acc"], ["max"], [], [], ["L1"], shared))
+        run.finish()
+        found[method] = find_page(client, "study", name)
+        assert found[method] == run.page(f"trials-{method}" if shared else "trials")
+    assert len(set(found.values())) == 3
+    single = store.run("digits lsqs", "a", identity="a")
+    single.present(views=[questions.methods("run", "test", ["score/acc"])])
+    plain = store.run("plain", "b", identity="b")
+    store.deliver()
+    assert find_page(client, "experiment", "digits lsqs") == single.page("methods")
+    assert find_page(client, "experiment", "alone") == found["fliu"]
+    without = find_page(client, "experiment", "plain")
+    assert without == f"/#/experiments/{plain.experiment_id}/runs?workflowType=machine_learning"
+    assert find_page(client, "run", plain.run_id) == run_address(plain.experiment_id, plain.run_id)
+    for kind, name in (("study", "nix"), ("study", "it's"), ("experiment", "fliu 1"), ("run", "0" * 32), ("what", "a")):
+        assert find_page(client, kind, name) is None
+    assert short_address("study", "a b/c") == "/study/a%20b%2Fc"
 
 
 def test_one_child_is_chosen(store):
