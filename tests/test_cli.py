@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
-from pfl_ops import runs, tuning
+from pfl_ops import machine, runs, tuning
 from pfl_ops.cli import app
 from pfl_ops.cli.live import percent, results_notes, results_table, trials_table
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
@@ -353,6 +353,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     made = Fake()
     monkeypatch.setattr(runs, "run", made.run)
     monkeypatch.setattr(runs, "estimate", made.estimate)
+    monkeypatch.setattr(machine, "process_age", lambda: 5.0)
+    monkeypatch.setattr("pfl_ops.federation.estimate.TRACKING_SECONDS", 0.0)
     return made  # type: ignore[return-value]
 
 
@@ -363,14 +365,14 @@ def test_run_shows_rounds_and_results(fake: Fake) -> None:
     assert result.exit_code == 0, result.output
     assert [e.seed for e in fake.asked] == [5, 6]
     assert fake.given[0]["execution"] == Execution(device="cpu") and fake.given[0]["resume"] is False
-    assert "about 3 min 0 s (2 rounds of 8.0 s" in result.stderr
+    assert "about 3 min 5 s (start-up 5.0 s, 2 rounds of 8.0 s" in result.stderr
     # the global view is not measured in round 2: its last value stands, and says of which round it is
     line = "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 70.0 %  Acc(G) 25.0 % (round 1)  1,234 samples/s\n"
     assert line in result.stderr
     [row] = [line for line in result.stdout.splitlines() if line.startswith("L1 ")]
     assert re.split("  +", row.strip())[1:] == ["70.0 ± 0.0 %", "25.0 ± 0.0 %", "95.0 ± 0.0 %", "–", "50.0 ± 0.0 %"]
     assert "id-5" in result.stdout
-    assert "pfl-ops ui, then http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=methods" in result.stdout
+    assert "pfl-ops ui, then http://127.0.0.1:5000/experiment/digits-lsqs" in result.stdout
 
 
 def test_a_file_equals_the_flags(fake: Fake, tmp_path: Path) -> None:
@@ -390,7 +392,7 @@ def test_a_file_equals_the_flags(fake: Fake, tmp_path: Path) -> None:
 def test_dry_run_only_estimates(fake: Fake) -> None:
     result = cli("run", "fedavg", "--dry-run")
     assert (result.exit_code, fake.asked) == (0, [])
-    assert result.stdout.startswith("about 3 min 0 s (20 rounds") and result.stdout.endswith(
+    assert result.stdout.startswith("about 3 min 5 s (start-up 5.0 s, 20 rounds") and result.stdout.endswith(
         "memory 500 MiB, disk 3 MiB\n"
     )
 
@@ -400,7 +402,7 @@ def test_the_estimate_is_followed_by_its_hints(words: list[str], fake: Fake) -> 
     fake.hints = ("precision bfloat16 would be faster",)
     result = cli("run", "fedavg", "--rounds", "2", *words)
     told = (result.stdout if words else result.stderr).splitlines()
-    assert told[0].startswith("about 3 min 0 s") and told[1] == fake.hints[0]
+    assert told[0].startswith("about 3 min 5 s") and told[1] == fake.hints[0]
 
 
 def test_a_seed_that_diverges_leaves_no_mean(fake: Fake) -> None:
@@ -526,7 +528,7 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
     assert set(call["hold"]) >= {"training.lr", "algorithm.gamma.kind"}
     assert (call["trials"], call["metric"], call["cpus_per_trial"], call["name"]) == (4, ["val/L1/acc"], 2, "mine")
     assert call["final_repetitions"] == 3
-    assert "4 trials, 3 at once, about 4 min 0 s if none is stopped early; each about 3 min 0 s" in result.stderr
+    assert "4 trials, 3 at once, about 4 min 10 s if none is stopped early; each about 3 min 0 s" in result.stderr
     for part in (
         "*000",
         "it broke",

@@ -68,7 +68,7 @@ def run(
     from pfl_ops.tracking.home import check_places
 
     check_places(tracking_uri)
-    estimate = runs.estimate(experiment, data_dir=data_dir, execution=execution)
+    estimate = runs.estimate(experiment, data_dir=data_dir, execution=execution).with_startup()
     for told in (str(estimate), *estimate.hints):
         say(out() if dry_run else err(), told)
     if dry_run:

@@ -188,7 +188,7 @@ def tune(
         text = f"{wanted} trials, each {estimate}"
     else:
         at_once = min(wanted, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
-        whole = duration(estimate.seconds * wanted / at_once)
+        whole = duration(estimate.with_startup().of_trials(wanted, at_once))
         text = f"{wanted} trials, {at_once} at once, about {whole} if none is stopped early; each {estimate}"
     for told in (text, *estimate.hints):
         say(out() if dry_run else err(), told)
