@@ -382,6 +382,7 @@ def _present(experiment: Experiment, simulation: "Simulation", tracked: "Run", k
     view = questions.methods(kind, experiment.evaluation.split, keys)
     note = notes.comparison(f"{experiment.data.label}, {experiment.partition.kind}") if kind == "run" else ""
     tracked.present(note=note, views=[view])
+    tracked.note(notes.run(view.key))
 
 
 def _by_stage(columns: Mapping[str, list[Any]]) -> dict[str, list[float]]:

@@ -247,6 +247,38 @@ def test_the_partition_and_the_data(page: Page, tuned: Tuned) -> None:
     page.open(run, "final-seed0", "digits (", "pfl_ops.partition_hash"[:5])
 
 
+def test_a_run_leads_to_its_pictures_and_to_its_like(page: Page, compared: list[runs.Result]) -> None:
+    """The description is Markdown, and its links open another window."""
+    page.open(f"/run/{compared[0].run_id}", "ditto", "Accuracy over rounds", "Beside its like")
+    page.see("test/L1/acc", "train/loss")
+    page.shoot("run")
+    # the curves that matter are the first rows; MLflow would have "best/round" first if it sorted
+    rows = page.driver.find_element("tag name", "body").text.partition("Metrics (")[2]
+    order = [
+        rows.find(f"\n{key}") for key in ("test/L1/local/mean", "test/L1/global/mean", "test/L1/acc", "train/loss")
+    ]
+    assert 0 < order[0] < order[1] < order[2] < order[3] < 300
+    links = {link.text: link.get_attribute("href") for link in page.driver.find_elements("css selector", "a[href]")}
+    page.driver.get("about:blank")
+    page.driver.get(links["Accuracy over rounds"])
+    page.see("accuracy.png")
+    drawn = "return [...document.images].some(image => image.complete && image.naturalWidth > 400)"
+    page.until(lambda d: d.execute_script(drawn), "the picture of the accuracy")
+    page.shoot("accuracy")
+    page.driver.get("about:blank")
+    page.driver.get(links["Beside its like"])
+    page.see("Which method is best?")
+
+
+def test_a_study_s_description_leads_to_its_charts(page: Page, study: Any) -> None:
+    page.open(f"/run/{study.info.run_id}", "charts of its trials", "Chosen: trial ")
+    href = page.driver.find_element("link text", "charts of its trials").get_attribute("href")
+    page.driver.get("about:blank")
+    page.driver.get(href)
+    page.see("Which trial is best", "000 fliu ")
+    page.charts(3, ".barlayer .point")
+
+
 def test_a_report(page: Page, report: str) -> None:
     """HTML is shown in a frame that may run no scripts: text, style and all must be in the one file."""
     page.open(report, "report/index.html")

@@ -22,7 +22,8 @@ from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, Store, provenance
-from pfl_ops.tracking.notes import title, trial_name
+from pfl_ops.tracking.notes import title, trial_colour, trial_name
+from pfl_ops.tracking.views import COLOUR
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.driver import Driver, Event, OnEvent, TrialRun
@@ -64,6 +65,7 @@ class Session:
 
     Attributes:
         diverged: {seed: how} of test runs that diverged. prefix: of its test runs' names.
+        view: key of the saved view of its trials.
     """
 
     settings: Settings
@@ -78,6 +80,7 @@ class Session:
     finals: "list[Result]" = field(default_factory=list)
     diverged: dict[int, str] = field(default_factory=dict)
     prefix: str = ""
+    view: str = "trials"
 
     # -- trials ------------------------------------------------------------------------------------------------------
 
@@ -167,6 +170,7 @@ class Session:
             params=experiment.flat,
             tags={
                 **provenance(experiment=digest, group=group),
+                COLOUR: trial_colour(number),
                 "pfl_ops.kind": "trial",
                 "pfl_ops.study": self.ledger.name,
                 "pfl_ops.method": title(experiment),

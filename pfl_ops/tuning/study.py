@@ -243,6 +243,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             means.on_event,
             means.asked,
             prefix=f"{plan.method} " if below else "",
+            view=presented.trials_view(plan.method, bool(below)),
         )
         try:
             reconcile(session)
@@ -251,7 +252,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             study = _result(session, plan.experiment, plan.finals)
             if below:
                 parent.log(board.points(board.Entry(plan, ledger, study)))
-            presented.end(parent, study)
+            presented.end(parent, study, session.view)
             return study
         except (KeyboardInterrupt, StudyInterrupted):
             parent.finish("KILLED", patience=5)
@@ -324,7 +325,7 @@ def _result(session: Session, experiment: Experiment, repetitions: int) -> Study
         pareto,
         session.finals,
         openings,
-        parent.page("trials"),
+        parent.page(session.view),
         session.diverged,
     )
 

@@ -1,7 +1,9 @@
 """What runs are called."""
 
+import re
+
 from pfl_ops.experiment import Experiment
-from pfl_ops.tracking.notes import LONGEST_TRIAL_NAME, MOST, line, study, title, trial_name
+from pfl_ops.tracking.notes import LONGEST_TRIAL_NAME, MOST, began, line, study, title, trial_colour, trial_name
 
 
 def test_a_run_is_called_by_its_method_and_what_is_unusual_about_it():
@@ -37,7 +39,15 @@ def test_a_trial_is_named_by_number_method_and_what_varies():
     assert len(long) == LONGEST_TRIAL_NAME and long.startswith("000 fedrep setting_0=0 ") and long.endswith("…")
 
 
+def test_twelve_trials_have_twelve_colours():
+    colours = [trial_colour(number) for number in range(24)]
+    assert len(set(colours)) == 12 and colours[:12] == colours[12:]
+    assert all(re.fullmatch("#[0-9A-F]{6}", colour) for colour in colours)
+
+
 def test_a_study_says_what_was_chosen():
-    text = study("mine", "the largest `val/L1/acc`", {"training.lr": 0.01234567}, {"val/L1/acc": 1.25}, 3, "")
+    text = study("mine", "the largest `val/L1/acc`", {"training.lr": 0.01234567}, {"val/L1/acc": 1.25}, 3, "", "trials")
     for said in ("Study mine", "**trial 003** (`val/L1/acc` 1.2500)", "| `training.lr` | 0.01235 |", "stay closed"):
         assert said in text
+    assert "](#/experiments/{{experiment_id}}/runs?viewStateShareKey=trials&compareRunsMode=CHART" in text
+    assert "viewStateShareKey=trials-fliu&" in began("mine", "trials-fliu")
