@@ -247,9 +247,9 @@ def test_the_partition_and_the_data(page: Page, tuned: Tuned) -> None:
     page.open(run, "final-seed0", "digits (", "pfl_ops.partition_hash"[:5])
 
 
-def test_a_run_leads_to_its_pictures_and_to_its_like(page: Page, compared: list[runs.Result]) -> None:
+def test_a_run_leads_to_its_pictures_and_to_other_runs(page: Page, compared: list[runs.Result]) -> None:
     """The description is Markdown, and its links open another window."""
-    page.open(f"/run/{compared[0].run_id}", "ditto", "Accuracy over rounds", "Beside its like")
+    page.open(f"/run/{compared[0].run_id}", "ditto", "Accuracy over rounds", "Compared with other runs")
     page.see("test/L1/acc", "train/loss")
     page.shoot("run")
     # the curves that matter are the first rows; MLflow would have "best/round" first if it sorted
@@ -266,7 +266,7 @@ def test_a_run_leads_to_its_pictures_and_to_its_like(page: Page, compared: list[
     page.until(lambda d: d.execute_script(drawn), "the picture of the accuracy")
     page.shoot("accuracy")
     page.driver.get("about:blank")
-    page.driver.get(links["Beside its like"])
+    page.driver.get(links["Compared with other runs"])
     page.see("Which method is best?")
 
 

@@ -88,16 +88,16 @@ def _value(value: Any) -> str:
 
 
 def run(view: str) -> str:
-    """A run with figures: links to them and to its like.
+    """A run with figures: links to them and to the comparison with other runs.
 
     No picture stands in the text: MLflow shows it in its full width, and what is beside the text leaves the window.
 
     Args:
-        view: key of the saved view that shows it beside its like.
+        view: key of the saved view that compares it with other runs.
     """
     figures = ("accuracy", "Accuracy over rounds"), ("clients", "Clients"), ("partition", "Partition")
     links = [f"[{text}]({artifact_address(f'figures/{name}.png')})" for name, text in figures]
-    return f"""{" · ".join(links)} · [Beside its like]({_charts(view)})
+    return f"""{" · ".join(links)} · [Compared with other runs]({_charts(view)})
 
 {STAGES}
 """

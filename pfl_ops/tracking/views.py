@@ -136,7 +136,7 @@ def view_address(experiment_id: str, key: str, charts: bool = True) -> str:
 
 def artifact_address(path: str) -> str:
     """Where the page shows a file of a run: a link for the run's own description."""
-    return f"#/experiments/{EXPERIMENT}/runs/{RUN}/artifacts/{quote(path)}"
+    return f"#/experiments/{EXPERIMENT}/runs/{RUN}/artifacts/{quote(path)}?{urlencode(TRAINING)}"
 
 
 def run_address(experiment_id: str, run_id: str) -> str:

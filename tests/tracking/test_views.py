@@ -152,7 +152,8 @@ def test_a_description_has_the_ids_that_its_links_need(store):
     run.finish()
     text = store.runs("described")[0].tags["mlflow.note.content"]
     of_experiment = store._sender.client.get_experiment(run.experiment_id).tags["mlflow.note.content"]
-    assert f"](#/experiments/{run.experiment_id}/runs/{run.run_id}/artifacts/figures/accuracy.png)" in text
+    picture = f"#/experiments/{run.experiment_id}/runs/{run.run_id}/artifacts/figures/accuracy.png"
+    assert f"]({picture}?workflowType=machine_learning)" in text
     assert f"]({run.page('methods').removeprefix('/')})" in text
     assert f"]({run.page('trials').removeprefix('/')})" in of_experiment
     assert "{{" not in text + of_experiment
