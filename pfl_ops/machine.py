@@ -2,6 +2,8 @@
 
 import os
 import platform
+import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -38,3 +40,57 @@ def cpu_flags() -> list[str]:
 def cores() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def process_age() -> float:
+    """Seconds since this process began, the start of the interpreter and all imports included."""
+    import psutil
+
+    return max(0.0, time.time() - float(psutil.Process().create_time()))
+
+
+@dataclass(frozen=True)
+class CpuSeconds:
+    """CPU seconds so far: of all processors together, of these the busy ones, and of these our own.
+
+    Attributes:
+        own: of this process and of those that it started.
+    """
+
+    total: float
+    busy: float
+    own: float
+
+
+def cpu_seconds() -> CpuSeconds:
+    """Read the CPU seconds so far."""
+    import psutil
+
+    times = psutil.cpu_times()._asdict()
+    total = sum(seconds for name, seconds in times.items() if not name.startswith("guest"))  # they are in user and nice
+    idle = times["idle"] + times.get("iowait", 0.0)
+    here, own = psutil.Process(), 0.0
+    for process in (here, *here.children(recursive=True)):
+        try:
+            used = process.cpu_times()
+        except psutil.Error:  # it has just ended
+            continue
+        own += used.user + used.system
+    return CpuSeconds(total, total - idle, own)
+
+
+class OtherLoad:
+    """What other processes take of this machine's processors, from its making on."""
+
+    SHORTEST = 0.1  # seconds: the system counts in steps of 0.01
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._before = cpu_seconds()
+
+    def share(self) -> float:
+        """Return the share of all processors that other processes have taken since, between 0 and 1."""
+        time.sleep(max(0.0, self.SHORTEST - (time.monotonic() - self._began)))
+        now, before = cpu_seconds(), self._before
+        others = (now.busy - before.busy) - max(0.0, now.own - before.own)
+        return min(1.0, max(0.0, others) / max(now.total - before.total, 1e-9))

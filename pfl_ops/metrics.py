@@ -153,6 +153,26 @@ def key(split: Split, stage: str, *rest: str, prefix: str = "") -> str:
     return prefix + "/".join(["val" if split == "validation" else split, stage, *rest])
 
 
+_OF_A_STAGE = ("local/mean", "global/mean", "acc")
+CURVES = (
+    *(f"L1/{name}" for name in _OF_A_STAGE),
+    "train/loss",
+    *(f"{stage}/{name}" for stage in ("L2", "G") for name in _OF_A_STAGE),
+)
+"""Keys, without their split, whose course over rounds matters most; the first ones first."""
+
+
+def place(key: str) -> int:
+    """Return the place of a tracked key in a list for people: its index in `CURVES`, else their number.
+
+    >>> sorted(["cost/clients", "test/G/acc", "train/loss", "test/L1/acc", "test/L1/local/mean"], key=place)
+    ['test/L1/local/mean', 'test/L1/acc', 'train/loss', 'test/G/acc', 'cost/clients']
+    """
+    split, _, rest = key.partition("/")
+    name = rest if split in ("val", "test") else key
+    return CURVES.index(name) if name in CURVES else len(CURVES)
+
+
 def smaller_is_better(key: str) -> bool:
     """Whether a tracked key is a cost, a loss or a spread; every other one is better the larger it is."""
     last = key.rpartition("/")[2]

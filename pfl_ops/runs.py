@@ -169,7 +169,7 @@ def run(
 
     from pfl_ops.display.progress import watching
     from pfl_ops.tracking import earlier
-    from pfl_ops.tracking.notes import title
+    from pfl_ops.tracking.notes import experiment_name, title
     from pfl_ops.tracking.questions import METHODS
     from pfl_ops.tracking.store import Store
 
@@ -191,9 +191,7 @@ def run(
         rerun = "" if resume else _rerun(mark)
         before = earlier.find(store, tree)
         tracked = store.run(
-            str(parent.spool.header["experiment"])
-            if parent
-            else f"{experiment.data.label}-{experiment.partition.kind}",
+            str(parent.spool.header["experiment"]) if parent else experiment_name(experiment),
             name or f"{title(experiment)} seed{experiment.seed}",
             identity=digest,
             parent=parent,
@@ -410,6 +408,7 @@ def _present(experiment: Experiment, simulation: "Simulation", tracked: "Run", k
     view = questions.methods(kind, experiment.evaluation.split, keys)
     note = notes.comparison(f"{experiment.data.label}, {experiment.partition.kind}") if kind == "run" else ""
     tracked.present(note=note, views=[view])
+    tracked.note(notes.run(view.key))
 
 
 def _by_stage(columns: Mapping[str, list[Any]]) -> dict[str, list[float]]:

@@ -54,5 +54,7 @@ class Tuned:
         self.client = MlflowClient(f"sqlite:///{home}/mlruns/mlflow.db")
         self.runs = self.client.search_runs([e.experiment_id for e in self.client.search_experiments()])
 
-    def named(self, start: str) -> list[mlflow.entities.Run]:
-        return sorted((r for r in self.runs if r.info.run_name.startswith(start)), key=lambda r: r.info.run_name)
+    def of_kind(self, kind: str) -> list[mlflow.entities.Run]:
+        """Return the runs whose tag `pfl_ops.kind` is `kind`, by name."""
+        found = (run for run in self.runs if run.data.tags["pfl_ops.kind"] == kind)
+        return sorted(found, key=lambda run: str(run.info.run_name))

@@ -16,13 +16,13 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
-from pfl_ops import runs, tuning
+from pfl_ops import machine, runs, tuning
 from pfl_ops.cli import app
 from pfl_ops.cli.live import percent, results_notes, results_table, trials_table
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
-from pfl_ops.cli.run import ui_hint
+from pfl_ops.cli.run import look_closer, ui_hint
 from pfl_ops.display.progress import RunProgress
 from pfl_ops.experiment import FLAGS, Experiment, fields
 from pfl_ops.federation import cores
@@ -358,6 +358,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     made = Fake()
     monkeypatch.setattr(runs, "run", made.run)
     monkeypatch.setattr(runs, "estimate", made.estimate)
+    monkeypatch.setattr(machine, "process_age", lambda: 5.0)
+    monkeypatch.setattr("pfl_ops.federation.estimate.TRACKING_SECONDS", 0.0)
     return made  # type: ignore[return-value]
 
 
@@ -368,15 +370,15 @@ def test_run_shows_rounds_and_results(fake: Fake) -> None:
     assert result.exit_code == 0, result.output
     assert [e.seed for e in fake.asked] == [5, 6]
     assert fake.given[0]["execution"] == Execution(device="cpu") and fake.given[0]["resume"] is False
-    assert result.stderr.count("about 3 min 0 s") == 1
-    assert "each of 2 repetitions: about 3 min 0 s (2 rounds of 8.0 s" in result.stderr
+    assert result.stderr.count("about 3 min 5 s") == 1
+    assert "each of 2 repetitions: about 3 min 5 s (start-up 5.0 s, 2 rounds of 8.0 s" in result.stderr
     # the global view is not measured in round 2: its last value stands, and says of which round it is
     line = "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 70.0 %  Acc(G) 25.0 % (round 1)  1,234 samples/s\n"
     assert line in result.stderr
     [row] = [line for line in result.stdout.splitlines() if line.startswith("L1 ")]
     assert re.split("  +", row.strip())[1:] == ["70.0 ± 0.0 %", "25.0 ± 0.0 %", "95.0 ± 0.0 %", "–", "50.0 ± 0.0 %"]
     assert "id-5" in result.stdout
-    assert "pfl-ops ui, then http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=methods" in result.stdout
+    assert "pfl-ops ui, then http://127.0.0.1:5000/experiment/digits-lsqs" in result.stdout
 
 
 def test_a_file_equals_the_flags(fake: Fake, tmp_path: Path) -> None:
@@ -396,7 +398,7 @@ def test_a_file_equals_the_flags(fake: Fake, tmp_path: Path) -> None:
 def test_dry_run_only_estimates(fake: Fake) -> None:
     result = cli("run", "fedavg", "--dry-run")
     assert (result.exit_code, fake.asked) == (0, [])
-    assert result.stdout.startswith("about 3 min 0 s (20 rounds") and result.stdout.endswith(
+    assert result.stdout.startswith("about 3 min 5 s (start-up 5.0 s, 20 rounds") and result.stdout.endswith(
         "memory 500 MiB, disk 3 MiB\n"
     )
 
@@ -406,7 +408,7 @@ def test_the_estimate_is_followed_by_its_hints(words: list[str], fake: Fake) -> 
     fake.hints = ("precision bfloat16 would be faster",)
     result = cli("run", "fedavg", "--rounds", "2", *words)
     told = (result.stdout if words else result.stderr).splitlines()
-    assert told[0].startswith("about 3 min 0 s") and told[1] == fake.hints[0]
+    assert told[0].startswith("about 3 min 5 s") and told[1] == fake.hints[0]
 
 
 @pytest.mark.parametrize(
@@ -571,7 +573,7 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
     assert set(call["hold"]) >= {"training.lr", "algorithm.gamma.kind"}
     assert (call["trials"], call["metric"], call["cpus_per_trial"], call["name"]) == (4, ["val/L1/acc"], 2, "mine")
     assert call["final_repetitions"] == 3
-    assert "4 trials, 3 at once, about 4 min 0 s if none is stopped early; each about 3 min 0 s" in result.stderr
+    assert "4 trials, 3 at once, about 4 min 10 s if none is stopped early; each about 3 min 0 s" in result.stderr
     for part in (
         "*000",
         "it broke",
@@ -766,6 +768,12 @@ def test_where_to_look_closer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ui_hint(None) == "pfl-ops ui"
     assert ui_hint("sqlite:///x.db", "/#/a").endswith(" --tracking-uri sqlite:///x.db, then http://127.0.0.1:5000/#/a")
     assert ui_hint("http://there:80/", "/#/a") == "http://there:80/#/a"
+    assert look_closer(None, "/#/a", "study", "my study") == (
+        "look closer: pfl-ops ui, then http://127.0.0.1:5000/study/my%20study"
+    )
+    assert look_closer(None, None, "study", "s") == "look closer: pfl-ops ui"
+    long = look_closer("http://there:80/", "/#/a", "experiment", "e")
+    assert long.splitlines() == ["look closer (experiment e):", "http://there:80/#/a"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://elsewhere")
     assert ui_hint(None, "/#/a") == "https://elsewhere/#/a"
 

@@ -23,8 +23,13 @@ def test_the_user_is_told_what_was_found(tuned: Tuned) -> None:
 
 
 def test_a_study_is_a_parent_with_a_child_for_each_trial_and_test_run(tuned: Tuned) -> None:
-    trials, finals = tuned.named("trial-"), tuned.named("final-")
-    assert [r.info.run_name for r in trials] == ["trial-000", "trial-001", "trial-002"]
+    trials, finals = tuned.of_kind("trial"), tuned.of_kind("final")
+    assert len(trials) == 3
+    for number, trial in enumerate(trials):
+        rate = float(trial.data.params["training.lr"])
+        kind = trial.data.params["algorithm.gamma.kind"]
+        assert str(trial.info.run_name).startswith(f"{number:03d} fliu gamma={kind} ")
+        assert f" lr={rate:.3g} " in f"{trial.info.run_name} "
     assert [r.info.run_name for r in finals] == ["final-seed0"]
     (parent,) = [r for r in tuned.runs if "mlflow.parentRunId" not in r.data.tags]
     assert {r.data.tags["mlflow.parentRunId"] for r in [*trials, *finals]} == {parent.info.run_id}
@@ -33,11 +38,11 @@ def test_a_study_is_a_parent_with_a_child_for_each_trial_and_test_run(tuned: Tun
 
 
 def test_trials_are_scored_on_validation_data_only_and_the_choice_on_test_data_once(tuned: Tuned) -> None:
-    for trial in tuned.named("trial-"):
+    for trial in tuned.of_kind("trial"):
         assert not [key for key in trial.data.metrics if "test/" in key]
         history = tuned.client.get_metric_history(trial.info.run_id, "val/L1/local/mean")
         assert [point.step for point in history] == list(range(history[-1].step + 1))
-    (final,) = tuned.named("final-")
+    (final,) = tuned.of_kind("final")
     assert not [key for key in final.data.metrics if "val/" in key]
     assert 0 < final.data.metrics["final/test/L1/acc"] <= 2
     acc = tuned.client.get_metric_history(final.info.run_id, "test/L1/acc")
@@ -45,7 +50,7 @@ def test_trials_are_scored_on_validation_data_only_and_the_choice_on_test_data_o
 
 
 def test_the_chosen_run_keeps_everything_to_judge_it_and_to_use_it(tuned: Tuned) -> None:
-    (final,) = tuned.named("final-")
+    (final,) = tuned.of_kind("final")
     folder = Path(tuned.client.download_artifacts(final.info.run_id, ""))
     experiment = Experiment.from_yaml(folder / "config.yaml")
     assert experiment.hash == final.data.tags["pfl_ops.experiment_hash"]
@@ -64,7 +69,7 @@ def test_the_chosen_run_keeps_everything_to_judge_it_and_to_use_it(tuned: Tuned)
 
 
 def test_its_global_model_answers_as_it_was_scored(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
-    (final,) = tuned.named("final-")
+    (final,) = tuned.of_kind("final")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tuned.home}/mlruns/mlflow.db")
     served = mlflow.pyfunc.load_model(f"runs:/{final.info.run_id}/model")
     test = load("digits").test
@@ -76,12 +81,12 @@ def test_the_same_command_again_runs_nothing_again(tuned: Tuned) -> None:
     pfl_ops(*tuned.words, home=tuned.home)
     again = tuned.client.search_runs([tuned.runs[0].info.experiment_id])
     assert {r.info.run_id for r in again} == {r.info.run_id for r in tuned.runs}
-    before = {r.info.run_id: r.data.metrics for r in tuned.named("final-")}
+    before = {r.info.run_id: r.data.metrics for r in tuned.of_kind("final")}
     assert {r.info.run_id: r.data.metrics for r in again if r.info.run_id in before} == before
 
 
 def test_a_file_equals_the_flags_and_a_recorded_partition_gives_the_same_clients(tuned: Tuned) -> None:
-    (final,) = tuned.named("final-")
+    (final,) = tuned.of_kind("final")
     folder = Path(tuned.client.download_artifacts(final.info.run_id, ""))
     flags = ["--dataset", "digits", "--rounds", "1", "--clients", "4"]
     pfl_ops_here("run", "fedavg", *flags, home=tuned.home)
@@ -117,7 +122,9 @@ def test_methods_under_one_budget_meet_the_same_clients_and_end_in_one_leaderboa
         assert runs[method].data.tags["mlflow.parentRunId"] == top
         tested = [runs[f"{method} final-seed{seed}"].data.metrics["final/test/L1/acc"] for seed in (0, 1)]
         assert runs[method].data.metrics["leaderboard/test"] == pytest.approx(sum(tested) / 2)
-        assert not [key for key in runs[f"{method} trial-000"].data.metrics if "test/" in key]
+        (trial,) = [run for name, run in runs.items() if str(name).startswith(f"000 {method} ")]
+        assert trial.data.tags["mlflow.parentRunId"] == runs[method].info.run_id
+        assert not [key for key in trial.data.metrics if "test/" in key]
     partitions = [
         [runs[f"{method} final-seed{seed}"].data.tags["pfl_ops.partition_hash"] for seed in (0, 1)]
         for method in ("fedavg", "ditto")

@@ -48,3 +48,37 @@ def test_elsewhere_python_says_what_it_knows(monkeypatch, stated):
     monkeypatch.setattr(machine.platform, "processor", lambda: "arm")
     assert (machine.cpu_model(), machine.cpu_flags()) == ("arm", [])
     assert machine.cores() >= 1
+
+
+def test_what_other_processes_take_is_busy_time_that_is_not_ours(monkeypatch):
+    """Two processors for 10 s, 12 s of them busy, 4 s ours: others have 8 of 20."""
+    counted = [machine.CpuSeconds(100, 50, 7), machine.CpuSeconds(120, 62, 11)]
+    monkeypatch.setattr(machine, "cpu_seconds", lambda: counted.pop(0))
+    assert machine.OtherLoad().share() == pytest.approx(8 / 20)
+
+
+@pytest.mark.parametrize(
+    ("busy", "own", "share"),
+    [(0, 0, 0), (10, 10, 0), (10, 12, 0), (10, -3, 0.5), (25, 0, 1)],
+    ids=["idle", "all ours", "counted in steps", "a child of ours ended", "more than there is"],
+)
+def test_the_share_of_others_is_a_share(busy, own, share, monkeypatch):
+    counted = [machine.CpuSeconds(100, 50, 7), machine.CpuSeconds(120, 50 + busy, 7 + own)]
+    monkeypatch.setattr(machine, "cpu_seconds", lambda: counted.pop(0))
+    assert machine.OtherLoad().share() == share
+
+
+def test_cpu_seconds_are_read_from_the_system():
+    before = machine.cpu_seconds()
+    sum(range(2_000_000))
+    after = machine.cpu_seconds()
+    assert after.total > before.total and after.busy >= before.busy and after.own > before.own
+    assert 0 < after.own < after.busy < after.total
+
+
+def test_the_age_of_a_process_counts_its_own_start(monkeypatch):
+    import psutil
+
+    began = psutil.Process().create_time()
+    monkeypatch.setattr(machine.time, "time", lambda: began + 12.5)
+    assert machine.process_age() == 12.5

@@ -186,7 +186,7 @@ def study(tuned: Tuned) -> Any:
 
 def test_a_study_and_what_belongs_to_it(page: Page, tuned: Tuned, study: Any) -> None:
     """The table has a row for the study, which opens to its trials and tests; their scores share columns."""
-    children = ["trial-000", "trial-001", "trial-002", "final-seed0"]
+    children = ["000 fliu ", "001 fliu ", "002 fliu ", "final-seed0"]
     page.open(view_address(study.info.experiment_id, "study", charts=False), "Study", "study", "score/acc", "Tuning of")
     assert not any(child in page.driver.find_element("tag name", "body").text for child in children)
     expander = f"{FIRST_ROW} [col-id*='Run Name'] button"
@@ -196,32 +196,37 @@ def test_a_study_and_what_belongs_to_it(page: Page, tuned: Tuned, study: Any) ->
 
 
 def test_which_trial_is_best(page: Page, tuned: Tuned, study: Any) -> None:
-    """The address that `tune` prints: its trials, the best first, with what was varied; bars and curves are drawn."""
+    """The address that `tune` prints leads to its trials, with what was varied; bars and curves are drawn."""
     told = tuned.output.partition("http://127.0.0.1:5000")[2].split()[0]
-    assert told == view_address(study.info.experiment_id, "trials")
-    page.open(told, "Trials", "Which trial is best", "trial-000", "trial-001", "trial-002")
+    assert told == f"/study/{study.data.tags['pfl_ops.study']}"
+    page.open(told, "Trials", "Which trial is best", "000 fliu ", "001 fliu ", "002 fliu ")
+    address = view_address(study.info.experiment_id, "trials")
+    assert page.driver.current_url.startswith(page.server + address.partition("&workflowType")[0])
     page.charts(3, ".barlayer .point")
     page.charts(3, ".scatterlayer .trace .lines, .scatterlayer .trace path.js-line")
     page.shoot("trials")
-    page.open(told.replace("compareRunsMode=CHART&", ""), "algorithm.gamma.kind", "pfl_ops.chosen")
-    best = max(tuned.named("trial-"), key=lambda run: run.data.metrics["val/L1/acc"])
+    page.open(address.replace("compareRunsMode=CHART&", ""), "algorithm.gamma.kind", "pfl_ops.chosen")
+    best = max(tuned.of_kind("trial"), key=lambda run: run.data.metrics["val/L1/acc"])
     first = page.until(lambda d: d.find_element("css selector", f"{FIRST_ROW} a").text, "the first row")
-    assert first == best.info.run_name == study.data.tags["pfl_ops.best_trial"]
+    assert first == best.info.run_name
+    assert study.data.tags["pfl_ops.best_trial"] == f"trial-{first.split()[0]}"
     page.shoot("trials-table")
 
 
 def test_which_method_is_best(page: Page, tuned: Tuned, compared: list[runs.Result]) -> None:
     """Runs that differ in their seed only are one row, one bar and one line: their mean."""
     assert compared[0].page
-    page.open(compared[0].page, "Methods", "Which method is best?", "Group: ditto", "Group: local", "Runs on digits")
+    page.open(
+        "/experiment/digits-lsqs", "Methods", "Which method is best?", "Group: ditto", "Group: local", "Runs on digits"
+    )
     page.charts(2, ".barlayer .point")
     for method in (compared[:2], compared[2:]):
         mean = sum(result.final["final/test/L1/acc"] for result in method) / 2
         page.see(f"{mean:.2f}")
     page.shoot("methods")
     pages = dict(newest_pages(str(tuned.home / "mlruns")))
-    assert pages["digits-lsqs"] == compared[0].page
-    assert compared[0].page in (tuned.home / "ui.log").read_text()
+    assert pages["digits-lsqs"] == "/experiment/digits-lsqs"
+    assert f"{page.server}/experiment/digits-lsqs" in (tuned.home / "ui.log").read_text()
 
 
 def test_runs_beside_one_another(page: Page, tuned: Tuned, compared: list[runs.Result]) -> None:
@@ -233,13 +238,45 @@ def test_runs_beside_one_another(page: Page, tuned: Tuned, compared: list[runs.R
 
 
 def test_the_partition_and_the_data(page: Page, tuned: Tuned) -> None:
-    (final,) = tuned.named("final-")
+    (final,) = tuned.of_kind("final")
     run = f"/#/experiments/{final.info.experiment_id}/runs/{final.info.run_id}"
     page.open(f"{run}/artifacts/figures/partition.png", "partition.png", "clients.parquet", "config.yaml", "models")
     drawn = "return [...document.images].some(image => image.complete && image.naturalWidth > 400)"
     page.until(lambda d: d.execute_script(drawn), "the picture of the partition")
     page.shoot("partition")
     page.open(run, "final-seed0", "digits (", "pfl_ops.partition_hash"[:5])
+
+
+def test_a_run_leads_to_its_pictures_and_to_other_runs(page: Page, compared: list[runs.Result]) -> None:
+    """The description is Markdown, and its links open another window."""
+    page.open(f"/run/{compared[0].run_id}", "ditto", "Accuracy over rounds", "Compared with other runs")
+    page.see("test/L1/acc", "train/loss")
+    page.shoot("run")
+    # the curves that matter are the first rows; MLflow would have "best/round" first if it sorted
+    rows = page.driver.find_element("tag name", "body").text.partition("Metrics (")[2]
+    order = [
+        rows.find(f"\n{key}") for key in ("test/L1/local/mean", "test/L1/global/mean", "test/L1/acc", "train/loss")
+    ]
+    assert 0 < order[0] < order[1] < order[2] < order[3] < 300
+    links = {link.text: link.get_attribute("href") for link in page.driver.find_elements("css selector", "a[href]")}
+    page.driver.get("about:blank")
+    page.driver.get(links["Accuracy over rounds"])
+    page.see("accuracy.png")
+    drawn = "return [...document.images].some(image => image.complete && image.naturalWidth > 400)"
+    page.until(lambda d: d.execute_script(drawn), "the picture of the accuracy")
+    page.shoot("accuracy")
+    page.driver.get("about:blank")
+    page.driver.get(links["Compared with other runs"])
+    page.see("Which method is best?")
+
+
+def test_a_study_s_description_leads_to_its_charts(page: Page, study: Any) -> None:
+    page.open(f"/run/{study.info.run_id}", "charts of its trials", "Chosen: trial ")
+    href = page.driver.find_element("link text", "charts of its trials").get_attribute("href")
+    page.driver.get("about:blank")
+    page.driver.get(href)
+    page.see("Which trial is best", "000 fliu ")
+    page.charts(3, ".barlayer .point")
 
 
 def test_a_report(page: Page, report: str) -> None:

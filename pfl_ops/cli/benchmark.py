@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,10 +143,11 @@ def _tell_estimates(
     text = f"{len(found)} methods, each with {wanted} trials"
     if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
         at_once = min(wanted, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
-        one = sum(estimate.seconds for estimate in found.values())
-        whole = duration(one * (wanted / at_once + finals))
+        one = next(iter(found.values())).with_startup()
+        all_methods = replace(one, seconds=sum(estimate.seconds for estimate in found.values()))
+        took = duration(all_methods.of_trials(wanted + finals * at_once, at_once))
         tests = f" and {finals} test run{'s' * (finals != 1)}" if finals else ""
-        text += f"{tests}, {at_once} at once: about {whole} if none is stopped early"
+        text += f"{tests}, {at_once} at once: about {took} if none is stopped early"
     say(console, text)
     width = max(map(len, found))
     for method, estimate in found.items():
@@ -186,7 +188,7 @@ def _write(made: "Benchmark") -> Path:
 def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     """The leaderboard, what was chosen, and where to look closer."""
     from pfl_ops.cli.output import out, say
-    from pfl_ops.cli.run import ui_hint
+    from pfl_ops.cli.run import look_closer
 
     console = out()
     console.print(leaderboard_table(made))
@@ -202,7 +204,7 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     console.print()
     for note in made.notes:
         say(console, note)
-    say(console, f"\nlook closer: {ui_hint(tracking_uri, made.page)}  (experiment {made.name})")
+    say(console, "\n" + look_closer(tracking_uri, made.page, "experiment", made.name))
 
 
 def leaderboard_table(made: "Benchmark") -> "Table":

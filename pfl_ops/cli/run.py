@@ -93,7 +93,7 @@ def run(
         raise PflOpsError("--no-resume runs the repetitions one after another, here; leave it or --address out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
     if dry_run:
-        found = runs.estimate(experiment, **where)
+        found = runs.estimate(experiment, **where).with_startup()
         for told in (str(found), *found.hints):
             say(out(), told)
         return
@@ -117,7 +117,9 @@ def run(
     for result in results:
         say(console, f"run {result.run_id or 'not sent yet'}  (seed {result.experiment.seed})")
     if results:
-        say(console, "look closer: " + ui_hint(tracking_uri, results[-1].page))
+        from pfl_ops.tracking.notes import experiment_name
+
+        say(console, look_closer(tracking_uri, results[-1].page, "experiment", experiment_name(results[-1].experiment)))
     for seed, how in diverged.items():
         say(err(), f"seed {seed}: {how}")
     if diverged:
@@ -142,7 +144,7 @@ def _side_by_side(
     found = runs.estimate(experiment, **where)
     if n * found.seconds < WORTH_RAY:
         return False
-    say(err(), f"each of {n} repetitions: {found}")
+    say(err(), f"each of {n} repetitions: {found.with_startup()}")
     return True
 
 
@@ -166,7 +168,7 @@ def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -
 
     def tell(found: "Estimate") -> None:
         each = f"each of {experiment.repetitions} repetitions: " if experiment.repetitions > 1 else ""
-        for line in (f"{each}{found}", *found.hints, "opening MLflow's store ..."):
+        for line in (f"{each}{found.with_startup()}", *found.hints, "opening MLflow's store ..."):
             say(err(), line)
 
     results: list[Result] = []
@@ -193,6 +195,21 @@ def served(tracking_uri: str | None) -> str:
     """The address of the MLflow server that keeps the runs, without a password; "": they lie in a file."""
     place = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
     return redact_address(place.rstrip("/")) if place.startswith("http") else ""
+
+
+def look_closer(tracking_uri: str | None, page: str | None, kind: str, name: str) -> str:
+    """Return the last words of a command: where MLflow's page shows what was recorded.
+
+    `pfl-ops ui` serves short addresses. A tracking server's link is long, and stands on a line of its own.
+
+    Args:
+        page: the address behind the server's; None: not known. kind, name: see `tracking.short`.
+    """
+    from pfl_ops.tracking.short import short_address
+
+    if served(tracking_uri):
+        return f"look closer ({kind} {name}):\n{ui_hint(tracking_uri, page)}"
+    return f"look closer: {ui_hint(tracking_uri, page and short_address(kind, name))}"
 
 
 def ui_hint(tracking_uri: str | None, page: str | None = None) -> str:

@@ -27,7 +27,7 @@ from pfl_ops.cli.options import (
     with_default,
     with_flags,
 )
-from pfl_ops.cli.run import ui_hint
+from pfl_ops.cli.run import look_closer
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def tune(
         text = f"{wanted} trials, each {estimate}"
     else:
         at_once = min(wanted, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
-        whole = duration(estimate.seconds * wanted / at_once)
+        whole = duration(estimate.with_startup().of_trials(wanted, at_once))
         text = f"{wanted} trials, {at_once} at once, about {whole} if none is stopped early; each {estimate}"
     for told in (text, *estimate.hints):
         say(out() if dry_run else err(), told)
@@ -238,6 +238,6 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
         say(console, f"test run with seed {seed}: {how}")
     if study.openings:
         say(console, f"the test data were opened {study.openings} time{'s' * (study.openings != 1)} for this study")
-    say(console, f"\nlook closer: {ui_hint(tracking_uri, study.page)}  (experiment {study.name})")
+    say(console, "\n" + look_closer(tracking_uri, study.page, "study", study.name))
     if study.diverged:
         raise typer.Exit(Diverged.exit_code)

@@ -1,13 +1,15 @@
 """What a run will take, from one real round of a few clients: time, memory, disk."""
 
 import math
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 
+from pfl_ops import machine
 from pfl_ops.federation import choose, snapshot
 from pfl_ops.federation.contract import ClientRows, Models, Stages, Update
 from pfl_ops.federation.evaluate import Scores
@@ -19,6 +21,8 @@ T = TypeVar("T")
 
 LIBRARIES_MIB = 750  # the interpreter with PyTorch and MLflow, before any model
 WORKER_MIB = choose.WORKER / 2**20
+TRACKING_SECONDS = 4.0  # to import MLflow and open its database, measured on two cores of 2.5 GHz
+BUSY = 0.25  # share of the machine's processors that others took, from which on a measured time says so
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,11 @@ class Estimate:
     """What a run takes.
 
     Attributes:
-        seconds: of the whole run. train_seconds: of training in one round. eval_seconds: of all evaluation.
+        seconds: from the first round to the last. train_seconds: of training in one round. eval_seconds: of all
+            evaluation.
         rounds: T. memory_mib, disk_mib: MiB at the peak, of all processes together.
         hints: what else the user may want to know before it starts.
+        startup_seconds: from the start of the process to the first round; 0: not counted, see `with_startup`.
     """
 
     seconds: float
@@ -38,11 +44,29 @@ class Estimate:
     memory_mib: float
     disk_mib: float
     hints: tuple[str, ...] = ()
+    startup_seconds: float = 0.0
+
+    def with_startup(self) -> "Estimate":
+        """Return the estimate for this process: what it took so far, and to open the tracking store, is its start-up.
+
+        For commands only. A notebook's process may be hours old.
+        """
+        to_come = 0.0 if "mlflow" in sys.modules else TRACKING_SECONDS
+        return replace(self, startup_seconds=machine.process_age() + to_come)
+
+    def of_trials(self, number: float, at_once: int) -> float:
+        """Return the seconds of so many trials, `at_once` of them at once.
+
+        Start-up counts twice: of this process, and of the trials' processes, which load the same libraries and data.
+        """
+        return 2 * self.startup_seconds + self.seconds * number / at_once
 
     def __str__(self) -> str:
         each = "round of" if self.rounds == 1 else "rounds of"
+        startup = f"start-up {duration(self.startup_seconds)}, " if self.startup_seconds else ""
         return (
-            f"about {duration(self.seconds)} ({self.rounds} {each} {duration(self.train_seconds)}, "
+            f"about {duration(self.startup_seconds + self.seconds)} ({startup}{self.rounds} {each} "
+            f"{duration(self.train_seconds)}, "
             f"evaluation {duration(self.eval_seconds)}), memory {size(self.memory_mib)}, disk {size(self.disk_mib)}"
         )
 
@@ -66,8 +90,9 @@ def size(mib: float) -> str:
 def estimate(simulation: Simulation) -> Estimate:
     """Measure a round of a few clients of average size, evaluate a few of their models, and multiply.
 
-    The state does not change, and nothing is written.
+    The state does not change, and nothing is written. One of the hints says if the machine was busy meanwhile.
     """
+    load = machine.OtherLoad()
     sizes, task, rounds = simulation.feed.sizes, simulation.task, simulation.training.rounds
     cohort, s = task.cohort_size, simulation.state
     workers = simulation.resolved.workers
@@ -101,7 +126,21 @@ def estimate(simulation: Simulation) -> Estimate:
     disk = max(3 * state, state + tracked) + in_file  # a base, deltas as large, and the next base; then the models
     if workers > 1:
         memory += workers * WORKER_MIB + data + 2 * p * cohort  # they share a copy of the data, and rows on their way
-    return Estimate(rounds * train + evaluation, train, evaluation, rounds, memory, disk, hints=tuple(simulation.hints))
+    hints = (*simulation.hints, *busy_hint(load.share()))
+    return Estimate(rounds * train + evaluation, train, evaluation, rounds, memory, disk, hints)
+
+
+def busy_hint(share: float) -> tuple[str, ...]:
+    """Return the line that says how busy the machine was, if it was.
+
+    Args:
+        share: of all processors, taken by other processes while a round was measured.
+    """
+    if share < BUSY:
+        return ()
+    return (
+        f"the machine was busy (other processes took about {100 * share:.0f} % of it): the estimate may be too high",
+    )
 
 
 def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages, a_client: float) -> float:

@@ -388,9 +388,7 @@ def _unfinished(run: Tracked) -> str:
 
 def _trial(run: Tracked) -> str | None:
     """A trial goes by its number: fliu trial-003."""
-    if run.kind != "trial":
-        return None
-    return f"{run.method} {run.name.removeprefix(run.method).strip()}"
+    return f"{run.method} {run.trial}" if run.trial else None
 
 
 def _ordered(lines: Sequence[Line], metric: str, at: At) -> tuple[tuple[Line, ...], bool]:

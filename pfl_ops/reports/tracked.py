@@ -43,6 +43,7 @@ class Tracked:
         params: every value of the experiment by its path, as text.
         metrics: the last value of each tracked key, `final/…` and `best/…` among them.
         state: "finished"; of a run without an end "running", "killed" or "failed".
+        trial: "trial-003" of a study's trial; "": it is none.
         history: of chosen keys, a row a round; empty before `with_history`.
     """
 
@@ -59,6 +60,7 @@ class Tracked:
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
     state: str = "finished"
+    trial: str = ""
     history: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
     @property
@@ -99,13 +101,12 @@ class Tracked:
         split: Split = "val" if run.params["evaluation.split"] == "validation" else "test"
         stages = [stage for stage in STAGES if any(f"/{split}/{stage}/" in f"/{key}" for key in run.metrics)]
         own = run.tags.get("pfl_ops.own_stage", "L1")
-        trial = run.identity != run.tags[HASH] and ":trial-" in (run.identity or "")
         return Tracked(
             run_id=run.run_id,
             name=run.name,
             experiment=run.experiment,
             study=run.tags.get(STUDY) or study,
-            kind="trial" if trial else "final" if study else "run",
+            kind="trial" if _trial_label(run) else "final" if study else "run",
             seed=int(run.params["seed"]),
             group=run.tags["pfl_ops.group_hash"],
             split=split,
@@ -114,6 +115,7 @@ class Tracked:
             metrics=run.metrics,
             tags=run.tags,
             state=run.status.lower(),
+            trial=_trial_label(run),
         )
 
 
@@ -223,14 +225,14 @@ def _named(
     name: str, known: list[RunInfo], by_id: Mapping[str, RunInfo], trials: bool
 ) -> tuple[set[str], list[RunInfo]]:
     """Return the ids of the runs that have this name, and all runs that it means: these and those below them."""
-    hits = [run for run in known if fnmatchcase(run.name, name) or run.run_id == name]
+    hits = [run for run in known if run.run_id == name or any(fnmatchcase(n, name) for n in _names(run))]
     places = [run for run in known if name in _places(run) or any(fnmatchcase(p, name) for p in _places(run))]
     if not hits and not places and len(name) >= SHORTEST_ID and re.fullmatch("[0-9a-f]+", name):
         hits = [run for run in known if run.run_id.startswith(name)]
         if len(hits) > 1:
             raise PflOpsError(f"{len(hits)} runs have ids that begin with '{name}'; give more of it")
     if not hits and not places:
-        allowed = {run.name for run in known}.union(*map(_places, known))
+        allowed = set[str]().union(*map(_names, known), *map(_places, known))
         close = nearest(name, allowed)
         hint = f"did you mean '{close}'?" if close else _there_are(known)
         raise PflOpsError(f"no run, study or experiment named '{echo(name)}'; {hint}")
@@ -242,9 +244,15 @@ def _named(
         if HASH not in run.tags:
             continue
         below = run.run_id in around or any(parent in above for parent in _ancestors(run, by_id))
-        if run.run_id in itself or (below and (trials or not _is_trial(run))):
+        if run.run_id in itself or (below and (trials or not _trial_label(run))):
             found.append(run)
     return itself, found
+
+
+def _names(run: RunInfo) -> set[str]:
+    """Return what a run is named, and of a trial also "trial-003" and "fliu trial-003"."""
+    label = _trial_label(run)
+    return {run.name} | ({label, f"{run.params.get('algorithm.name', '')} {label}"} if label else set())
 
 
 def _places(run: RunInfo) -> set[str]:
@@ -252,8 +260,10 @@ def _places(run: RunInfo) -> set[str]:
     return {run.experiment} | ({run.tags[STUDY]} if STUDY in run.tags and HASH not in run.tags else set())
 
 
-def _is_trial(run: RunInfo) -> bool:
-    return ":trial-" in (run.identity or "")
+def _trial_label(run: RunInfo) -> str:
+    """Return "trial-003" for a study's trial of that number, whatever its run is named; "": it is no trial."""
+    found = re.search(r":(trial-\d+)$", run.identity or "")
+    return found[1] if found else ""
 
 
 def _is_smoke(run: RunInfo) -> bool:
@@ -302,5 +312,5 @@ def _nothing(known: list[RunInfo], meant: list[RunInfo], smoke: list[RunInfo], t
             f"there are only cells of suites at scale smoke, which are left out unless they are named: pfl-ops compare "
             f"{smoke[-1].experiment}"
         )
-    hint = "" if trials or not any(map(_is_trial, known)) else "; --trials adds those of studies"
+    hint = "" if trials or not any(map(_trial_label, known)) else "; --trials adds those of studies"
     return f"no run is left to compare: {_there_are(known)}{hint}"

@@ -1,20 +1,28 @@
 """What MLflow's page calls runs, and the descriptions that it shows on top of runs and experiments: Markdown."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
+from pfl_ops.tracking.views import EXPERIMENT, artifact_address, view_address
 
 GIVEN = ("algorithm.name", "data.name", "partition.kind", "model.name")
 APART = ("evaluation.", "seed", "repetitions", "partition.seed", "partition.kind", "data.name", "algorithm.name")
 MOST = 100  # characters of a title
+LONGEST_TRIAL_NAME = 80  # characters
 
 STAGES = """**How to read the keys.** `val/…`: each client's validation share; `test/…`: the test data.
 `L1`: what a client holds once the round is over; `L2`: right after its local training; `G`: the one model of all.
 `local`: on the client's own data; `global`: on everybody's; `acc` = local mean + global mean, between 0 and 2.
 `final/…`: the last full evaluation; `best/…`: that of the best round; `score/…`: `final/…` at the stage of the method's
 own models; `cost/…`: what it took."""
+
+
+def experiment_name(experiment: Experiment) -> str:
+    """Return the name of the MLflow experiment that holds a single run: data set and partition."""
+    return f"{experiment.data.label}-{experiment.partition.kind}"
 
 
 def title(experiment: Experiment) -> str:
@@ -44,6 +52,32 @@ def line(experiment: Experiment, group: str) -> str:
     return text if whole else f"{text} #{group[:6]}"
 
 
+def trial_name(number: int, method: str, point: Mapping[str, Any]) -> str:
+    """Return the name of a trial's run: number, method and the settings that vary, "003 fliu lr=0.01 gamma=fixed".
+
+    The number comes first, so that names sort; a name is cut at `LONGEST_TRIAL_NAME` characters. No code reads it: a
+    trial is found by its tag `pfl_ops.identity`.
+
+    Args:
+        number: of the trial in its study. point: path -> value of the settings that exist in this trial.
+    """
+    last = Counter(map(_short, point))
+    keys = {path: _short(path) if last[_short(path)] == 1 else path for path in point}
+    settings = (
+        f"{keys[path]}={f'{value:.3g}' if isinstance(value, float) else value}" for path, value in point.items()
+    )
+    text = " ".join([f"{number:03d}", method, *settings])
+    return text if len(text) <= LONGEST_TRIAL_NAME else text[: LONGEST_TRIAL_NAME - 1] + "…"
+
+
+def trial_colour(number: int) -> str:
+    """Return the colour of a trial in MLflow's charts: twelve differ; MLflow's own choice gives several the same."""
+    from pfl_ops.figures.style import LIGHT
+
+    colours = (*LIGHT.palette, LIGHT.classes[1], LIGHT.classes[6])
+    return colours[number % len(colours)]
+
+
 def _short(path: str) -> str:
     """The last name of a path; of a kind or a network that of its section."""
     return path.removesuffix(".kind").removesuffix(".name").rpartition(".")[2]
@@ -53,8 +87,41 @@ def _value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def run(view: str) -> str:
+    """A run with figures: links to them and to the comparison with other runs.
+
+    No picture stands in the text: MLflow shows it in its full width, and what is beside the text leaves the window.
+
+    Args:
+        view: key of the saved view that compares it with other runs.
+    """
+    figures = ("accuracy", "Accuracy over rounds"), ("clients", "Clients"), ("partition", "Partition")
+    links = [f"[{text}]({artifact_address(f'figures/{name}.png')})" for name, text in figures]
+    return f"""{" · ".join(links)} · [Compared with other runs]({_charts(view)})
+
+{STAGES}
+"""
+
+
+def began(name: str, view: str) -> str:
+    """A study that has no result yet; `view`: key of the saved view of its trials."""
+    return f"""**Study {name}**: [charts of its trials]({_charts(view)}). It has no result yet.
+
+{STAGES}
+"""
+
+
+def charts(view: str, text: str) -> str:
+    """A link to the charts of a saved view of the experiment."""
+    return f"[{text}]({_charts(view)})"
+
+
+def _charts(view: str) -> str:
+    return view_address(EXPERIMENT, view).removeprefix("/")
+
+
 def study(
-    name: str, objective: str, chosen: Mapping[str, Any], values: Mapping[str, float], trial: int, test: str
+    name: str, objective: str, chosen: Mapping[str, Any], values: Mapping[str, float], trial: int, test: str, view: str
 ) -> str:
     """A study that has a result.
 
@@ -62,12 +129,13 @@ def study(
         objective: what was looked for, in words.
         chosen, values, trial: the best point, its objective, its number.
         test: its result on test data, in words; "": it was not tested.
+        view: key of the saved view of its trials.
     """
     settings = "\n".join(f"| `{path}` | {_value(value)} |" for path, value in chosen.items())
     reached = ", ".join(f"`{key}` {value:.4f}" for key, value in values.items())
-    return f"""**Study {name}**: looked for {objective}, on validation data.
+    return f"""**Study {name}**: [charts of its trials]({_charts(view)}). It looked for {objective}, on validation data.
 
-Chosen: **trial-{trial:03d}** ({reached})
+Chosen: **trial {trial:03d}** ({reached})
 
 | setting | value |
 |---|---|
@@ -81,7 +149,8 @@ Chosen: **trial-{trial:03d}** ({reached})
 
 def comparison(data: str) -> str:
     """An experiment of single runs on the same data."""
-    return f"""Runs on **{data}**. Menu *Views*, *Methods*: which method is best, by how much, at which settings.
+    return f"""Runs on **{data}**: {charts("methods", "charts")}, also in the menu *Views*, *Methods*: which method is
+best, by how much, at which settings.
 Runs that differ in nothing but their seed are one row, their mean.
 
 {STAGES}
@@ -91,7 +160,8 @@ Runs that differ in nothing but their seed are one row, their mean.
 def tuning(method: str, data: str, objective: str, paths: Sequence[str]) -> str:
     """An experiment of a study."""
     varied = ", ".join(f"`{path}`" for path in paths)
-    return f"""Tuning of **{method}** on **{data}**: looks for {objective}. Varied: {varied}.
+    return f"""Tuning of **{method}** on **{data}**: {charts("trials", "charts of its trials")}.
+It looks for {objective}. Varied: {varied}.
 Menu *Views*: *Trials* (validation data), *Tests* (the chosen configuration on test data), *Study* (all, nested).
 
 {STAGES}

@@ -27,10 +27,8 @@ def methods(kind: str, split: Split, known: Collection[str]) -> View:
         known: the metrics that they have.
     """
     key, name = METHODS.get(kind, ("methods", "Methods"))
-    curves = [
-        Chart("LINE", f"{stage}, {view}", (metrics.key(split, stage, view, "mean"),))
-        for stage, view in (("L1", "local"), ("L1", "global"), ("L2", "local"), ("L2", "global"), ("G", "global"))
-    ]
+    shown = [key for key in known if metrics.place(key) < len(metrics.CURVES)]
+    curves = [Chart("LINE", key, (key,)) for key in sorted(shown, key=metrics.place)]
     return View(
         key=key,
         name=name,
@@ -53,11 +51,16 @@ def methods(kind: str, split: Split, known: Collection[str]) -> View:
                     Chart("SCATTER", "local against global", ("score/global/mean", "score/local/mean")),
                 ),
             ),
-            ("Over rounds", tuple(c for c in curves if c.metrics[0] in known)),
+            ("Over rounds", tuple(curves)),
         ),
         folded=tuple(known),
         group="pfl_ops.cell" if kind == "cell" else "pfl_ops.method",
     )
+
+
+def trials_key(method: str = "") -> str:
+    """Return the key of the view of a study's trials; `method`: as for `trials`."""
+    return f"trials-{method}" if method else "trials"
 
 
 def trials(
@@ -81,12 +84,13 @@ def trials(
     both = tuple(key for pair in zip(views["local"], views["global"], strict=True) for key in pair)
     varied = tuple(("params", path) for path in paths)
     goals = tuple(dict.fromkeys([*metric, *both]))
+    curves = sorted([*goals, "train/loss"], key=metrics.place)
     title = f": {method}" if method else ""
     scatter = (metric[0], metric[1]) if len(metric) > 1 else (views["global"][0], views["local"][0])
     known = [metrics.key("val", stage, view, "q50") for stage in stages for view in ("local", "global")]
     known += [metrics.key("val", stage, "acc") for stage in stages]
     best = View(
-        key=f"trials-{method}" if method else "trials",
+        key=trials_key(method),
         name=f"Trials{title}",
         where=f"tags.`pfl_ops.kind` = 'trial' and tags.`pfl_ops.study` = '{study}'",
         columns=(
@@ -106,7 +110,7 @@ def trials(
                     Chart("SCATTER", "what was gained by what", scatter),
                 ),
             ),
-            ("Over rounds", tuple(Chart("LINE", key, (key,)) for key in (*goals, "train/loss"))),
+            ("Over rounds", tuple(Chart("LINE", key, (key,)) for key in curves)),
         ),
         folded=(*known, "cost/up_bytes", "train/lr"),
     )

@@ -11,18 +11,18 @@ import pandas as pd
 import yaml
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.metrics import place
 from pfl_ops.tracking.delivery import Delivery
 from pfl_ops.tracking.journal import Damaged, Entry
 from pfl_ops.tracking.spool import Spool
 from pfl_ops.tracking.staged import check_destination
-from pfl_ops.tracking.views import View, view_address
+from pfl_ops.tracking.views import NOTE, View, view_address
 from pfl_ops.tracking.views import tags as view_tags
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-NOTE = "mlflow.note.content"
 ROUNDS_AT_ONCE = 10
 POINTS_AT_ONCE = 1000
 SECONDS_AT_MOST = 5.0  # between a record and its sending, when rounds are slow
@@ -50,6 +50,7 @@ class Run:
         self._delivery = delivery
         self._points: list[list[Any]] = []
         self._rounds = 0
+        self._handed_over = False  # any round
         self._flushed = time.monotonic()
 
     @property
@@ -90,13 +91,16 @@ class Run:
             self._rounds += 1
             if self._rounds >= ROUNDS_AT_ONCE:
                 self.flush()
-        if time.monotonic() - self._flushed >= SECONDS_AT_MOST:
+        # The untrained round has no training loss: it waits for the next one, or the loss would be last in the list.
+        if time.monotonic() - self._flushed >= SECONDS_AT_MOST and (self._handed_over or self._rounds > 1):
             self.flush()
 
     def flush(self) -> None:
         """Hand over what `log` has gathered."""
         if self._points:
-            self.append({"op": "metrics", "points": self._points})
+            # MLflow lists a run's metrics in the order in which a database first got them.
+            self.append({"op": "metrics", "points": sorted(self._points, key=lambda point: place(point[0]))})
+            self._handed_over = True
         self._points, self._rounds, self._flushed = [], 0, time.monotonic()
 
     def tags(self, tags: Mapping[str, object]) -> None:
@@ -117,7 +121,7 @@ class Run:
         self.append({"op": "choose", "identity": identity})
 
     def note(self, text: str) -> None:
-        """Set its description, which MLflow's page shows on top: Markdown."""
+        """Set its description, which MLflow's page shows on top: Markdown, with `views.RUN` and `views.EXPERIMENT`."""
         self.tags({NOTE: text})
 
     def params(self, params: Mapping[str, object]) -> None:

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mlflow import MlflowClient
@@ -201,15 +201,24 @@ class Sender:
         self.client.set_terminated(run_id, entry["status"], entry["time"])
 
     def _tags(self, run_id: str, spool: Spool, entry: Entry) -> None:
-        tags = [RunTag(name, value[:LONGEST]) for name, value in entry["tags"].items()]
+        texts = self._with_ids(entry["tags"], self.experiment_id(spool.header["experiment"]), run_id)
+        tags = [RunTag(name, value[:LONGEST]) for name, value in texts.items()]
         for some in pieces(tags, TAGS_AT_ONCE):
             self.client.log_batch(run_id, tags=some)
 
     def _experiment(self, run_id: str, spool: Spool, entry: Entry) -> None:
         experiment = self.experiment_id(spool.header["experiment"])
         there = self.client.get_experiment(experiment).tags
-        for name, value in views.missing(there, entry["tags"]).items():
+        for name, value in views.missing(there, self._with_ids(entry["tags"], experiment, run_id)).items():
             self.client.set_experiment_tag(experiment, name, value)
+
+    @staticmethod
+    def _with_ids(tags: Mapping[str, str], experiment_id: str, run_id: str) -> dict[str, str]:
+        """Return tags with MLflow's ids in their description."""
+        known = dict(tags)
+        if views.NOTE in known:
+            known[views.NOTE] = known[views.NOTE].replace(views.EXPERIMENT, experiment_id).replace(views.RUN, run_id)
+        return known
 
     def _choose(self, run_id: str, spool: Spool, entry: Entry) -> None:
         experiment = self.experiment_id(spool.header["experiment"])

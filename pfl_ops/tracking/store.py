@@ -2,7 +2,7 @@
 
 >>> with Store.open() as store:
 ...     study = store.run("fliu-digits-lsqs-1a2b3c4d", "study", identity="study 1a2b3c4d")
-...     run = store.run("fliu-digits-lsqs-1a2b3c4d", "trial-003", identity=experiment.hash, parent=study)
+...     run = store.run("fliu-digits-lsqs-1a2b3c4d", "003 fliu lr=0.01", identity=experiment.hash, parent=study)
 ...     run.log(records)
 ...     run.finish()
 """

@@ -3,12 +3,14 @@
 import os
 import socket
 import sys
+import sysconfig
 from pathlib import Path
 
+import pfl_ops
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.home import Home, Target
 
-FIRST = ("methods", "tests", "trials")  # of an experiment's saved views, the one to look at
+PLUGIN = Path(__file__).with_name("mlflow_app")  # its entry point makes `page_app` known to `mlflow server`
 
 
 def ui_command(
@@ -16,7 +18,7 @@ def ui_command(
 ) -> tuple[list[str], dict[str, str]]:
     """How to start MLflow's web page, reachable from this machine only.
 
-    One worker and no job runner: two processes instead of fifteen.
+    One worker and no job runner: two processes instead of fifteen. It also serves the addresses of `short`.
 
     Args:
         home: the work folder; none: `PFL_OPS_HOME` or ./mlruns.
@@ -38,12 +40,16 @@ def ui_command(
             raise PflOpsError(f"port {port} is taken ({error.strerror}); choose another by --port") from error
     argv = [sys.executable, "-m", "mlflow", "server"]
     argv += ["--artifacts-destination", str(target.artifacts), "--host", "127.0.0.1", "--port", str(port)]
-    argv += ["--workers", "1"]
+    argv += ["--workers", "1", "--app-name", "pfl-ops"]
+    package = Path(pfl_ops.__file__).parents[1]
+    source = [] if package == Path(sysconfig.get_path("purelib")) else [str(package)]  # a checkout, not installed
+    path = [str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")]), *source]
     env = {
         **os.environ,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
+        "PYTHONPATH": os.pathsep.join(path),
         "MLFLOW_BACKEND_STORE_URI": target.uri,  # all users can read a command line
     }
     env.pop("MLFLOW_TRACKING_URI", None)
@@ -63,17 +69,17 @@ def settle_runs(home: str | None = None, tracking_uri: str | None = None) -> Non
 
 
 def newest_pages(home: str | None = None, tracking_uri: str | None = None, most: int = 3) -> list[tuple[str, str]]:
-    """(experiment, where the page shows its saved view) of the experiments that were last written to."""
+    """(experiment, short address of its saved view) of the experiments that were last written to."""
     from mlflow import MlflowClient
 
-    from pfl_ops.tracking.views import TAG, view_address
+    from pfl_ops.tracking.short import short_address
+    from pfl_ops.tracking.views import FIRST, TAG
 
     target = Target.of(Home.open(home), tracking_uri)
     if target.uri.startswith("sqlite:") and not Path(target.uri.removeprefix("sqlite:///").split("?")[0]).exists():
         return []  # asking would make it
     found = []
     for experiment in MlflowClient(target.uri).search_experiments(order_by=["last_update_time DESC"], max_results=50):
-        view = next((view for view in FIRST if TAG + view in experiment.tags), None)
-        if view:
-            found.append((str(experiment.name), view_address(experiment.experiment_id, view)))
+        if any(TAG + view in experiment.tags for view in FIRST):
+            found.append((str(experiment.name), short_address("experiment", str(experiment.name))))
     return found[:most]

@@ -9,9 +9,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 TAG = "mlflow.sharedViewState."
+NOTE = "mlflow.note.content"  # a description, Markdown; the page shows it on top of a run or experiment
+COLOUR = "mlflow.runColor"  # of a run in all charts, "#0072B2"
+RUN, EXPERIMENT = "{{run_id}}", "{{experiment_id}}"  # in a description, until it is sent: a run may have no id before
+FIRST = ("methods", "tests", "trials")  # keys of the views of an experiment, the one to look at first
 TRAINING = {"workflowType": "machine_learning"}  # MLflow's page for models that are trained, not the one for chats
 LONGEST = 20_000  # characters of an experiment's tag
 WIDTH = 130  # of a column, in pixels: enough for score/local/mean
@@ -121,9 +125,23 @@ def missing(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, st
 
 
 def view_address(experiment_id: str, key: str, charts: bool = True) -> str:
-    """Where a saved view is: the part of the address after the server's. charts: beside its charts, not as a table."""
-    query = {"viewStateShareKey": key} | ({"compareRunsMode": "CHART"} if charts else {}) | TRAINING
+    """Where a saved view is: the part of the address after the server's.
+
+    Args:
+        key: the view's; "": the page as it is without one. charts: beside its charts, not as a table.
+    """
+    query = ({"viewStateShareKey": key} if key else {}) | ({"compareRunsMode": "CHART"} if charts else {}) | TRAINING
     return f"/#/experiments/{experiment_id}/runs?{urlencode(query)}"
+
+
+def artifact_address(path: str) -> str:
+    """Where the page shows a file of a run: a link for the run's own description."""
+    return f"#/experiments/{EXPERIMENT}/runs/{RUN}/artifacts/{quote(path)}?{urlencode(TRAINING)}"
+
+
+def run_address(experiment_id: str, run_id: str) -> str:
+    """Where a run's own page is: the part of the address after the server's."""
+    return f"/#/experiments/{experiment_id}/runs/{run_id}?{urlencode(TRAINING)}"
 
 
 def compare_address(experiment_ids: Sequence[str], run_ids: Sequence[str]) -> str:

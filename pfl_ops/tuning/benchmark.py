@@ -29,7 +29,7 @@ from pfl_ops.jobs.report import Reported
 from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space
-from pfl_ops.tracking import Home, Run, Store, provenance
+from pfl_ops.tracking import Home, Run, Store, notes, provenance
 from pfl_ops.tuning import board
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
@@ -37,6 +37,7 @@ from pfl_ops.tuning.begin import BENCHMARK, Beginning, Means, check, stored
 from pfl_ops.tuning.board import Entry
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.presented import trials_view
 from pfl_ops.tuning.session import StudyInterrupted
 from pfl_ops.tuning.settings import TRIALS, Settings
 from pfl_ops.tuning.show import watching
@@ -291,7 +292,9 @@ def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None
     )
     for kept, file in ((made.table, "leaderboard"), (made.traces, "traces"), (made.tests, "tests")):
         run.text(to_csv(kept), f"{file}.csv")
-    run.tags({"mlflow.note.content": board.markdown(made.table, made.notes)})
+    links = [notes.charts("tests", "charts of the tests")]
+    links += [notes.charts(trials_view(method, shared=True), f"{method}'s trials") for method in made.studies]
+    run.note(f"**Benchmark {name}**: {', '.join(links)}.\n\n{board.markdown(made.table, made.notes)}")
     run.log(_points(made))
     folder = report(made) if report else None
     for path in sorted(folder.iterdir()) if folder else ():

@@ -32,10 +32,20 @@ def begin(parent: Run, plan: Beginning, shared: bool) -> None:
     data = f"{experiment.data.label}, {experiment.partition.kind}"
     note = "" if shared else notes.tuning(experiment.algorithm.name, data, _words(goal), paths)
     parent.present(note=note, views=views)
+    parent.note(notes.began(plan.name, trials_view(plan.method, shared)))
 
 
-def end(parent: Run, study: "Study") -> None:
-    """What was chosen, and how good it is: a description, and metrics beside those of other studies."""
+def trials_view(method: str, shared: bool) -> str:
+    """Return the key of the saved view of a study's trials; `shared`: its MLflow experiment has other studies too."""
+    return questions.trials_key(method if shared else "")
+
+
+def end(parent: Run, study: "Study", view: str) -> None:
+    """What was chosen, and how good it is: a description, and metrics beside those of other studies.
+
+    Args:
+        view: see `trials_view`.
+    """
     experiment, now = study.experiment, int(1000 * time.time())
     finals = [] if study.diverged else study.finals  # the other seeds alone would flatter
     tested = pd.DataFrame([questions.scores(r.final, "test", experiment.algorithm.own_stage) for r in finals])
@@ -50,7 +60,7 @@ def end(parent: Run, study: "Study") -> None:
     if study.diverged:
         text = "Test runs diverged: " + "; ".join(f"seed {seed} {how}" for seed, how in study.diverged.items()) + "."
     goal = _words(study.objective)
-    parent.note(notes.study(study.name, goal, study.best, study.values, study.trial, text))
+    parent.note(notes.study(study.name, goal, study.best, study.values, study.trial, text, view))
 
 
 def _words(goal: Objective) -> str:

@@ -20,7 +20,8 @@ from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, Store, provenance
-from pfl_ops.tracking.notes import title
+from pfl_ops.tracking.notes import title, trial_colour, trial_name
+from pfl_ops.tracking.views import COLOUR
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.events import Event, OnEvent
@@ -49,7 +50,7 @@ class Session:
     Attributes:
         decide: called once no trial is missing; returns the experiments of the test runs.
         finals: their results, in the order of their seeds. diverged: {seed: how} of those that diverged.
-        prefix: of the names of runs.
+        prefix: of the names of test runs. view: key of the saved view of its trials.
     """
 
     settings: Settings
@@ -65,6 +66,7 @@ class Session:
     finals: "list[Result]" = field(default_factory=list)
     diverged: dict[int, str] = field(default_factory=dict)
     prefix: str = ""
+    view: str = "trials"
 
     # -- trials ------------------------------------------------------------------------------------------------------
 
@@ -165,12 +167,13 @@ class Session:
         digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
         return self.store.run(
             self.parent.experiment,
-            f"{self.prefix}trial-{number:03d}",
+            trial_name(number, experiment.algorithm.name, point),
             identity=self.trial_identity(number, point),
             parent=self.parent,
             params=experiment.flat,
             tags={
                 **provenance(experiment=digest, group=group),
+                COLOUR: trial_colour(number),
                 "pfl_ops.kind": "trial",
                 "pfl_ops.study": self.ledger.name,
                 "pfl_ops.method": title(experiment),

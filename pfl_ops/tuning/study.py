@@ -243,6 +243,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             means.asked,
             lambda session: _decide(session, plan.experiment, plan.finals),
             prefix=f"{plan.method} " if below else "",
+            view=presented.trials_view(plan.method, bool(below)),
         )
         try:
             reconcile(session)
@@ -250,7 +251,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             study = _result(session, plan.experiment)
             if below:
                 parent.log(board.points(board.Entry(plan, ledger, study)))
-            presented.end(parent, study)
+            presented.end(parent, study, session.view)
             return study
         except (KeyboardInterrupt, StudyInterrupted):
             parent.finish("KILLED", patience=5)
@@ -332,7 +333,7 @@ def _result(session: Session, experiment: Experiment) -> Study:
         None if goal.single else _front(ledger, table),
         session.finals,
         len(ledger.openings()),
-        parent.page("trials"),
+        parent.page(session.view),
         session.diverged,
     )
 

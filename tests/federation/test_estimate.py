@@ -1,5 +1,6 @@
 """An estimate against the real run, on a clock that counts samples: no machine's mood in it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ import torch
 from little import LOOP, clients, network, same, simulation, traces
 from torch import nn
 
+from pfl_ops import machine
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation import snapshot
 from pfl_ops.federation.contract import Models
-from pfl_ops.federation.estimate import Estimate, duration, estimate, size
+from pfl_ops.federation.estimate import TRACKING_SECONDS, Estimate, duration, estimate, size
 from pfl_ops.federation.evaluate import Scorer
 from pfl_ops.federation.feed import Feed
 from pfl_ops.federation.settings import Execution
@@ -166,6 +168,27 @@ def test_how_a_person_says_it() -> None:
         "0.0 s", "9.9 s", "12 s", "1 min 0 s", "1 min 1 s", "1 h 0 min",
     ]  # fmt: skip
     assert (size(1023), size(1536)) == ("1023 MiB", "1.5 GiB")
+
+
+def test_a_busy_machine_is_one_of_the_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = [0.24, 0.6]
+    monkeypatch.setattr(machine.OtherLoad, "share", lambda self: shares.pop(0))
+    quiet, busy = estimate(simulation(FLIU())), estimate(simulation(FLIU()))
+    assert quiet.hints == ()
+    assert busy.hints == ("the machine was busy (other processes took about 60 % of it): the estimate may be too high",)
+
+
+def test_start_up_is_what_the_process_took_so_far_and_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "process_age", lambda: 6.0)
+    found = Estimate(30, 2, 10, 10, 500, 3)
+    monkeypatch.setitem(sys.modules, "mlflow", sys)
+    assert found.with_startup().startup_seconds == 6.0
+    monkeypatch.delitem(sys.modules, "mlflow")
+    whole = found.with_startup()
+    assert whole.startup_seconds == 6.0 + TRACKING_SECONDS == 10.0
+    assert str(whole).startswith("about 40 s (start-up 10 s, 10 rounds of 2.0 s, evaluation 10 s), ")
+    # 10 s here, 10 s in the trials' processes, then 12 trials of 30 s, three at once
+    assert whole.of_trials(12, 3) == 10 + 10 + 120 and found.of_trials(12, 3) == 120
 
 
 def test_a_method_that_notes_values_is_estimated_too() -> None:

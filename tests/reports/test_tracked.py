@@ -48,6 +48,14 @@ def test_a_study_means_its_tests_and_on_request_its_trials(store: Any) -> None:
     assert names(store, "trial-*", "final-seed0") == ["trial-000", "trial-001", "final-seed0"]
 
 
+def test_a_trial_goes_by_its_number_whatever_its_run_is_named(made: Any, study: Any, shelf: Any) -> None:
+    """Earlier versions named trials "trial-000", and "fliu trial-000" in benchmarks."""
+    named = shelf([made("fliu", 0, trial=0, name="000 fliu lr=0.1"), made("fedavg", 1, trial=1, name="001 fedavg")])
+    assert names(named, "trial-000") == names(named, "fliu trial-0*") == names(named, "000 *") == ["000 fliu lr=0.1"]
+    assert names(named, "trial-*") == ["000 fliu lr=0.1", "001 fedavg"]
+    assert [run.trial for run in select(named, ["trial-*"]).runs] == ["trial-000", "trial-001"]
+
+
 def test_what_stands_two_floors_below_is_meant_too(made: Any, study: Any, shelf: Any) -> None:
     suite, cell = study("suite", "1" * 32), study("fliu", "2" * 32, experiment="suite")
     cell = type(cell)(**{**vars(cell), "parent": suite.run_id})

@@ -1,7 +1,9 @@
 """What runs are called."""
 
+import re
+
 from pfl_ops.experiment import Experiment
-from pfl_ops.tracking.notes import MOST, line, study, title
+from pfl_ops.tracking.notes import LONGEST_TRIAL_NAME, MOST, began, line, study, title, trial_colour, trial_name
 
 
 def test_a_run_is_called_by_its_method_and_what_is_unusual_about_it():
@@ -27,7 +29,25 @@ def test_runs_are_one_line_only_where_nothing_but_their_seed_differs():
     assert line(long, "abcdefgh") == f"{title(long)} #abcdef"
 
 
+def test_a_trial_is_named_by_number_method_and_what_varies():
+    point = {"algorithm.gamma.kind": "fixed", "algorithm.gamma.value": 0.12345, "training.lr": 1e-3}
+    assert trial_name(3, "fliu", point) == "003 fliu gamma=fixed value=0.123 lr=0.001"
+    assert trial_name(1234, "local", {"training.local_epochs": 2}) == "1234 local local_epochs=2"
+    same = {"algorithm.lr": 0.1, "training.lr": 12345.6}
+    assert trial_name(0, "fedrep", same) == "000 fedrep algorithm.lr=0.1 training.lr=1.23e+04"
+    long = trial_name(0, "fedrep", {f"training.setting_{i}": i for i in range(9)})
+    assert len(long) == LONGEST_TRIAL_NAME and long.startswith("000 fedrep setting_0=0 ") and long.endswith("…")
+
+
+def test_twelve_trials_have_twelve_colours():
+    colours = [trial_colour(number) for number in range(24)]
+    assert len(set(colours)) == 12 and colours[:12] == colours[12:]
+    assert all(re.fullmatch("#[0-9A-F]{6}", colour) for colour in colours)
+
+
 def test_a_study_says_what_was_chosen():
-    text = study("mine", "the largest `val/L1/acc`", {"training.lr": 0.01234567}, {"val/L1/acc": 1.25}, 3, "")
-    for said in ("Study mine", "**trial-003** (`val/L1/acc` 1.2500)", "| `training.lr` | 0.01235 |", "stay closed"):
+    text = study("mine", "the largest `val/L1/acc`", {"training.lr": 0.01234567}, {"val/L1/acc": 1.25}, 3, "", "trials")
+    for said in ("Study mine", "**trial 003** (`val/L1/acc` 1.2500)", "| `training.lr` | 0.01235 |", "stay closed"):
         assert said in text
+    assert "](#/experiments/{{experiment_id}}/runs?viewStateShareKey=trials&compareRunsMode=CHART" in text
+    assert "viewStateShareKey=trials-fliu&" in began("mine", "trials-fliu")

@@ -1,6 +1,8 @@
 """A real `mlflow server` on loopback: it is killed in the middle of logging and started again."""
 
 import time
+import urllib.error
+import urllib.request
 
 import mlflow.pyfunc
 import numpy as np
@@ -11,6 +13,8 @@ from pfl_ops import runs
 from pfl_ops.experiment import Experiment
 from pfl_ops.models import MODELS, build
 from pfl_ops.tracking import Store, delivery
+from pfl_ops.tracking.short import short_address
+from pfl_ops.tracking.views import run_address, view_address
 
 OTHER = """
     import sys
@@ -132,3 +136,27 @@ def test_runs_begun_while_the_server_is_down_are_there_once_when_it_is_up(stoppe
         assert len(client.get_run(run.run_id).outputs.model_outputs) == 1
         assert len(client.get_run(run.run_id).inputs.dataset_inputs) == 1
         assert not [folder for folder in store.home.spool.iterdir() if folder.is_dir()]
+
+
+@pytest.mark.slow
+def test_the_page_leads_on_from_short_addresses(server, tmp_path):
+    """MLflow's own checks come first: a foreign host (DNS rebinding) is refused."""
+
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_):
+            return None
+
+    def ask(address, **headers):
+        try:
+            urllib.request.build_opener(Stay).open(urllib.request.Request(server.uri + address, headers=headers))
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers["Location"] or error.read().decode().strip()
+
+    with Store.open(tmp_path / "work", server.uri) as store:
+        run = store.run("an experiment/1", "a run", identity="one")
+        page = run_address(run.experiment_id, run.run_id)
+        assert ask(short_address("run", run.run_id)) == (307, page)
+        runs_of_it = (307, view_address(run.experiment_id, "", charts=False))
+        assert ask(short_address("experiment", "an experiment/1")) == runs_of_it
+    assert ask("/study/nothing") == (404, "there is no study 'nothing' here; all that there is: /")
+    assert ask("/study/nothing", Host="example.org")[0] == 403

@@ -1,12 +1,15 @@
 """Saved views: what MLflow's page reads from an experiment's tags, as it writes it itself. tests/test_ui.py looks."""
 
 import json
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pfl_ops.tracking import Store, newest_pages, questions
-from pfl_ops.tracking.views import TAG, Chart, View, compare_address, missing, tags, view_address
+from pfl_ops import metrics
+from pfl_ops.tracking import Store, newest_pages, notes, questions
+from pfl_ops.tracking.short import find_page, short_address
+from pfl_ops.tracking.views import TAG, Chart, View, compare_address, missing, run_address, tags, view_address
 
 
 def view(**changes):
@@ -101,7 +104,34 @@ def test_an_experiment_is_described_once(store, tmp_path):
     found = store._sender.client.get_experiment_by_name("digits").tags
     assert found["mlflow.note.content"] == "what it is" and TAG + "methods" in found
     assert run.page("methods") == view_address(run.experiment_id, "methods")
-    assert newest_pages(str(tmp_path / "mlruns")) == [("digits", run.page("methods"))]
+    assert newest_pages(str(tmp_path / "mlruns")) == [("digits", "/experiment/digits")]
+
+
+def test_short_addresses_lead_to_charts_and_runs(store):
+    """A study in an experiment of its own, two in a benchmark's, an experiment of single runs, one without a view."""
+    client, found = store._sender.client, {}
+    for experiment, method in (("alone", "fliu"), ("both", "ditto"), ("both", "local")):
+        shared = method if experiment == "both" else ""
+        name = f"{method} 1"
+        run = store.run(experiment, method, identity=name)
+        run.tags({"pfl_ops.kind": "study", "pfl_ops.study": name, "algorithm": method})
+        run.present(views=questions.trials(name, ["val/L1/acc"], ["max"], [], [], ["L1"], shared))
+        run.finish()
+        found[method] = find_page(client, "study", name)
+        assert found[method] == run.page(f"trials-{method}" if shared else "trials")
+    assert len(set(found.values())) == 3
+    single = store.run("digits lsqs", "a", identity="a")
+    single.present(views=[questions.methods("run", "test", ["score/acc"])])
+    plain = store.run("plain", "b", identity="b")
+    store.deliver()
+    assert find_page(client, "experiment", "digits lsqs") == single.page("methods")
+    assert find_page(client, "experiment", "alone") == found["fliu"]
+    without = find_page(client, "experiment", "plain")
+    assert without == f"/#/experiments/{plain.experiment_id}/runs?workflowType=machine_learning"
+    assert find_page(client, "run", plain.run_id) == run_address(plain.experiment_id, plain.run_id)
+    for kind, name in (("study", "nix"), ("study", "it's"), ("experiment", "fliu 1"), ("run", "0" * 32), ("what", "a")):
+        assert find_page(client, kind, name) is None
+    assert short_address("study", "a b/c") == "/study/a%20b%2Fc"
 
 
 def test_one_child_is_chosen(store):
@@ -112,3 +142,57 @@ def test_one_child_is_chosen(store):
         parent.choose(chosen)
     parent.finish()
     assert {run.name for run in store.runs("study") if "pfl_ops.chosen" in run.tags} == {"trial-2"}
+
+
+def test_a_description_has_the_ids_that_its_links_need(store):
+    """They are known only once the run is there, which may be long after the description was written."""
+    run = store.run("described", "a run", identity="a")
+    run.note(notes.run("methods"))
+    run.present(note=notes.tuning("fliu", "digits, lsqs", "the largest `val/L1/acc`", ["training.lr"]))
+    run.finish()
+    text = store.runs("described")[0].tags["mlflow.note.content"]
+    of_experiment = store._sender.client.get_experiment(run.experiment_id).tags["mlflow.note.content"]
+    picture = f"#/experiments/{run.experiment_id}/runs/{run.run_id}/artifacts/figures/accuracy.png"
+    assert f"]({picture}?workflowType=machine_learning)" in text
+    assert f"]({run.page('methods').removeprefix('/')})" in text
+    assert f"]({run.page('trials').removeprefix('/')})" in of_experiment
+    assert "{{" not in text + of_experiment
+
+
+def test_the_curves_that_matter_come_first(store):
+    """In the list of a run's metrics, which MLflow shows in the order in which they came, and in the saved views."""
+    first = [
+        "test/L1/local/mean",
+        "test/L1/global/mean",
+        "test/L1/acc",
+        "train/loss",
+        "test/L2/acc",
+        "test/G/local/mean",
+    ]
+    keys = ["cost/clients", "best/round", *reversed(first), "test/L1/local/std"]
+    run = store.run("ordered", "a", identity="a")
+    run.log([SimpleNamespace(round=t, metrics=dict.fromkeys(keys, 1.0), time=1_700_000_000_000 + t) for t in range(3)])
+    run.finish()
+    found = store._sender.client.get_run(run.run_id)
+    assert list(found.data.metrics)[: len(first)] == first
+    assert store.history(run.run_id, first).index.tolist() == [0, 1, 2]
+    for shown in (
+        questions.methods("run", "test", keys),
+        questions.trials("s", ["test/L1/acc"], ["max"], [], [], ["L1"])[0],
+    ):
+        lines = [chart.metrics[0] for chart in dict(shown.sections)["Over rounds"]]
+        assert lines == sorted(lines, key=metrics.place)
+        assert [key.removeprefix("val/").removeprefix("test/") for key in lines[:4]] == list(metrics.CURVES[:4])
+
+
+def test_slow_rounds_begin_with_the_same_curves(store, monkeypatch):
+    """The untrained round has no loss; alone in the first delivery, it would put the loss behind all of its keys."""
+    monkeypatch.setattr("pfl_ops.tracking.run.SECONDS_AT_MOST", 0.0)  # each round is slow
+    run = store.run("slow", "a", identity="a")
+    scores = {"test/L1/local/std": 1.0, "test/L1/local/mean": 1.0}
+    for t, more in enumerate([{}, {"train/loss": 1.0}, {"train/loss": 1.0}]):
+        run.log([SimpleNamespace(round=t, metrics={**scores, **more}, time=1_700_000_000_000 + t)])
+    store.deliver()  # before the end: the later rounds did not wait
+    found = store._sender.client.get_run(run.run_id).data.metrics
+    assert list(found) == ["test/L1/local/mean", "train/loss", "test/L1/local/std"]
+    assert store.history(run.run_id, ["train/loss"]).index.tolist() == [1, 2]

@@ -13,6 +13,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.reports.compare import compare
 from pfl_ops.tracking import Store
+from pfl_ops.tracking.views import view_address
 from pfl_ops.tuning import Settings, StudyInterrupted, board
 from pfl_ops.tuning import benchmark as module
 from pfl_ops.tuning import ledger as ledgers
@@ -106,11 +107,15 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
         runs = {run.name: run for run in store.runs("mine")}
         top, toy, late = (runs[name] for name in ("benchmark", "toy", "late"))
         assert (toy.parent, late.parent, top.parent) == (top.run_id, top.run_id, None)
-        assert runs["late trial-001"].parent == late.run_id
+        assert runs["001 late x=0.75"].parent == late.run_id
         assert {run.status for run in runs.values()} == {"FINISHED"}
         assert toy.metrics["leaderboard/test"] == pytest.approx(0.79) and toy.tags["pfl_ops.benchmark"] == "mine"
         assert store.history(top.run_id)["search/late"].dropna().tolist() == [0.25, 0.75]
-        assert "| 1 | toy | L1 | 75.0 % | 79.0 ± 1.0 % | 3 |" in top.tags["mlflow.note.content"]
+        note, page = top.tags["mlflow.note.content"], f"#/experiments/{top.experiment_id}/runs?viewStateShareKey="
+        assert "| 1 | toy | L1 | 75.0 % | 79.0 ± 1.0 % | 3 |" in note
+        assert all(f"]({page}{key}&" in note for key in ("tests", "trials-toy", "trials-late"))
+        assert f"]({page}trials-late&" in late.tags["mlflow.note.content"]
+        assert done.made.studies["late"].page == view_address(top.experiment_id, "trials-late")
         kept = pd.read_csv(store.download(top.run_id, "leaderboard.csv"))
         assert kept["method"].tolist() == ["toy", "late"]
 
@@ -125,6 +130,7 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
     with Store.open(tmp_path) as store:
         rival = next(run for run in store.runs("mine") if run.name == "rival")
         assert rival.status == "FAILED" and rival.tags["pfl_ops.error"] == more.made.failures["rival"]
+        assert "It has no result yet." in rival.tags["mlflow.note.content"]
 
 
 @pytest.mark.slow

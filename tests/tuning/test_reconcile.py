@@ -58,7 +58,8 @@ def rounds(last, x):
 
 def children(session):
     session.store.deliver()
-    return {run.name: run for run in session.store.runs(session.parent.experiment, parent=session.parent)}
+    found = session.store.runs(session.parent.experiment, parent=session.parent)
+    return {str(run.identity).rpartition(":")[2]: run for run in found}
 
 
 def test_runs_of_ended_trials_are_finished_with_all_their_rounds(study_session, monkeypatch):
@@ -162,3 +163,16 @@ def test_kept_records_are_those_of_the_checkpoint(tmp_path):
     for file in tmp_path.glob("checkpoints/*/*/*.json"):
         file.write_text("{")
     assert runs.kept_records(experiment, home=tmp_path, stages=("L1",)) == []
+
+
+def test_a_trial_whose_run_has_another_name_is_found_again(study_session):
+    """Earlier versions named runs "trial-000", and MLflow's page can rename them: identity is the tag."""
+    session = study_session()
+    number, point = make(session, 0.5, TrialState.COMPLETE)
+    old = session.open_run(number, point)
+    session.store.deliver()
+    session.store._sender.client.update_run(old.run_id, name="trial-000")
+    again = study_session()
+    assert reconcile(again) == [number]
+    (run,) = children(again).values()
+    assert (run.run_id, run.status, run.name) == (old.run_id, "FINISHED", "000 toy x=0.5")

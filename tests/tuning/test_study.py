@@ -13,6 +13,7 @@ from pfl_ops import runs, spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.diverged import Diverged
 from pfl_ops.tracking import Store
+from pfl_ops.tracking.notes import trial_colour
 from pfl_ops.tuning import packing
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
@@ -129,7 +130,8 @@ def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
         parent, *children = store.runs(study.name)
         assert (parent.name, parent.status, parent.run_id) == ("study", "FINISHED", study.run_id)
         assert parent.tags["pfl_ops.best_trial"] == "trial-005" and parent.tags["pfl_ops.test_openings"] == "1"
-        assert [c.name for c in children] == [f"trial-{i:03d}" for i in range(6)]
+        assert [c.name for c in children][::5] == ["000 toy x=0.5 behaviour=ok", "005 toy x=0.8 behaviour=ok"]
+        assert children[1].tags["mlflow.runColor"] == trial_colour(1)
         assert [c.status for c in children] == ["FINISHED", "FINISHED", "FAILED", "FAILED", "FAILED", "FINISHED"]
         assert all(c.parent == parent.run_id for c in children)
         assert [c.tags["pfl_ops.kind"] for c in (parent, *children)] == ["study", *["trial"] * 6]
@@ -138,7 +140,7 @@ def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
             "val/L1/acc": pytest.approx(0.8), "score/acc": pytest.approx(1.55), "score/n": 2, "score/trials": 6
         }  # fmt: skip
         assert parent.metrics["score/acc/std"] == pytest.approx(0.1 / 2**0.5)  # of 1.5 and 1.6
-        assert "trial-005" in parent.tags["mlflow.note.content"] and "0.8" in parent.tags["mlflow.note.content"]
+        assert "trial 005" in parent.tags["mlflow.note.content"] and "0.8" in parent.tags["mlflow.note.content"]
         assert children[2].tags["pfl_ops.error"] == errors[2]
         assert "tuning_fake.py" in store.download(children[2].run_id, "error.txt").read_text()
         assert children[0].params["algorithm.x"] == "0.5"

@@ -1,0 +1,55 @@
+"""Short addresses of MLflow's page, as `pfl-ops ui` serves them: /study/NAME, /experiment/NAME and /run/ID."""
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pfl_ops.tracking.views import FIRST, TAG, run_address, view_address
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+KINDS = ("study", "experiment", "run")
+
+
+def short_address(kind: str, name: str) -> str:
+    """Return the short address behind the server's.
+
+    >>> short_address("study", "fliu digits")
+    '/study/fliu%20digits'
+
+    Args:
+        kind: one of `KINDS`. name: of a study or an MLflow experiment; the id of a run.
+    """
+    return f"/{kind}/{quote(name, safe='')}"
+
+
+def find_page(client: "MlflowClient", kind: str, name: str) -> str | None:
+    """Return where MLflow's page shows what a short address names: the address behind the server's; None: not there.
+
+    A study: the charts of its trials. An experiment: the charts of its first saved view (`FIRST`), or its runs. A run:
+    its own page.
+    """
+    from mlflow.exceptions import MlflowException
+
+    if kind == "run":
+        try:
+            run = client.get_run(name)
+        except MlflowException:
+            return None
+        return run_address(run.info.experiment_id, run.info.run_id)
+    if kind == "study" and "'" not in name:
+        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+        where = f"tags.`pfl_ops.kind` = 'study' and tags.`pfl_ops.study` = '{name}'"
+        for run in client.search_runs(experiments, where, max_results=1):
+            tags = client.get_experiment(run.info.experiment_id).tags
+            own = f"trials-{run.data.tags.get('algorithm', '')}"  # several studies share a benchmark's experiment
+            return view_address(run.info.experiment_id, own if TAG + own in tags else "trials")
+    if kind == "experiment":
+        experiment = client.get_experiment_by_name(name)
+        if experiment is not None:
+            key = next((key for key in FIRST if TAG + key in experiment.tags), "")
+            return view_address(experiment.experiment_id, key, charts=bool(key))
+    return None
+
+
+__all__ = ["KINDS", "find_page", "short_address"]
