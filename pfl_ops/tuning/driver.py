@@ -104,8 +104,9 @@ class Driver(tune.Callback, Stopper):
     # -- Ray's callback: parameter names must be exactly these -------------------------------------------------------
 
     def on_trial_start(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
-        number = self._number(trial)
-        self.runs[trial.trial_id] = self.open_run(number, self._params(trial))
+        with self.search.ledger.reading_once():
+            number, params = self._number(trial), self._params(trial)
+        self.runs[trial.trial_id] = self.open_run(number, params)
         self._tell("start", trial)
 
     def on_trial_result(
@@ -174,20 +175,21 @@ class Driver(tune.Callback, Stopper):
             return
         result = result or {}
         keys = [key for metric in self.search.objective.metrics for key in (metric, *summands(metric))]
-        event = Event(
-            kind,
-            self.search.ledger.name,
-            self.wanted,
-            done=self.search.ledger.done(),
-            running=len(self.runs),
-            trial=self._number(trial),
-            round=int(result.get("round", 0)),
-            rounds=self.search.rounds,
-            values={key: float(result[key]) for key in keys if key in result and FAILURE not in result},
-            params=self._params(trial),
-            best=best_so_far(self.search),
-            **more,
-        )
+        with self.search.ledger.reading_once():
+            event = Event(
+                kind,
+                self.search.ledger.name,
+                self.wanted,
+                done=self.search.ledger.done(),
+                running=len(self.runs),
+                trial=self._number(trial),
+                round=int(result.get("round", 0)),
+                rounds=self.search.rounds,
+                values={key: float(result[key]) for key in keys if key in result and FAILURE not in result},
+                params=self._params(trial),
+                best=best_so_far(self.search),
+                **more,
+            )
         self.on_event(event)
 
     def _number(self, trial: RayTrial) -> int:
@@ -195,7 +197,7 @@ class Driver(tune.Callback, Stopper):
 
     def _frozen(self, trial: RayTrial) -> Any:
         number = self.search.optuna_trial(trial.trial_id).number
-        return self.search.ledger.study.get_trials(deepcopy=False)[number]
+        return self.search.ledger.raw()[number]
 
     def _params(self, trial: RayTrial) -> Point:
         return point_of(self._frozen(trial))

@@ -40,6 +40,7 @@ class StudySearch(OptunaSearch):
 
     def __init__(self, ledger: Ledger, space: Space, objective: Objective, rounds: int, seed: int) -> None:
         self.ledger, self.objective, self.rounds = ledger, objective, rounds
+        self._reported: set[tuple[int, int]] = set()  # (Optuna's number of a trial, round)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group are
             sampler = optuna.samplers.TPESampler(
@@ -115,11 +116,9 @@ class StudySearch(OptunaSearch):
 
     def _report(self, trial: optuna.trial.Trial, result: Mapping[str, Any]) -> None:
         step, value = int(result[ROUND]), float(result[self.objective.metrics[0]])
-        if (
-            math.isfinite(value)
-            and step not in trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-        ):
+        if math.isfinite(value) and (trial.number, step) not in self._reported:
             trial.report(value, step)
+            self._reported.add((trial.number, step))  # a trial begins in this process, and without reports
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the study on disk has it all, and Ray's own record is never read."""
