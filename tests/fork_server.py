@@ -51,7 +51,8 @@ DEFAULTS = ("pfl_ops.tracking", "pfl_ops.jobs.resources")
 LIBRARIES = (
     *("numpy", "torch", "pandas", "pyarrow.parquet", "sklearn.datasets", "safetensors.torch", "pydantic", "typer"),
     *("mlflow", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store", "alembic.command"),
-    *("ray", "ray.tune", "optuna", "matplotlib.backends.backend_agg", "rich.live"),
+    *("ray", "ray.tune", "optuna", "rich.live", "rich.markdown", "typer.rich_utils", "sqlalchemy.dialects.sqlite"),
+    *("matplotlib.figure", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )
 READ_AT_IMPORT = (
     *("PYTHON", "LD_", "MALLOC_", "OMP_", "GOMP_", "MKL_", "OPENBLAS_", "CUDA_", "TORCH_", "PYTORCH_"),

@@ -16,6 +16,7 @@ number.
     grids          two settings: bars, heat
     studies        trials: history, pareto
     files          save, to_svg, to_png
+    adaptive       to_adaptive_svg: one drawing for light and dark pages
     inline         the class of all figures, which a notebook shows
     style, looks   themes; colours by name
     swatches       swatch: a name's line and marker, for a legend in HTML
@@ -23,6 +24,7 @@ number.
     parts, labels  axes, remarks and legends; names beside what they name
 """
 
+from pfl_ops.figures.adaptive import adaptive_variables, to_adaptive_svg
 from pfl_ops.figures.bands import Band
 from pfl_ops.figures.clouds import distributions, scatter, strip
 from pfl_ops.figures.environments import partition
@@ -42,6 +44,7 @@ __all__ = [
     "VIEWS",
     "Band",
     "Records",
+    "adaptive_variables",
     "bars",
     "clients",
     "colours",
@@ -60,6 +63,7 @@ __all__ = [
     "strip",
     "swatch",
     "theme",
+    "to_adaptive_svg",
     "to_png",
     "to_svg",
 ]

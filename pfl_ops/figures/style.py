@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SMALL, NORMAL, LARGE = 8.5, 9.0, 11.0  # points
+SINGLE, SEVERAL = ("paper", "ink", "faint", "line", "rest"), ("palette", "classes", "ramp")  # colours of a theme
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,17 @@ class Theme:
     palette: tuple[str, ...]
     classes: tuple[str, ...]
     ramp: tuple[str, ...]
+
+    def colours(self) -> dict[str, str]:
+        """Return the name of each colour ("ink", "palette-0") and the colour."""
+        single = {name: getattr(self, name) for name in SINGLE}
+        return single | {f"{name}-{i}": colour for name in SEVERAL for i, colour in enumerate(getattr(self, name))}
+
+    def with_colours(self, name: str, colours: Iterator[str]) -> Theme:
+        """Return a theme of as many colours, which are taken from `colours`."""
+        single: dict[str, Any] = {role: next(colours) for role in SINGLE}
+        several: dict[str, Any] = {role: tuple(next(colours) for _ in getattr(self, role)) for role in SEVERAL}
+        return Theme(name, **single, **several)
 
 
 LIGHT = Theme(
@@ -75,6 +87,8 @@ DARK = Theme(
     ramp=("#1D2833", "#1F5788", "#4A9FE0", "#D3E9FA"),
 )
 THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
+PLACEHOLDERS = LIGHT.with_colours("placeholders", (f"#{0x9E3779 * i % 0x1000000:06X}" for i in range(1, 100)))
+"""A theme for pictures whose colours are replaced by CSS variables (`adaptive.to_adaptive_svg`): no two are equal."""
 CLASSES = LIGHT.classes
 _CURRENT: ContextVar[Theme] = ContextVar("theme", default=LIGHT)
 
@@ -88,9 +102,16 @@ def theme(name: str) -> Iterator[Theme]:
     """
     if name not in THEMES:
         raise unknown("theme", name, THEMES)
-    before = _CURRENT.set(THEMES[name])
-    try:
+    with using(THEMES[name]):
         yield THEMES[name]
+
+
+@contextmanager
+def using(shades: Theme) -> Iterator[None]:
+    """Draw what is drawn inside in this theme."""
+    before = _CURRENT.set(shades)
+    try:
+        yield
     finally:
         _CURRENT.reset(before)
 

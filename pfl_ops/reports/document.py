@@ -142,8 +142,8 @@ class Picture:
 
     Attributes:
         name: of its files, and its anchor.
-        draw: makes the whole picture with its legend, in the theme that is in force; called once for light and once
-            for dark.
+        draw: makes the whole picture with its legend, in the theme that is in force; a page may call it for each
+            theme.
         alt: a description for readers who do not see it; "": the caption.
         panels: the same in parts, which a page arranges by its width; none: the page shows the whole picture.
         layout: of the panels: side by side ("grid", small ones "small"), or one a row ("rows").

@@ -27,7 +27,7 @@ def to_html(document: Document) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(document.title)}</title>
 <style>
-{style}</style>
+{_figure_colours()}{style}</style>
 </head>
 <body>
 <header>
@@ -42,6 +42,12 @@ def to_html(document: Document) -> str:
 </body>
 </html>
 """
+
+
+def _figure_colours() -> str:
+    """Return the rules that give the pictures the colours of the light or the dark theme."""
+    light, dark = (figures.adaptive_variables()[theme] for theme in ("light", "dark"))
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
 
 
 def _contents(document: Document) -> str:
@@ -97,7 +103,10 @@ def _picture(picture: Picture) -> str:
 
 
 def _drawings(draw: Callable[[], "Figure"], name: str, alt: str) -> Iterator[str]:
-    """The drawing for light and for dark readers; the style shows one of them."""
+    """Return one drawing whose colours follow the page; if that is not possible, one for each theme."""
+    if (svg := figures.to_adaptive_svg(draw, name, alt)) is not None:
+        yield svg
+        return
     for theme in ("light", "dark"):
         with figures.theme(theme):
             yield f'<div class="in-{theme}">{figures.to_svg(draw(), name=f"{name}-{theme}", alt=alt)}</div>'

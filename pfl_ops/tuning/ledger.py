@@ -192,6 +192,7 @@ class Ledger:
         resume: bool = False,
     ) -> None:
         self.name, self.store = name, store
+        self._read: list[FrozenTrial] | None = None
         known = {s.study_name: s for s in optuna.study.get_all_study_summaries(store, include_best_trial=False)}
         self.new = False
         if name not in known and (objective is None or resume):
@@ -219,9 +220,22 @@ class Ledger:
         """Change what is recorded."""
         self.study.set_user_attr(SETTINGS, {**self.settings, **settings})
 
+    @contextlib.contextmanager
+    def reading_once(self) -> Iterator[None]:
+        """Read the trials from the storage once for all calls inside, which must not change the study."""
+        before, self._read = self._read, self.raw()
+        try:
+            yield
+        finally:
+            self._read = before
+
+    def raw(self) -> list[FrozenTrial]:
+        """Return all trials as Optuna counts them; they are not to be changed."""
+        return self.study.get_trials(deepcopy=False) if self._read is None else self._read
+
     def trials(self) -> list[tuple[int, FrozenTrial]]:
         """(number, trial) of all but those that were cut short, by number; waiting ones included."""
-        raw = self.study.get_trials(deepcopy=False)
+        raw = self.raw()
         own = [t.number for t in raw if CONTINUES not in t.user_attrs]
         count = {number: i for i, number in enumerate(own)}
         pairs = [(count.get(t.user_attrs.get(CONTINUES, t.number), t.number), t) for t in raw if not _cut_short(t)]
@@ -272,11 +286,14 @@ class Ledger:
 
     def best(self) -> list[tuple[int, FrozenTrial]]:
         """The best complete trial, or the Pareto front of several objectives; empty: none is complete."""
-        if not any(t.state is TrialState.COMPLETE for _, t in self.trials()):
+        complete = [(n, t) for n, t in self.trials() if t.state is TrialState.COMPLETE]
+        if not complete:
             return []
-        numbers = {t.number for t in self.study.best_trials}
-        front = [(n, t) for n, t in self.trials() if t.number in numbers]
-        return front if len(self.study.directions) > 1 else front[:1]
+        if len(self.study.directions) > 1:
+            numbers = {t.number for t in self.study.best_trials}
+            return [(n, t) for n, t in complete if t.number in numbers]
+        sign = 1 if self.study.direction is StudyDirection.MAXIMIZE else -1
+        return [max(complete, key=lambda pair: sign * pair[1].values[0])]  # of equal ones the first
 
     def chosen(self) -> tuple[int, FrozenTrial] | None:
         """The trial whose configuration is tested.

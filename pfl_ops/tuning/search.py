@@ -37,6 +37,7 @@ class Search:
 
     def __init__(self, ledger: Ledger, space: Space, objective: Objective, rounds: int, seed: int) -> None:
         self.ledger, self.space, self.objective, self.rounds = ledger, space, objective, rounds
+        self._reported: set[tuple[int, int]] = set()  # (Optuna's number of a trial, round)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group are
             sampler = optuna.samplers.TPESampler(
@@ -63,8 +64,9 @@ class Search:
         trial.set_user_attr(SUMMANDS, {part: float(report[part]) for part in parts})
         if self.objective.single:
             step, value = int(report[ROUND]), float(report[self.objective.metrics[0]])
-            if math.isfinite(value) and step not in self._frozen(trial).intermediate_values:
+            if math.isfinite(value) and (trial.number, step) not in self._reported:
                 trial.report(value, step)
+                self._reported.add((trial.number, step))  # a trial begins in this process, and without reports
 
     def end(self, trial: Trial, report: Mapping[str, Any], failure: Failure | None = None) -> None:
         """Tell the end: COMPLETE, PRUNED if it was stopped before the last round or diverged, else FAIL.

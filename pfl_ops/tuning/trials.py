@@ -126,18 +126,19 @@ class Trials:
             return
         report, ledger = report or {}, self.search.ledger
         keys = [key for metric in self.search.objective.metrics for key in (metric, *summands(metric))]
-        event = Event(
-            kind,
-            ledger.name,
-            self.wanted,
-            done=ledger.done(),
-            running=sum(now.run is not None for now in self.running.values()),
-            trial=number,
-            round=int(report.get("round", 0)),
-            rounds=self.search.rounds,
-            values={key: float(report[key]) for key in keys if key in report and FAILURE not in report},
-            params=self.running[number].point if point is None else point,
-            best=self.search.best(),
-            **more,
-        )
+        with ledger.reading_once():
+            event = Event(
+                kind,
+                ledger.name,
+                self.wanted,
+                done=ledger.done(),
+                running=sum(now.run is not None for now in self.running.values()),
+                trial=number,
+                round=int(report.get("round", 0)),
+                rounds=self.search.rounds,
+                values={key: float(report[key]) for key in keys if key in report and FAILURE not in report},
+                params=self.running[number].point if point is None else point,
+                best=self.search.best(),
+                **more,
+            )
         self.on_event(event)

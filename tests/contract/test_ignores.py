@@ -43,7 +43,9 @@ def test_other_values_are_known_for_all_that_methods_share():
 def test_a_method_ignores_exactly_what_it_says(algorithm):
     """Clients of different sizes, so that weighting has an effect where there is one."""
     settings = {"data.train_size": 60, "partition.alpha": 0.5, "training.batch_size": 5, "evaluation.global_every": 1}
-    own = Experiment.of(algorithm, dataset="digits", partition="dirichlet", clients=3, rounds=2, **settings)
+    own = Experiment.of(
+        algorithm, dataset="digits", model="mlp", partition="dirichlet", clients=3, rounds=2, **settings
+    )
     expected, scores = outcome(own)
     method = own.algorithm
     for path, value in OTHER.items():

@@ -32,7 +32,7 @@ def experiment(method: str, model: str, **more: Any) -> Experiment:
     """Six clients of very different sizes, four of them a round, three rounds."""
     return Experiment.of(
         method, dataset="digits", model=model, clients=6, rounds=3, partition="dirichlet", batch_size=16,
-        **{"partition.alpha": 0.3, "data.train_size": 300, "participation.share": 0.67, "training.precision": "float64",
+        **{"partition.alpha": 0.3, "data.train_size": 160, "participation.share": 0.67, "training.precision": "float64",
            **more},
     )  # fmt: skip
 

@@ -144,7 +144,7 @@ def test_text_is_shown_as_written(page: str) -> None:
 
 def test_what_a_reader_who_sees_no_picture_is_told(page: str) -> None:
     drawn = [attributes for tag, attributes in Page(page).seen if tag == "svg"]
-    assert [attributes["aria-label"] for attributes in drawn] == ['two "lines"'] * 2  # light and dark
+    assert [attributes["aria-label"] for attributes in drawn] == ['two "lines"']
     scopes = {attributes.get("scope") for tag, attributes in Page(page).seen if tag == "th"}
     assert scopes == {"col", "colgroup", "row", "rowgroup"}
 
@@ -265,10 +265,21 @@ def test_panels_have_a_legend_beside_them_and_notes_are_folded() -> None:
     labels = [
         attributes["aria-label"] for tag, attributes in parsed.seen if tag == "svg" and "aria-label" in attributes
     ]
-    assert labels == ["one: A caption."] * 2  # light and dark; nothing is drawn for the second
+    assert labels == ["one: A caption."]  # nothing is drawn for the second
     assert page.count('class="swatch"') == 2 and "<span>a &amp; b</span>" in page and "never" in parsed.text
     assert '<details class="warning" role="note"><summary>Short.</summary><ul><li>First &lt;i&gt;.</li>' in page
     assert '<section id="runs">\n<details><summary><h2>Runs</h2></summary>\n<p>inside</p>\n</details>' in page
+
+
+def test_a_picture_with_pixels_is_drawn_for_each_theme() -> None:
+    def draw() -> Figure:
+        return figures.heat([[1, 2]], ["a"], ["b", "c"])
+
+    page = to_html(Document("x", "Title", "", (Section("Seen", (Picture("p", "A caption.", draw),)),)))
+    assert not Page(page).open
+    for theme in ("light", "dark"):
+        with figures.theme(theme):
+            assert f'<div class="in-{theme}">{figures.to_svg(draw(), f"p-{theme}", "A caption.")}</div>' in page
 
 
 def test_notes_on_demand_are_in_markdown_and_latex() -> None:

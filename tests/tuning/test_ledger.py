@@ -71,6 +71,40 @@ def test_a_kill_in_the_middle_of_recovery_queues_nothing_twice(address):
     assert [t.state for _, t in ledger.trials()] == [TrialState.WAITING]
 
 
+@pytest.mark.parametrize(("mode", "values", "best"), [
+    ("max", [0.5, 0.9, 0.9, 0.1], 1),
+    ("min", [0.5, 0.1, 0.9, 0.1], 1),
+    ("min", [0.5, 0.6, 0.5, 0.7], 0),
+])  # fmt: skip
+def test_the_best_of_one_objective_is_the_first_of_equal_ones(address, mode, values, best):
+    """As Optuna's, which counts a failed trial as none."""
+    ledger = Ledger("s", ledgers.storage(address), Objective(("val/L1/acc",), (mode,)))
+    for i, value in enumerate(values):
+        ledger.study.tell(ask(ledger, i / 10), value)
+    ledger.study.tell(ask(ledger, 0.9), state=TrialState.FAIL)
+    assert [(n, t.number) for n, t in ledger.best()] == [(best, best)]
+    assert ledger.best()[0][1] == ledger.study.best_trials[0]
+
+
+def test_trials_are_read_once_while_that_is_asked_for(address, monkeypatch):
+    ledger = Ledger("s", ledgers.storage(address), ONE)
+    ledger.study.tell(ask(ledger, 0.5), 0.5)
+    reads = []
+    read = ledger.study.get_trials
+    monkeypatch.setattr(ledger.study, "get_trials", lambda **given: reads.append(given) or read(**given))
+    with ledger.reading_once():
+        assert (ledger.done(), ledger.number(0), ledger.best()[0][0], ledger.begun()) == (1, 0, 0, True)
+        with ledger.reading_once():
+            assert ledger.done() == 1
+    assert len(reads) == 1
+    ledger.study.tell(ask(ledger, 0.6), 0.6)
+    assert ledger.done() == 2 and len(reads) == 2
+    with pytest.raises(ValueError), ledger.reading_once():
+        raise ValueError
+    ledger.study.tell(ask(ledger, 0.7), 0.7)
+    assert ledger.done() == 3
+
+
 def test_failures_are_kept_with_their_error_and_count_as_not_done(address):
     ledger = Ledger("s", ledgers.storage(address), ONE)
     trial = ask(ledger, 0.5)
