@@ -11,10 +11,8 @@ import psutil
 import pytest
 
 from pfl_ops import child
-from pfl_ops.bench.case import Case
-from pfl_ops.bench.process import Hosted
 from pfl_ops.federation.processes import Processes
-from pfl_ops.probe.processes import _Process
+from pfl_ops.hosting import Hosted
 
 PATIENCE = 60.0  # seconds; a deadline for a busy machine, not a measurement
 
@@ -128,10 +126,9 @@ class Seen(Exception):
     "start",
     [
         Processes(1, {}).start,
-        lambda: Hosted(Case.__new__(Case), None, None),
-        lambda: _Process(None),
+        lambda: Hosted("builtins.dict"),
     ],
-    ids=["workers", "bench", "probe"],
+    ids=["workers", "hosted"],
 )
 def test_every_host_starts_its_processes_so(start, monkeypatch):
     def popen(argv, **_):

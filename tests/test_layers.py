@@ -19,6 +19,7 @@ LAYERS = [
     ({"reports", "tuning", "bench"}, False),
     ({"jobs"}, False),
     ({"runs", "probe"}, False),
+    ({"hosting"}, False),
     ({"tracking"}, False),
     ({"results"}, False),
     ({"display"}, False),

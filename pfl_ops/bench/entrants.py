@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pfl_ops.bench.candidate import Label
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.measure import Series, Timed
-from pfl_ops.bench.process import Hosted
+from pfl_ops.bench.process import Entrant
 from pfl_ops.bench.settings import Figure
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Precision
@@ -35,7 +35,7 @@ class Entrants:
         self.labels: list[Label] = []
         self.notes: list[str] = []
         self.threads: dict[Label, int] = {}
-        self._candidates: list[Hosted] = []
+        self._candidates: list[Entrant] = []
         self._best: dict[Figure, float] = {}
         self._amounts: dict[Figure, float] = {"train": case.samples, "evaluate": case.answers, "round": 1.0}
 
@@ -105,7 +105,7 @@ class Entrants:
             Its rate in the first of its figures, by the trial; 0: it takes part in none; None: it can't be made.
         """
         try:
-            candidate = Hosted(self.case, label, self._given)
+            candidate = Entrant(self.case, label, self._given)
         except PflOpsError as error:
             self.notes.append(f"no {label} in {label.precision}: {error}")
             return None

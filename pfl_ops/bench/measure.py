@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import dataclass, field
 
-from pfl_ops.bench.process import Hosted
+from pfl_ops.bench.process import Entrant
 from pfl_ops.bench.settings import Figure
 from pfl_ops.bench.stopwatch import Window
 
@@ -51,7 +51,7 @@ class Timed:
         values: units a second, one a window.
     """
 
-    candidate: Hosted
+    candidate: Entrant
     figure: Figure
     amount: float
     window: Window = ONCE

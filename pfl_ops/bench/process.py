@@ -1,29 +1,21 @@
 """Each candidate in a process of its own: what one sets for its whole process (threads, PyTorch's switches, how freed
 memory is kept) touches no other, and its peak memory is its own. They take their windows in turns."""
 
-import contextlib
 import os
-import pickle
-import signal
-import subprocess
-import sys
-import traceback
 from typing import Any
 
 import torch
 
-from pfl_ops import child
 from pfl_ops.bench.candidate import Candidate, Label
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.settings import Figure
 from pfl_ops.bench.stopwatch import Stopwatch, Window
-from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import choose, memory
 from pfl_ops.federation.settings import Execution
-from pfl_ops.registry import load_plugin, plugins
+from pfl_ops.hosting import Hosted
 
 
-class Hosted:
+class Entrant:
     """A candidate that works in a process of its own.
 
     Args:
@@ -36,59 +28,37 @@ class Hosted:
 
     def __init__(self, case: Case, label: Label, threads: int | None) -> None:
         self.label = label
-        argv = child.command("pfl_ops.bench.process.serve")
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         settings = case.settings.model_copy(update={"steps": case.steps})
+        of_case = (settings, case.model, case.batch, case.data_dir)
+        self._process = Hosted("pfl_ops.bench.process.Inside", of_case, label, threads)
         try:
             self.figures: tuple[Figure, ...]
-            self.figures, self.count = self._ask(
-                list(plugins().values()), (settings, case.model, case.batch, case.data_dir), label, threads
-            )
+            self.figures, self.count = self._process.call("about")
         except BaseException:
             self.close()
             raise
 
     def trial(self, figure: Figure) -> float:
         """As `Stopwatch.trial`."""
-        return float(self._ask("trial", figure))
+        return float(self._process.call("trial", figure))
 
     def warm(self, figure: Figure, least: float) -> Window:
         """As `Stopwatch.warm`."""
-        return Window(*self._ask("warm", figure, least))
+        return Window(*self._process.call("warm", figure, least))
 
     def seconds(self, figure: Figure, calls: int) -> float:
         """As `Stopwatch.seconds`."""
-        return float(self._ask("seconds", figure, calls))
+        return float(self._process.call("seconds", figure, calls))
 
     def memory_mib(self) -> float | None:
         """MiB at the peak so far: of a GPU what PyTorch allocated there (None: it is not PyTorch that works), else of
         the process, libraries included, and its workers added up."""
-        found: float | None = self._ask("memory")
+        found: float | None = self._process.call("memory")
         return found
 
     def close(self) -> None:
-        """End the process, which ends its workers."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-
-    def _ask(self, *question: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            pickle.dump(question, self._process.stdin)
-            self._process.stdin.flush()
-            good, answer = pickle.load(self._process.stdout)
-        except (BrokenPipeError, EOFError):
-            raise PflOpsError("its process died (out of memory, or killed)") from None
-        if not good:
-            raise PflOpsError(answer)
-        return answer
+        """End the process; its workers end with it."""
+        self._process.kill()
 
 
 def make(case: Case, label: Label, threads: int | None) -> Candidate:
@@ -112,38 +82,21 @@ def make(case: Case, label: Label, threads: int | None) -> Candidate:
     return Ours(case, label, threads)
 
 
-def serve() -> None:
-    """What the process does: make its candidate, and time it as it is asked, until its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    asked, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever is printed must not end up in an answer
+class Inside(Stopwatch):
+    """A candidate and its stopwatch, in the candidate's process."""
 
-    def answer(good: bool, value: Any) -> None:
-        pickle.dump((good, value), answers)
-        answers.flush()
-
-    candidate: Candidate | None = None
-    try:
-        files, of_case, label, threads = pickle.load(asked)
-        for file in files:
-            load_plugin(file)
+    def __init__(self, of_case: tuple[Any, ...], label: Label, threads: int | None) -> None:
         case = Case(*of_case)
-        candidate = make(case, label, threads)
-        watch = Stopwatch(candidate, case.device)
-        answer(True, (candidate.figures, candidate.threads))
-        while True:
-            verb, *given = pickle.load(asked)
-            answer(True, _memory(candidate, case.device) if verb == "memory" else getattr(watch, verb)(*given))
-    except EOFError:
-        pass
-    except PflOpsError as error:
-        answer(False, str(error))
-    except Exception as error:
-        traceback.print_exc()
-        answer(False, f"{type(error).__name__}: {error}")
-    finally:
-        if candidate is not None:
-            candidate.close()
+        super().__init__(make(case, label, threads), case.device)
+        self.on = case.device
+
+    def about(self) -> tuple[tuple[Figure, ...], int]:
+        """What the candidate has a part in, and its threads."""
+        return self.candidate.figures, self.candidate.threads
+
+    def memory(self) -> float | None:
+        """See `Entrant.memory_mib`."""
+        return _memory(self.candidate, self.on)
 
 
 def _memory(candidate: Candidate, device: torch.device) -> float | None:

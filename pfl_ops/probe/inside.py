@@ -1,23 +1,17 @@
-"""What a measuring process does: builds the experiment, and runs its rounds when told to."""
+"""What a measuring process does: builds the experiment, and runs its rounds when told to; `hosting` calls it."""
 
 import gc
-import os
-import queue
-import signal
-import threading
 import time
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.federation.memory import out_of_memory, peak
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.memory import peak
+from pfl_ops.hosting import Meanwhile
 from pfl_ops.probe import memory
 from pfl_ops.probe.settle import settle
-from pfl_ops.registry import load_plugin
 
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment
@@ -33,76 +27,35 @@ Rounds = Generator[float, None, None]
 
 
 @dataclass(frozen=True)
-class Job:
+class Measured:
     """What every process runs, as plain values.
 
     Attributes:
         experiment: every setting, nested. data_dir: where the data lie. stages: those that are scored; None: all.
-        plugins: files of the user's own to load first.
     """
 
     experiment: dict[str, Any]
     data_dir: str | None
     stages: tuple[str, ...] | None
-    plugins: tuple[Path, ...]
-
-
-def serve(handle: int) -> None:
-    """Answer orders, ("done", value) or ("memory" | "error", text) each, until the parent is gone.
-
-    Args:
-        handle: file descriptor of this process's end of the pipe.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    pipe = Connection(handle)
-    orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
-    job, trial = orders.get(), None
-    while True:
-        order, *given = orders.get()
-        try:
-            trial = trial or Trial(job)
-            pipe.send(("done", getattr(trial, order)(*given)))
-            while order == "go" and orders.empty():
-                trial.another()  # the others are still being timed
-        except Exception as error:
-            pipe.send(_told(error))
-
-
-def _listen(pipe: Connection, orders: "queue.SimpleQueue[Any]") -> None:
-    """Hand on orders; when the parent is gone, end at once, in the middle of a round too."""
-    try:
-        while True:
-            orders.put(pipe.recv())
-    except (EOFError, OSError):
-        os._exit(1)
-
-
-def _told(error: Exception) -> tuple[str, str]:
-    if out_of_memory(error):
-        return "memory", " ".join(str(error).split())[:300]  # it says what it is
-    return "error", in_a_line(error, 300)
 
 
 class Trial:
-    """The experiment in this process. Its verbs are the orders."""
+    """The experiment in this process."""
 
-    def __init__(self, job: Job) -> None:
-        for file in job.plugins:
-            load_plugin(file)
+    def __init__(self, measured: Measured) -> None:
         from pfl_ops.experiment import Experiment
 
-        self.job, self.experiment = job, Experiment.model_validate(job.experiment)
+        self.measured, self.experiment = measured, Experiment.model_validate(measured.experiment)
         self.device_before = memory.device_used()
         self.rounds: Rounds | None = None
         self.weighed = False
 
-    # -- orders -------------------------------------------------------------------------------------------------------
+    # -- what is called from outside ----------------------------------------------------------------------------------
 
     def resolve(self, execution: "Execution", gpus: float) -> "Execution":
         """The execution as this process alone has it chosen for the whole experiment."""
         self._start_again(execution, gpus)
-        return settle(self.experiment, execution, self.job.data_dir, self.job.stages)
+        return settle(self.experiment, execution, self.measured.data_dir, self.measured.stages)
 
     def prepare(self, execution: "Execution", gpus: float) -> memory.Held:
         """Warm up, and see what memory that takes."""
@@ -113,15 +66,15 @@ class Trial:
         self.weighed = True
         return memory.device_held(self.device_before) if gpus else memory.Held(peak())
 
-    def go(self, seconds: float) -> float:
-        """Samples a second, over rounds that last so long together."""
+    def go(self, seconds: float) -> Meanwhile:
+        """Samples a second, over rounds that last so long together; it trains on, for the others are still timed."""
         start, seen = time.perf_counter(), 0.0
         while not seen or time.perf_counter() - start < seconds:
             seen += self.another()
-        return seen / (time.perf_counter() - start)
+        return Meanwhile(seen / (time.perf_counter() - start), self.another)
 
     def stop(self) -> None:
-        """Nothing: that an order has come ended the rounds."""
+        """Nothing: that a call has come ended the rounds."""
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
@@ -140,7 +93,9 @@ class Trial:
 
     def _build(self, experiment: "Experiment", execution: "Execution") -> "Simulation":
         execution = execution.model_copy(update={"diverged": "continue"})  # only speed and memory are measured
-        return experiment.build(data_dir=self.job.data_dir, execution=execution, stages=self.job.stages, final=False)
+        return experiment.build(
+            data_dir=self.measured.data_dir, execution=execution, stages=self.measured.stages, final=False
+        )
 
     def _train(self, experiment: "Experiment", execution: "Execution") -> Rounds:
         with closing(self._build(experiment, execution)) as simulation:

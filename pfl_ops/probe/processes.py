@@ -5,22 +5,15 @@ each measurement together and train on until the last one has its figure, so tha
 the process that started them, however that ends.
 """
 
-import contextlib
 import os
-import signal
-import subprocess
-import tempfile
-import time
 from collections.abc import Collection
-from multiprocessing.connection import Pipe, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from pfl_ops import child
 from pfl_ops.errors import PflOpsError
-from pfl_ops.probe.inside import Job
+from pfl_ops.hosting import Hosted, OutOfMemory, answers
+from pfl_ops.probe.inside import Measured
 from pfl_ops.probe.memory import Held
-from pfl_ops.registry import plugins
 
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment
@@ -65,12 +58,14 @@ class Probe:
         if experiment.evaluation.split != "validation":
             raise PflOpsError("measured as a trial is, on evaluation.split=validation; test data stay closed")
         stages = None if stages is None else tuple(stages)
-        job = Job(experiment.resolved, data_dir, stages, tuple(plugins().values()))
+        measured = Measured(experiment.resolved, data_dir, stages)
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # one GPU is enough to learn from
         self._beside = 0
-        self._processes: list[_Process] = []
+        self._processes: list[Hosted] = []
         try:
             for _ in range(processes):
-                self._processes.append(_Process(job))
+                trial = Hosted("pfl_ops.probe.inside.Trial", measured, environment={"CUDA_VISIBLE_DEVICES": first})
+                self._processes.append(trial)
         except BaseException:
             self.close()
             raise
@@ -118,58 +113,8 @@ class Probe:
         """What the first `count` processes answer, all told at once."""
         asked = self._processes[:count]
         for process in asked:
-            process.tell(order)
-        answers: dict[Any, Any] = {}
-        deadline = time.monotonic() + PATIENCE
-        while len(answers) < count:
-            ready = wait([p.pipe for p in asked if p.pipe not in answers], max(deadline - time.monotonic(), 0.0))
-            if not ready:
-                raise PflOpsError(f"a measuring process gave no answer for {PATIENCE:.0f} s")
-            answers |= {p.pipe: p.answer() for p in asked if p.pipe in ready}
-        return [answers[p.pipe] for p in asked]
-
-
-class _Process:
-    """One process, seen from the one that started it."""
-
-    def __init__(self, job: Job) -> None:
-        self.pipe, theirs = Pipe()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # one GPU is enough to learn from
-        handle = theirs.fileno()
-        with theirs:
-            self._process = subprocess.Popen(
-                child.command("pfl_ops.probe.inside.serve", handle),
-                pass_fds=[handle],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": first},
-            )
-        self.tell(job)
-
-    def tell(self, order: object) -> None:
-        with contextlib.suppress(BrokenPipeError):  # told by the answer that does not come
-            self.pipe.send(order)
-
-    def answer(self) -> Any:
+            process.begin(*order)
         try:
-            kind, value = self.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            raise self._death() from None
-        if kind != "done":
-            raise (TooBig if kind == "memory" else PflOpsError)(value)
-        return value
-
-    def _death(self) -> PflOpsError:
-        if self._process.wait() == -signal.SIGKILL:
-            return TooBig("a process was killed, as the system does when memory runs out")
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return PflOpsError(f"a measuring process died: {lines[-1] if lines else f'exit {self._process.returncode}'}")
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self.pipe.close()
-        self._errors.close()
+            return answers(asked, PATIENCE)
+        except OutOfMemory as error:
+            raise TooBig(str(error)) from None

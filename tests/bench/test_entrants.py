@@ -21,7 +21,7 @@ def enter(monkeypatch):
     made = []
 
     def run(rates, **given):
-        class Hosted:
+        class Entrant:
             figures = ("train", "evaluate", "round")
             count = 1
 
@@ -40,7 +40,7 @@ def enter(monkeypatch):
             def close(self):
                 self.open = False
 
-        monkeypatch.setattr(entrants, "Hosted", Hosted)
+        monkeypatch.setattr(entrants, "Entrant", Entrant)
         case = small("linear", **{"precision": "float32", "chunk": (2, 3, 4), "workers": (1, 2), **given})
         found = Entrants(case, None)
         found.enter()

@@ -72,12 +72,12 @@ def test_a_trial_without_memory_is_hopeless(clock, monkeypatch):
 
 
 def test_a_rate_counts_every_call_of_the_window():
-    class Hosted:
+    class Entrant:
         def seconds(self, figure, calls):
             assert (figure, calls) == ("train", 3)
             return 1.5
 
-    timed = Timed(Hosted(), "train", amount=100, window=Window(3, 1.0))
+    timed = Timed(Entrant(), "train", amount=100, window=Window(3, 1.0))
     timed.measure()
     assert timed.values == [200]
 

@@ -58,7 +58,7 @@ def test_rounds_that_take_long_are_cut_short_and_say_how_many_samples_they_saw(m
     from pfl_ops.probe import inside
 
     experiment = tiny("misbehaves", **{"training.local_epochs": 3})
-    trial = inside.Trial(inside.Job(experiment.resolved, None, ("L1",), ()))
+    trial = inside.Trial(inside.Measured(experiment.resolved, None, ("L1",)))
     monkeypatch.setattr(inside, "A_ROUND", 600.0)  # not even on a busy machine
     trial.prepare(LOOP, 0.0)
     n_train = 1438 - 288  # digits' training samples, a fifth of each client's held out
@@ -70,7 +70,7 @@ def test_rounds_that_take_long_are_cut_short_and_say_how_many_samples_they_saw(m
 
     # a rate at which training diverges is no reason to stop: only speed is measured
     experiment = tiny("misbehaves", **{"training.lr": 1e6, "training.rounds": 5})
-    trial = inside.Trial(inside.Job(experiment.resolved, None, ("L1",), ()))
+    trial = inside.Trial(inside.Measured(experiment.resolved, None, ("L1",)))
     monkeypatch.setattr(inside, "A_ROUND", 600.0)
     trial.prepare(LOOP, 0.0)
     assert [trial.another() for _ in range(3)] == pytest.approx([n_train] * 3, abs=30)
