@@ -176,15 +176,17 @@ def run(
     experiment = experiment if experiment.repetitions == 1 else experiment.repetition(0)
     tree = experiment.identity(data_dir)
     digest = fingerprint(tree)
-    home_of = store.home if store else Home.open(home)
-    folder = home_of.checkpoints / digest
+    new = store is None and not Home.at(home).root.exists()
+    place = store.home if store else Home.open(home)
+    folder = place.checkpoints / digest
     with _alone(folder, experiment.label), ExitStack() as opened:
         mark = folder.with_name(f".{folder.name}{f'-{parent.spool.folder.name}' if parent else ''}.rerun")
         resume = resume and not mark.exists()
-        simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, resume=resume)
-        opened.callback(simulation.close)
-        if on_estimate is not None and not simulation.read:
-            on_estimate(_measured(simulation))
+        with _leaving_none(place if new else None):
+            simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, resume=resume)
+            opened.callback(simulation.close)
+            if on_estimate is not None and not simulation.read:
+                on_estimate(_measured(simulation))
         if store is None:
             store = opened.enter_context(closing(Store.open(home, tracking_uri, offline=True)))
         tell = opened.enter_context(watching(experiment, on_record, progress))
@@ -233,6 +235,17 @@ def run(
     del simulation
     gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
     return result
+
+
+@contextmanager
+def _leaving_none(place: Home | None) -> Iterator[None]:
+    """Remove a work folder that was made for a run which never began; None: there was one before."""
+    try:
+        yield
+    except BaseException:
+        if place is not None:
+            place.leave()
+        raise
 
 
 def _measured(simulation: "Simulation") -> "Estimate":

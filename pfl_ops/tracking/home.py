@@ -1,6 +1,7 @@
 """Where things lie: the work folder, and the place that tracking goes to."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,16 @@ class Home:
                 f"the work folder {root} can't be written ({error.strerror}); name another by PFL_OPS_HOME"
             ) from error
         return home
+
+    def leave(self) -> None:
+        """Remove the folder if it holds nothing but what `open` makes, and locks: a command that failed leaves none."""
+        with suppress(OSError):
+            for folder in (self.artifacts, self.checkpoints, self.spool):
+                for left in folder.glob(".*.lock"):
+                    left.unlink()
+                folder.rmdir()  # fails where there is anything else
+            (self.root / ".lock").unlink(missing_ok=True)
+            self.root.rmdir()
 
     def lock(self) -> FileLock:
         """The lock that guards whatever is made only once in this folder."""

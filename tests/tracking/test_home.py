@@ -105,3 +105,16 @@ def test_a_port_that_is_taken_is_refused(tmp_path: Path):
         other.listen()
         with pytest.raises(PflOpsError, match="choose another by --port"):
             ui_command(str(tmp_path), port=other.getsockname()[1])
+
+
+def test_a_folder_with_nothing_in_it_is_left_without_a_trace_and_no_other(tmp_path):
+    home = Home.open(tmp_path / "work")
+    (home.checkpoints / ".0123.lock").touch()
+    home.leave()
+    assert not home.root.exists()
+    for name in ("mlflow.db", "checkpoints/0123", "spool/x"):
+        home = Home.open(tmp_path / "work")
+        (home.root / name).mkdir()
+        home.leave()
+        assert (home.root / name).exists()
+        (home.root / name).rmdir()
