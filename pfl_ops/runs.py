@@ -341,7 +341,7 @@ def _told(tracked: "Run") -> Iterator[None]:
 def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:
     from pfl_ops.federation import engine
     from pfl_ops.tracking.notes import line
-    from pfl_ops.tracking.provenance import provenance
+    from pfl_ops.tracking.provenance import described, provenance
 
     resolved, group = simulation.resolved, experiment.digest(data_dir, seed=False)
     return {
@@ -351,14 +351,9 @@ def _tags(experiment: Experiment, simulation: "Simulation", digest: str, data_di
             partition=simulation.clients.partition_digest,
             device=resolved.device,
         ),
-        "pfl_ops.kind": "run",
+        **described(experiment, "run"),
         "pfl_ops.engine": engine.digest(),
         "pfl_ops.method": line(experiment, group),
-        "algorithm": experiment.algorithm.name,
-        "dataset": experiment.data.label,
-        "partition": experiment.partition.kind,
-        "model": experiment.model.name,
-        "pfl_ops.own_stage": experiment.algorithm.own_stage,
         "pfl_ops.way": resolved.way,
         "pfl_ops.chunk": str(resolved.chunk),
         "pfl_ops.threads": str(resolved.threads),

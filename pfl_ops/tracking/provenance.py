@@ -1,4 +1,4 @@
-"""Where a run came from: code, libraries, machine."""
+"""Tags of runs: what they are, and where they came from (code, libraries, machine)."""
 
 import getpass
 import platform
@@ -6,8 +6,12 @@ import subprocess
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pfl_ops.machine import cpu_model
+
+if TYPE_CHECKING:
+    from pfl_ops.experiment import Experiment
 
 LIBRARIES = ("torch", "ray", "optuna", "mlflow", "pfl-ops")
 
@@ -45,6 +49,22 @@ def git_revision(folder: Path | None = None) -> str | None:
     if revision is None:
         return None
     return revision + ("-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def described(experiment: "Experiment", kind: str) -> dict[str, str]:
+    """Return the tags by which runs are grouped and filtered; the only place that names them.
+
+    Args:
+        experiment: what is run. kind: run, trial, final, cell or study.
+    """
+    return {
+        "pfl_ops.kind": kind,
+        "pfl_ops.own_stage": experiment.algorithm.own_stage,
+        "algorithm": experiment.algorithm.name,
+        "dataset": experiment.data.label,
+        "partition": experiment.partition.kind,
+        "model": experiment.model.name,
+    }
 
 
 def _user() -> str:

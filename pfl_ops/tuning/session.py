@@ -21,6 +21,7 @@ from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, Store, provenance
 from pfl_ops.tracking.notes import title, trial_colour, trial_name
+from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.views import COLOUR
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
@@ -174,14 +175,9 @@ class Session:
             tags={
                 **provenance(experiment=digest, group=group),
                 COLOUR: trial_colour(number),
-                "pfl_ops.kind": "trial",
+                **described(experiment, "trial"),
                 "pfl_ops.study": self.ledger.name,
                 "pfl_ops.method": title(experiment),
-                "pfl_ops.own_stage": experiment.algorithm.own_stage,
-                "algorithm": experiment.algorithm.name,
-                "dataset": experiment.data.label,
-                "partition": experiment.partition.kind,
-                "model": experiment.model.name,
             },
         )
 

@@ -19,6 +19,7 @@ from pfl_ops.metrics import summands
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Point, Space
 from pfl_ops.tracking import Home, Run, Store, provenance
+from pfl_ops.tracking.provenance import described
 from pfl_ops.tuning import board, presented
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
@@ -271,8 +272,7 @@ def _parent(store: Store, plan: Beginning, ledger: Ledger, means: Means, below: 
     """The study's own run."""
     experiment, digest = plan.settings.experiment, ledger.settings["digest"]
     tags = {"pfl_ops.study": plan.name} | ({"pfl_ops.benchmark": plan.benchmark} if below else {})
-    tags |= {"pfl_ops.kind": "study", "algorithm": experiment.algorithm.name, "dataset": experiment.data.label}
-    tags |= {"partition": experiment.partition.kind, "model": experiment.model.name}
+    tags |= described(experiment, "study")
     run = store.run(
         below.experiment if below else plan.name,
         plan.method if below else "study",
