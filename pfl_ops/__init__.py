@@ -2,7 +2,7 @@
 
 The door for notebooks and scripts; every name is imported when it is first used:
 
-    from pfl_ops import Experiment, run, tune, benchmark, compare, register
+    from pfl_ops import Experiment, run, repeat, tune, benchmark, compare, register
 
     result = run(Experiment.of("fliu", dataset="digits", partition="path"))
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment as Experiment
+    from pfl_ops.jobs.repeat import repeat as repeat
     from pfl_ops.reports.compare import compare as compare
     from pfl_ops.runs import run as run
     from pfl_ops.tuning import tune as tune
@@ -27,6 +28,7 @@ _WHERE = {
     "run": "pfl_ops.runs",
     "tune": "pfl_ops.tuning",
     "benchmark": "pfl_ops.tuning.benchmark",
+    "repeat": "pfl_ops.jobs.repeat",
     "compare": "pfl_ops.reports.compare",
 }
 
@@ -104,4 +106,4 @@ def __dir__() -> list[str]:
     return [*_WHERE, "register", "__version__"]
 
 
-__all__ = ["Experiment", "__version__", "benchmark", "compare", "register", "run", "tune"]
+__all__ = ["Experiment", "__version__", "benchmark", "compare", "register", "repeat", "run", "tune"]

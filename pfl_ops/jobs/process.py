@@ -10,6 +10,7 @@ from typing import Any
 from ray import tune
 
 from pfl_ops.errors import nearest
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Payload, Place
 from pfl_ops.jobs.report import (
@@ -20,8 +21,6 @@ from pfl_ops.jobs.report import (
     SAMPLES,
     Failure,
     ObjectiveMissing,
-    Record,
-    Reported,
     failing_as_text,
 )
 from pfl_ops.jobs.work import Work
@@ -65,7 +64,7 @@ class JobProcess(tune.Trainable):
 
         An error is reported and not raised: an error that Ray sees is the process's own.
         """
-        since: list[Reported] = []
+        since: list[Record] = []
         try:
             return self._step(since)
         except Exception as error:
@@ -75,10 +74,10 @@ class JobProcess(tune.Trainable):
             more = {SAMPLES: self.samples, RECORDS: since, FAILURE: account, "done": True}
             return {ROUND: last, **values, **more}
 
-    def _step(self, since: list[Reported]) -> dict[str, Any]:
+    def _step(self, since: list[Record]) -> dict[str, Any]:
         metrics, begun = self.payload.metrics, time.monotonic()
         for record in self.records:
-            since.append(Reported(record.round, dict(record.metrics), record.time))
+            since.append(record)
             if "train/loss" in record.metrics:
                 self.losses = (*self.losses[:1], float(record.metrics["train/loss"]))
             self.samples += _seen(record.metrics)

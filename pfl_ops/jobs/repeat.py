@@ -79,8 +79,8 @@ def repeat(
         def take(event: JobEvent) -> None:
             i = event.job.number
             if on_record is not None:
-                for one in event.records:
-                    on_record(each[i].seed, Record(one.round, one.metrics, one.time))
+                for record in event.records:
+                    on_record(each[i].seed, record)
             if event.kind != "ended":
                 return
             if event.failure and event.failure.died:

@@ -1,38 +1,20 @@
-"""What a job's process says: rounds, the end, and why it failed, all as plain values and text."""
+"""What a job's process says: rounds, the end, and why it failed, all as plain values and text.
+
+A finished round is a `federation.checkpoint.Record`.
+"""
 
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.federation.diverged import Diverged
 
-
-class Record(Protocol):
-    """One finished round, as the engine gives it."""
-
-    @property
-    def round(self) -> int: ...
-    @property
-    def metrics(self) -> Mapping[str, float]: ...
-    @property
-    def time(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Reported:
-    """A record on its way from a job to the driver."""
-
-    round: int
-    metrics: dict[str, float]
-    time: int
-
-
 # keys of a report, beside the metrics that it has to hold
-ROUND, RECORDS = "round", "records"  # finished rounds; `Reported` since the last report
+ROUND, RECORDS = "round", "records"  # finished rounds; records since the last report
 FAILURE = "failure"  # traceback and `Failure` of a job that raised
 LOSSES = "losses"  # the training loss of the first and of the last round
 SAMPLES = "samples"  # samples that were trained on so far

@@ -17,9 +17,10 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.process import JOB, JobProcess
-from pfl_ops.jobs.report import FAILURE, RECORDS, Failure, Reported, has_died
+from pfl_ops.jobs.report import FAILURE, RECORDS, Failure, has_died
 from pfl_ops.jobs.work import Work, simulate
 
 TRIES = 2  # a process may die for reasons of its own; the second one goes on from the checkpoint
@@ -39,7 +40,7 @@ class JobEvent:
 
     kind: Literal["started", "rounds", "ended"]
     job: Job
-    records: tuple[Reported, ...] = ()
+    records: tuple[Record, ...] = ()
     report: Mapping[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
     account: str = ""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from filelock import FileLock
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.jobs.job import Payload, Place
-from pfl_ops.jobs.report import Record
 
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment

@@ -24,8 +24,8 @@ from pfl_ops.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, in_a_line, together, unknown
 from pfl_ops.experiment import Experiment
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.report import Reported
 from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space
@@ -302,7 +302,7 @@ def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None
     return made
 
 
-def _points(made: Benchmark) -> list[Reported]:
+def _points(made: Benchmark) -> list[Record]:
     """A key a method, for MLflow's charts: the best value so far over trials, and the test score over n seeds."""
     points: dict[int, dict[str, float]] = {}
     for row in made.traces.to_dict("records"):
@@ -311,7 +311,7 @@ def _points(made: Benchmark) -> list[Reported]:
     for row in made.table.to_dict("records"):
         if not math.isnan(row["test"]):
             points.setdefault(int(row["n"]), {})[f"tested/{row['method']}"] = row["test"]
-    return [Reported(step, found, int(1000 * time.time())) for step, found in sorted(points.items())]
+    return [Record(step, found, int(1000 * time.time())) for step, found in sorted(points.items())]
 
 
 def _go_on(begun: Sequence[tuple[Beginning, Ledger]], name: str, means: Means) -> str:

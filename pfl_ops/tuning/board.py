@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from pfl_ops import metrics, statistics
-from pfl_ops.jobs.report import Reported
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.units import with_unit
@@ -130,7 +130,7 @@ def tests(entries: Sequence[Entry]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "seed", "score", "local", "global", "worst", "run_id"])
 
 
-def points(entry: Entry) -> list[Reported]:
+def points(entry: Entry) -> list[Record]:
     """The leaderboard's numbers that one study alone decides, for its own run: columns of MLflow's page.
 
     None for a study of several objectives, or of something that is no score of a stage: it has no place in a ranking.
@@ -141,7 +141,7 @@ def points(entry: Entry) -> list[Reported]:
     row = _row(entry)
     kept = ("validation", "test", "std", "local", "global", "worst", "search_seconds", "test_seconds", "sent_bytes")
     found = {f"leaderboard/{name}": float(row[name]) for name in kept if not math.isnan(row[name])}
-    return [Reported(row["n"], found, int(1000 * time.time()))]
+    return [Record(row["n"], found, int(1000 * time.time()))]
 
 
 def summary(entry: Entry) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from pfl_ops import statistics
-from pfl_ops.jobs.report import Reported
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.tracking import Run, notes, questions
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.objective import Objective
@@ -54,7 +54,7 @@ def end(parent: Run, study: "Study", view: str) -> None:
     spreads = {f"{key}/std": std for key, (_, std) in found.items() if std is not None}
     counts = {"score/n": float(len(tested)), "score/trials": float(len(study.table))}
     # Steps grow with what was done: of a study that was continued the later numbers are kept.
-    parent.log([Reported(len(study.table) + len(tested), {**study.values, **means, **spreads, **counts}, now)])
+    parent.log([Record(len(study.table) + len(tested), {**study.values, **means, **spreads, **counts}, now)])
     test = ", ".join(f"`{key}` {m:.4f}{'' if s is None else f' ± {s:.4f}'}" for key, (m, s) in found.items())
     text = f"Tested with {len(tested)} seed{'s' * (len(tested) != 1)}: {test}." if found else ""
     if study.diverged:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState
 
-from pfl_ops.jobs.report import Record, Reported
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.tuning.ledger import ERROR, point_of, state_of
 
 if TYPE_CHECKING:
@@ -62,4 +62,4 @@ def _rounds(session: "Session", trial: FrozenTrial) -> Iterator[Record]:
     points = {step: {goal.metrics[0]: value} for step, value in trial.intermediate_values.items()}
     if trial.state is TrialState.COMPLETE:
         points[last] = dict(zip(goal.metrics, trial.values, strict=True))
-    yield from (Reported(step, values, time) for step, values in sorted(points.items()))
+    yield from (Record(step, values, time) for step, values in sorted(points.items()))

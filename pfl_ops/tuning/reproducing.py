@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pfl_ops import runs
 from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.estimate import duration, size
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, Place
-from pfl_ops.jobs.report import Reported
 from pfl_ops.jobs.resources import Share, cluster, joining, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Listed, Runner
 from pfl_ops.jobs.work import simulate
@@ -62,7 +62,7 @@ class Reproduced:
     def keep(self, report: Path, metrics: Mapping[str, float]) -> None:
         """Put a report into the suite's run, and numbers that sum it up."""
         self.run.artifact(report, "report")
-        self.run.log([Reported(0, dict(metrics), now())])
+        self.run.log([Record(0, dict(metrics), now())])
 
 
 Kind: TypeAlias = Literal["begin", "start", "round", "end", "failed"]

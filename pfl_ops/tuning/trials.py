@@ -7,8 +7,9 @@ from typing import Any, Protocol, TypeAlias
 from optuna.trial import Trial
 
 from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.jobs.job import Job
-from pfl_ops.jobs.report import FAILURE, Failure, ObjectiveMissing, Record
+from pfl_ops.jobs.report import FAILURE, Failure, ObjectiveMissing
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point

@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.jobs.job import Payload, Place
-from pfl_ops.jobs.report import Record
 from pfl_ops.jobs.work import simulate
 
-PAUSE = 1.5  # seconds a round: longer than a report takes to reach the driver
+PAUSE = 0.7  # seconds a round: longer than a report waits in its process
 
 
 def slowly(payload: Payload, place: Place) -> Iterator[Record]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.jobs.job import Payload, Place
-from pfl_ops.jobs.report import Record
 from pfl_ops.jobs.work import simulate
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pfl_ops.experiment import Experiment
+from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.diverged import Diverged
 from pfl_ops.jobs.job import Payload, Place
-from pfl_ops.jobs.report import Reported
 from pfl_ops.jobs.work import check
 from pfl_ops.registry import load_plugin
 
@@ -24,7 +24,7 @@ def toy(rounds: int = 9, **settings: object) -> Experiment:
     return Experiment.of("toy", rounds=rounds, **{"evaluation.global_every": 1, **settings})
 
 
-def records(payload: Payload, place: Place) -> Iterator[Reported]:
+def records(payload: Payload, place: Place) -> Iterator[Record]:
     """val/L1/acc rises to x over the rounds; a checkpoint each round, from which the next attempt goes on."""
     experiment = Experiment.model_validate(payload.experiment)
     toy, rounds = experiment.algorithm, payload.rounds
@@ -34,7 +34,7 @@ def records(payload: Payload, place: Place) -> Iterator[Reported]:
     if toy.behaviour in ("meet", "pair"):  # each test's trials among themselves
         _meet(Path(place.home, f"met-{experiment.seed}"), 4 if toy.behaviour == "meet" else 2)
     for old in done:
-        yield Reported(**{**old, "metrics": _numbers(old["metrics"])})
+        yield Record(**{**old, "metrics": _numbers(old["metrics"])})
     for t in range(len(done), rounds + 1):
         time.sleep(toy.pause)
         if toy.behaviour == "raise" and t == 3:
@@ -51,7 +51,7 @@ def records(payload: Payload, place: Place) -> Iterator[Reported]:
         if t % payload.full_every == 0 and toy.behaviour != "silent":
             metrics[f"val/{toy.own_stage}/acc"] = float("nan") if toy.behaviour == "nan" and t else score
             metrics["val/G/global/mean"] = 1 - toy.x
-        record = Reported(t, metrics, 1_700_000_000_000 + t)
+        record = Record(t, metrics, 1_700_000_000_000 + t)
         done.append({"round": t, "metrics": metrics, "time": record.time})
         new = file.with_suffix(f".{os.getpid()}")
         new.write_text(json.dumps(done))
@@ -70,7 +70,7 @@ def _meet(folder: Path, number: int) -> None:
         time.sleep(0.1)
 
 
-def records_of_a_node(payload: Payload, place: Place) -> Iterator[Reported]:
+def records_of_a_node(payload: Payload, place: Place) -> Iterator[Record]:
     """As `records`, after a look at this machine's data; `node` is the number at the end of their folder's name.
 
     Three trials wait for one another: else one node could run them all before another is up.
@@ -79,7 +79,7 @@ def records_of_a_node(payload: Payload, place: Place) -> Iterator[Reported]:
     check(Experiment.model_validate(payload.experiment), payload, place)
     for record in records(payload, place):
         folder = str(place.data_folder)
-        yield Reported(record.round, {**record.metrics, "node": float(folder[-1])}, record.time)
+        yield Record(record.round, {**record.metrics, "node": float(folder[-1])}, record.time)
 
 
 def _numbers(metrics: dict[str, float]) -> dict[str, float]:
