@@ -56,15 +56,20 @@ class Hosted:
     def __init__(self, factory: str, *arguments: Any, environment: Mapping[str, str] | None = None) -> None:
         self.pipe, theirs = Pipe()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
-        with theirs:
-            self._process = subprocess.Popen(
-                child.command("pfl_ops.hosting.serve", theirs.fileno()),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
-                env={**os.environ, **(environment or {})},
-            )
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    child.command("pfl_ops.hosting.serve", theirs.fileno()),
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._said,
+                    stderr=self._said,
+                    env={**os.environ, **(environment or {})},
+                )
+        except BaseException:
+            self.pipe.close()
+            self._said.close()
+            raise
         self._send((list(plugins().values()), factory, arguments))
 
     @property

@@ -107,9 +107,14 @@ def repeat(
                         Job.of("repetition", f"seed {each[i].seed}", i, each[i], data_dir, how, part) for i in missing
                     ]
                     place = Place(str(store.home.root), data_dir, address is not None, plugins.pack())
-                    Runner(place, part.concurrency, take, simulate).run(Listed(jobs), folder, "repetitions")
+                    try:
+                        Runner(place, part.concurrency, take, simulate).run(Listed(jobs), folder, "repetitions")
+                    except Interrupted:
+                        tracker.shutdown(cancel_futures=True)
+                        raise
+                    finally:
+                        tracker.shutdown()  # before Ray: a thread that frees Ray's objects meanwhile ends the process
         except Interrupted:
-            tracker.shutdown(cancel_futures=True)
             raise KeyboardInterrupt from None
         tracker.shutdown()
         found = Repeated()

@@ -62,7 +62,16 @@ class Finals:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=kind is not None)
+        self.finish(cancel=kind is not None)
+
+    def finish(self, cancel: bool = False) -> None:
+        """Wait until the runs that are over are tracked; before Ray ends, or a thread that frees its objects meanwhile
+        would end the process.
+
+        Args:
+            cancel: leave out those whose tracking has not begun; the next sitting does it.
+        """
+        self._thread.shutdown(wait=True, cancel_futures=cancel)
 
     def begin(self) -> None:
         """Decide what is tested; what is finished already is read."""

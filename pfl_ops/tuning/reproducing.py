@@ -208,11 +208,15 @@ class Sitting:
                     for i, cell in enumerate(missing)
                 ]
                 place = Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
-                Runner(place, part.concurrency, take, simulate).run(Listed(jobs), folder, "cells")
+                try:
+                    Runner(place, part.concurrency, take, simulate).run(Listed(jobs), folder, "cells")
+                except Interrupted:
+                    tracker.shutdown(cancel_futures=True)
+                    raise
+                finally:
+                    tracker.shutdown()  # before Ray: a thread that frees Ray's objects meanwhile would end the process
         except Interrupted:
-            tracker.shutdown(cancel_futures=True)
             raise KeyboardInterrupt from None
-        tracker.shutdown()
         for each in tracked:
             each.result()
 

@@ -144,7 +144,10 @@ class Session:
                     try:
                         runner.run(tests, folder, self.ledger.name)
                     except Interrupted:
+                        tests.finish(cancel=True)
                         raise StudyInterrupted from None
+                    finally:
+                        tests.finish()
         self._gather(tests)
 
     def _gather(self, tests: "Finals") -> None:

@@ -1,8 +1,13 @@
 """The real engine under the tuner, on digits."""
 
 import pytest
+from nodes_work import begun, slowly
+from reproducing_work import dies_with_seed_one
+from tuning_fake import tune as tune_with
 
+from pfl_ops import spaces
 from pfl_ops.data import datasets
+from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import tune
@@ -43,3 +48,35 @@ def test_trials_never_touch_test_data_and_the_choice_does(cache, one_ray, home, 
         assert not any(key.startswith("val/L2/") for key in first.metrics)
         assert "test/L2/local/mean" in runs["final-seed0"].metrics
         assert runs["final-seed0"].parent == runs["study"].run_id
+
+
+def quick(rounds=1, **settings):
+    """A study of one trial of a small run."""
+    experiment = Experiment.of("fedavg", dataset="digits", model="linear", clients=3, rounds=rounds, local_steps=2)
+    space = spaces.parse("training.lr: {float: [0.05, 0.1]}")
+    return tune_with(experiment, space=space, trials=1, gpus_per_trial=0, **settings)
+
+
+def test_more_tests_of_a_finished_study_run_at_once_and_the_first_is_read(cache, one_ray, home, monkeypatch):
+    monkeypatch.setenv("PFL_OPS_CACHE", str(cache))
+    events = []
+    settings = {"name": "more", "home": home, "records": slowly}
+    (first,) = quick(**settings, final_repetitions=1).finals
+    study = quick(**settings, final_repetitions=3, on_event=events.append)
+    assert [result.experiment.seed for result in study.finals] == [0, 1, 2]
+    assert study.finals[0].run_id == first.run_id and study.finals[0].final == first.final
+    counts = begun(home)
+    assert [counts[result.experiment.digest()] for result in study.finals] == [1, 1, 1]
+    assert [(event.trial, event.text) for event in events if event.kind == "final" and event.text] == [
+        (0, "was over before: read")
+    ]
+    assert sorted(event.trial for event in events if event.kind == "test") == [1, 2]
+
+
+def test_a_test_run_that_is_lost_twice_ends_the_study_and_the_others_are_kept(cache, one_ray, home, monkeypatch):
+    monkeypatch.setenv("PFL_OPS_CACHE", str(cache))
+    with pytest.raises(PflOpsError, match="test run 2: its process died twice"):
+        quick(rounds=2, name="lost", home=home, records=dies_with_seed_one, final_repetitions=2)
+    with Store.open(home) as store:
+        runs = {run.name: run.status for run in store.runs("lost")}
+    assert runs["study"] == "FAILED" and runs["final-seed0"] == "FINISHED" and "final-seed1" not in runs

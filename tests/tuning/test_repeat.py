@@ -1,7 +1,7 @@
 """Repetitions side by side: the same values, runs and ends as one after another."""
 
 import pytest
-from nodes_work import begun
+from nodes_work import begun, slowly
 
 from pfl_ops import runs
 from pfl_ops.errors import PflOpsError
@@ -24,10 +24,7 @@ def experiment(**settings: object) -> Experiment:
 
 def test_repetitions_at_once_are_those_one_by_one(one_ray, tmp_path, furnish, monkeypatch):
     """The second is finished before: it is read, and its process is never started."""
-    import nodes_work
-
-    monkeypatch.setattr(nodes_work, "PAUSE", 0.0)
-    monkeypatch.setattr(module, "simulate", nodes_work.slowly)
+    monkeypatch.setattr(module, "simulate", slowly)
     home, seen = furnish(tmp_path / "home"), []
     runs.run(experiment().repetition(1), home=home, execution=HOW, progress=False)
     found = repeat(experiment(), home=home, execution=HOW, on_record=lambda seed, one: seen.append((seed, one.round)))

@@ -1,0 +1,34 @@
+"""What the test runs of a choice get of the machine."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.resources import Share
+from pfl_ops.tuning.finals import LONG, Finals
+
+TRIALS = Execution(device="cpu", way="vmap", chunk=3, threads=1, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "missing", "part", "cpus"),
+    [
+        (LONG + 1, 1, Share(1, 0, 4), 4),
+        (LONG + 1, 2, Share(1, 0, 4), 2),
+        (LONG + 1, 3, Share(1, 0, 4), 1),
+        (LONG + 1, 9, Share(1, 0, 4), 1),
+        (LONG - 1, 1, Share(1, 0, 4), 1),  # a new process of another share would take longer than it saves
+        (LONG + 1, 1, Share(1, 0.25, 4), 1),
+    ],
+)
+def test_tests_of_long_trials_share_all_that_the_trials_had(seconds, missing, part, cpus):
+    chosen = (0, SimpleNamespace(duration=timedelta(seconds=seconds)))
+    session = SimpleNamespace(ledger=SimpleNamespace(chosen=lambda: chosen), execution=Execution(way="loop"))
+    finals = Finals(session, part, TRIALS)
+    finals.missing.extend(range(missing))
+    finals._widen(part)
+    assert (finals.share.cpus, finals.share.gpus) == (cpus, part.gpus)
+    wide = Execution(device="cpu", way="loop", threads=cpus)  # as the user has it; the rest is timed there
+    assert finals.execution == (wide if cpus > 1 else TRIALS)
