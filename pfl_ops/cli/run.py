@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pfl_ops.results import Result
 
 Outcome: TypeAlias = "tuple[list[Result], dict[int, str]]"
-WORTH_RAY = 30.0  # seconds of all repetitions from which they run side by side
+WORTH_RAY = 60.0  # seconds of all repetitions from which they run side by side; measured: 43 s take as long either way
 PAGE = "http://127.0.0.1:5000"  # where pfl-ops ui serves it unless told otherwise
 ALGORITHM = typer.Argument(
     metavar="ALGORITHM",
