@@ -1,6 +1,7 @@
 """N rows of one shape, in memory or in a file that has no name."""
 
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -97,6 +98,7 @@ class InFile:
             if self._file is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115
+                weakref.finalize(self, self._file.close)
             assert self._file is not None
             self._file.seek(client * self._bytes)
             while left:

@@ -69,3 +69,13 @@ def test_reads_and_writes_that_stop_early_go_on(tmp_path: Path) -> None:
     for client, row in zip((3, 1), values, strict=True):
         rows.write(client, row)
     assert torch.equal(rows.read(torch.tensor([3, 1])), values)
+
+
+def test_the_file_is_closed_with_its_rows(tmp_path):
+    """A notebook runs many experiments; a collection that comes late must not leave their files open till then."""
+    rows = InFile(tmp_path, (4,), torch.float32)
+    rows.write(0, torch.ones(4))
+    file = rows._file
+    assert file is not None and not file.closed
+    del rows
+    assert file.closed
