@@ -14,7 +14,7 @@ from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, Place
-from pfl_ops.jobs.resources import cluster, joining, nodes, share
+from pfl_ops.jobs.resources import cluster, joining, most_cpus, nodes, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Listed, Runner
 from pfl_ops.jobs.work import simulate
 from pfl_ops.tracking.store import Store
@@ -100,7 +100,7 @@ def repeat(
                 with cluster(address) as folder:
                     there = sum(node.get("CPU", 0.0) for node in nodes())
                     cpus = max(1.0, there // min(len(missing), concurrency or len(missing)))
-                    part = share(min(cpus, there), None, concurrency, len(missing), asked.device)
+                    part = share(min(cpus, most_cpus()), None, concurrency, len(missing), asked.device)
                     how = asked.model_copy(update={"threads": asked.threads or part.threads})
                     how = how if part.gpus else how.model_copy(update={"device": "cpu"})
                     jobs = [

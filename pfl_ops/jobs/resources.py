@@ -197,6 +197,11 @@ def nodes() -> list[dict[str, float]]:
     return [{"CPU": float(cores.usable()), "GPU": float(_gpus())}]
 
 
+def most_cpus() -> float:
+    """Return the CPUs of the largest machine: more than that no job can have."""
+    return max((node.get("CPU", 0.0) for node in nodes()), default=0.0)
+
+
 def _gpus() -> int:
     import torch
 

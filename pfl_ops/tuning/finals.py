@@ -10,7 +10,7 @@ from pfl_ops.experiment import Experiment
 from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import Share, most_cpus
 from pfl_ops.jobs.runner import JobEvent
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Finals:
         duration = best[1].duration if best else None
         times = part.concurrency // len(self.missing)
         if times > 1 and not part.gpus and duration and duration.total_seconds() > LONG:
-            self.share = replace(part, cpus=part.cpus * times)
+            self.share = replace(part, cpus=max(part.cpus, min(part.cpus * times, most_cpus())))
             asked = self.session.execution
             threads = asked.threads or self.share.threads
             self.execution = asked.model_copy(update={"device": "cpu", "threads": threads})

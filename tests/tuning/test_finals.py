@@ -7,6 +7,7 @@ import pytest
 
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import Share
+from pfl_ops.tuning import finals as module
 from pfl_ops.tuning.finals import LONG, Finals
 
 TRIALS = Execution(device="cpu", way="vmap", chunk=3, threads=1, workers=1)
@@ -21,11 +22,13 @@ TRIALS = Execution(device="cpu", way="vmap", chunk=3, threads=1, workers=1)
         (LONG + 1, 9, Share(1, 0, 4), 1),
         (LONG - 1, 1, Share(1, 0, 4), 1),  # a new process of another share would take longer than it saves
         (LONG + 1, 1, Share(1, 0.25, 4), 1),
+        (LONG + 1, 1, Share(1, 0, 12), 4),  # three machines: no job can have the CPUs of two
     ],
 )
-def test_tests_of_long_trials_share_all_that_the_trials_had(seconds, missing, part, cpus):
+def test_tests_of_long_trials_share_all_that_the_trials_had(seconds, missing, part, cpus, monkeypatch):
     chosen = (0, SimpleNamespace(duration=timedelta(seconds=seconds)))
     session = SimpleNamespace(ledger=SimpleNamespace(chosen=lambda: chosen), execution=Execution(way="loop"))
+    monkeypatch.setattr(module, "most_cpus", lambda: 4.0)
     finals = Finals(session, part, TRIALS)
     finals.missing.extend(range(missing))
     finals._widen(part)
