@@ -50,7 +50,7 @@ OnJob: TypeAlias = Callable[[JobEvent], None]
 
 
 class Source(Protocol):
-    """Who makes jobs."""
+    """A maker of jobs."""
 
     def next(self) -> Job | None:
         """The next job; None: there is none as long as none of those that run has ended."""
@@ -127,7 +127,7 @@ class Runner:
         )
         with _silent():
             tuner.fit()
-        if search.running and not self.is_hopeless():
+        if not (search.finished or self.is_hopeless()):
             raise Interrupted
 
 
@@ -139,6 +139,7 @@ class _Search(Searcher):
         self.source = source
         self.running: dict[str, Job] = {}  # Ray's trial -> job
         self.again: deque[Job] = deque()
+        self.finished = False  # whether all jobs were given out and have ended
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # as for `_Driver`
@@ -146,7 +147,8 @@ class _Search(Searcher):
     def suggest(self, trial_id: str) -> Any:
         job = self.again.popleft() if self.again else self.source.next()
         if job is None:
-            return None if self.running else Searcher.FINISHED
+            self.finished = not self.running
+            return Searcher.FINISHED if self.finished else None
         self.running[trial_id] = job
         return {JOB: job.payload}
 
@@ -208,7 +210,7 @@ class _Driver(tune.Callback, Stopper):
     # -- ours --------------------------------------------------------------------------------------------------------
 
     def _may_try_again(self, trial: RayTrial) -> bool:
-        """Whether a job whose process died gets another one.
+        """Return True if a job whose process died gets another one.
 
         It may have been given a process that another job had used and that was dead by then: that is no try.
         """
@@ -241,7 +243,8 @@ def _account(trial: RayTrial) -> str:
 def _silent() -> Iterator[None]:
     """Keep Ray's own messages (how Tune would resume, tracebacks, deaths of processes) out of the terminal.
 
-    The events have what they say. The last kind goes to standard output, whatever Ray is told: by a private printer.
+    The events have what they say. Deaths of processes go to standard output whatever Ray's settings are, by a private
+    printer.
     """
     logger = logging.getLogger("ray.tune")
     level, printer = logger.level, getattr(ray_worker, "print_to_stdstream", None)

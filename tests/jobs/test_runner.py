@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.search import Searcher
 
+from pfl_ops.jobs import runner
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.runner import TRIES, UNBEGUN, Listed, _Driver, _Search
 
@@ -36,11 +37,30 @@ def test_jobs_are_given_out_and_the_search_ends_with_the_last_of_them(ray):
     assert ray.search.suggest("c") is None  # one of them may yet need another process
     for name in "ab":
         ray.driver.on_trial_complete(0, [], trial(ray, name))
-    assert ray.search.suggest("d") == Searcher.FINISHED
+    assert not ray.search.finished
+    assert ray.search.suggest("d") == Searcher.FINISHED and ray.search.finished
     assert [(event.kind, event.job, event.failure) for event in ray.events] == [
         ("ended", JOBS[0], None),
         ("ended", JOBS[1], None),
     ]
+
+
+@pytest.mark.parametrize("given", [0, 1])
+def test_ray_that_stops_between_two_jobs_was_interrupted(given, monkeypatch, tmp_path):
+    """Ctrl-C ends Ray's loop in silence; no job runs at that moment, and one was never given out."""
+
+    class Tuner:
+        def __init__(self, trainable, tune_config, run_config):
+            self.search, (self.driver,) = tune_config.search_alg, run_config.callbacks
+
+        def fit(self):
+            for name in "ab"[:given]:
+                self.search.suggest(name)
+                self.driver.on_trial_complete(0, [], SimpleNamespace(trial_id=name, last_result={}))
+
+    monkeypatch.setattr(runner.tune, "Tuner", Tuner)
+    with pytest.raises(runner.Interrupted):
+        runner.Runner(None, 1, lambda event: None).run(Listed(list(JOBS)), tmp_path, "cut short")
 
 
 def test_a_job_whose_process_dies_gets_one_more(ray):
