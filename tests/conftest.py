@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from end_to_end import Tuned
 
 
+os.environ.setdefault("PFL_OPS_COURIER", "off")
+"""Commands track their runs themselves; tests/test_courier.py has the courier."""
+
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Threads that wait for one another give their core to the other processes. PyTorch reads it when it is imported."""
 

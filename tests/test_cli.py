@@ -346,7 +346,7 @@ class Fake:
                 assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # else this process would end here
                 signal.raise_signal(signal.SIGTERM)
         final = {"final/test/L1/local/mean": 0.7, "final/test/L1/global/mean": 0.25, "final/test/L1/acc": 0.95}
-        shown = {"run_id": f"id-{experiment.seed}", "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
+        shown = {"hash": f"{experiment.seed:064x}"[::-1], "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
         return SimpleNamespace(final=final, experiment=experiment, clients=CLIENTS, complaints=[], origin="", **shown)
 
     def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
@@ -377,7 +377,7 @@ def test_run_shows_rounds_and_results(fake: Fake) -> None:
     assert line in result.stderr
     [row] = [line for line in result.stdout.splitlines() if line.startswith("L1 ")]
     assert re.split("  +", row.strip())[1:] == ["70.0 ± 0.0 %", "25.0 ± 0.0 %", "95.0 ± 0.0 %", "–", "50.0 ± 0.0 %"]
-    assert "id-5" in result.stdout
+    assert "run 500000000000  (seed 5)" in result.stdout
     assert "pfl-ops ui, then http://127.0.0.1:5000/experiment/digits-lsqs" in result.stdout
 
 
@@ -456,7 +456,7 @@ def test_a_seed_that_diverges_leaves_no_mean(fake: Fake) -> None:
     result = cli("run", "fedavg", "--rounds", "2", "--repetitions", "3", "--seed", "5", "--concurrency", "1")
     assert result.exit_code == 3 and [e.seed for e in fake.asked] == [5, 6, 7]
     assert result.stderr.endswith("seed 6: diverged at round 2, client 12, lr 0.4\n")
-    assert "last round" not in result.stdout and "run id-5  (seed 5)\nrun id-7  (seed 7)\n" in result.stdout
+    assert "last round" not in result.stdout and "run 500000000000  (seed 5)\nrun 7000" in result.stdout
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(fake: Fake) -> None:

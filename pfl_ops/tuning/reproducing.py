@@ -21,6 +21,7 @@ from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
 from pfl_ops.papers.outcome import tracked_keys
+from pfl_ops.recording import FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, RunInfo, Store, provenance
 from pfl_ops.tracking.run import now
@@ -166,7 +167,7 @@ class Sitting:
         If the tracking server does not answer, that is all of them; one that has its checkpoint ends at once.
         """
         known = self.store.runs() if self.store.reachable else []
-        found = (run for run in known if run.identity and runs.FINISHED in run.metrics)
+        found = (run for run in known if run.identity and FINISHED in run.metrics)
         self.finished = {str(run.identity): run for run in found}
         for job in (job for part in self.plan.parts for jobs in part.jobs.values() for job in jobs):
             if job.digest in self.finished and job.digest not in self.outcomes:
