@@ -26,7 +26,6 @@ NICENESS = 10  # the simulation goes first
 
 def track(*folders: str) -> None:
     """Track the runs of some requests, and end the process; its exit code is 1 if one of them failed."""
-    os.nice(NICENESS)
     failed = False
     for folder in map(Path, folders):
         lock = FileLock(folder / LOCK)
@@ -85,6 +84,7 @@ def _track(folder: Path) -> None:
             rerun=request.rerun,
         )
         if is_live:
+            os.nice(NICENESS)
             for line in sys.stdin:
                 run.log([Record(**json.loads(line))])
         end = requests.read_end(folder)
