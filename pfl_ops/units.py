@@ -52,8 +52,8 @@ def with_unit(metric: str, value: float, std: float | None = None) -> str:
 
 
 def difference_title(metric: str) -> str:
-    """Return the heading of the differences: "difference to the best %"; accuracies differ by percentage points."""
-    return f"difference to the best {unit_of(metric).name}".rstrip()
+    """Return the heading of the differences: "difference to the first %"; accuracies differ by percentage points."""
+    return f"difference to the first {unit_of(metric).name}".rstrip()
 
 
 def signed(value: float, metric: str) -> str:

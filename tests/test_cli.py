@@ -64,7 +64,7 @@ OPTIONS = {
     | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
     | {"--name", "--storage", "--address"},
     "compare": {"--filter", "--tag", "--trials", "--metric", "--target", "--at", "--html", "--csv", "--latex"}
-    | {"--notes", "--tracking-uri"},
+    | {"--test", "--notes", "--tracking-uri"},
     "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
     | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
     | {"--device", "--way", "--threads"},
@@ -639,7 +639,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[d
             **{"rank": pd.array([1, None], "Int64"), "method": ["fliu", "ditto"], "scored_at": "L1"},
             **{"metric": "val/L1/acc", "status": ["complete", "failed"], "validation": [1.5, nan]},
             **{"test": [1.4, nan], "std": [0.1, nan], "n": [2, 0], "difference": nan, "low": nan, "high": nan},
-            **{"p": nan, "p_holm": nan, "local": [0.9, nan], "global": [0.5, nan], "worst": [0.2, nan]},
+            **{"p": nan, "p_holm": nan, "p_test": "t", "local": [0.9, nan], "global": [0.5, nan], "worst": [0.2, nan]},
             **{
                 "trials": 4,
                 "complete": [4, 0],

@@ -58,6 +58,15 @@ def compare(
             help=with_default("Values of the last round, or of each run's best.", "final"),
         ),
     ] = "final",
+    test: Annotated[
+        Literal["anytime", "t"],
+        typer.Option(
+            "--test",
+            metavar="anytime|t",
+            show_default=False,
+            help=with_default("Of differences; t: paired t test, if n was fixed before the runs.", "anytime"),
+        ),
+    ] = "anytime",
     notes: Annotated[bool, typer.Option("--notes", help="Print notes in full: which settings differ.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE.html", help="Write a page with curves.")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write a row a run.")] = None,
@@ -86,6 +95,7 @@ def compare(
         metric=metric,
         target=target,
         at=at,
+        test=test,
         with_clients=html is not None,
         tracking_uri=tracking_uri,
     )
@@ -128,6 +138,7 @@ def show(comparison: "Comparison", console: "Console", remarks: "Console | None"
         remarks: where notes go; None: nowhere. notes: print them in full.
     """
     from pfl_ops.cli.output import say
+    from pfl_ops.reports.compare import TESTS
     from pfl_ops.reports.compared import folded, size_of
     from pfl_ops.reports.numbers import title_of
 
@@ -169,7 +180,7 @@ def show(comparison: "Comparison", console: "Console", remarks: "Console | None"
         say(console, f"no room for: {', '.join(droppable[:n])}")
     tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
     if tested and "p" not in droppable[:n]:
-        say(console, "p: paired t test over common seeds, corrected for the number of tests in the group (Holm)")
+        say(console, f"p: {TESTS[comparison.test]}, corrected for all pairs (Holm)")
 
 
 def _columns(c: "Comparison", group: "Group") -> list[str]:

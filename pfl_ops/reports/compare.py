@@ -17,7 +17,7 @@ from pfl_ops.reports.fairness import comparable, complaints, differing, ground, 
 from pfl_ops.reports.labels import group_titles, labels
 from pfl_ops.reports.numbers import count, title_of
 from pfl_ops.reports.tracked import COSTS, DIVERGED, Tracked, clients, select, with_history
-from pfl_ops.statistics import Paired, holm, mean_std, paired
+from pfl_ops.statistics import Paired, anytime, mean_std, paired, to_the_first
 from pfl_ops.tracking import Store
 from pfl_ops.units import PERCENT, unit_of
 
@@ -25,10 +25,17 @@ if TYPE_CHECKING:
     from pfl_ops.reports.document import Document
 
 At: TypeAlias = Literal["final", "best"]
+Test: TypeAlias = Literal["anytime", "t"]
 Values: TypeAlias = dict[int, float]
 """Seed -> value, as tracked: accuracies as fractions, traffic in bytes."""
 
 TARGETED = "local/mean"  # metric of a target, unless one is named
+LEVEL = 0.05  # corrected p below which two lines are told apart
+TESTS: Mapping[Test, str] = {
+    "anytime": "anytime-valid paired test over common seeds (more may be added after a look)",
+    "t": "paired t test over common seeds (valid only if n was fixed before the runs)",
+}
+"""The tests by name, in words."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +46,9 @@ class Line:
         label: its method, and the settings in which it differs from the method's other lines of its group.
         runs: by seed.
         settings: others in which it differs from lines of other methods, in words.
-        difference: to the group's best line over common seeds, in the metric's tracked unit, with p after Holm's
-            correction; None: it is the best itself, or has no value. Without p if the two differ in more than what is
-            compared, see `fairness.differing`.
+        difference: to the group's first line over common seeds, in the metric's tracked unit, with p after Holm's
+            correction for all pairs of the group; None: it is the first itself, or has no value. Without p if the two
+            differ in more than what is compared, see `fairness.differing`.
         diverged: repetitions whose training diverged, "seed 2 diverged at round 7, lr 0.4". Then it has no values, no
             curves and no rounds to a target: the mean of the other seeds would be too high.
         unfinished: "running, round 12 of 20" of a run without an end, which was named itself. It has the values of
@@ -99,7 +106,8 @@ class Group:
 
     Attributes:
         title: "digits, lsqs", and what tells it from other groups of this data set and partition.
-        lines: the best first; those without a value, and unfinished ones, last.
+        lines: by their mean, the highest (or lowest, where smaller is better) first; those without a value, and
+            unfinished ones, last.
         metric: by which they are ordered and tested.
         fair: False if lines also differ in rounds, participation or scoring, or trials stand beside runs. Then there is
             a highest line, and no best one.
@@ -131,6 +139,7 @@ class Comparison:
         remarks: what was left out.
         clients: run id -> table of clients, if they were asked for.
         place: the store, in words.
+        test: that of the differences: "anytime" (seeds may be added after a look) or "t" (n fixed before the runs).
     """
 
     groups: tuple[Group, ...]
@@ -141,6 +150,7 @@ class Comparison:
     remarks: tuple[str, ...] = ()
     clients: Mapping[str, pd.DataFrame] = field(default_factory=dict, repr=False)
     place: str = ""
+    test: Test = "anytime"
 
     def __repr__(self) -> str:
         from pfl_ops.reports.compared import size_of
@@ -167,7 +177,7 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """One row a line: means and standard deviations over repetitions, in full precision.
 
-        Columns are those of the page and the terminal: "setting", "n", "Acc(L) %", "difference to the best %",
+        Columns are those of the page and the terminal: "setting", "n", "Acc(L) %", "difference to the first %",
         "sent MiB" and so on. "Acc(L) % std" is a sample standard deviation, "95 % low" and "95 % high" are the ends of
         the difference's interval.
         """
@@ -219,6 +229,7 @@ def compare(
     metric: str | None = None,
     target: float | None = None,
     at: At = "final",
+    test: Test = "anytime",
     with_clients: bool = True,
     home: Path | str | None = None,
     tracking_uri: str | None = None,
@@ -226,8 +237,9 @@ def compare(
     """Compare tracked runs: repetitions of one setting are a line, settings that can be compared are a group.
 
     A group has one data set, partition, network and split. Within it, each line has the difference of its mean to the
-    best line's over common seeds, d = 1/n Σ (a_i − b_i), and the p value of the paired t test, corrected for the
-    number of tests in the group (Holm). There is no p value if two lines differ in more than what is compared.
+    first line's over common seeds, d = 1/n Σ (a_i − b_i), and a p value, corrected for all pairs of the group (Holm),
+    since the same values decide which line is first. There is no p value if two lines differ in more than what is
+    compared. The first line is called the best if its p values to all others are below 0.05.
 
     Args:
         names, where, tags, trials: which runs, see `tracked.select`. None of them: all but cells of suites at scale
@@ -237,11 +249,13 @@ def compare(
         target: a value whose first round is counted: of `metric`, or if that is None of Acc(L). Accuracies are
             fractions: 0.9 is 90 %.
         at: values of the last round ("final"), or of each run's best ("best").
+        test: "anytime", `statistics.anytime`: seeds may be added, and compared again, until the answer is clear; a seed
+            that a line lacks ends the test there. "t", the paired t test: if n was fixed before the runs.
         with_clients: read the tables of clients too, which the report draws.
         home, tracking_uri: work folder and MLflow's address, as for `run`.
     Returns:
-        The groups by title; in each, the best line first. Values are as tracked, accuracies as fractions; the tables
-        of the result are in percent and MiB.
+        The groups by title; in each, the line with the highest mean first. Values are as tracked, accuracies as
+        fractions; the tables of the result are in percent and MiB.
     Raises:
         PflOpsError: no such run or metric (the message has the nearest), a target that no value can reach or of a
             metric that should fall, or nothing that has finished.
@@ -251,15 +265,17 @@ def compare(
     [('digits, lsqs', ['fliu', 'fedavg']), ('kmnist, lsqs', ['fedavg', 'fliu'])]
     >>> round(found.groups[0].lines[1].difference.difference, 3)  # of Acc(L) + Acc(G), as a fraction
     -0.15
-    >>> print(found.table[["group", "setting", "n", "Acc(L) %", "difference to the best %"]].to_string(index=False))
-           group setting  n  Acc(L) %  difference to the best %
-    digits, lsqs    fliu  2      80.5                       NaN
-    digits, lsqs  fedavg  2      70.5                     -15.0
-    kmnist, lsqs  fedavg  2      90.5                       NaN
-    kmnist, lsqs    fliu  2      80.5                     -15.0
+    >>> print(found.table[["group", "setting", "n", "Acc(L) %", "difference to the first %"]].to_string(index=False))
+           group setting  n  Acc(L) %  difference to the first %
+    digits, lsqs    fliu  2      80.5                        NaN
+    digits, lsqs  fedavg  2      70.5                      -15.0
+    kmnist, lsqs  fedavg  2      90.5                        NaN
+    kmnist, lsqs    fliu  2      80.5                      -15.0
     """
     if at not in ("final", "best"):
         raise PflOpsError(f"at must be final or best, got '{echo(at)}'")
+    if test not in TESTS:
+        raise PflOpsError(f"test must be anytime or t, got '{echo(test)}'")
     aim = TARGETED if metric is None else metric
     if target is not None:
         _check_target(target, aim)
@@ -275,7 +291,7 @@ def compare(
     members = grouped(runs)
     titles = group_titles([ground(some[0]) for some in members])
     groups = [
-        _group(title, some, chosen.diverged, metric or _usual(some, at), at)
+        _group(title, some, chosen.diverged, metric or _usual(some, at), at, test)
         for title, some in sorted(zip(titles, members, strict=True), key=lambda pair: pair[0])
     ]
     told = [_smoke(chosen.smoke)] if chosen.smoke else []
@@ -283,7 +299,7 @@ def compare(
     told += [line for group in groups for line in _without_value(group, at)]
     told += _diverged([line for group in groups for line in group.lines], chosen.diverged)
     told += unread
-    return Comparison(tuple(groups), usual, at, target, aim, tuple(told), tables, place)
+    return Comparison(tuple(groups), usual, at, target, aim, tuple(told), tables, place, test)
 
 
 def _check_target(target: float, metric: str) -> None:
@@ -295,8 +311,8 @@ def _check_target(target: float, metric: str) -> None:
         raise PflOpsError(f"a target of an accuracy is a fraction, 0.9 for 90 %; no {metric} reaches {target:g}")
 
 
-def _group(title: str, runs: Sequence[Tracked], lost: Sequence[Tracked], metric: str, at: At) -> Group:
-    lines, fair = _ordered(_lines(runs, lost), metric, at)
+def _group(title: str, runs: Sequence[Tracked], lost: Sequence[Tracked], metric: str, at: At, test: Test) -> Group:
+    lines, fair = _ordered(_lines(runs, lost), metric, at, test)
     unfair = complaints({line.label: line.runs for line in lines if not line.unfinished})
     if at == "best" and any(run.split == "test" for run in runs):
         unfair.append("the best rounds were chosen on the test data, which flatters")
@@ -391,22 +407,22 @@ def _trial(run: Tracked) -> str | None:
     return f"{run.method} {run.trial}" if run.trial else None
 
 
-def _ordered(lines: Sequence[Line], metric: str, at: At) -> tuple[tuple[Line, ...], bool]:
-    """Return the lines, the best first, with their differences to it; and True if it may be called the best."""
+def _ordered(lines: Sequence[Line], metric: str, at: At, test: Test) -> tuple[tuple[Line, ...], bool]:
+    """Return the lines by their means with their differences to the first; and True if one may be called the best."""
     sign = 1 if metrics.smaller_is_better(metric) else -1
     valued = [line for line in lines if line.is_ranked(metric, at)]
     valued.sort(key=lambda line: sign * mean_std(line.values(metric, at).values())[0])
     if not valued:
         return tuple(lines), True
     first = valued[0]
-    best = first.values(metric, at)
-    tests = []
-    for line in valued[1:]:
-        test = paired(line.values(metric, at), best)
-        alike = not differing(line.runs[0], first.runs[0]) and same_partitions(line.runs, first.runs)
-        tests.append(test if alike else replace(test, p=None))
-    corrected = [replace(test, p=p) for test, p in zip(tests, holm([test.p for test in tests]), strict=True)]
-    others = [replace(line, difference=test) for line, test in zip(valued[1:], corrected, strict=True)]
+
+    def alike(i: int, j: int) -> bool:
+        a, b = valued[i].runs, valued[j].runs
+        return not differing(a[0], b[0]) and same_partitions(a, b)
+
+    values = [line.values(metric, at) for line in valued]
+    tests = to_the_first(values, paired if test == "t" else anytime, alike)
+    others = [replace(line, difference=replace(d, p=p)) for line, (d, p) in zip(valued[1:], tests, strict=True)]
     fair = all(comparable(line.runs[0], first.runs[0]) for line in others)
     return (first, *others, *(line for line in lines if line not in valued)), fair
 

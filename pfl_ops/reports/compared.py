@@ -6,7 +6,7 @@ from datetime import datetime
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.reports.compare import At, Comparison, Group, Line
+from pfl_ops.reports.compare import LEVEL, TESTS, At, Comparison, Group, Line, Test
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Block, Document, Entry, Head, Mark, Row, Section, Table, Text, anchor
 from pfl_ops.reports.numbers import (
@@ -35,14 +35,23 @@ BEST_ROUND = "best/round"
 TRAFFIC = {"sent MiB": "cost/up_bytes", "received MiB": "cost/down_bytes"}
 """Column -> tracked cost of a round: by all clients, and to all of them."""
 SECONDS = "train seconds"
+INTERVALS: Mapping[Test, str] = {
+    "anytime": "confidence sequence, which holds at every number of seeds at once (unbounded for one or two)",
+    "t": "interval (paired t)",
+}
+SEQUENTIAL = (
+    "The anytime-valid test takes the seeds in order, up to the first one that a line lacks. Before it is corrected, p "
+    "is at least 0.22 with two seeds, 0.032 with three and 0.0038 with four. Equal differences decide nothing."
+)
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
 def ahead(c: Comparison, group: Group, line: Line) -> str:
-    """Return the difference to the best line as text: "−4.10", or what stands there of a line without one.
+    """Return the difference to the first line as text: "−4.10", or what stands there of a line without one.
 
-    "best" is said of the first line of a fair group of two or more; if the group is not fair, it is the "highest".
+    "best" is said of the first line of a fair group of two or more if the test tells it apart from every other one;
+    else it is the "highest", or "lowest".
     """
     if line.unfinished:
         return "not finished"
@@ -51,7 +60,10 @@ def ahead(c: Comparison, group: Group, line: Line) -> str:
     ranked = [one for one in group.lines if one.is_ranked(group.metric, c.at)]
     if len(ranked) < 2 or line not in ranked:
         return "–"
-    return "best" if group.fair else "lowest" if metrics.smaller_is_better(group.metric) else "highest"
+    tests = [one.difference for one in ranked if one.difference]
+    if group.fair and all(test.p is not None and test.p < LEVEL for test in tests):
+        return "best"
+    return "lowest" if metrics.smaller_is_better(group.metric) else "highest"
 
 
 def text_of(line: Line, metric: str, at: At = "final") -> str:
@@ -97,7 +109,7 @@ def summary(c: Comparison) -> pd.DataFrame:
                 row[difference_title(group.metric)] = test.difference * factor
                 row |= {"95 % low": None if test.low is None else test.low * factor}
                 row |= {"95 % high": None if test.high is None else test.high * factor}
-                row |= {"p": test.p, "common seeds": test.n}
+                row |= {"p": test.p, "common seeds": test.n, "test": c.test}
             for name, (metric, at) in other_rounds(c, group).items():
                 row |= _moments(name, in_unit(line.values(metric, at), metric))
             if c.target is not None:
@@ -154,11 +166,13 @@ def reading(c: Comparison) -> tuple[str, ...]:
         f"Mean ± sample standard deviation over n repetitions, at {at_round}. Accuracies are means over clients.",
         "Stage: L1, what clients hold after the update; L2, their models after local training; G, the global model. "
         "Each method is judged in its own stage.",
-        "Difference to the best: mean over common seeds of the line's value less the best line's, for accuracies in "
-        "percentage points, with its 95 % interval (paired t).",
-        "p: paired t test, two-sided, corrected for the number of tests of the group (Holm). The best line was found "
-        "by the same numbers: p says how clear its lead is, and no more. There is none if two lines differ in more "
-        "than what is compared.",
+        "Difference to the first: mean over common seeds of the line's value less the first line's, for accuracies in "
+        f"percentage points, with its 95 % {INTERVALS[c.test]}.",
+        f"p: {TESTS[c.test]}; two-sided, corrected for all pairs of the group (Holm), since the same values decide "
+        "which line is first. There is none if two lines differ in more than what is compared.",
+        *([SEQUENTIAL] if c.test == "anytime" else []),
+        "Best: the first line, if p is below 0.05 to every other line. Otherwise it is the highest, or the lowest. The "
+        "highest mean of a column is marked, whatever the test says.",
         "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of.",
         "MiB: sent by all clients, and received by all, over all rounds. Seconds: training, on a machine with its "
         "other load.",
@@ -168,7 +182,7 @@ def reading(c: Comparison) -> tuple[str, ...]:
 def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     """Return the main table: accuracies in the stage where each method is judged, and differences to the best."""
     views = shown_metrics(group)
-    best = {metric: _best(c, group, metric) for metric in views.values()}
+    best = {metric: highest(c, group, metric) for metric in views.values()}
     rows = []
     for line in group.lines:
         title = Entry(line.label, below=tuple(filter(None, line.settings.split(", "))))
@@ -192,7 +206,7 @@ def _tested(c: Comparison, group: Group, line: Line) -> tuple[Entry, Entry]:
     between = (" to ".join(signed(end, group.metric) for end in ends),) if ends else ()
     return (
         Entry(signed(test.difference, group.metric), test.difference * unit_of(group.metric).factor, below=between),
-        Entry(chance(test.p), test.p, mark="" if test.p is None or test.p < 0.05 else "muted"),
+        Entry(chance(test.p), test.p, mark="" if test.p is None or test.p < LEVEL else "muted"),
     )
 
 
@@ -286,8 +300,11 @@ def _entry(
     return Entry(spread(values, digits), mean_std(values.values())[0], mark=mark)
 
 
-def _best(c: Comparison, group: Group, metric: str) -> Line | None:
-    """The line with the best value of a metric, if the group is fair and has two or more."""
+def highest(c: Comparison, group: Group, metric: str) -> Line | None:
+    """Return the line with the highest mean of a metric (or lowest, where smaller is better), which is marked.
+
+    None if the group is not fair, or has fewer than two lines with a value.
+    """
     sign = -1 if metrics.smaller_is_better(metric) else 1
     there = [line for line in group.lines if line.is_ranked(metric, c.at)]
     if len(there) < 2 or not group.fair:

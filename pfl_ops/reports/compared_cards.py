@@ -5,7 +5,7 @@ from functools import partial
 from pfl_ops.display import cards
 from pfl_ops.display.tables import Rows
 from pfl_ops.reports.compare import Comparison, Group
-from pfl_ops.reports.compared import ahead, folded, results, size_of
+from pfl_ops.reports.compared import folded, highest, results, size_of
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Entry
 from pfl_ops.reports.numbers import count, title_of
@@ -41,8 +41,8 @@ def _rows(c: Comparison, group: Group) -> Rows:
     table = results(c, group)
     rows = tuple(tuple(map(_text, row.entries)) for row in table.rows)
     left = frozenset(place for place, numeric in enumerate(table.numeric) if not numeric)
-    best = 0 if ahead(c, group, group.lines[0]) == "best" else None
-    return Rows("", table.columns, rows, left, best)
+    marked = 0 if highest(c, group, group.metric) is group.lines[0] else None
+    return Rows("", table.columns, rows, left, marked)
 
 
 def _text(entry: Entry) -> str:

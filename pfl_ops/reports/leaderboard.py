@@ -14,6 +14,11 @@ from pfl_ops.units import with_unit
 
 VIEWS = {"local": "local", "global": "global", "worst": "local"}  # column -> view
 CLEAR = 0.05  # below this a corrected p is a difference
+TESTS = {
+    "t": "paired t test, number of seeds fixed before the test runs",
+    "anytime": "anytime-valid paired test, since seeds were added after a first test",
+}
+"""Tests by the value of the column p_test, in words."""
 
 
 def leaderboard(
@@ -31,7 +36,7 @@ def leaderboard(
     Args:
         name: the benchmark's.
         table: one row a method, best first: rank, method, scored_at, metric, status, validation, test, std, n,
-            difference, low, high, p, p_holm, local, global, worst, trials, complete, pruned, diverged, failed,
+            difference, low, high, p, p_holm, p_test, local, global, worst, trials, complete, pruned, diverged, failed,
             tuned, restricted, search_seconds, search_samples, test_seconds, sent_bytes, openings, trial, settings,
             error.
         traces: one row a trial: method, trial, state, value, best. tests: one row a test run: method, seed, score,
@@ -75,7 +80,7 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
     head = (
         *map(Head, above),
         Head(difference_title(table["metric"][0]), note="in test scores, with its 95 % interval, not corrected"),
-        Head("p", note="paired t test over the seeds, corrected after Holm"),
+        Head("p", note=f"{TESTS[table['p_test'][0]]}; corrected for all pairs (Holm)"),
     )
     rows, tested = [], table["test"].notna().any()
     for row in table.to_dict("records"):

@@ -19,8 +19,9 @@ STANDINGS: Mapping[str, tuple[str, Mark]] = {
 
 HOW = (
     "In the paper's numbers: as printed. In ours: by the 95 % t interval of the mean of the differences, paired over "
-    "seeds; undecided where it covers zero, and always with a single repetition. A claim about several cells holds "
-    "where it holds in each; below it stands in how many it does. Nothing is corrected for how many claims there are."
+    "seeds, valid if their number was fixed before the runs; undecided where it covers zero, and always with a single "
+    "repetition. A claim about several cells holds where it holds in each; below it stands in how many it does. "
+    "Nothing is corrected for how many claims there are."
 )
 
 

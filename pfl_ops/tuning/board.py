@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 SPENT = ("train_seconds", "eval_seconds"), ("up_bytes", "down_bytes")
 EQUAL = 9  # decimals in which tied scores agree
+P_TESTS = {
+    "t": "paired t test over {n} seeds, a number fixed before the test runs",
+    "anytime": "anytime-valid paired test over {n} seeds, since seeds were added after a first test",
+}
+"""Tests of a leaderboard by the value of its column p_test, in words."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +86,11 @@ def leaderboard(entries: Sequence[Entry]) -> pd.DataFrame:
     Returns:
         rank; method; scored_at, metric: stage and validation key; status: complete, diverged (a test run) or failed;
         validation: score of the chosen trial; test, std, n: mean and sample standard deviation over n seeds;
-        difference, low, high, p, p_holm: less the first one's, its 95 % interval and paired t test over the seeds, and
-            p corrected after Holm for the number of comparisons; of the first one, and where there are fewer than two
-            seeds, nothing;
+        difference, low, high, p, p_holm: less the first one's, its 95 % interval and test over the seeds, and p
+            corrected after Holm for all pairs of methods, since the same scores decide which is first; of the first
+            one, and where there are fewer than two seeds, nothing;
+        p_test: that test: t, the paired t test, where the number of seeds was fixed before the first test run;
+            anytime (`statistics.anytime`) where seeds were added to a choice that had been tested;
         local, global, worst: means of Acc(L), Acc(G) and the worst client's accuracy over the seeds;
         trials, complete, pruned, diverged, failed: numbers of trials; diverged_tests: of test runs;
         tuned: number of settings that were varied; restricted: what the method has in place of common ranges;
@@ -206,6 +213,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "std": math.nan if std is None else std,
         "n": sum(not math.isnan(value) for value in entry.scores().values()),
         **dict.fromkeys(("difference", "low", "high", "p", "p_holm"), math.nan),
+        "p_test": "",
         "local": _mean(entry, "local/mean"),
         "global": _mean(entry, "global/mean"),
         "worst": _mean(entry, "local/worst"),
@@ -287,17 +295,25 @@ def differing(a: Entry, b: Entry) -> dict[str, tuple[str, str]]:
 
 def _against_the_first(table: pd.DataFrame, entries: Mapping[str, Entry]) -> pd.DataFrame:
     """The table with each method's difference to the first one's test scores."""
-    first = entries[str(table["method"][0])]
-    others = [entries[method] for method in table["method"][1:]]
-    found = [
-        replace(pair, p=None) if differing(first, other) else pair
-        for other in others
-        for pair in [statistics.paired(other.scores(), first.scores())]
-    ]
-    columns = {name: [getattr(pair, name) for pair in found] for name in ("difference", "low", "high", "p")}
-    for name, values in {**columns, "p_holm": statistics.holm(columns["p"])}.items():
+    ordered = [entries[method] for method in table["method"]]
+    extended = any(_seeds_added(entry) for entry in ordered)
+    found = statistics.to_the_first(
+        [entry.scores() for entry in ordered],
+        statistics.anytime if extended else statistics.paired,
+        lambda i, j: not differing(ordered[i], ordered[j]),
+    )
+    columns = {name: [getattr(pair, name) for pair, _ in found] for name in ("difference", "low", "high")}
+    columns["p"] = [None if corrected is None else pair.p for pair, corrected in found]
+    columns["p_holm"] = [corrected for _, corrected in found]
+    for name, values in columns.items():
         table[name] = pd.Series([None, *values], dtype=float)
-    return table
+    return table.assign(p_test="anytime" if extended else "t")
+
+
+def _seeds_added(entry: Entry) -> bool:
+    """True if a choice was tested with some seeds first, and with more of them later."""
+    opened = [(opening["params"], opening["seeds"]) for opening in entry.ledger.openings()]
+    return any(a == b and set(few) < set(more) for i, (a, few) in enumerate(opened) for b, more in opened[i + 1 :])
 
 
 # -- notes ------------------------------------------------------------------------------------------------------------
@@ -336,8 +352,8 @@ def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
     if not tested:
         return tie
     close = [method for method, p in tested.items() if not p < 0.05]
-    how = f"paired t test over {n} seeds, on the same partition in each"
-    how += f", p corrected for {len(tested)} comparisons (Holm)" if len(tested) > 1 else ""
+    how = f"{P_TESTS[str(table['p_test'].iloc[0])].format(n=n)}, on the same partition in each"
+    how += ", p corrected for all pairs of methods (Holm)" if len(good) > 2 else ""
     first = good["method"].iloc[0]
     told = (
         f"not told apart from {first}: {', '.join(close)}" if close else f"told apart from {first}: {', '.join(tested)}"

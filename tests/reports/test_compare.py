@@ -17,6 +17,7 @@ from full_disk import full_disk
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from pfl_ops import statistics
 from pfl_ops.cli import app
 from pfl_ops.cli.compare import _columns, show
 from pfl_ops.errors import PflOpsError
@@ -26,7 +27,7 @@ from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, compare
-from pfl_ops.reports.compared import ahead, costs, document, results
+from pfl_ops.reports.compared import ahead, costs, document, reading, results
 from pfl_ops.reports.document import Document, Picture, Table, Text
 from pfl_ops.reports.html import to_html
 from pfl_ops.reports.labels import group_titles, labels
@@ -93,19 +94,65 @@ def test_repetitions_are_one_line_and_the_best_is_first(store: Any) -> None:
 
 
 def test_the_difference_is_tested_over_common_seeds(store: Any) -> None:
-    best, second, third = go(store, metric="local/mean").lines
-    assert best.difference is None and second.difference and third.difference
+    first, second, third = go(store, metric="local/mean", test="t").lines
+    assert first.difference is None and second.difference and third.difference
     assert second.difference.difference == pytest.approx(-0.02) and second.difference.n == 3
     assert third.difference.n == 2 and third.difference.p is None  # 0.3 less twice: a spread of 0 tests nothing
-    # t = −2√3, see test_statistics; the only test
+    # t = −2√3, see test_statistics. Of fedavg less ditto, 0.29 and 0.28, p is 0.011; doubled by Holm, it is less
     assert second.difference.p == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14))
 
 
+def test_p_is_anytime_valid_unless_n_was_fixed(store: Any) -> None:
+    """Differences 0.01, 0.02, 0.03: s = 0.06, v = 0.0014, D = v − s²/3.1, e_3 = √(0.1/3.1) (v/D)^1.5 = 2.551.
+
+    Seed 0 alone has e = 1 and seeds 0, 1 have 1.53. ditto is less by 0.3 in two seeds: equal differences, p = 1. Of
+    fedavg less ditto, 0.29 and 0.28, p is 1/e_2 = 0.219. Holm: 3 · 0.219, then 2 · 0.392.
+    """
+    found = go(store, metric="local/mean")
+    first, second, third = found.lines
+    assert found.test == "anytime" and first.difference is None and second.difference and third.difference
+    e = math.sqrt(0.1 / 3.1) * (0.0014 / (0.0014 - 0.0036 / 3.1)) ** 1.5
+    assert second.difference.p == pytest.approx(2 / e) == pytest.approx(0.784, abs=5e-4)
+    assert third.difference.p == 1.0 and third.difference.n == 2
+    low, high = statistics.confidence_sequence([-0.01, -0.02, -0.03])
+    assert (second.difference.low, second.difference.high) == (pytest.approx(low[-1]), pytest.approx(high[-1]))
+    assert third.difference.low is None
+    text = " ".join(reading(found))
+    assert "p: anytime-valid paired test" in text and "confidence sequence" in text and "fixed before" not in text
+    fixed = " ".join(reading(go(store, metric="local/mean", test="t")))
+    assert "p: paired t test" in fixed and "n was fixed before the runs" in fixed and "anytime" not in fixed
+    assert set(found.table["test"].dropna()) == {"anytime"}
+
+
+def test_a_seed_that_is_missing_ends_the_test(made: Any, shelf: Any) -> None:
+    """fedavg has no seed 2: seeds 0 and 1 are tested, whatever the others say."""
+    accs = {"fliu": (0.6, 0.7, 0.8, 0.9, 0.95, 0.96), "fedavg": (0.5, 0.61, 0.0, 0.81, 0.85, 0.855)}
+    runs = [made(m, s, a) for m, some in accs.items() for s, a in enumerate(some) if a]
+    difference = go(shelf(runs), metric="local/mean").lines[1].difference
+    assert isinstance(difference, statistics.Sequential) and (difference.n, difference.tested) == (5, 2)
+    assert difference.p == pytest.approx(1 / statistics.e_process([0.1, 0.09])[-1]) and difference.low is None
+
+
+def test_the_best_line_is_told_apart_from_every_other(made: Any, shelf: Any) -> None:
+    """With five seeds e may reach 51² = 2601. ditto is as far from fliu as fedavg is, in its mean, but varies more."""
+    noise = (0.001, -0.002, 0.0, 0.002, -0.001)
+    runs = [made("fliu", s, 0.8) for s in range(5)] + [made("fedavg", s, 0.7 + x) for s, x in enumerate(noise)]
+    (group,) = (found := go(shelf(runs), metric="local/mean")).groups
+    assert ahead(found, group, group.lines[0]) == "best" and group.lines[1].difference.p < 0.001
+    runs += [made("ditto", s, 0.7 + 50 * x) for s, x in enumerate(noise)]
+    (group,) = (found := go(shelf(runs), metric="local/mean")).groups
+    assert group.lines[0].label == "fliu" and len(group.lines) == 3
+    assert ahead(found, group, group.lines[0]) == "highest"
+    assert {line.label: line.difference.p < 0.05 for line in group.lines[1:]} == {"fedavg": True, "ditto": False}
+
+
 def test_p_is_corrected_for_the_number_of_lines(made: Any, shelf: Any) -> None:
+    """All three pairs have the same p: any of them might have been the first."""
     lines = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77), "ditto": (0.58, 0.66, 0.74)}  # 0.02, 0.04, 0.06
-    found = go(shelf([made(m, s, a) for m, accs in lines.items() for s, a in enumerate(accs)]), metric="local/mean")
+    runs = [made(m, s, a) for m, accs in lines.items() for s, a in enumerate(accs)]
+    found = go(shelf(runs), metric="local/mean", test="t")
     once = 1 - 2 * math.sqrt(3) / math.sqrt(14)
-    assert [line.difference.p for line in found.lines if line.difference] == pytest.approx([2 * once, 2 * once])
+    assert [line.difference.p for line in found.lines if line.difference] == pytest.approx([3 * once, 3 * once])
 
 
 def test_smaller_is_better_where_it_is(made: Any, shelf: Any) -> None:
@@ -150,6 +197,7 @@ def test_lines_without_the_metric_are_last_and_told(made: Any, shelf: Any) -> No
         ({"metric": "test/L2/acc"}, "none of these runs has a metric 'test/L2/acc'; did you mean 'test/L1/acc'"),
         ({"metric": "?"}, "'.'; for example test/G/local/mean, test/L1/acc"),
         ({"at": "last"}, "at must be final or best, got 'last'"),
+        ({"test": "u"}, "test must be anytime or t, got 'u'"),
     ],
 )
 def test_mistakes_are_one_line(store: Any, how: dict[str, Any], message: str) -> None:
@@ -238,7 +286,7 @@ def test_nothing_is_best_across_groups(made: Any, shelf: Any, other: dict[str, A
     assert [(line.label, line.difference) for line in first.lines] == [
         (line.label, line.difference) for line in alone.lines
     ]
-    assert ahead(found, first, first.lines[0]) == "best" and ahead(found, second, second.lines[0]) == "–"
+    assert ahead(found, first, first.lines[0]) == "highest" and ahead(found, second, second.lines[0]) == "–"
     assert found.complaints == ()
 
 
@@ -271,7 +319,7 @@ def test_each_group_has_its_notes_and_its_correction(made: Any, shelf: Any) -> N
         made(m, s, a, **{"data.name": d}) for d in ("digits", "kmnist") for m in accs for s, a in enumerate(accs[m])
     ]
     runs = [run for run in runs if run.name != "fliu-seed2" or run.params["data.name"] == "digits"]
-    found = go(shelf(runs), metric="local/mean")
+    found = go(shelf(runs), metric="local/mean", test="t")
     once = 1 - 2 * math.sqrt(3) / math.sqrt(14)
     assert found.groups[0].complaints == () and found.groups[0].lines[1].difference.p == pytest.approx(once)
     assert found.complaints == ("kmnist, lsqs: only seeds 0, 1 are shared: 0 to 2 ('fedavg'); 0, 1 ('fliu')",)
@@ -323,7 +371,7 @@ def test_an_unfinished_run_that_is_named_has_no_rank(made: Any, shelf: Any) -> N
     found = go(store, "*", "mine", metric="local/mean", with_clients=False)
     assert [line.label for line in found.lines] == ["fliu", "fedavg", "fedavg, seed 1 (running, round 1 of 20)"]
     (group,) = found.groups
-    assert [ahead(found, group, line) for line in group.lines] == ["best", "−10.00", "not finished"]
+    assert [ahead(found, group, line) for line in group.lines] == ["highest", "−10.00", "not finished"]
     assert found.lines[2].values("local/mean") == {1: 0.9} and found.lines[2].difference is None
     assert found.complaints == () and found.remarks == ()
     assert [row.entries[3].mark for row in results(found, group).rows] == ["best", "", "muted"]
@@ -587,7 +635,7 @@ def test_numbers_as_people_read_them() -> None:
         "Acc(L)+Acc(G) %", "L2 worst client %", "train/loss", "cost/up_bytes MiB",
     )  # fmt: skip
     assert (difference_title("local/mean"), difference_title("train/loss")) == (
-        "difference to the best %", "difference to the best",
+        "difference to the first %", "difference to the first",
     )  # fmt: skip
     assert target_title("acc", 1.5) == "rounds to Acc(L)+Acc(G) ≥ 150 %"
 
@@ -600,7 +648,7 @@ def test_the_table_fits_the_terminal(store: Any, width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
     show(go(store, target=0.6), console)
     text = console.export_text()
-    assert "fliu" in text and "best" in text and "105.0 ± 15.0" in text  # never given up: the one that decides
+    assert "fliu" in text and "highest" in text and "105.0 ± 15.0" in text  # never given up: the one that decides
     assert all(len(line.rstrip()) <= width for line in text.splitlines() if "no room for" not in line)
     assert ("no room for" in text) == (width < 190)
 
@@ -709,7 +757,7 @@ def test_tables_in_full_precision(store: Any) -> None:
     table = found.table.set_index("setting")
     both = "Acc(L)+Acc(G) %"
     assert table.loc["fliu", both] == pytest.approx(105) and table.loc["fliu", f"{both} std"] == pytest.approx(15)
-    assert table.loc["fedavg", "difference to the best %"] == pytest.approx(-3)
+    assert table.loc["fedavg", "difference to the first %"] == pytest.approx(-3)
     assert table.loc["ditto", "common seeds"] == 2 and table.loc["fliu", "reached"] == 2
     assert table.loc["fliu", "sent MiB"] == 2000 / 2**20 and table.loc["fliu", "received MiB"] == 1048 / 2**20
     runs = found.runs
@@ -730,7 +778,7 @@ def test_table_csv_page_and_terminal_have_the_same_column_names(store: Any) -> N
     printed = " ".join(console.export_text().split())
     assert all(word in printed for head in heads for word in head.split())
     assert set(heads) <= set(found.table)
-    assert set(heads) - {"n", "difference to the best %", "p"} <= set(found.runs)
+    assert set(heads) - {"n", "difference to the first %", "p"} <= set(found.runs)
     assert set(heads) == {*results(found, group).columns, *costs(found, group).columns}
     assert not any("bytes" in name or "acc" in name for name in found.table)
 
@@ -811,6 +859,7 @@ def test_the_command_finds_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (["--filter", "params.lr like"], "Invalid"),
         (["--metric", "ac"], "none of these runs has a metric 'ac'; did you mean 'acc'?"),
         (["--at", "end"], "'end' is not one of 'final', 'best'"),
+        (["--test", "u"], "'u' is not one of 'anytime', 't'"),
     ],
 )
 def test_errors_are_one_line(home: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:

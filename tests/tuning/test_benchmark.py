@@ -4,11 +4,12 @@ import doctest
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 from tuning_fake import benchmark, records, replaced, toy, tune
 
-from pfl_ops import spaces, tuning
+from pfl_ops import spaces, statistics, tuning
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.reports.compare import compare
@@ -232,7 +233,7 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None):
     ledger = SimpleNamespace(
         chosen=lambda: (0, SimpleNamespace(values=[value], params={"algorithm.x": 0.5})),
         table=lambda metrics: pd.DataFrame(rows),
-        openings=lambda: [{}] if scores else [],
+        openings=lambda: [{"params": {"algorithm.x": 0.5}, "seeds": list(scores)}] if scores else [],
     )
     plan = SimpleNamespace(method=method, name=f"b.{method}", settings=settings)
     return board.Entry(
@@ -276,10 +277,33 @@ def test_differences_are_paired_by_seed_and_corrected_for_their_number():
     table = board.leaderboard(entries).set_index("method")
     assert table.index.tolist() == ["toy", "late", "rival"]
     assert table["p"]["rival"] == pytest.approx(0.002743, abs=1e-5)
-    assert table["p_holm"]["rival"] == pytest.approx(2 * table["p"]["rival"])
-    assert table["p_holm"]["late"] == pytest.approx(table["p"]["late"]) and table["p"]["late"] > 0.5
+    assert table["p_holm"]["rival"] == pytest.approx(3 * table["p"]["rival"])
+    # of rival less late: 0.1, -0.22, -0.11, p = 0.49988: it is doubled, and the largest p is raised to that
+    between = statistics.paired(rival, late).p
+    assert table["p"]["late"] > between and table["p_holm"]["late"] == pytest.approx(2 * between)
+    assert set(table["p_test"]) == {"t"}
     note = " ".join(board.notes(entries, table.reset_index()))
-    assert "p corrected for 2 comparisons (Holm); at 5 % not told apart from toy: late" in note
+    assert "paired t test over 3 seeds, a number fixed before the test runs, on the same partition in each" in note
+    assert "p corrected for all pairs of methods (Holm); at 5 % not told apart from toy: late" in note
+
+
+def test_seeds_that_were_added_after_a_test_make_it_anytime_valid():
+    """rival's choice was tested with seeds 0 to 2 first. Another choice that was tested earlier adds no seeds."""
+    draw = np.random.default_rng(0)
+    first = {seed: 0.7 + 0.01 * draw.standard_normal() for seed in range(6)}
+    second = {seed: value - 0.1 - 0.01 * draw.standard_normal() for seed, value in first.items()}
+    entries = [entry("toy", 0.9, first), entry("rival", 0.8, second)]
+    (opened,) = entries[1].ledger.openings()
+    other = {"params": {"algorithm.x": 0.25}, "seeds": [0, 1, 2]}
+    entries[1].ledger.openings = lambda: [other, opened]
+    assert set(board.leaderboard(entries)["p_test"]) == {"t"}
+    entries[1].ledger.openings = lambda: [{**opened, "seeds": [0, 1, 2]}, opened]
+    table = board.leaderboard(entries)
+    expected = statistics.anytime(second, first)
+    assert table["p_test"].tolist() == ["anytime"] * 2 and table["p"][1] == expected.p == table["p_holm"][1] < 0.05
+    assert (table["low"][1], table["high"][1]) == (expected.low, expected.high)
+    note = " ".join(board.notes(entries, table))
+    assert "anytime-valid paired test over 6 seeds, since seeds were added after a first test" in note
 
 
 def changed(one, **settings):
