@@ -3,7 +3,7 @@
 It states: 100 clients (Table III: 10 too), all of them in each of 100 rounds, 5 local epochs, batches of 50, 3
 repetitions. MNIST with McMahan's network, CIFAR-10 with one more convolution. FedAvg and FLIU learn at 0.01 (MNIST) and
 0.001 (CIFAR-10) with a decay of 0.99, FLIU with Adam; APFL at 0.1; FedFomo at 0.01 and 0.1 without decay and with 5
-downloaded models. CLT is our `local`. Nothing was tuned. What it does not state is under `OURS`.
+downloaded models. CLT is our `local`. Nothing was tuned. What it does not state is under `sources.fliu`.
 
 Its APFL and FedFomo come from PFLlib, whose APFL computes something else; here it is that method's own paper that runs
 (`algorithm.mixing: round` is the library's reading).
@@ -72,24 +72,6 @@ FEDFOMO = {
     )
 }
 FEDFOMO_ON_CIFAR = {"training.lr": 0.1}
-
-OURS = {
-    "participation.weighting": "n_k / n in FedAvg's mean, as in Eq. 1 and in McMahan et al.; FLIU's own is 1/K "
-    "(Algorithm 1). They differ in QS and LSQS",
-    "training.optimiser": "Adam is stated in FLIU's Algorithm 1; taken for CLT and FedAvg too. SGD for APFL and "
-    "FedFomo: one step of Adam at 0.1 moves every weight by 0.1. Adam's state is fresh in each round",
-    "training.lr": "of CLT: FedAvg's",
-    "training.lr_decay": "after each round: the period is not stated. Also for CLT, and for APFL, whose paper has 0.99",
-    "training.momentum": "0: not stated",
-    "training.weight_decay": "0: not stated",
-    "model.name": "CIFAR-10's third convolution has 64 channels, 5 x 5, and pools, as its neighbour does: not stated",
-    "evaluation.split": "the official test set, cut by the clients' training proportions; the last round is reported",
-    "seed": "0, 1, 2: not stated",
-}
-OURS_OF_SKEW = {
-    "partition.alpha": "1; the tables do not say it, the captions of Figures 2 to 4 do for their example",
-}
-OURS_OF_FEDFOMO = {"algorithm.candidates": "5 with the client's own model among them: whether it counts is not stated"}
 
 L1_LOCAL, L1_GLOBAL, L1 = "test/L1/local/mean", "test/L1/global/mean", "test/L1/acc"
 L2_LOCAL, L2_GLOBAL, L2 = "test/L2/local/mean", "test/L2/global/mean", "test/L2/acc"
