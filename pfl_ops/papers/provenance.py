@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops.experiment import Experiment
+from pfl_ops.models.backbone import has_backbone
 
 SourceKind: TypeAlias = Literal["stated", "departure", "assumption", "no effect"]
 
@@ -119,8 +120,8 @@ def without_effect(experiment: Experiment) -> dict[str, Source]:
 
     The rules: what the method ignores (`Algorithm.ignores`); the one of local epochs and local steps that is not set;
     the test share without `data.pooled`; the validation share where scores come from test data; roles and records of
-    another data set than shakespeare; momentum under Adam; the way to draw a cohort of all clients uniformly; the
-    weighting of test sets where no synthetic view is scored.
+    another data set than shakespeare; the scaling of text, and of the inputs of a frozen network; momentum under Adam;
+    the way to draw a cohort of all clients uniformly; the weighting of test sets where no synthetic view is scored.
     """
     settings = experiment.flat
     found = {path: "the method does not read it" for path in experiment.algorithm.ignores}
@@ -132,8 +133,12 @@ def without_effect(experiment: Experiment) -> dict[str, Source]:
         found["data.test_share"] = "read with data.pooled only"
     if settings["evaluation.split"] == "test":
         found["evaluation.validation_share"] = "scores come from test data"
-    if settings["data.name"] != "shakespeare":
+    if settings["data.name"] == "shakespeare":
+        found["data.scaling"] = "text is not scaled"
+    else:
         found |= dict.fromkeys(("data.roles", "data.records"), "of data set shakespeare only")
+    if has_backbone(experiment.model):
+        found["data.scaling"] = "the frozen part of the network scales images itself"
     if settings["training.optimiser"] == "adam":
         found["training.momentum"] = "Adam has none"
     if settings["participation.kind"] == "uniform" and settings["participation.share"] == 1.0:

@@ -19,6 +19,7 @@ SOURCES: Sources = (
         {"partition.kind": "zipf"},
         "the formulas are lost; sizes by Zipf's law and a class mix for each client fit the wording",
     ),
+    *assumed("by mean and deviation of the training data: not stated", "data.scaling"),
     *assumed(f"20: {LOST}", "partition.clients"),
     *assumed("a new partition in each repetition: not stated", "partition.seed"),
     # networks

@@ -21,6 +21,8 @@ SOURCES: Sources = (
     *assumed("not stated: the published code merges training and test set, then splits each client's samples",
              "data.pooled"),
     *assumed("25 %: the published code's", "data.test_share"),
+    *assumed("by mean and deviation of the training data: not stated; the published code has (x - 0.5) / 0.5",
+             "data.scaling"),
     *stated("Sec. 4.1", {"partition.kind": "dirichlet", "partition.clients": 20}),
     *assumed("β 0.1, as in Fig. 5: not stated of this exhibit", "partition.alpha"),
     *assumed("clients' shares are drawn for each class: the paper cites its scheme", "partition.per"),

@@ -16,6 +16,7 @@ SOURCES: Sources = (
     *assumed("all records of the chosen roles", "data.train_size", when=LINES),
     *stated("Sec. 3.1: 500 training and 100 test images a class", {"data.pooled": False}, when=IMAGES),
     *assumed("LEAF's split into training and test records: not stated", "data.pooled", when=LINES),
+    *assumed("by mean and deviation of the training data: not stated", "data.scaling", when=IMAGES),
     *stated("Sec. 3.1: 100 of 1129 roles", {"data.roles": 100},
             "which is not stated: drawn among those with enough records", when=LINES),
     *stated("Sec. 3.1, 4.5", {"data.records": 2000}, when=LINES),

@@ -21,6 +21,7 @@ SOURCES: Sources = (
     *stated("Sec. 4, Datasets and Models", {"data.name": ["fashion_mnist", "cifar10", "cifar100"]}),
     *assumed("all published samples: no number of samples is stated", "data.train_size"),
     *stated("Sec. 4: training and test data are already split", {"data.pooled": False}),
+    *assumed("by mean and deviation of the training data: not stated", "data.scaling"),
     *stated("Sec. 4, Datasets and Models", {"partition.kind": ["dirichlet", "pat"], "partition.clients": 100}),
     *stated("Sec. 4, Pat-2", {"partition.classes_per_client": 2}),
     *assumed("clients' shares drawn for each class, no cap, 10 samples at least: the paper cites its scheme",

@@ -12,6 +12,11 @@ SOURCES: Sources = (
     *stated("captions of Tables I to III and of Figs. 2 to 8", {"data.name": ["mnist", "cifar10"]}),
     *assumed("all published samples: no number of samples is stated", "data.train_size"),
     *assumed("the published split into training and test data: not stated", "data.pooled"),
+    *assumed(
+        "(x - 0.5) / 0.5: not stated. With mean and deviation 13 of 16 networks of MNIST were dead after 40 steps of "
+        "Adam at the stated 0.01, with half 1 of 16; the paper's numbers show no dead networks",
+        "data.scaling",
+    ),
     *stated("Sec. IV-A, 1) to 5)", {"partition.kind": ["iid", "path", "ls", "qs", "lsqs"]}),
     *stated("Sec. IV-A, 1): all labels represented equally", {"partition.stratified": True}),
     *stated("Sec. IV-A, 2)", {"partition.classes_per_client": 2}),
