@@ -196,10 +196,15 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     for title in ("published", "claims"):
         table.add_column(title, justify="right")
     for suite, _ in chosen:
-        numbers = (len(suite.cells), suite.repetitions, len(suite.published) or "–", len(suite.claims) or "–")
+        n = suite.repetitions if suite.states_repetitions else f"({suite.repetitions})"
+        numbers = (len(suite.cells), n, len(suite.published) or "–", len(suite.claims) or "–")
         table.add_row(suite.name, suite.title, *map(str, numbers))
     out().print(table)
-    say(out(), "\nrun one with: pfl-ops reproduce SUITE --scale smoke|small|full (n: the paper's repetitions, at full)")
+    say(
+        out(),
+        "\nrun one with: pfl-ops reproduce SUITE --scale smoke|small|full "
+        "(n: repetitions at full, in brackets where the paper states none)",
+    )
 
 
 def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri: str | None) -> "Summary":
