@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.experiment import Experiment
 from pfl_ops.papers import stand_in
-from pfl_ops.papers.claims import Claim, Verdict
+from pfl_ops.papers.claims import Claim, Verdict, decided
 from pfl_ops.papers.exhibits import Exhibit
 from pfl_ops.papers.expression import matching
 from pfl_ops.papers.outcome import Outcome
@@ -238,7 +238,7 @@ class Suite:
         return sources_of(self.experiment(cell), self.sources)
 
     def judged(self, outcomes: Mapping[str, Sequence[Outcome]] | None = None) -> tuple[Verdict, ...]:
-        """How each claim stands.
+        """Return the verdicts on all claims, ours decided as one family.
 
         Args:
             outcomes: finished repetitions of cells; none: the paper's own numbers.
@@ -246,7 +246,8 @@ class Suite:
         labels = {axis: list(levels) for axis, levels in self.axes.items()}
         values = self._published if outcomes is None else partial(self._ours, outcomes)
         names = [cell.name for cell in self.cells]
-        return tuple(claim.judge(values, labels, names, exact=outcomes is None) for claim in self.claims)
+        found = tuple(claim.judge(values, labels, names, exact=outcomes is None) for claim in self.claims)
+        return found if outcomes is None else decided(found)
 
     def _published(self, cell: str, key: str) -> dict[int, float]:
         found = self.published.get((cell, key))

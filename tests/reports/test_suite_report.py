@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -199,20 +200,38 @@ def test_one_cell_on_stand_in_data_leaves_the_other_claims() -> None:
     verdicts = [
         row.entries[2].text for row in table(suite_report(ran(stand_ins={"path/local": "digits"})), "claims").rows
     ]
-    assert verdicts == ["✓ holds", "– not judged", "– not run"]
+    assert verdicts == ["? undecided", "– not judged", "– not run"]
 
 
 def test_claims_are_judged_twice() -> None:
-    first, second, third = table(suite_report(ran()), "claims").rows
+    """Ours: eight seeds whose differences vary decide the first claim; the second has no seed of path/fedavg."""
+    wave = [0.0, 1.0, 0.5, -0.5, 0.25, -1.0, 0.75, 0.0]
+    spread = {"iid/local": 3e-3, "iid/fedavg": 1e-4, "iid/fliu": -1e-3, "path/local": 0.0}
+    many = {
+        cell: [outcome(seed, found[0].metrics[f"final/{ACC}"] + spread[cell] * wave[seed]) for seed in range(8)]
+        for cell, found in outcomes().items()
+    }
+    first, second, third = table(suite_report(ran(outcomes=many)), "claims").rows
     assert (first.entries[1].text, first.entries[2].text) == ("✓ holds", "✓ holds")
-    assert first.entries[2].below == ("2 of 2",) and len(first.entries[2].more) == 2
-    assert first.entries[2].more[0].endswith("98.8 > 93.1 (n = 2)")
+    counted, decision = first.entries[2].below
+    assert counted == "as claimed in 2 of 2"
+    assert re.fullmatch(r"e = [\d,.e+]+, decided after [4-8] seeds", decision)
+    assert len(first.entries[2].more) == 2
+    assert re.search(r"98\.7\d* > 93\.0\d* \(n = 8\), e = ", first.entries[2].more[0])
     assert (second.entries[1].text, second.entries[1].mark) == ("✗ does not hold", "bad")
-    assert second.entries[1].below == ("1 of 2; not at path",)
-    assert second.entries[1].more[1] == "path: 99.1 < 85.7, does not hold"
+    assert second.entries[1].below == ("as claimed in 1 of 2; not at path",)
+    assert second.entries[1].more[1] == "path: 99.1 < 85.7, not as claimed"
     assert second.entries[2].text == "? undecided" and second.entries[2].mark == "open"
+    assert second.entries[2].below[1].endswith("needed, more than 1,000 seeds")
     assert second.entries[0].below == ("Sec. V",)
     assert (third.entries[1].text, third.entries[2].text) == ("– not printed", "– not run")
+
+
+def test_a_claim_without_a_decision_says_how_many_seeds_it_would_take() -> None:
+    """Two seeds whose differences are equal have no spread: nothing is foreseen within 1,000 seeds."""
+    undecided = table(suite_report(ran()), "claims").rows[0].entries[2]
+    assert undecided.text == "? undecided"
+    assert undecided.below[1].startswith("e = ") and undecided.below[1].endswith("needed, more than 1,000 seeds")
 
 
 def rows_of(table: Table) -> list[dict[str, str]]:
@@ -368,8 +387,7 @@ def test_reports_are_kept_together(tmp_path: Path) -> None:
     assert 'href="fliu/table1/index.html"' in page and "Stand-in data in fliu/fig5" in page
     assert (tmp_path / "fliu" / "table1" / "index.html").exists()
     assert found[0].metrics == {
-        "suite/cells": 4.0, "suite/cells_failed": 1.0, "suite/claims_holds": 1.0, "suite/claims_undecided": 1.0,
-        "suite/claims_not_run": 1.0,
+        "suite/cells": 4.0, "suite/cells_failed": 1.0, "suite/claims_undecided": 2.0, "suite/claims_not_run": 1.0,
     }  # fmt: skip
     (tmp_path / "fliu" / "fig5" / suites.FILE).write_text("{")  # a page of reports outlives one that is damaged
     rows = [row for row in table(suites.overview(suites.found(tmp_path)), "suites").rows if row.entries]
