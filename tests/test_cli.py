@@ -67,7 +67,7 @@ OPTIONS = {
     | {"--test", "--notes", "--tracking-uri"},
     "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
     | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
-    | {"--device", "--way", "--threads"},
+    | {"--device", "--way", "--threads", "--until-decided", "--hours"},
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
     | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},
@@ -825,6 +825,20 @@ def test_the_list_of_suites_has_all_five_papers() -> None:
     listed = cli("reproduce", "--list").stdout
     for name in ("fliu/table1", "drdm/table6", "fedpg/fig5", "fedavg2rep/table3", "fedas/fig7"):
         assert name in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--until-decided"], "at scale smoke no claim is judged"),
+        (["--scale", "small", "--hours", "2"], "--hours is a number above 0, and goes with --until-decided"),
+        (["--scale", "small", "--until-decided", "--hours", "0"], "--hours is a number above 0"),
+        (["--scale", "small", "--until-decided", "--hours", "nan"], "--hours is a number above 0"),
+    ],
+)
+def test_hours_without_claims_to_decide_are_refused(words: list[str], message: str) -> None:
+    result = cli("reproduce", "drdm/table3", *words)
+    assert result.exit_code == 2 and message in result.stderr
 
 
 def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.MonkeyPatch) -> None:
