@@ -201,6 +201,7 @@ def run(
                 on_estimate(_measured(simulation))
         tags = {**run_tags(experiment, simulation, digest, data_dir), **earlier.tags(tree), **(tags or {})}
         rerun = "" if resume else _rerun(mark)
+        requests.drop_killed(place, digest)
         if apart:
             recorder: Recorder = _requested(experiment, digest, place, data_dir, execution, name, tags, rerun)
         else:

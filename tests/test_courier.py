@@ -138,6 +138,20 @@ def test_a_killed_run_is_killed_in_mlflow_too_and_goes_on(home):
     assert (finished.run_id, finished.status) == (killed.run_id, "FINISHED")
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_killed_run_that_goes_on_at_once_leaves_no_trace_of_the_kill(home, wait):
+    """Its request is dropped, by whichever process tracks: it would mark the finished run as killed later."""
+    code = KILLED.format(tests=str(Path(__file__).parent), home=str(home))
+    subprocess.run([*fork_server.python(), "-c", code], capture_output=True, timeout=100, check=False)
+    (folder,) = requests.pending(Home(home))
+    runs.run(experiment(), home=home, execution=LOOP, progress=False, wait=wait)
+    assert not folder.exists()
+    run = only(home)
+    assert (run.status, requests.pending(Home(home))) == ("FINISHED", [])
+    with Store.open(home) as store:
+        assert list(store.history(run.run_id, ["train/lr"])["train/lr"].dropna().index) == [1, 2, 3]
+
+
 def test_ctrl_c_and_divergence_are_noted(home):
     def stop(record: Any) -> None:
         if record.round == 1:

@@ -262,9 +262,10 @@ def settle(home: Home, digest: str = "", patience: float = PATIENCE_SECONDS) -> 
     """Wait until the runs that are over are tracked; what no courier tracks, a new one does.
 
     Args:
-        digest: only of this experiment; "": of all. patience: seconds without an end of any.
+        digest: only of this experiment, which goes on now: killed runs are left to `drop_killed`. "": of all.
+        patience: seconds without an end of any.
     """
-    waiting = pending(home, digest)
+    waiting = [folder for folder in pending(home, digest) if not (digest and _is_killed(folder))]
     if not waiting:
         return
     started = start(left) if (left := [folder for folder in waiting if not is_locked(folder / LOCK)]) else None
@@ -280,6 +281,18 @@ def settle(home: Home, digest: str = "", patience: float = PATIENCE_SECONDS) -> 
         time.sleep(LOOK_EVERY_SECONDS)
     for line in problems(home, digest, silent=True):
         log.warning(line)
+
+
+def drop_killed(home: Home, digest: str) -> None:
+    """Remove the requests of killed runs of an experiment that goes on: its rounds are tracked with the others."""
+    for folder in pending(home, digest):
+        if _is_killed(folder):
+            remove(folder)
+
+
+def _is_killed(folder: Path) -> bool:
+    """True if the run was killed, and no courier is at work."""
+    return not (folder / END).exists() and not is_locked(folder / LOCK)
 
 
 def problems(home: Home, digest: str = "", silent: bool = False) -> list[str]:
@@ -312,4 +325,15 @@ def _release(lock: FileLock) -> None:
         lock.release()
 
 
-__all__ = ["COURIER", "End", "Request", "RequestedRun", "is_possible", "pending", "problems", "read", "settle", "start"]
+__all__ = [
+    "COURIER",
+    "End",
+    "Request",
+    "RequestedRun",
+    "drop_killed",
+    "is_possible",
+    "pending",
+    "problems",
+    "read",
+    "settle",
+]

@@ -263,7 +263,8 @@ class Sitting:
             hints.append(f"without {unknown} of them, of which no round could be measured: {why}")
         count = "1 run" if len(missing) == 1 else f"{len(missing)} runs, {at_once} at once"
         cells = f"{count}, about {duration(whole / at_once)}"
-        return "\n".join([f"{cells}, memory {size(largest * at_once)}", *dict.fromkeys(hints)])
+        once = {hint.partition(" (")[0]: hint for hint in hints}  # alike but for a figure in brackets
+        return "\n".join([f"{cells}, memory {size(largest * at_once)}", *once.values()])
 
     def parent(self, part: Part) -> Run:
         """A suite's own run, below which its cells are tracked."""
