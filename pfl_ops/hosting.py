@@ -2,7 +2,7 @@
 
 The process is a fresh interpreter. It imports from where this process does, loads the user's plug-ins, and ends with
 this process, however that ends. Ctrl-C is the parent's business. Whatever is printed there goes to a file, of which the
-last line is told if the process dies.
+last line is reported if the process dies.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ LONGEST = 300  # characters of an error's line
 
 
 class OutOfMemory(PflOpsError):
-    """What was asked for does not fit into memory; the process may be gone."""
+    """The request does not fit into memory; the process may be gone."""
 
 
 @dataclass(frozen=True)

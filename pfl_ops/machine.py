@@ -1,4 +1,4 @@
-"""What this machine is made of, as it states it itself."""
+"""Processor, memory and load of this machine, as the system reports them."""
 
 import os
 import platform
@@ -80,7 +80,7 @@ def cpu_seconds() -> CpuSeconds:
 
 
 class OtherLoad:
-    """What other processes take of this machine's processors, from its making on."""
+    """Share of this machine's processors that other processes use, from the construction of this object on."""
 
     SHORTEST = 0.1  # seconds: the system counts in steps of 0.01
 

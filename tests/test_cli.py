@@ -445,9 +445,10 @@ def test_repetitions_run_side_by_side_where_that_saves_time(
         )
 
 
-def test_an_address_and_no_resume_contradict_each_other(fake: Fake) -> None:
-    result = cli("run", "fedavg", "--address", "auto", "--no-resume")
-    assert result.exit_code == 2 and "--no-resume runs the repetitions one after another" in result.stderr
+@pytest.mark.parametrize(("flag", "value"), [("--address", "auto"), ("--concurrency", "2")])
+def test_no_resume_with_repetitions_at_once_is_refused(fake: Fake, flag: str, value: str) -> None:
+    result = cli("run", "fedavg", flag, value, "--no-resume")
+    assert result.exit_code == 2 and f"here; leave it or {flag} out" in result.stderr
 
 
 def test_a_seed_that_diverges_leaves_no_mean(fake: Fake) -> None:

@@ -91,7 +91,7 @@ class Inside(Stopwatch):
         self.on = case.device
 
     def about(self) -> tuple[tuple[Figure, ...], int]:
-        """What the candidate has a part in, and its threads."""
+        """The parts of the candidate, and its threads."""
         return self.candidate.figures, self.candidate.threads
 
     def memory(self) -> float | None:

@@ -139,6 +139,27 @@ def with_default(text: str, default: str) -> str:
     return f"{text} [dim]\\[default: {default}][/dim]"
 
 
+def option(
+    name: str,
+    help: str,
+    default: str = "",
+    metavar: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    panel: str | None = None,
+) -> Any:
+    """Return Typer's option of a flag of one command.
+
+    Args:
+        name: with its dashes. default: as `--help` shows it; "": not shown. least, most: of a number.
+        panel: its heading in `--help`.
+    """
+    text = with_default(help, default) if default else help
+    return typer.Option(
+        name, help=text, metavar=metavar, min=least, max=most, show_default=False, rich_help_panel=panel
+    )
+
+
 def settings_of(table: Iterable[Flag], flags: Mapping[str, str | None]) -> dict[str, Any]:
     """{path: text} of the flags in `table` that were given."""
     given = {flag.path: flags.get(flag.name.replace("-", "_")) for flag in table}

@@ -9,7 +9,7 @@ import typer
 
 from pfl_ops.cli.checks import check_data_dir, check_folder
 from pfl_ops.cli.names import completion
-from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, with_default, with_flags
+from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, with_flags
 from pfl_ops.cli.run import PAGE, served
 from pfl_ops.errors import PflOpsError, echo, in_a_line, together
 
@@ -46,12 +46,12 @@ def reproduce(
     *,
     scale: Annotated[
         str,
-        typer.Option(
+        option(
             "--scale",
-            metavar="smoke|small|full",
-            show_default=False,
-            rich_help_panel=PANEL,
-            help=with_default("Seconds a cell, about an hour a suite, or the paper's own size.", "smoke"),
+            "Seconds a cell, about an hour a suite, or the paper's own size.",
+            "smoke",
+            "smoke|small|full",
+            panel=PANEL,
         ),
     ] = "smoke",
     only: Annotated[
@@ -66,27 +66,11 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", rich_help_panel=PANEL, help="What there is, and stop.")] = False,
     repetitions: Annotated[
         int | None,
-        typer.Option(
-            "--repetitions",
-            min=1,
-            max=10_000,
-            metavar="INT",
-            show_default=False,
-            rich_help_panel=PANEL,
-            help=with_default("Seeds of each cell.", "the scale's"),
-        ),
+        option("--repetitions", "Seeds of each cell.", "the scale's", "INT", 1, 10_000, PANEL),
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option(
-            "--concurrency",
-            min=1,
-            max=10_000,
-            metavar="INT",
-            show_default=False,
-            rich_help_panel=PANEL,
-            help=with_default("Cells at once.", "as many as fit"),
-        ),
+        option("--concurrency", "Cells at once.", "as many as fit", "INT", 1, 10_000, PANEL),
     ] = None,
     cpus: Annotated[
         str | None, typer.Option("--cpus-per-cell", metavar="NUMBER", rich_help_panel=PANEL, help="CPUs of a cell.")

@@ -18,7 +18,7 @@ from pfl_ops.cli.options import (
     TrackingUri,
     execution_of,
     experiment_of,
-    with_default,
+    option,
     with_flags,
 )
 from pfl_ops.errors import PflOpsError
@@ -49,22 +49,11 @@ def run(
     dry_run: DryRun = False,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume/--no-resume",
-            help=with_default("Go on from the last checkpoint of the same run, if there is one.", "yes"),
-            show_default=False,
-        ),
+        option("--resume/--no-resume", "Go on from the last checkpoint of the same run, if there is one.", "yes"),
     ] = True,
     concurrency: Annotated[
         int | None,
-        typer.Option(
-            "--concurrency",
-            min=1,
-            max=10_000,
-            metavar="INT",
-            show_default=False,
-            help=with_default("Repetitions at once.", "one a CPU if they take long, else 1"),
-        ),
+        option("--concurrency", "Repetitions at once.", "one a CPU if they take long, else 1", "INT", 1, 10_000),
     ] = None,
     address: Annotated[
         str | None, typer.Option("--address", metavar="auto|HOST:PORT", help="A Ray cluster to join, for repetitions.")
@@ -89,8 +78,9 @@ def run(
     from pfl_ops.tracking.home import check_places
 
     check_places(tracking_uri)
-    if address is not None and not resume:
-        raise PflOpsError("--no-resume runs the repetitions one after another, here; leave it or --address out")
+    for flag, given in (("--address", address is not None), ("--concurrency", (concurrency or 1) > 1)):
+        if given and not resume:
+            raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
     if dry_run:
         found = runs.estimate(experiment, **where).with_startup()
@@ -129,7 +119,7 @@ def run(
 def _side_by_side(
     experiment: "Experiment", concurrency: int | None, address: str | None, where: dict[str, Any]
 ) -> bool:
-    """Whether several repetitions run at once: where that was asked for, or where it saves more than Ray's start."""
+    """True if repetitions run at once: where a flag asks for it, or where it saves more than Ray's start."""
     from pfl_ops import runs
     from pfl_ops.cli.output import err, say
     from pfl_ops.federation import cores
@@ -144,7 +134,8 @@ def _side_by_side(
     found = runs.estimate(experiment, **where)
     if n * found.seconds < WORTH_RAY:
         return False
-    say(err(), f"each of {n} repetitions: {found.with_startup()}")
+    for line in (f"each of {n} repetitions: {found.with_startup()}", *found.hints):
+        say(err(), line)
     return True
 
 
@@ -213,7 +204,7 @@ def look_closer(tracking_uri: str | None, page: str | None, kind: str, name: str
 
 
 def ui_hint(tracking_uri: str | None, page: str | None = None) -> str:
-    """How to see the runs in MLflow's page; `page`: where in it, behind the server's address."""
+    """Return how to open MLflow's page; `page`: the address behind the server's."""
     if server := served(tracking_uri):
         return server + (page or "")
     command = "pfl-ops ui" + (f" --tracking-uri {shlex.quote(redact_address(tracking_uri))}" if tracking_uri else "")

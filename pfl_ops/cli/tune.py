@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +24,8 @@ from pfl_ops.cli.options import (
     execution_of,
     experiment_of,
     load_plugins,
+    option,
     settings_of,
-    with_default,
     with_flags,
 )
 from pfl_ops.cli.run import look_closer
@@ -42,18 +43,7 @@ METHODS = typer.Argument(
 )
 
 
-def _option(
-    name: str,
-    help: str,
-    default: str,
-    metavar: str | None = None,
-    least: float | None = None,
-    most: float | None = None,
-) -> Any:
-    text = with_default(help, default)
-    return typer.Option(
-        name, help=text, metavar=metavar, min=least, max=most, show_default=False, rich_help_panel=PANEL
-    )
+_option = partial(option, panel=PANEL)
 
 
 @with_flags()

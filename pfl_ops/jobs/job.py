@@ -1,4 +1,4 @@
-"""What is run, and what its process gets."""
+"""Jobs: an experiment with a purpose, and the plain values that its process gets."""
 
 import os
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ Purpose: TypeAlias = Literal["trial", "test", "repetition", "cell"]
 
 @dataclass(frozen=True)
 class Payload:
-    """What a job's process gets of it: plain values, for it may be on another machine.
+    """A job as its process gets it: plain values, for the process may be on another machine.
 
     Attributes:
         experiment: every setting, nested. digest: of the experiment, as the driver has it; data_digest: of its data.
@@ -100,7 +100,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Place:
-    """What all jobs' processes share.
+    """Folders and files that all jobs' processes share.
 
     Attributes:
         home: the work folder, absolute: checkpoints lie there. data_dir: as the driver has it.
@@ -115,5 +115,5 @@ class Place:
 
     @property
     def data_folder(self) -> str | None:
-        """Where this machine has its data."""
+        """The data folder of this machine."""
         return (os.environ.get("PFL_OPS_DATA") if self.joined else None) or self.data_dir

@@ -1,7 +1,6 @@
 """Repetitions of an experiment, side by side."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,7 +15,7 @@ from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.resources import cluster, joining, most_cpus, nodes, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Listed, Runner
-from pfl_ops.jobs.work import simulate
+from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -66,14 +65,16 @@ def repeat(
     """
     asked = execution or Execution()
     each = [experiment.repetition(i) for i in range(experiment.repetitions)]
-    tracked: dict[int, Future[Result]] = {}
-    tracker = ThreadPoolExecutor(1, thread_name_prefix="pfl-ops repetitions")
-    with Store.open(home, tracking_uri, offline=True) as store:
+    queue: TrackingQueue[Result] = TrackingQueue()
+    with Store.open(home, tracking_uri, offline=True) as store, queue:
 
         def track(i: int, computed: bool) -> None:
-            tracked[i] = tracker.submit(
-                runs.run, each[i], home=home, data_dir=data_dir, execution=asked, progress=False, store=store,
-                computed=computed,
+            queue.submit(
+                i,
+                lambda: runs.run(
+                    each[i], home=home, data_dir=data_dir, execution=asked, progress=False, store=store,
+                    computed=computed,
+                ),
             )  # fmt: skip
 
         def take(event: JobEvent) -> None:
@@ -84,8 +85,7 @@ def repeat(
             if event.kind != "ended":
                 return
             if event.failure and event.failure.died:
-                tracked[i] = Future()
-                tracked[i].set_exception(PflOpsError(f"seed {each[i].seed}: {event.failure.line}"))
+                queue.fail(i, PflOpsError(f"seed {each[i].seed}: {event.failure.line}"))
             else:  # one that raised raises again where it is tracked, as itself
                 track(i, True)
 
@@ -107,20 +107,13 @@ def repeat(
                         Job.of("repetition", f"seed {each[i].seed}", i, each[i], data_dir, how, part) for i in missing
                     ]
                     place = Place(str(store.home.root), data_dir, address is not None, plugins.pack())
-                    try:
-                        Runner(place, part.concurrency, take, simulate).run(Listed(jobs), folder, "repetitions")
-                    except Interrupted:
-                        tracker.shutdown(cancel_futures=True)
-                        raise
-                    finally:
-                        tracker.shutdown()  # before Ray: a thread that frees Ray's objects meanwhile ends the process
+                    Runner(place, part.concurrency, take, queue=queue).run(Listed(jobs), folder, "repetitions")
         except Interrupted:
             raise KeyboardInterrupt from None
-        tracker.shutdown()
         found = Repeated()
         for i, one in enumerate(each):
             try:
-                found.results.append(tracked[i].result())
+                found.results.append(queue.result(i))
             except Diverged as error:
                 found.diverged[one.seed] = str(error)
         return found

@@ -1,4 +1,4 @@
-"""What a job's process says: rounds, the end, and why it failed, all as plain values and text.
+"""Reports of a job's process: rounds, the end, and why it failed, all as plain values and text.
 
 A finished round is a `federation.checkpoint.Record`.
 """

@@ -55,7 +55,7 @@ ONE_ATTEMPT = {
 
 @dataclass(frozen=True)
 class Share:
-    """What each trial gets.
+    """Resources of each job.
 
     Attributes:
         cpus, gpus: a trial's; fractions are bookkeeping, memory of a GPU is capped in the trial.
@@ -241,7 +241,7 @@ def share(
 
 
 def _fit(node: dict[str, float], cpus: float, gpus: float) -> int:
-    """How many trials fit on a node; a share of a GPU must lie on one GPU."""
+    """Return the number of jobs that fit on a node; a share of a GPU must lie on one GPU."""
     by_cpu = math.floor(node.get("CPU", 0.0) / cpus + 1e-9)
     if not gpus:
         return by_cpu

@@ -4,7 +4,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -21,7 +21,8 @@ from pfl_ops.federation.checkpoint import Record
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.process import JOB, JobProcess
 from pfl_ops.jobs.report import FAILURE, RECORDS, Failure, has_died
-from pfl_ops.jobs.work import Work, simulate
+from pfl_ops.jobs.tracking_queue import TrackingQueue
+from pfl_ops.jobs.work import simulate
 
 TRIES = 2  # a process may die for reasons of its own; the second one goes on from the checkpoint
 UNBEGUN = 3  # times that a job may be given a process that is dead by then
@@ -81,17 +82,17 @@ class Runner:
 
     Attributes:
         place: what their processes share. concurrency: jobs at once.
-        on_job: called with every event, in the calling thread.
-        work: what a process does with a job. scheduler: stops trials early; None: nothing does.
+        on_job: called with every event, in the calling thread. scheduler: stops trials early; None: nothing does.
         is_hopeless: asked after each end; True: nothing more is started.
+        queue: tracks finished jobs; closed before `run` returns. None: nothing is tracked in a thread.
     """
 
     place: Place
     concurrency: int
     on_job: OnJob
-    work: Work = simulate
     scheduler: TrialScheduler | None = None
     is_hopeless: Callable[[], bool] = lambda: False
+    queue: TrackingQueue[Any] | None = None
 
     def run(self, source: Source, folder: Path, name: str) -> None:
         """Run all jobs of a source to their ends.
@@ -103,7 +104,7 @@ class Runner:
         """
         search = _Search(source)
         driver = _Driver(search, self.on_job, self.is_hopeless)
-        trainable = tune.with_parameters(JobProcess, place=self.place, work=self.work)
+        trainable = tune.with_parameters(JobProcess, place=self.place, work=simulate)
         tuner = tune.Tuner(
             tune.with_resources(trainable, _resources),
             tune_config=tune.TuneConfig(
@@ -125,10 +126,11 @@ class Runner:
                 failure_config=tune.FailureConfig(max_failures=0),  # `_Driver` starts them again
             ),
         )
-        with _silent():
-            tuner.fit()
-        if not (search.finished or self.is_hopeless()):
-            raise Interrupted
+        with self.queue or nullcontext():
+            with _silent():
+                tuner.fit()
+            if not (search.finished or self.is_hopeless()):
+                raise Interrupted
 
 
 class _Search(Searcher):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment
 
 Work: TypeAlias = Callable[[Payload, Place], Iterator[Record]]
-"""What a job's process does: a module-level function, since it travels. `simulate` is the real one."""
+"""The work of a job's process: a module-level function, since it travels. `simulate` is the real one."""
 
 
 def simulate(payload: Payload, place: Place) -> Iterator[Record]:

@@ -1,7 +1,6 @@
-"""The test of a study's choice: jobs, then tracked one by one in a thread, so that no process waits for that."""
+"""The test runs of a study's choice."""
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import Share, most_cpus
 from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.jobs.tracking_queue import TrackingQueue
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
@@ -24,7 +24,7 @@ def run_final(experiment: Experiment, name: str, session: "Session", computed: b
     """Track a test run of the chosen configuration below the study's run, from its checkpoint if a job left one.
 
     Args:
-        computed: whether a job of this sitting did.
+        computed: True if a job of this call did.
     """
     from pfl_ops import runs
 
@@ -43,10 +43,13 @@ def run_final(experiment: Experiment, name: str, session: "Session", computed: b
 
 
 class Finals:
-    """Test runs of a study's choice: jobs, then tracked one by one in a thread, so that no process waits for that.
+    """The test runs of a study's choice: a source of jobs, and the queue that tracks them.
 
     Args:
-        session: whose. share, execution: what each gets, and how it computes; they may be widened.
+        session: the study's. share, execution: of each job; `begin` may give a job more.
+
+    Attributes:
+        queue: tracks finished test runs.
     """
 
     def __init__(self, session: "Session", share: Share | None, execution: Execution) -> None:
@@ -55,23 +58,7 @@ class Finals:
         self.missing: deque[int] = deque()
         self.begun = False
         self._error: Exception | None = None
-        self._tracked: dict[int, Future[Result]] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pfl-ops tests")
-
-    def __enter__(self) -> "Finals":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.finish(cancel=kind is not None)
-
-    def finish(self, cancel: bool = False) -> None:
-        """Wait until the runs that are over are tracked; before Ray ends, or a thread that frees its objects meanwhile
-        would end the process.
-
-        Args:
-            cancel: leave out those whose tracking has not begun; the next sitting does it.
-        """
-        self._thread.shutdown(wait=True, cancel_futures=cancel)
+        self.queue: TrackingQueue[Result] = TrackingQueue()
 
     def begin(self) -> None:
         """Decide what is tested; what is finished already is read."""
@@ -121,8 +108,7 @@ class Finals:
                 self.session.tell("rounds", i, round=int(event.report["round"]), rounds=rounds)
             case "ended":
                 if event.failure and event.failure.died:
-                    self._tracked[i] = Future()
-                    self._tracked[i].set_exception(PflOpsError(f"test run {i + 1}: {event.failure.line}"))
+                    self.queue.fail(i, PflOpsError(f"test run {i + 1}: {event.failure.line}"))
                 else:  # one that raised raises again where it is tracked, as itself
                     self._track(i, computed=True)
                 self.session.tell("final", i)
@@ -137,9 +123,10 @@ class Finals:
             raise self._error
         found: list[Result] = []
         diverged: dict[int, str] = {}
+        self.queue.close()
         for i, experiment in enumerate(self.experiments):
             try:
-                found.append(self._tracked[i].result() if i in self._tracked else self._run_here(i))
+                found.append(self.queue.result(i) if i in self.queue else self._run_here(i))
             except Diverged as error:
                 diverged[experiment.seed] = str(error)
         return found, diverged
@@ -153,7 +140,7 @@ class Finals:
             self.session.tell("final", i)
 
     def _track(self, i: int, computed: bool) -> None:
-        self._tracked[i] = self._thread.submit(run_final, self.experiments[i], self._name(i), self.session, computed)
+        self.queue.submit(i, lambda: run_final(self.experiments[i], self._name(i), self.session, computed))
 
     def _name(self, i: int) -> str:
         return f"{self.session.prefix}final-seed{self.experiments[i].seed}"

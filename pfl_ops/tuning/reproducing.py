@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +17,7 @@ from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.resources import Share, cluster, joining, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Listed, Runner
-from pfl_ops.jobs.work import simulate
+from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
 from pfl_ops.papers.outcome import tracked_keys
@@ -187,8 +186,7 @@ class Sitting:
         self._gather()
         if not missing:
             return
-        tracked: list[Future[None]] = []
-        tracker = ThreadPoolExecutor(1, thread_name_prefix="pfl-ops cells")
+        queue: TrackingQueue[None] = TrackingQueue()
 
         def take(event: JobEvent) -> None:
             cell = missing[event.job.number]
@@ -198,7 +196,7 @@ class Sitting:
                 case "rounds":
                     self.tell("round", cell, round=int(event.report["round"]))
                 case "ended":
-                    tracked.append(tracker.submit(self._end, cell, event))
+                    queue.submit(event.job.number, lambda: self._end(cell, event))
 
         try:
             with cluster(self.address) as folder:
@@ -208,17 +206,11 @@ class Sitting:
                     for i, cell in enumerate(missing)
                 ]
                 place = Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
-                try:
-                    Runner(place, part.concurrency, take, simulate).run(Listed(jobs), folder, "cells")
-                except Interrupted:
-                    tracker.shutdown(cancel_futures=True)
-                    raise
-                finally:
-                    tracker.shutdown()  # before Ray: a thread that frees Ray's objects meanwhile would end the process
+                Runner(place, part.concurrency, take, queue=queue).run(Listed(jobs), folder, "cells")
         except Interrupted:
             raise KeyboardInterrupt from None
-        for each in tracked:
-            each.result()
+        for i in range(len(missing)):
+            queue.result(i)
 
     def estimate(self, missing: Sequence[CellRun]) -> str:
         """Time and memory for the missing jobs, in words, from a measured round of one job of each kind.

@@ -14,7 +14,6 @@ from pfl_ops.jobs.early_stop import EarlyStop
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.resources import Share, cluster, is_running, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
-from pfl_ops.jobs.work import simulate
 from pfl_ops.probe import TooBig
 from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
@@ -117,37 +116,39 @@ class Session:
                 (metric,), (mode,) = settings.objective.metrics, settings.objective.modes
                 scheduler = EarlyStop(metric, mode, rounds, settings.full_every, ledger.curves().values())
             self.tell("begin")
-            with Finals(self, part, execution) as tests:
-                jobs = _TrialsThenTests(trials, tests)
-                runner = Runner(
-                    self._place(), part.concurrency, jobs.take, simulate, scheduler, lambda: trials.hopeless is not None
-                )
-                try:
-                    runner.run(jobs, folder, ledger.name)
-                except Interrupted:
-                    raise StudyInterrupted from None
-                finally:
-                    trials.close()
+            tests = Finals(self, part, execution)
+            jobs = _TrialsThenTests(trials, tests)
+            runner = Runner(
+                self._place(),
+                part.concurrency,
+                jobs.take,
+                scheduler=scheduler,
+                is_hopeless=lambda: trials.hopeless is not None,
+                queue=tests.queue,
+            )
+            try:
+                runner.run(jobs, folder, ledger.name)
+            except Interrupted:
+                raise StudyInterrupted from None
+            finally:
+                trials.close()
         if trials.hopeless:
             raise trials.hopeless
         self._gather(tests)
 
     def _run_tests(self) -> None:
         """Run the tests of a study that has all its trials; a single one needs no Ray, nor do those that are over."""
-        with Finals(self, None, self.execution) as tests:
-            tests.begin()
-            if len(tests.missing) > 1 or (tests.missing and self.address):
-                with self._ray() as folder:
-                    tests.share = self._share(self._packing(len(tests.missing)), len(tests.missing))
-                    tests.execution = self._execution(tests.share, None)
-                    runner = Runner(self._place(), tests.share.concurrency, tests.take, simulate)
-                    try:
-                        runner.run(tests, folder, self.ledger.name)
-                    except Interrupted:
-                        tests.finish(cancel=True)
-                        raise StudyInterrupted from None
-                    finally:
-                        tests.finish()
+        tests = Finals(self, None, self.execution)
+        tests.begin()
+        if len(tests.missing) > 1 or (tests.missing and self.address):
+            with self._ray() as folder:
+                tests.share = self._share(self._packing(len(tests.missing)), len(tests.missing))
+                tests.execution = self._execution(tests.share, None)
+                runner = Runner(self._place(), tests.share.concurrency, tests.take, queue=tests.queue)
+                try:
+                    runner.run(tests, folder, self.ledger.name)
+                except Interrupted:
+                    raise StudyInterrupted from None
         self._gather(tests)
 
     def _gather(self, tests: "Finals") -> None:

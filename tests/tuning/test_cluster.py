@@ -17,7 +17,7 @@ from tuning_fake import records_of_a_node, toy, tune
 from pfl_ops import runs, spaces, tuning
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs import ray_instance
+from pfl_ops.jobs import ray_instance, runner
 from pfl_ops.scratch import scratch
 from pfl_ops.tracking import Store
 
@@ -98,7 +98,6 @@ def test_a_lost_machine_costs_no_finished_run_and_changes_no_value(cluster, tmp_
 
     Every run that was not on that machine is begun once, and all values are those of a single machine.
     """
-    from pfl_ops.tuning import reproducing
 
     home, killed = furnish(tmp_path / "home"), []
 
@@ -128,7 +127,7 @@ def test_a_lost_machine_costs_no_finished_run_and_changes_no_value(cluster, tmp_
 
     cells = (TOY.cell("iid/fedavg"), TOY.cell("path/fedavg"))
     plan = tuning.plan([(TOY, cells)], "smoke")
-    monkeypatch.setattr(reproducing, "simulate", slowly)
+    monkeypatch.setattr(runner, "simulate", slowly)
     (suite,) = tuning.reproduce(plan, home=home, address=cluster.address, execution=FIXED)
     assert {name: len(found) for name, found in suite.outcomes.items()} == {"iid/fedavg": 1, "path/fedavg": 1}
 

@@ -7,7 +7,7 @@ from pfl_ops import runs
 from pfl_ops.errors import PflOpsError
 from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs import repeat as module
+from pfl_ops.jobs import runner
 from pfl_ops.jobs.repeat import repeat
 from pfl_ops.tracking import Store
 
@@ -24,7 +24,7 @@ def experiment(**settings: object) -> Experiment:
 
 def test_repetitions_at_once_are_those_one_by_one(one_ray, tmp_path, furnish, monkeypatch):
     """The second is finished before: it is read, and its process is never started."""
-    monkeypatch.setattr(module, "simulate", slowly)
+    monkeypatch.setattr(runner, "simulate", slowly)
     home, seen = furnish(tmp_path / "home"), []
     runs.run(experiment().repetition(1), home=home, execution=HOW, progress=False)
     found = repeat(experiment(), home=home, execution=HOW, on_record=lambda seed, one: seen.append((seed, one.round)))
@@ -57,7 +57,7 @@ def test_a_repetition_whose_process_dies_twice_is_an_error_and_the_others_are_ke
 ):
     from reproducing_work import dies_with_seed_one
 
-    monkeypatch.setattr(module, "simulate", dies_with_seed_one)
+    monkeypatch.setattr(runner, "simulate", dies_with_seed_one)
     home = furnish(tmp_path / "home")
     with pytest.raises(PflOpsError, match="seed 1: its process died twice"):
         repeat(experiment(), home=home, execution=HOW)

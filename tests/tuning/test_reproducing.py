@@ -14,9 +14,9 @@ from toy_suite import ACC, TOY
 
 from pfl_ops import tuning
 from pfl_ops.errors import PflOpsError
+from pfl_ops.jobs import runner
 from pfl_ops.papers import Cell, Level, Measure, Suite
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import reproducing
 from pfl_ops.tuning.plans import Plan, stand_in
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def planned(*suites: Suite, cells: tuple[Cell, ...] | None = None, **more: objec
 def reproduce(plan: Plan, *, work: Callable, **settings: object) -> list[tuning.Reproduced]:
     """Call `tuning.reproduce` with other work for its processes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reproducing, "simulate", work)
+        patch.setattr(runner, "simulate", work)
         return tuning.reproduce(plan, **settings)
 
 

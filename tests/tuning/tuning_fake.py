@@ -89,10 +89,11 @@ def _numbers(metrics: dict[str, float]) -> dict[str, float]:
 @contextmanager
 def replaced(records: Callable[..., Any] | None, final: Callable[..., Any] | None) -> Iterator[None]:
     """Replace a study's trials and its test runs; None: they stay."""
-    from pfl_ops.tuning import finals, session  # here, because Ray's processes import this module too
+    from pfl_ops.jobs import runner  # here, because Ray's processes import this module too
+    from pfl_ops.tuning import finals
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "simulate", records or session.simulate)
+        patch.setattr(runner, "simulate", records or runner.simulate)
         patch.setattr(finals, "run_final", final or finals.run_final)
         yield
 
