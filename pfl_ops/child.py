@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, whatever ends it.
+"""Child processes, most of which end with their parent, whatever ends it.
 
 A parent that is killed can't end its children, and a child in the middle of a long computation does not read the pipe
 from which it could learn. So a thread in the child asks the system for its parent's number: it changes when the parent
@@ -28,9 +28,17 @@ def command(function: str, *arguments: int | str) -> list[str]:
         function: its full name, `package.module.function`.
         arguments: what to call it with; plain numbers and strings, which any user of the machine can read.
     """
+    return _python(f"from pfl_ops.child import end_with; end_with({os.getpid()}); {_call(function, arguments)}")
+
+
+def lasting_command(function: str, *arguments: int | str) -> list[str]:
+    """Return the command line of a fresh Python process that calls a function and may outlive this process."""
+    return _python(_call(function, arguments))
+
+
+def _call(function: str, arguments: Sequence[int | str]) -> str:
     module, _, name = function.rpartition(".")
-    call = f"{name}({', '.join(map(repr, arguments))})"
-    return _python(f"from pfl_ops.child import end_with; end_with({os.getpid()}); from {module} import {name}; {call}")
+    return f"from {module} import {name}; {name}({', '.join(map(repr, arguments))})"
 
 
 def end_with(parent: int) -> None:

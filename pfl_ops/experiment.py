@@ -20,6 +20,7 @@ from pfl_ops.federation.settings import Evaluation, Execution, Participation, Tr
 from pfl_ops.fields import Kinds, Setting, Tree, settings, show
 from pfl_ops.identity import fingerprint, identity
 from pfl_ops.models import MODELS, ModelSection
+from pfl_ops.models.backbone import has_backbone
 from pfl_ops.paths import explain, nest
 from pfl_ops.presets import preset as preset_values
 from pfl_ops.section import MOST_SEED, Section
@@ -156,6 +157,7 @@ class Experiment(Section):
         except ValidationError as error:
             raise explain(error, cls, tree) from error
         made._check_required()
+        made._check_scaling()
         return made
 
     def _check_required(self) -> None:
@@ -170,6 +172,14 @@ class Experiment(Section):
             because = f" ({method.because})" if method.because else ""
             got = " and ".join(_text(self.get(path)) for path in wrong)
             raise PflOpsError(f"{method.name} needs {needs}{because}; got {got}")
+
+    def _check_scaling(self) -> None:
+        """Refuse an input scaling that a frozen network would not see."""
+        if self.data.scaling != "standard" and has_backbone(self.model):
+            raise PflOpsError(
+                f"data.scaling must be standard with {self.model.name}, whose frozen part scales images itself; "
+                f"got {_text(self.data.scaling)}"
+            )
 
     # -- changing one -------------------------------------------------------------------------------------------------
 

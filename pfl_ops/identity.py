@@ -28,7 +28,8 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
 
     Every setting but `repetitions`; for files (a data set's, a partition's, weights) the SHA-256 of what is in them,
     never where they lie; the code of method, network and partition by `code_digest`, the engine by `RESULTS_VERSION`.
-    A data set that the package knows keeps its name too: its normalisation goes with it.
+    A data set that the package knows keeps its name too: its published mean and deviation go with it. Of the input
+    scaling the numbers count, where they are not the published ones.
 
     Args:
         experiment: the experiment.
@@ -40,7 +41,11 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     del tree["repetitions"]
     if experiment.data.name not in DATASETS:
         del tree["data"]["name"]
-    tree["data"]["digest"] = load(experiment.data, data_dir=data_dir).digest
+    data = load(experiment.data, data_dir=data_dir)
+    tree["data"]["digest"] = data.digest
+    del tree["data"]["scaling"]
+    if data.scaled_by is not None:
+        tree["data"]["scaling"] = {"mean": data.scaled_by.mean.tolist(), "std": data.scaled_by.std.tolist()}
     tree["partition"] = experiment.partition.identity()
     tree["model"]["weights"] = weights_digest(experiment.model)
     tree[CODE] = {

@@ -26,7 +26,7 @@ class Result:
     """A finished run.
 
     Attributes:
-        run_id: MLflow's; None while the tracking server was never reached.
+        run_id: MLflow's; None while the tracking server was never reached, and where a courier tracks the run.
         experiment: what was run. rounds: one row a round, a column a tracked key.
         final: `final/…` and `best/…` keys. clients: one row a client and stage, of the full last evaluation.
         folder: its checkpoints. complaints: damaged checkpoints that were passed over, and what a resumed run keeps.
@@ -64,6 +64,11 @@ class Result:
             lambda: cards.note(*tables.score_notes([self], self._split), *self.complaints, self.origin),
             lambda: cards.picture(self.plot, f"Accuracy over rounds of {self._title}"),
         )
+
+    @property
+    def hash(self) -> str:
+        """The experiment's hash, in hexadecimal; its first digits name the run in commands."""
+        return self.folder.name
 
     @property
     def _title(self) -> str:

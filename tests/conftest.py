@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from end_to_end import Tuned
 
 
+os.environ.setdefault("PFL_OPS_COURIER", "off")
+"""Commands track their runs themselves; tests/test_courier.py has the courier."""
+
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Threads that wait for one another give their core to the other processes. PyTorch reads it when it is imported."""
 
@@ -25,7 +28,7 @@ gc.set_threshold(50_000, 20, 100)
 TOGETHER = (
     ("one_ray", "test_study.py", "test_confirm.py", "test_engine.py", "test_ray_instance.py"),
     ("tuned", "test_end_to_end.py", "test_ui.py"),
-    ("one_ray", "test_benchmark.py", "test_killed.py", "test_reproducing.py", "test_repeat.py"),
+    ("one_ray", "test_benchmark.py", "test_killed.py", "test_reproducing.py", "test_deciding.py", "test_repeat.py"),
 )
 """(a fixture that takes long to make, files that use it and run in one process), what takes longest first."""
 

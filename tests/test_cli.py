@@ -67,7 +67,7 @@ OPTIONS = {
     | {"--test", "--notes", "--tracking-uri"},
     "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
     | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
-    | {"--device", "--way", "--threads"},
+    | {"--device", "--way", "--threads", "--until-decided", "--hours"},
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
     | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},
@@ -346,7 +346,7 @@ class Fake:
                 assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # else this process would end here
                 signal.raise_signal(signal.SIGTERM)
         final = {"final/test/L1/local/mean": 0.7, "final/test/L1/global/mean": 0.25, "final/test/L1/acc": 0.95}
-        shown = {"run_id": f"id-{experiment.seed}", "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
+        shown = {"hash": f"{experiment.seed:064x}"[::-1], "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
         return SimpleNamespace(final=final, experiment=experiment, clients=CLIENTS, complaints=[], origin="", **shown)
 
     def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
@@ -377,7 +377,7 @@ def test_run_shows_rounds_and_results(fake: Fake) -> None:
     assert line in result.stderr
     [row] = [line for line in result.stdout.splitlines() if line.startswith("L1 ")]
     assert re.split("  +", row.strip())[1:] == ["70.0 ± 0.0 %", "25.0 ± 0.0 %", "95.0 ± 0.0 %", "–", "50.0 ± 0.0 %"]
-    assert "id-5" in result.stdout
+    assert "run 500000000000  (seed 5)" in result.stdout
     assert "pfl-ops ui, then http://127.0.0.1:5000/experiment/digits-lsqs" in result.stdout
 
 
@@ -456,7 +456,7 @@ def test_a_seed_that_diverges_leaves_no_mean(fake: Fake) -> None:
     result = cli("run", "fedavg", "--rounds", "2", "--repetitions", "3", "--seed", "5", "--concurrency", "1")
     assert result.exit_code == 3 and [e.seed for e in fake.asked] == [5, 6, 7]
     assert result.stderr.endswith("seed 6: diverged at round 2, client 12, lr 0.4\n")
-    assert "last round" not in result.stdout and "run id-5  (seed 5)\nrun id-7  (seed 7)\n" in result.stdout
+    assert "last round" not in result.stdout and "run 500000000000  (seed 5)\nrun 7000" in result.stdout
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(fake: Fake) -> None:
@@ -836,6 +836,20 @@ def test_the_list_of_suites_has_all_five_papers() -> None:
     listed = cli("reproduce", "--list").stdout
     for name in ("fliu/table1", "drdm/table6", "fedpg/fig5", "fedavg2rep/table3", "fedas/fig7"):
         assert name in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--until-decided"], "at scale smoke no claim is judged"),
+        (["--scale", "small", "--hours", "2"], "--hours is a number above 0, and goes with --until-decided"),
+        (["--scale", "small", "--until-decided", "--hours", "0"], "--hours is a number above 0"),
+        (["--scale", "small", "--until-decided", "--hours", "nan"], "--hours is a number above 0"),
+    ],
+)
+def test_hours_without_claims_to_decide_are_refused(words: list[str], message: str) -> None:
+    result = cli("reproduce", "drdm/table3", *words)
+    assert result.exit_code == 2 and message in result.stderr
 
 
 def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.MonkeyPatch) -> None:

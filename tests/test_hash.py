@@ -65,6 +65,7 @@ def base() -> Experiment:
 
 
 OTHER: dict[str, Any] = {
+    "data.scaling": "half",
     "training.local_steps": 3,
     "training.optimiser": "adam",
     "training.precision": "float64",

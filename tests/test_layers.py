@@ -17,9 +17,9 @@ ROOT = Path(pfl_ops.__file__).parent
 LAYERS = [
     ({"cli"}, False),
     ({"reports", "tuning", "bench"}, False),
-    ({"jobs"}, False),
+    ({"jobs", "courier"}, False),
     ({"runs", "probe"}, False),
-    ({"hosting"}, False),
+    ({"hosting", "recording"}, False),
     ({"tracking"}, False),
     ({"results"}, False),
     ({"display"}, False),

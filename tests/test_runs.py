@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
-from pfl_ops import figures, runs
+from pfl_ops import figures, recording, runs
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
@@ -154,8 +154,8 @@ def test_what_a_model_answers_with_beside_its_parameters(store: Store) -> None:
 def test_many_models_come_in_several_files(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """650 numbers a model: four clients in two files, which hold what the one would."""
     found = go(store, experiment())
-    monkeypatch.setattr(runs, "MODELS_IN_A_FILE", 2 * 650 * 4)
-    files = list(runs._models(found._simulation(), tmp_path))
+    monkeypatch.setattr(recording, "MODELS_IN_A_FILE", 2 * 650 * 4)
+    files = list(recording.models(found._simulation(), tmp_path))
     assert [f.name for f in files] == ["global.safetensors", "personal-000.safetensors", "personal-001.safetensors"]
     several = {name: value for f in files[1:] for name, value in load_file(f).items()}
     one = load_file(store.download(str(found.run_id), "models/personal.safetensors"))
@@ -167,7 +167,7 @@ def test_clients_that_never_took_part_leave_no_model(store: Store, tmp_path: Pat
     simulation = found._simulation()
     took_part = simulation.participants.tolist()
     assert 1 <= len(took_part) <= 2
-    _, file = runs._models(simulation, tmp_path)
+    _, file = recording.models(simulation, tmp_path)
     assert {name.partition("/")[0] for name in load_file(file)} == {f"client-{k:03d}" for k in took_part}
 
 
@@ -244,14 +244,14 @@ def test_a_run_that_went_on_after_it_diverged_is_nobody_s_result(store: Store) -
         with pytest.raises(runs.Diverged, match=r"^diverged at round \d"):
             runs.run(e, store=store, execution=execution)
         found = tracked(store, e)
-        assert found.status == "FAILED" and runs.FINISHED not in found.metrics
-        assert found.tags[runs.DIVERGED].startswith("diverged at round ")
+        assert found.status == "FAILED" and recording.FINISHED not in found.metrics
+        assert found.tags[recording.DIVERGED].startswith("diverged at round ")
         assert store.history(found.run_id).index[-1] == e.training.rounds
 
 
 def test_a_finished_run_is_read(result: runs.Result, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FLIU, "round", lambda *_: pytest.fail("it ran again"))
-    monkeypatch.setattr(runs, "_keep", lambda *_: pytest.fail("it was kept again"))
+    monkeypatch.setattr(recording, "keep", lambda *_: pytest.fail("it was kept again"))
     seen: list[int] = []
     again = go(store, experiment(), on_record=lambda record: seen.append(record.round))
     same(again, result)
@@ -261,7 +261,7 @@ def test_a_finished_run_is_read(result: runs.Result, store: Store, monkeypatch: 
     pd.testing.assert_frame_equal(again.rounds, result.rounds)  # the clock's columns too: nothing was measured again
     assert result.origin == ""
     settings = r"same settings, data and method code \(--no-resume computes it anew\)"
-    assert re.fullmatch(f"read: run {str(result.run_id)[:8]} of .*, {settings}", again.origin)
+    assert re.fullmatch(f"read: run {experiment().digest()[:12]} of .*, {settings}", again.origin)
     monkeypatch.setattr(engine, "digest", lambda: "of another engine")
     assert go(store, experiment()).origin.endswith("; the engine's code was changed since, not its results version")
 
@@ -273,11 +273,11 @@ def test_other_code_is_another_run(store: Store, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ALGORITHMS, "digest", lambda name: digest(name)[::-1])
     again = go(store, e)
     assert first.origin == "" and again.run_id != first.run_id
-    line = f"computed: run {str(first.run_id)[:8]} of .* has the same settings and data, and other code \\(method\\)"
+    line = f"computed: run {first.hash[:12]} of .* has the same settings and data, and other code \\(method\\)"
     assert re.fullmatch(line, again.origin)
-    assert go(store, e).origin.startswith(f"read: run {str(again.run_id)[:8]}")
+    assert go(store, e).origin.startswith(f"read: run {again.hash[:12]}")
     monkeypatch.undo()
-    assert go(store, e).origin.startswith(f"read: run {str(first.run_id)[:8]}"), "the old code again"
+    assert go(store, e).origin.startswith(f"read: run {first.hash[:12]}"), "the old code again"
     tags = tracked(store, e).tags
     assert len(tags["pfl_ops.engine"]) == 64 and tags["version.pfl-ops"]
 
@@ -306,14 +306,14 @@ def test_not_resumed_it_is_a_new_run(store: Store, monkeypatch: pytest.MonkeyPat
     e = experiment(seed=2, method="fedavg")
     first = go(store, e)
     rounds, kept = [], []
-    plain, keep = FedAvg.round, runs._keep
+    plain, keep = FedAvg.round, recording.keep
 
     def another(self: FedAvg, s: Any, r: Any) -> Any:
         rounds.append(r.t)
         return plain(self, {**s, "central": s["central"] * 0.5}, r)
 
     monkeypatch.setattr(FedAvg, "round", another)
-    monkeypatch.setattr(runs, "_keep", lambda *a: kept.append(1) or keep(*a))
+    monkeypatch.setattr(recording, "keep", lambda *a: kept.append(1) or keep(*a))
     again = go(store, e, resume=False)
     assert sorted(set(rounds)) == [0, 1, 2] and kept == [1]
     assert again.run_id != first.run_id
@@ -441,12 +441,12 @@ def test_what_was_not_kept_is_kept_by_the_next(error: Exception, store: Store, m
         with pytest.raises(kind, match=says):
             go(store, e)
     info = tracked(store, e)
-    assert info.status == "FAILED" and runs.FINISHED not in info.metrics
+    assert info.status == "FAILED" and recording.FINISHED not in info.metrics
     monkeypatch.setattr(FLIU, "round", lambda *_: pytest.fail("it ran again"))
     done = go(store, e)
     for artifact in ARTIFACTS:
         assert store.download(str(done.run_id), artifact).exists()
-    assert runs.FINISHED in tracked(store, e).metrics
+    assert recording.FINISHED in tracked(store, e).metrics
 
 
 def test_one_at_a_time(store: Store) -> None:

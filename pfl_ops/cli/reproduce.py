@@ -86,6 +86,17 @@ def reproduce(
     reports: Annotated[
         Path, typer.Option("--reports", metavar="FOLDER", rich_help_panel=PANEL, help="Where the reports go.")
     ] = Path("reports"),
+    until_decided: Annotated[
+        bool,
+        typer.Option(
+            "--until-decided",
+            rich_help_panel=PANEL,
+            help="Then give further seeds to cells of undecided claims, the cheapest decision first.",
+        ),
+    ] = False,
+    hours: Annotated[
+        float | None, option("--hours", "With --until-decided: at most so long.", "1", "NUMBER", panel=PANEL)
+    ] = None,
     dry_run: DryRun = False,
     data_dir: DataDir = None,
     tracking_uri: TrackingUri = None,
@@ -110,6 +121,10 @@ def reproduce(
         return
     execution = execution_of(flags)
     check_places(tracking_uri)
+    if hours is not None and not (until_decided and 0 < hours < math.inf):
+        raise PflOpsError("--hours is a number above 0, and goes with --until-decided")
+    if until_decided and size == "smoke":
+        raise PflOpsError("at scale smoke no claim is judged; --until-decided needs --scale small or full")
 
     from pfl_ops import tuning  # heavy; mistakes are told before
 
@@ -135,6 +150,7 @@ def reproduce(
                 data_dir=data_dir,
                 execution=execution,
                 dry_run=dry_run,
+                hours=(hours or 1.0) if until_decided else None,
                 on_suite=keep,
                 on_happened=watch,
             )
@@ -196,10 +212,15 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     for title in ("published", "claims"):
         table.add_column(title, justify="right")
     for suite, _ in chosen:
-        numbers = (len(suite.cells), suite.repetitions, len(suite.published) or "–", len(suite.claims) or "–")
+        n = suite.repetitions if suite.states_repetitions else f"({suite.repetitions})"
+        numbers = (len(suite.cells), n, len(suite.published) or "–", len(suite.claims) or "–")
         table.add_row(suite.name, suite.title, *map(str, numbers))
     out().print(table)
-    say(out(), "\nrun one with: pfl-ops reproduce SUITE --scale smoke|small|full (n: the paper's repetitions, at full)")
+    say(
+        out(),
+        "\nrun one with: pfl-ops reproduce SUITE --scale smoke|small|full "
+        "(n: repetitions at full, in brackets where the paper states none)",
+    )
 
 
 def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri: str | None) -> "Summary":
@@ -293,6 +314,10 @@ class Watch:
         if happened.kind == "begin":
             say(self.told, happened.text or f"everything is finished already{self.again}")
             self._begin(happened)
+        elif happened.kind == "claim":
+            if self.progress:
+                self.progress.update(self.all, total=happened.wanted)
+            say(self.progress.console if self.progress else self.console, happened.text)
         elif job is not None and self.progress:
             self._draw(happened)
         elif job is not None and happened.kind in ("end", "failed"):
@@ -338,6 +363,6 @@ class Watch:
                 progress.update(self.bars[job.digest], completed=happened.round)
             case "end" | "failed":
                 progress.remove_task(self.bars.pop(job.digest))
-                progress.update(self.all, completed=happened.done)
+                progress.update(self.all, completed=happened.done, total=happened.wanted)
                 if happened.kind == "failed":
                     progress.console.print(self.line(happened), markup=False, highlight=False)

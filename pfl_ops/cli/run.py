@@ -75,7 +75,10 @@ def run(
     from pfl_ops import runs  # heavy; mistakes are told before
     from pfl_ops.cli.live import results_notes, results_table
     from pfl_ops.cli.output import err, out, say
-    from pfl_ops.tracking.home import check_places
+    from pfl_ops.tracking import requests
+    from pfl_ops.tracking.earlier import SHORT
+    from pfl_ops.tracking.home import Home, check_places
+    from pfl_ops.tracking.notes import experiment_name
 
     check_places(tracking_uri)
     for flag, given in (("--address", address is not None), ("--concurrency", (concurrency or 1) > 1)):
@@ -83,7 +86,8 @@ def run(
             raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
     if dry_run:
-        found = runs.estimate(experiment, **where).with_startup()
+        apart = requests.is_possible(Home.at(), tracking_uri)
+        found = runs.estimate(experiment, **where).with_startup(tracking=not apart)
         for told in (str(found), *found.hints):
             say(out(), told)
         return
@@ -105,11 +109,11 @@ def run(
         for note in results_notes(results, split):
             say(console, note)
     for result in results:
-        say(console, f"run {result.run_id or 'not sent yet'}  (seed {result.experiment.seed})")
+        say(console, f"run {result.hash[:SHORT]}  (seed {result.experiment.seed})")
     if results:
-        from pfl_ops.tracking.notes import experiment_name
-
         say(console, look_closer(tracking_uri, results[-1].page, "experiment", experiment_name(results[-1].experiment)))
+    for line in requests.problems(Home.at()):
+        say(err(), line)
     for seed, how in diverged.items():
         say(err(), f"seed {seed}: {how}")
     if diverged:
@@ -156,10 +160,15 @@ def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -
     from pfl_ops import runs
     from pfl_ops.cli.output import err, say
     from pfl_ops.display.progress import RunProgress
+    from pfl_ops.tracking import requests
+    from pfl_ops.tracking.home import Home
+
+    apart = requests.is_possible(Home.at(), where["tracking_uri"])
 
     def tell(found: "Estimate") -> None:
         each = f"each of {experiment.repetitions} repetitions: " if experiment.repetitions > 1 else ""
-        for line in (f"{each}{found.with_startup()}", *found.hints, "opening MLflow's store ..."):
+        opening = [] if apart else ["opening MLflow's store ..."]
+        for line in (f"{each}{found.with_startup(tracking=not apart)}", *found.hints, *opening):
             say(err(), line)
 
     results: list[Result] = []
@@ -174,6 +183,7 @@ def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -
                         resume=resume,
                         on_record=line.record,
                         on_estimate=None if results or diverged else tell,
+                        wait=False,
                         **where,
                     )
                 )

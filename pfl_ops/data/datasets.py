@@ -1,9 +1,11 @@
 """Data sets by name or by path, and the `data` part of an experiment."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -12,6 +14,7 @@ from pfl_ops import rng
 from pfl_ops.data import cut, shakespeare, store
 from pfl_ops.data.features import Features
 from pfl_ops.data.npz import DataError, checked, read_npz
+from pfl_ops.data.scaling import FULL_SCALE, Constants, Scaling, constants
 from pfl_ops.data.tables import read_table
 from pfl_ops.errors import unknown
 from pfl_ops.section import MOST_COUNT, Section
@@ -21,8 +24,7 @@ PARTITION = "lsqs"
 
 
 class Info(NamedTuple):
-    """What is known of a named data set before it is read: shape of a sample, constants in units of the stored
-    values."""
+    """Facts on a named data set before it is read: shape of a sample, constants in units of the stored values."""
 
     shape: tuple[int, ...]
     n_classes: int
@@ -30,10 +32,11 @@ class Info(NamedTuple):
     std: tuple[float, ...]
     model: str
     about: str
+    full_scale: float = FULL_SCALE
 
 
 DATASETS: dict[str, Info] = {
-    "digits": Info((8, 8, 1), 10, (4.8875,), (6.022,), "cnn_tiny", "1,797 handwritten digits; needs no download"),
+    "digits": Info((8, 8, 1), 10, (4.8875,), (6.022,), "cnn_tiny", "1,797 handwritten digits; needs no download", 16.0),
     "mnist": Info((28, 28, 1), 10, (33.3184,), (78.5675,), "cnn", "70,000 handwritten digits"),
     "fashion_mnist": Info((28, 28, 1), 10, (72.9404,), (90.0212,), "cnn", "70,000 pictures of clothes"),
     "kmnist": Info((28, 28, 1), 10, (48.9,), (88.8,), "cnn", "70,000 cursive Japanese characters"),
@@ -52,6 +55,9 @@ DATASETS: dict[str, Info] = {
         "LEAF's speaking roles, 80 characters in and the next out; one client a role",
     ),
 }
+
+BUILTIN: Mapping[str, Info] = MappingProxyType(dict(DATASETS))
+"""The package's own data sets as they are published; what a plug-in does to `DATASETS` leaves it alone."""
 
 READERS = {".npz": read_npz, ".csv": read_table, ".parquet": read_table}
 """Ending of a data file -> its reader."""
@@ -93,6 +99,11 @@ class DataSection(Section):
     records: Count = Field(
         None, description="shakespeare's: training records a role, and a quarter as many for testing; none: 2,000"
     )
+    scaling: Scaling = Field(
+        "standard",
+        description="of inputs, (x − mean) / deviation: standard (of the training data), unit (u = x / 255; features "
+        "from 0 to 1), half ((u − 0.5) / 0.5), or [mean, deviation] in stored units, a number or a list by channel",
+    )
 
     @field_validator("name")
     @classmethod
@@ -103,6 +114,8 @@ class DataSection(Section):
     def _has_roles(self) -> Self:
         if self.name != "shakespeare" and (self.roles is not None or self.records is not None):
             raise ValueError(f"roles and records belong to dataset shakespeare; {self.label} has neither")
+        if self.name == "shakespeare" and self.scaling != "standard":
+            raise ValueError("scaling must be standard for text, whose characters are not scaled (shakespeare)")
         return self
 
     @property
@@ -134,6 +147,8 @@ class Dataset:
         pooled: training and test set are one, which `train` gives.
         is_sealed: whether `test` is refused.
         features: what stands in the place of samples as published; None: nothing.
+        scaled_by: the numbers of the input scaling; None: they are the published ones of the data set, decided by its
+            name or its content.
         overlap: samples of one client at most so far apart share some of their content (windows of a text); 0: none do.
     """
 
@@ -148,6 +163,7 @@ class Dataset:
     pooled: bool = False
     is_sealed: bool = False
     overlap: int = 0
+    scaled_by: Constants | None = None
     features: Features | None = None
 
     @property
@@ -252,19 +268,36 @@ def load(section: DataSection | str, *, data_dir: str | None = None, sealed: boo
     else:
         files = _named(section.name, info, folders) if info else _own(section.name, folders)
     meta = files.meta
+    shape = tuple(meta["shape"])
+    used = constants(
+        section.scaling,
+        _constants(info) if info else _constants(meta),
+        name=section.label,
+        shape=shape,
+        full_scale=info.full_scale if info else FULL_SCALE,
+        features=lambda: files.array("x_train"),
+    )
+    published = BUILTIN.get(section.name) if info else meta
     return Dataset(
         name=section.label,
-        shape=tuple(meta["shape"]),
+        shape=shape,
         n_classes=info.n_classes if info else meta["n_classes"],
-        mean=np.array(info.mean if info else meta["mean"], dtype=np.float32),
-        std=np.array(info.std if info else meta["std"], dtype=np.float32),
+        mean=used.mean,
+        std=used.std,
         digest=meta["digest"],
         files=files,
         train_size=section.train_size,
         pooled=section.pooled,
         is_sealed=sealed,
         overlap=shakespeare.SEEN if section.name == "shakespeare" else 0,
+        scaled_by=None if published is not None and used.equal(_constants(published)) else used,
     )
+
+
+def _constants(given: Info | Mapping[str, Any]) -> Constants:
+    """Return the mean and the deviation of a named data set, or of an unpacked file."""
+    mean, std = (given.mean, given.std) if isinstance(given, Info) else (given["mean"], given["std"])
+    return Constants(np.array(mean, dtype=np.float32), np.array(std, dtype=np.float32))
 
 
 def here(name: str, *, data_dir: str | None = None) -> bool:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 LIBRARIES_MIB = 750  # the interpreter with PyTorch and MLflow, before any model
 WORKER_MIB = choose.WORKER / 2**20
-TRACKING_SECONDS = 4.0  # to import MLflow and open its database, measured on two cores of 2.5 GHz
+TRACKING_SECONDS = 4.0  # to import MLflow and open its database: 3.9 to 5.4 measured on two cores of an AMD EPYC
 BUSY = 0.25  # share of the machine's processors that others took, from which on a measured time says so
 
 
@@ -46,12 +46,15 @@ class Estimate:
     hints: tuple[str, ...] = ()
     startup_seconds: float = 0.0
 
-    def with_startup(self) -> "Estimate":
-        """Return the estimate for this process: what it took so far, and to open the tracking store, is its start-up.
+    def with_startup(self, tracking: bool = True) -> "Estimate":
+        """Return the estimate for this process, whose age is its start-up.
 
         For commands only. A notebook's process may be hours old.
+
+        Args:
+            tracking: add the time to import MLflow and to open its database, if this process has not.
         """
-        to_come = 0.0 if "mlflow" in sys.modules else TRACKING_SECONDS
+        to_come = TRACKING_SECONDS if tracking and "mlflow" not in sys.modules else 0.0
         return replace(self, startup_seconds=machine.process_age() + to_come)
 
     def of_trials(self, number: float, at_once: int) -> float:

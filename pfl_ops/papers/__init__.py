@@ -4,6 +4,7 @@
     claims      comparisons of numbers, and their judgement (expression: how they are read)
     exhibits    what a report shows
     published   the papers' numbers
+    provenance  origin of each setting: stated in the paper, or an assumption (sources: those of the five papers)
     stand_in    smaller, or on other data
     outcome     what is known of a finished cell
     fliu, drdm, fedpg, fedavg2rep, fedas    the suites

@@ -15,15 +15,19 @@ they are the arguments. There is no division, since "/" joins labels.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise, product
 from statistics import fmean
 from typing import Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers.expression import Bound, Labels, Node, Parser, Term, labels_of
-from pfl_ops.statistics import interval
+from pfl_ops.papers.evidence import Comparison, Evidence, all_of, at_least
+from pfl_ops.papers.expression import FUNCTIONS, Bound, Labels, Node, Parser, Term, labels_of
 
 Status: TypeAlias = Literal["holds", "does not hold", "undecided", "not run"]
 Values: TypeAlias = Callable[[str, str], Mapping[int, float]]
@@ -45,11 +49,24 @@ class Instance:
 
     Attributes:
         where: those labels, joined; "": there were none. detail: the numbers compared.
+        agrees: True if the numbers, ours as means over seeds, are as claimed; None: not known.
+        comparisons: all of which have to be true, with their differences over seeds; none of the paper's numbers.
     """
 
     where: str
-    status: Status
+    agrees: bool | None
     detail: str
+    comparisons: tuple[Comparison, ...] = ()
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Evidence of the seeds so far."""
+        return all_of([one.evidence for one in self.comparisons])
+
+    @property
+    def continued(self) -> Evidence:
+        """Evidence after `evidence.FARTHEST` seeds, if those to come are as those so far."""
+        return all_of([one.continued for one in self.comparisons])
 
 
 @dataclass(frozen=True)
@@ -57,33 +74,80 @@ class Verdict:
     """How a claim was judged.
 
     Attributes:
-        status: holds, where all its instances do; does not hold, where one does not; not run, where none was; else
-            undecided.
+        instances: of the claim. least: number of instances in which it has to be true.
+        exact: True if the numbers have no spread: the paper's.
+        needed: e-values at which it is decided for, and against, see `decided`.
     """
 
     instances: tuple[Instance, ...]
+    least: int
+    exact: bool
+    needed: tuple[float, float] = (math.inf, math.inf)
 
     @property
     def status(self) -> Status:
-        found = {instance.status for instance in self.instances}
-        if "does not hold" in found:
-            return "does not hold"
-        return found.pop() if len(found) == 1 else "undecided" if found else "not run"
+        """holds, does not hold, undecided, or not run: nothing is known of any instance."""
+        if all(instance.agrees is None for instance in self.instances):
+            return "not run"
+        if not self.exact:
+            supporting, opposing = self.evidence.largest
+            if supporting >= self.needed[0]:
+                return "holds"
+            return "does not hold" if opposing >= self.needed[1] else "undecided"
+        if self.agreeing >= self.least:
+            return "holds"
+        possible = sum(instance.agrees is not False for instance in self.instances)
+        return "undecided" if possible >= self.least else "does not hold"
+
+    @property
+    def agreeing(self) -> int:
+        """Number of instances whose numbers are as claimed."""
+        return sum(instance.agrees is True for instance in self.instances)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Evidence of repeated runs for the whole claim; an instance that was not run has none."""
+        return at_least(self.least, [instance.evidence for instance in self.instances])
+
+    @property
+    def seeds(self) -> int | None:
+        """Number of seeds that the decision took; of an undecided claim, that it would take if the seeds to come were
+        as those so far; None: not within `evidence.FARTHEST`, or not known."""
+        if self.exact or self.status == "not run":
+            return None
+        if self.status != "undecided":
+            return self.evidence.first(self.needed)
+        return at_least(self.least, [instance.continued for instance in self.instances]).first(self.needed)
 
     @property
     def count(self) -> str:
-        """How many of several instances hold, and where it fails: "3 of 5; not at path"; "": there is one."""
+        """Number of several instances whose numbers are as claimed: "3 of 5; not at path"; "": there is one."""
         if len(self.instances) < 2:
             return ""
-        holds = sum(instance.status == "holds" for instance in self.instances)
-        run = sum(instance.status != "not run" for instance in self.instances)
-        fails = [instance.where for instance in self.instances if instance.status == "does not hold"]
-        parts = [f"{holds} of {run}"]
+        run = sum(instance.agrees is not None for instance in self.instances)
+        fails = [instance.where for instance in self.instances if instance.agrees is False]
+        parts = [f"{self.agreeing} of {run}"]
         if run < len(self.instances):
             parts.append(f"{len(self.instances) - run} not run")
-        if fails and holds:
+        if fails and self.agreeing:
             parts.append(f"not at {', '.join(fails)}")
         return "; ".join(parts)
+
+
+def decided(verdicts: "Sequence[Verdict]", level: float = 0.05) -> "tuple[Verdict, ...]":
+    """Return the verdicts on all claims of a suite, decided as one family.
+
+    The family is both directions of every claim, run or not: it is fixed before the first look. p = 1/max e, corrected
+    after Holm, so that with probability 1 − `level` no decision is wrong, whenever it was decided to stop adding seeds.
+
+    Args:
+        verdicts: on ours, in any state.
+    """
+    es = [e for verdict in verdicts for e in verdict.evidence.largest]
+    order = sorted(range(len(es)), key=lambda i: -es[i])
+    passed = next((rank for rank, i in enumerate(order) if es[i] * level < len(es) - rank), len(es))
+    needed = {i: (len(es) - min(rank, passed)) / level for rank, i in enumerate(order)}
+    return tuple(replace(v, needed=(needed[2 * i], needed[2 * i + 1])) for i, v in enumerate(verdicts))
 
 
 @dataclass(frozen=True)
@@ -94,17 +158,33 @@ class Claim:
         text: the sentence, as the paper has it or shortened.
         says: comparisons, see above.
         remark: where it stands, whether it is derived (ours), what is odd about it.
+        share: of the instances in which it has to be true, each counted once: "all", "most" (more than half), or a
+            fraction as "8/10".
     """
 
     text: str
     says: str
     remark: str = ""
+    share: str = "all"
+
+    def least(self, instances: int) -> int:
+        """Return the number of instances in which it has to be true.
+
+        >>> [Claim("", "", share=share).least(20) for share in ("all", "most", "8/10")]
+        [20, 11, 16]
+        """
+        if self.share == "all":
+            return instances
+        if self.share == "most":
+            return instances // 2 + 1
+        return max(1, math.ceil(Fraction(self.share) * instances))
 
     def judge(self, values: Values, labels: Labels, cells: Iterable[str], *, exact: bool = False) -> Verdict:
-        """Whether it is true of those values.
+        """Judge it by those values.
 
-        Ours: a comparison of a and b is judged by the 95 % t interval of the mean of a − b, paired over the seeds that
-        all terms have; undecided where it covers 0, and with a single seed. The paper's: by the numbers as printed.
+        Ours: by the evidence of a − b for each comparison of a and b, paired over seeds up to the first one that a term
+        lacks (`evidence`). The verdict is decided with the others of its suite, by `decided`. The paper's: by the
+        numbers as printed.
 
         Args:
             values: of each cell and key. labels: the suite's axes. cells: names of the cells that there are.
@@ -118,7 +198,7 @@ class Claim:
                 continue  # the paper's grid has a hole there
             where = ", ".join(dict.fromkeys(bound.values()))
             found.append(self._instance(where, bound, labels, {at: values(*at) for at in terms}, exact))
-        return Verdict(tuple(found))
+        return Verdict(tuple(found), self.least(len(found)), exact)
 
     def check(self, labels: Labels, cells: Iterable[str], keys: Iterable[str]) -> None:
         """Refuse a claim about what the suite has not.
@@ -169,69 +249,86 @@ class Claim:
         values: Mapping[tuple[str, str], Mapping[int, float]],
         exact: bool,
     ) -> Instance:
-        seeds = sorted(set.intersection(*(set(of_seed) for of_seed in values.values()))) if values else [0]
+        seeds = _prefix(list(values.values())) if values else [0]
         if not seeds:
-            return Instance(where, "not run", "")
-        signs = [sign for sign, _ in self._parsed[1:]]
+            return Instance(where, None, "")
+        of = [_of(values, seed) for seed in seeds]
         nodes = [node for _, node in self._parsed]
-        judged = []
-        for sign, (left, right) in zip(signs, pairwise(nodes), strict=True):
-            above = sign in (">", ">=")
-            lefts, rights = (
-                [_each(node, every, _of(values, seed), labels, bound) for seed in seeds]
-                for node, every in ((left, min if above else max), (right, max if above else min))
-            )
-            judged += [
-                _compare(sign, [a[i] - b[j] for a, b in zip(lefts, rights, strict=True)], exact)
-                for i, j in product(range(len(lefts[0])), range(len(rights[0])))
-            ]
-        status: Status = "holds"
-        if "does not hold" in judged:
-            status = "does not hold"
-        elif "undecided" in judged:
-            status = "undecided"
-        numbers = [_short(_shown(node, [_of(values, seed) for seed in seeds], labels, bound)) for node in nodes]
-        detail = numbers[0] + "".join(f" {sign} {number}" for sign, number in zip(signs, numbers[1:], strict=True))
-        return Instance(where, status, detail if exact else f"{detail} (n = {len(seeds)})")
+        numbers = [_shown(node, of, labels, bound) for node in nodes]
+        texts = [_short(number) for number in numbers]
+        detail = texts[0]
+        agrees, comparisons = True, list[Comparison]()
+        for (left, right), (sign, _), (a, b), text in zip(
+            pairwise(nodes), self._parsed[1:], pairwise(numbers), texts[1:], strict=True
+        ):
+            detail += f" {sign} {text}"
+            agrees &= COMPARE[sign](a - b) if not (math.isinf(a) and a == b) else sign in ("<=", ">=")
+            comparisons += [] if exact else _comparisons(left, right, sign, of, labels, bound)
+        return Instance(where, agrees, detail if exact else f"{detail} (n = {len(seeds)})", tuple(comparisons))
+
+
+def _prefix(values: Sequence[Mapping[int, float]]) -> list[int]:
+    """Return the seeds, by number, up to the first one that a term lacks: a bad repetition is never left out."""
+    found = []
+    for seed in sorted(set().union(*values)):
+        if any(math.isnan(one.get(seed, math.nan)) for one in values):
+            break
+        found.append(seed)
+    return found
 
 
 def _of(values: Numbers, seed: int) -> Callable[[str, str], float]:
     return lambda cell, key: values[cell, key][seed]
 
 
-def _each(
+def _comparisons(
+    left: Node, right: Node, sign: str, of: Sequence[Callable[[str, str], float]], labels: Labels, bound: Bound
+) -> Iterator[Comparison]:
+    """Return what a comparison of two sides says of differences over seeds.
+
+    Above a max is above each of its arguments, and every pair is tested by itself: the largest of several noisy values
+    is too large on average. |x| < c is c − x > 0 and c + x > 0; |x| > c is one of x − c > 0 and −x − c > 0.
+    """
+    if sign in ("<", "<="):
+        left, right = right, left  # now: left is above right
+    for node in (left, right):
+        if node.operation is FUNCTIONS["abs"]:
+            x = np.array([node.of[0].value(one, labels, bound) for one in of])
+            other = right if node is left else left
+            c = np.array([other.value(one, labels, bound) for one in of])
+            if node is left:
+                yield Comparison((_pair(x, c), _pair(-x, c)), 1)
+            else:
+                yield Comparison((_pair(c, x), _pair(c, -x)), 2)
+            return
+    lefts, rights = (
+        np.array([_arguments(node, every, one, labels, bound) for one in of]).T
+        for node, every in ((left, min), (right, max))
+    )
+    for a, b in product(lefts, rights):
+        yield Comparison((_pair(a, b),), 1)
+
+
+def _pair(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Differences of two sides over seeds, and the size of the values so far; each [n]."""
+    with np.errstate(invalid="ignore"):  # never reached by both: no difference
+        return a - b, np.maximum.accumulate(np.maximum(np.abs(a), np.abs(b)))
+
+
+def _arguments(
     node: Node, every: Callable[..., float], of: Callable[[str, str], float], labels: Labels, bound: Bound
 ) -> list[float]:
-    """What is compared: above a max is above each of its arguments, and every pair is judged by itself.
-
-    The largest of several noisy values is too large on average; that of each seed would be held against a method.
-    """
     return node.arguments(of, labels, bound) if node.operation is every else [node.value(of, labels, bound)]
 
 
 def _shown(node: Node, seeds: Sequence[Callable[[str, str], float]], labels: Labels, bound: Bound) -> float:
-    """A side's mean over seeds; of a max, the largest mean of its arguments."""
+    """A side's mean over seeds; of a max, the largest mean of its arguments; of |x|, that of the mean of x."""
     if node.operation in (max, min):
         each = [node.arguments(of, labels, bound) for of in seeds]
         return node.operation([fmean(argument) for argument in zip(*each, strict=True)])
+    if node.operation is FUNCTIONS["abs"]:
+        return abs(_shown(node.of[0], seeds, labels, bound))
     return fmean(node.value(of, labels, bound) for of in seeds)
-
-
-def _compare(sign: str, differences: Sequence[float], exact: bool) -> Status:
-    met = [COMPARE[sign](d) for d in differences]
-    if exact:
-        return "holds" if all(met) else "does not hold"
-    if len(differences) < 2 or any(math.isnan(d) for d in differences):
-        return "undecided"
-    if any(map(math.isinf, differences)):  # a target that was never reached has no mean
-        return "holds" if all(met) else "undecided" if any(met) else "does not hold"
-    between = interval(differences)
-    assert between is not None  # two values at least
-    low, high = between
-    if COMPARE[sign](low) and COMPARE[sign](high):
-        return "holds"
-    outside = low > 0 or high < 0 or low == high
-    return "does not hold" if outside else "undecided"
 
 
 def _short(value: float) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Bars, Curves, Grid, Over
 from pfl_ops.papers.published import Published, load
+from pfl_ops.papers.sources import fedas as sources
 from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
 
 LOCAL = "test/L2/local/mean"
@@ -57,33 +58,6 @@ BASE: Mapping[str, Any] = {
 
 FIGURE: Mapping[str, Any] = {**BASE, "participation.share": 0.6}
 """P of the only figure that says it (Fig. 5)."""
-
-OURS: Mapping[str, str] = {
-    "data.name": "inputs by the data set's own mean and deviation; the published code has (x − 0.5) / 0.5",
-    "data.pooled": "the published code merges training and test set, then splits each client's samples",
-    "data.test_share": "the published code's 25 %",
-    "partition.cap": "the published code feeds no client beyond n/N",
-    "partition.min_size": "the published code's 40 samples",
-    "partition.alpha": "β; a larger one is less skewed, where Sec. 4.2 says more: that is wrong for a Dirichlet split",
-    "model.name": 'the published code\'s network; the paper says "a 6-layer CNN"',
-    "training.lr_decay": '"learning rate decay value 1e-3" can be no factor on a round\'s rate, and no rule is given',
-    "training.momentum": "not stated",
-    "training.weight_decay": "not stated",
-    "participation.weighting": "1/m as in Sec. 3.1; the published code weighs by samples",
-    "evaluation.split": "each client's own test samples, clients weigh alike; the published code pools the samples",
-    "algorithm.align_lr": "the published code's rate of the alignment; its loss is the mean over samples and features",
-    "algorithm.fisher": "mean over samples of squared gradients; Eq. 5 by the letter grows with n_k²",
-}
-FIGURE_OURS: Mapping[str, str] = {
-    **OURS,
-    "participation.share": "P of Fig. 5; this figure does not say",
-    "partition.alpha": "β of Fig. 5; this figure does not say",
-}
-BASELINES: Mapping[str, str] = {
-    "algorithm.fine_epochs": "FedAvg-P, FedProx-P: as long as a round's training; FedBABU: 5, its paper's",
-    "algorithm.mu": "FedProx: 0.01", "algorithm.lam": "Ditto, FedProto, FedPAC: 1, each one's own paper",
-    "algorithm.share": "FedALA: 80 %, its paper's", "algorithm.head_lr": "FedPAC: 0.1, its paper's",
-}  # fmt: skip
 
 SMALL: Mapping[str, Any] = {
     "data.train_size": 1500,
@@ -183,7 +157,7 @@ def compared(number: int, data: str, least: float, most: float, slips: tuple[Cla
                 "derived; FedAvg-P, FedProx-P, FedProto and Ditto are exceptions, at small P",
             ),
         ),
-        ours={**OURS, **BASELINES, "seed": "0, as the paper has it; more repetitions add 1 to each seed"},
+        sources={2: sources.TABLE_2, 3: sources.TABLE_3}[number],
         damage=('Both captions say "Cifar10"; the one with the far lower values is CIFAR-100.',) if number == 2 else (),
         exceptions={"b0.1/p0.6/*": WITH_CURVE},
         smoke=SMOKE,
@@ -234,7 +208,7 @@ TABLE_4 = Suite(
         ),
         Claim("Each part alone is above none, at every P", f"*/{{pa,cs}}:{LOCAL} > */none:{LOCAL}", "Sec. 4.3"),
     ),
-    ours={**OURS, "algorithm.synchronize": "off: bodies weigh alike, so that neither part is FedPer as in Table 3"},
+    sources=sources.TABLE_4,
     damage=(
         "Which mark stands in which column is lost: that the second row is PA alone and the third CS alone is our "
         "reading of their order. Both claims hold either way.",
@@ -272,11 +246,7 @@ FIGURE_3A = Suite(
         ),
         Claim("The top 5 % cost at least 10 points", f"s5:{WHOLE} - s5:{TOP} >= 10", "10 points are ours"),
     ),
-    ours={
-        **FIGURE_OURS,
-        "algorithm.substitute": "the paper does not say what replaces parameters, nor which accuracy falls: here their "
-        "values of before all training, and the client's own training samples; Fisher information by batches",
-    },
+    sources=sources.SUBSTITUTED,
     smoke=SMOKE,
     small=Scale(LAST, 3, FEWER),
 )
@@ -292,12 +262,6 @@ STRAGGLERS: Mapping[str, Any] = {
     "participation.kind": "stragglers",
     "participation.stragglers": 0.5,
     "participation.chance": 0.1,
-}
-STRAGGLERS_OURS: Mapping[str, str] = {
-    **FIGURE_OURS,
-    "participation.chance": "stragglers are drawn with a tenth of the others' probability; the paper only says that "
-    "they train less often. At P 0.6 every cohort has some of either",
-    "algorithm.fisher": "Eq. 5 and 6 can be read in three ways, and the figure does not say which; all three are here",
 }
 
 FIGURE_3B = Suite(
@@ -326,7 +290,7 @@ FIGURE_3B = Suite(
             "Stragglers have a relatively low trace", f"*:{TRACE}/stragglers/mean < *:{TRACE}/online/mean", "Sec. 3.3"
         ),
     ),
-    ours=STRAGGLERS_OURS,
+    sources=sources.STRAGGLERS,
     smoke=SMOKE,
     small=Scale(LAST, 3, FEWER),
 )
@@ -354,7 +318,7 @@ FIGURE_4A = Suite(
             "Sec. 3.4",
         ),
     ),
-    ours=STRAGGLERS_OURS,
+    sources=sources.STRAGGLERS,
     smoke=SMOKE,
     small=Scale(LAST, 3, FEWER),
 )
@@ -382,10 +346,7 @@ FIGURE_4B = Suite(
         Claim("FedAS is above alignment beside training", f"fedas:{LOCAL} > parallel:{LOCAL}", "Sec. 3.4"),
         Claim("FedAS is above alignment to the others' features", f"fedas:{LOCAL} > others:{LOCAL}", "Sec. 3.4"),
     ),
-    ours={
-        **FIGURE_OURS,
-        "algorithm.align": "parallel: a loss term of weight 1 beside training; others: to class means of all others'",
-    },
+    sources=sources.SOURCES,
     smoke=SMOKE,
     small=Scale(SMALL, 3, FEWER),
 )
@@ -414,7 +375,7 @@ FIGURE_6A = Suite(
             '"All methods achieve fairly high accuracy", Sec. 4.3; the point is ours',
         ),
     ),
-    ours={**FIGURE_OURS, "algorithm.normalise": "min-max is divided by its sum, which the paper's formula is not"},
+    sources=sources.SOURCES,
     smoke=SMOKE,
     small=Scale(SMALL, 3, FEWER),
 )
@@ -438,11 +399,7 @@ FIGURE_6B = Suite(
     claims=(
         Claim("Alignment raises CD2-pFed's accuracy", f"cd2_pa:{LOCAL} > cd2:{LOCAL}", '"significantly", Sec. 4.3'),
     ),
-    ours={
-        **FIGURE_OURS,
-        "algorithm.channels.share": "half of the channels are private in the last round; not stated",
-        "algorithm.split": "features are those of the whole model, Sec. 3.2",
-    },
+    sources=sources.DECOUPLED,
     smoke=SMOKE,
     small=Scale(
         {**SMALL, "data.train_size": 1000}, 3, f"{FEWER}; two thirds of these images, as every step costs three"
@@ -489,7 +446,7 @@ FIGURE_5 = Suite(
             "Sec. 4.2; the target is ours",
         ),
     ),
-    ours={**OURS, **BASELINES},
+    sources=sources.FIGURE_5,
     smoke=SMOKE,
     small=Scale(SMALL, 3, FEWER),
 )  # fmt: skip
@@ -542,7 +499,7 @@ FIGURE_7 = Suite(
             "Sec. 4.3; the point is ours",
         ),
     ),
-    ours={**FIGURE_OURS, "training.rounds": "such that E · rounds / B is as at B 16, E 5 and 40 rounds; derived"},
+    sources=sources.FIGURE_7,
     smoke=SMOKE,
     small=Scale(
         {**LAST, "training.local_epochs": 5}, 3,

@@ -15,6 +15,7 @@ runs stand behind it, nor a spread.
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Allocation, Curves, Grid
 from pfl_ops.papers.published import load
+from pfl_ops.papers.sources import fedavg2rep as sources
 from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
 
 ACC = "test/G/global/mean"
@@ -65,8 +66,9 @@ def images(title: str, kind: str, labels: int | None = None) -> Level:
     """CIFAR-100 split by `kind`; at smoke its 8 clients need 13 classes each, or some would belong to nobody."""
     chosen: Changes = {"partition.classes_per_client": labels} if labels else {}
     fewest: Changes = {"partition.classes_per_client": max(13, labels)} if labels else {}
+    shuffled: Changes = {"partition.stratified": False} if kind == "iid" else {}
     return Level(
-        {**CIFAR, "partition.kind": kind, **chosen},
+        {**CIFAR, "partition.kind": kind, **chosen, **shuffled},
         title,
         at={"small": SMALL_CIFAR, "smoke": {"model.name": "cnn_tiny", **fewest}},
     )
@@ -140,19 +142,6 @@ ROUNDS_HYBRIDS = {
 
 # -- what the paper does not say ---------------------------------------------------------------------------------------
 
-OURS = {
-    "training.batch_size": "not stated for federated runs: that of the centralized ones",
-    "training.lr_decay": "not stated for federated runs: none",
-    "training.momentum": "not stated for Shakespeare: CIFAR-100's",
-    "training.weight_decay": "not stated for Shakespeare: none, for with CIFAR-100's 4e-3 and η 1 a CharLSTM of 64 "
-    "units stayed at the most frequent character (16.3 %) for 100 rounds, which it left without (20.5 % by round 75)",
-    "data.roles": "100 of 1129 is stated, which is not: drawn among those with enough records",
-    "model.name": "activations, padding and initialisation are not stated: ReLU, none, as PyTorch's layers draw it",
-    "evaluation.every": "not stated; it moves no training",
-    "evaluation.clients": "the score needs G alone: clients' own models are scored for ten of them",
-}
-SHAKESPEARES = ("data.roles", "training.momentum", "training.weight_decay")
-OURS_CIFAR = {path: why for path, why in OURS.items() if path not in SHAKESPEARES}
 LAST = "which round is scored is not said (last: ours)"
 UNMEASURED = ("Whether federated training augments images is not said: here it does not.",)
 WITHOUT_FILE = (
@@ -186,11 +175,7 @@ TABLE_2 = Suite(
             "Section 4.3",
         ),
     ),
-    ours={
-        **OURS,
-        "training.rounds": "centralized on Shakespeare: epochs are not stated; 20",
-        "algorithm.schedule": "cosine is stated; that it ends with the last epoch is ours",
-    },
+    sources=sources.TABLES,
     unmeasured=(
         *UNMEASURED,
         "Centralized training uses standard augmentation, which there is not here, and 40,000 of the images, the "
@@ -281,7 +266,7 @@ TABLE_3 = Suite(
             "Section 4.5",
         ),
     ),
-    ours=OURS,
+    sources=sources.TABLES,
     unmeasured=UNMEASURED,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; {SMALL_LINES}; 240 · 4/J and 200 · 4/J rounds"),
     exceptions={f"{{shakespeare,shakespeare_iid}}{pattern[1:]}": more for pattern, more in ROUNDS_SHAKESPEARE.items()},
@@ -291,10 +276,6 @@ TABLE_3 = Suite(
 
 SOME = "{nc5,nc10,nc50}"
 BY_LABELS: Axis = {name: LABELS[name] for name in ("nc1", "nc5", "nc10", "nc50")}
-OURS_TABLE_4 = {
-    **OURS_CIFAR,
-    "algorithm.head": "heads are averaged with the body, as Algorithm 3 has it: the one model that Table 4 can score",
-}
 
 TABLE_4 = Suite(
     name="fedavg2rep/table4",
@@ -369,7 +350,7 @@ TABLE_4 = Suite(
             "Section 4.6.2",
         ),
     ),
-    ours=OURS_TABLE_4,
+    sources=sources.TABLE_4,
     damage=('"See Table 2" and "consistent with Table 2" in Section 4.6.2 mean Table 3.',),
     unmeasured=(*UNMEASURED, *WITHOUT_FILE),
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; an eighth of the rounds, about"),
@@ -411,11 +392,7 @@ FIGURE_1 = Suite(
             "Section 3.2.1, by what was chosen; the others are ours",
         ),
     ),
-    ours={
-        **OURS_CIFAR,
-        "algorithm.schedule": "which others were tried is in the lost image: none, and",
-        "training.lr_decay": "a factor of 0.97 an epoch",
-    },
+    sources=sources.FIGURE_1,
     damage=("The image is lost.",),
     unmeasured=("The test loss, which the figure shows too, is not tracked.", *TABLE_2.unmeasured[1:]),
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; 40 epochs"),
@@ -452,10 +429,7 @@ FIGURE_2 = Suite(
             "Section 3.2.2; the rate and 20 % are ours",
         ),
     ),
-    ours={
-        **OURS,
-        "training.lr": "1 is stated; the lower ones are in the lost image: 0.1 and 0.01, of the centralized grid",
-    },
+    sources=sources.FIGURE_2,
     damage=("The image is lost.",),
     unmeasured=("That more local steps help against the plateau, too, has no setting in the text.",),
     small=Scale(repetitions=3, note=SMALL_LINES),
@@ -471,7 +445,6 @@ PARTICIPATION: Axis = {
     },
     "random": Level(title="random selection"),
 }
-OURS_GAMMA = {"participation.gamma": "only 0.1 and the limit of random selection are named: 0.5, 1 and 10"}
 LATE = (500, 1300)
 
 FIGURE_4 = Suite(
@@ -503,7 +476,7 @@ FIGURE_4 = Suite(
             "Section 4.4",
         ),
     ),
-    ours={**OURS_CIFAR, **OURS_GAMMA},
+    sources=sources.PARTICIPATIONS,
     damage=("The image is lost.",),
     unmeasured=(
         *UNMEASURED,
@@ -537,7 +510,7 @@ FIGURE_5 = Suite(
             "Section 4.4; three points are ours",
         ),
     ),
-    ours={**OURS, **OURS_GAMMA},
+    sources=sources.PARTICIPATIONS,
     damage=("The image is lost.",),
     small=Scale(repetitions=3, note=SMALL_LINES),
     exceptions={"*/j4/fedavg/*": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
@@ -554,7 +527,7 @@ FIGURE_6 = Suite(
     measures=(TOP_1,),
     exhibits=(Allocation("shakespeare/j4/fedavg", caption="Who holds which characters"),),
     published={("shakespeare/j4/fedavg", ACC): TABLE_3.published["shakespeare/j4/fedavg", ACC]},
-    ours=OURS,
+    sources=sources.TABLES,
     damage=("The image is lost.",),
     unmeasured=("That clients have a similar distribution of labels is left to the eye: no measure of it is named.",),
     small=Scale(note=SMALL_LINES),
@@ -593,7 +566,7 @@ FIGURE_7 = Suite(
             "Section 4.6.2; round 500 is the warm-up's last",
         ),
     ),
-    ours=OURS_TABLE_4,
+    sources=sources.TABLE_4,
     damage=("The image is lost.",),
     unmeasured=(
         *UNMEASURED,

@@ -18,6 +18,7 @@ from pfl_ops.metrics import SWEEP
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Curves, Grid, Over
 from pfl_ops.papers.published import load
+from pfl_ops.papers.sources import fedpg as sources
 from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
 
 LOCAL, SOME, ALL = "test/P/local/mean", "test/P/synthetic_50/mean", "test/P/synthetic_100/mean"
@@ -52,55 +53,6 @@ BASE: Changes = {
 }
 DIRICHLET: Changes = {**BASE, "partition.kind": "dirichlet", "partition.alpha": 0.1}
 PAT_2: Changes = {**BASE, "partition.kind": "pat", "partition.classes_per_client": 2}
-
-SETTING = {
-    "training.lr": "the best of 0.01, 0.05 and 0.1 for each method, by which data is not said: the middle one for all",
-    "training.momentum": "not stated; the authors' launcher has 0",
-    "training.weight_decay": "not stated",
-    "participation.weighting": "not stated; 1/C follows from Eq. 1, the mean over clients",
-    "evaluation.equal_tests": "test sets are cut to one size in the paper; here each client's counts the same, whole",
-    "evaluation.every": "not stated; it moves no training",
-    "model.name": "CIFAR-10's CNN is McMahan's by citation; the authors' released one has two convolutions and three "
-    "fully connected layers, which fakelenet5 is without their dropout",
-    "algorithm.gradient": "the paper's full gradient leaves its 5 local epochs without a meaning: the pseudo-gradient",
-    "algorithm.scale": "as in the authors' code; the paper scales only the online clients' gradients",
-}
-DEFAULT, LAUNCHER = "not stated, the default here", "not stated, the authors' launcher's"
-OF_METHODS = {
-    "s_fedpg": {
-        "algorithm.halvings": "not stated (its appendix is absent), the authors' earlier code's",
-        "algorithm.armijo": "not stated (its appendix is absent), the authors' earlier code's",
-    },
-    "fedprox": {"algorithm.mu": DEFAULT},
-    "apfl": {"algorithm.alpha": LAUNCHER},
-    "pfedme": {"algorithm.lam": LAUNCHER, "algorithm.inner_steps": DEFAULT, "algorithm.inner_lr": DEFAULT},
-    "ditto": {"algorithm.lam": LAUNCHER},
-    "fedamp": {
-        "algorithm.lam": LAUNCHER,
-        "algorithm.alpha": DEFAULT,
-        "algorithm.sigma": f"{DEFAULT}, relative to the distances: with the authors' absolute value all weights vanish",
-    },
-    "fedfomo": {"algorithm.candidates": DEFAULT},
-    "fedrep": {
-        "algorithm.head_epochs": LAUNCHER,
-        "algorithm.body_epochs": "not stated, the rest of the 5 epochs",
-    },
-    "splitgp": {"algorithm.gamma": DEFAULT, "algorithm.lam": DEFAULT, "algorithm.threshold": DEFAULT},
-    "fedmgda_plus": {
-        "algorithm.eps": LAUNCHER,
-        "algorithm.global_lr": "not stated, the authors' code has the round's η",
-    },
-}
-
-
-def ours(methods: Axis) -> dict[str, str]:
-    """{path: why}, of the setting and of these methods; one that several methods have names them."""
-    found: dict[str, list[str]] = {}
-    for name, reasons in OF_METHODS.items():
-        for path, reason in reasons.items() if name in methods else ():
-            found.setdefault(path, []).append(f"{methods[name].title}: {reason}")
-    return SETTING | {path: "; ".join(reasons) for path, reasons in found.items()}
-
 
 UNMEASURED = (
     "The learning rate is not chosen for each method, as the paper does.",
@@ -258,7 +210,7 @@ TABLE_1 = Suite(
             for name, key in (("S-acc.", SOME), ("G-acc.", ALL))
         ),
     ),
-    ours=ours(METHODS),
+    sources=sources.TABLE_1,
     damage=(
         "The header row is garbled: which column is which follows from the text and from Table 2.",
         "SplitGP's first number is followed by a stray comma.",
@@ -312,7 +264,7 @@ FIGURE_4 = Suite(
             "ours, from Table 1",
         ),
     ),
-    ours=ours(COMPARED),
+    sources=sources.TABLE_1,
     damage=("The image is lost; between c = 0, 50 and 100 the paper names no number.",),
     unmeasured=UNMEASURED,
     small=Scale(FEW, 3, f"as Table 1, whose cells these are; {NETWORK}"),
@@ -385,12 +337,7 @@ FIGURE_5 = Suite(
             "Section 4.2; round 10 is ours",
         ),
     ),
-    ours={
-        **ours(CURVES),
-        "training.rounds": "not stated for this figure: Table 1's",
-        "training.lr": f"{SETTING['training.lr']}; of FedPG′ only that it is lower: 0.01",
-        "algorithm.name": "which of the baselines are drawn is in the lost image: these six",
-    },
+    sources=sources.FIGURE_5,
     damage=("The image is lost, and the text names no number.",),
     unmeasured=(
         UNMEASURED[0],
@@ -479,11 +426,7 @@ TABLE_2 = Suite(
             for m in MEASURES
         ),
     ),
-    ours={
-        **ours(ABLATIONS),
-        "training.rounds": "not stated for this table: Table 1's",
-        "training.batch_size": "not stated for this table: Table 1's",
-    },
+    sources=sources.TABLE_2,
     damage=(
         "Spreads of CIFAR-10 are partly merged: M1's S- and G-acc. share a cell, M2's G-acc. stands among remnants of "
         "the column, and those end in .68) where M3's .060 should be.",

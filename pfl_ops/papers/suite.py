@@ -9,10 +9,11 @@ from typing import Any, Literal, TypeAlias
 from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.experiment import Experiment
 from pfl_ops.papers import stand_in
-from pfl_ops.papers.claims import Claim, Verdict
+from pfl_ops.papers.claims import Claim, Verdict, decided
 from pfl_ops.papers.exhibits import Exhibit
 from pfl_ops.papers.expression import matching
 from pfl_ops.papers.outcome import Outcome
+from pfl_ops.papers.provenance import Source, Sources, sources_of
 from pfl_ops.papers.published import Published
 
 Changes: TypeAlias = Mapping[str, Any]
@@ -48,7 +49,7 @@ class Scale:
     """A size at which a suite runs.
 
     Attributes:
-        changes: what differs from the paper's own setting.
+        changes: what differs from scale full.
         repetitions: n.
         note: why these numbers, in a sentence.
     """
@@ -102,10 +103,10 @@ class Suite:
         exhibits: what the report shows.
         published: (cell, measure's key) -> the paper's number, in the paper's unit.
         spread_over: what a published ± is over: "repetitions", "clients"; "": there is none, or it is not said.
-        repetitions: the paper's n.
+        repetitions: n at scale full; its source says whether the paper states it.
         at: a cell's number is that of the last round, "final", or of the best one, "best".
         claims: sentences of the paper that can be true or false of numbers.
-        ours: {path: why this value}, for each setting that the paper does not state. damage: what extraction lost.
+        sources: origin of each setting's value at scale full, see `provenance`. damage: what extraction lost.
         unmeasured: what the exhibit shows and the suite does not, and why.
         absent: names of cells that the grid has not ("iid/apfl").
         exceptions: pattern of cells, as in claims -> what these set beyond their levels ("cifar10/*/fedfomo"); a level,
@@ -127,7 +128,7 @@ class Suite:
     repetitions: int = 1
     at: Literal["final", "best"] = "final"
     claims: tuple[Claim, ...] = ()
-    ours: Mapping[str, str] = field(default_factory=dict)
+    sources: Sources = ()
     damage: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -187,7 +188,7 @@ class Suite:
         raise unknown(f"measure of {self.name}", key, [measure.key for measure in self.measures])
 
     def scale(self, name: ScaleName) -> Scale:
-        """The suite's size of that name; full: the paper's own."""
+        """Return the suite's size of that name; full: the paper's, as far as the paper states it."""
         return {"smoke": self.smoke, "small": self.small, "full": Scale(repetitions=self.repetitions)}[name]
 
     def experiment(self, cell: Cell, scale: ScaleName = "full", *, data: str | None = None) -> Experiment:
@@ -219,13 +220,25 @@ class Suite:
             raise type(error)(f"{self.name}, cell {cell.name}: {error}") from error
 
     def differences(self, cell: Cell, scale: ScaleName, *, data: str | None = None) -> dict[str, tuple[Any, Any]]:
-        """{path: (the paper's value, the value at this scale)} wherever they differ; None: there is no such setting."""
-        paper, ours = self.experiment(cell).flat, self.experiment(cell, scale, data=data).flat
-        paths = [path for path in {**paper, **ours} if path not in ("repetitions", "seed")]
-        return {path: (paper.get(path), ours.get(path)) for path in paths if paper.get(path) != ours.get(path)}
+        """Return {path: (value at full, value at this scale)} wherever they differ; None: there is no such setting."""
+        full, here = self.experiment(cell).flat, self.experiment(cell, scale, data=data).flat
+        paths = [path for path in {**full, **here} if path not in ("repetitions", "seed")]
+        return {path: (full.get(path), here.get(path)) for path in paths if full.get(path) != here.get(path)}
+
+    @cached_property
+    def states_repetitions(self) -> bool:
+        """True if the paper states the number of repetitions at full, which is one for all cells."""
+        covering = [
+            source for source in self.sources if source.covers("repetitions", {"repetitions": self.repetitions})
+        ]
+        return bool(covering) and covering[-1].kind == "stated"
+
+    def sources_of(self, cell: Cell) -> dict[str, Source | None]:
+        """Return the origin of each setting of a cell's full experiment, by path; None: the suite lists none."""
+        return sources_of(self.experiment(cell), self.sources)
 
     def judged(self, outcomes: Mapping[str, Sequence[Outcome]] | None = None) -> tuple[Verdict, ...]:
-        """How each claim stands.
+        """Return the verdicts on all claims, ours decided as one family.
 
         Args:
             outcomes: finished repetitions of cells; none: the paper's own numbers.
@@ -233,7 +246,8 @@ class Suite:
         labels = {axis: list(levels) for axis, levels in self.axes.items()}
         values = self._published if outcomes is None else partial(self._ours, outcomes)
         names = [cell.name for cell in self.cells]
-        return tuple(claim.judge(values, labels, names, exact=outcomes is None) for claim in self.claims)
+        found = tuple(claim.judge(values, labels, names, exact=outcomes is None) for claim in self.claims)
+        return found if outcomes is None else decided(found)
 
     def _published(self, cell: str, key: str) -> dict[int, float]:
         found = self.published.get((cell, key))

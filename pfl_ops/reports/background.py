@@ -1,11 +1,10 @@
-"""What is behind a suite's numbers: settings that differ from the paper's or are open there, runs, machine, cost."""
+"""Background of a suite's numbers: damage of the text, runs, machine, cost."""
 
 import math
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
-from typing import Any
 
 import pandas as pd
 
@@ -15,7 +14,6 @@ from pfl_ops.papers import Outcome
 from pfl_ops.reports.document import Block, Entry, Head, Items, Row, Table, Text
 from pfl_ops.reports.ran import Ran
 
-MOST = 5  # pairs of values of one setting that are told apart
 BYTES = ("cost/up_bytes", "cost/down_bytes")
 TAGS = {
     "pfl_ops.device": "device",
@@ -29,43 +27,8 @@ TAGS = {
 }
 
 
-def differences(ran: Ran) -> Iterator[Block]:
-    """Every setting that is not the paper's own at this scale, and in which cells."""
-    rows: list[tuple[str, str, str, str]] = []
-    if ran.suite.repetitions != ran.n:
-        rows.append(("repetitions", str(ran.suite.repetitions), str(ran.n), "all cells"))
-    by_path: dict[str, dict[tuple[str, str], list[str]]] = {}
-    for cell, found in ran.differences.items():
-        for path, (paper, here) in found.items():
-            by_path.setdefault(path, {}).setdefault((shown(paper), shown(here)), []).append(cell)
-    for path, pairs in by_path.items():
-        if len(pairs) > MOST:
-            cells = [cell for found in pairs.values() for cell in found]
-            theirs, ours = ({pair[side] for pair in pairs} for side in (0, 1))
-            rows.append((path, _several(theirs), _several(ours), _where(ran, cells)))
-        else:
-            rows += [(path, *pair, _where(ran, cells)) for pair, cells in pairs.items()]
-    if not rows:
-        yield Text("Nothing: every cell has the paper's own setting, as far as the paper states one.")
-        return
-    heads = ("setting", "the paper", "here", "where")
-    body = [Row(tuple(Entry(text if i else f"`{text}`") for i, text in enumerate(row))) for row in rows]
-    note = "Settings that are not listed are the paper's, or among those that it leaves open."
-    yield Table("differences", f"What scale {ran.scale} changes", (tuple(map(Head, heads)),), tuple(body), (note,))
-
-
 def left_open(ran: Ran) -> Iterator[Block]:
-    """What the paper does not state and what was chosen; what is damaged, and what is not measured."""
-    if ran.suite.ours:
-        flats = [ran.suite.experiment(ran.suite.cell(cell)).flat for cell in ran.differences]
-        body = []
-        for path, reason in ran.suite.ours.items():
-            values = list(dict.fromkeys(shown(flat[path]) for flat in flats if path in flat))
-            body.append(
-                Row((Entry(f"`{path}`"), Entry(", ".join(values[:4]) + ", …" * (len(values) > 4)), Entry(reason)))
-            )
-        heads = tuple(map(Head, ("setting", "chosen", "why")))
-        yield Table("ours", "What the paper does not state: these values are ours", (heads,), tuple(body))
+    """Parts of the paper's text that are damaged, and parts of the exhibit that are not measured."""
     if ran.suite.damage:
         yield Text("What extraction of the paper's text damaged:")
         yield Items(tuple(("", text) for text in ran.suite.damage))
@@ -146,15 +109,6 @@ def amount(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def shown(value: Any) -> str:
-    """A setting's value for people."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _here(tag: str) -> str:
     """What a run of this process would be tagged with."""
     if tag == "pfl_ops.cpu":
@@ -170,20 +124,3 @@ def _here(tag: str) -> str:
 def _mean(values: Sequence[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
-
-
-def _several(values: set[str]) -> str:
-    return next(iter(values)) if len(values) == 1 else f"{len(values)} values"
-
-
-def _where(ran: Ran, cells: Sequence[str]) -> str:
-    """Which cells these are, by the axis that tells them apart from the others, where one does."""
-    whole: Mapping[str, Any] = ran.differences
-    if len(cells) == len(whole):
-        return "all cells"
-    for axis in ran.labels:
-        labels = dict.fromkeys(ran.suite.cell(cell).labels[axis] for cell in cells)
-        there = [cell for cell in whole if ran.suite.cell(cell).labels[axis] in labels]
-        if len(there) == len(cells):
-            return f"{axis} {', '.join(ran.title(axis, label) for label in labels)}"
-    return cells[0] if len(cells) == 1 else f"{len(cells)} of {len(whole)} cells"

@@ -206,6 +206,7 @@ class Document:
     Attributes:
         name: short, as in its folder: "fliu/table1". title, subtitle: at its top.
         generated: when and by what, at its end.
+        files: further files of its folder, {path: text}.
 
     Raises:
         PflOpsError: two tables, or two pictures, of one name.
@@ -216,6 +217,7 @@ class Document:
     subtitle: str
     sections: tuple[Section, ...]
     generated: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, names in (

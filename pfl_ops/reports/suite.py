@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from pfl_ops.papers import PAPERS, Grid
-from pfl_ops.reports import background, charts, layout, verdicts
+from pfl_ops.reports import background, charts, layout, origins, verdicts
 from pfl_ops.reports.document import Block, Document, Items, Section, Text
 from pfl_ops.reports.ran import Ran
 
@@ -21,9 +21,11 @@ def suite_report(ran: Ran) -> Document:
         Section("", tuple(_first(ran))),
         *_exhibits(ran),
         Section("Claims", tuple(verdicts.blocks(ran))),
-        Section("What differs from the paper", tuple(background.differences(ran))),
-        Section("What the paper leaves open", tuple(background.left_open(ran))),
+        Section("Settings and their origins", tuple(origins.blocks(ran))),
+        Section("Settings as the paper states them", tuple(origins.settled(ran)), folded=True),
+        Section("Damaged or not measured", tuple(background.left_open(ran))),
         Section("Runs, machine and cost", tuple(background.cost(ran))),
+        Section("Configurations", tuple(origins.configurations(ran)), folded=True),
     )
     return Document(
         name=f"{suite.name} · {ran.scale}",
@@ -31,6 +33,7 @@ def suite_report(ran: Ran) -> Document:
         subtitle=f"{PAPERS.get(suite.paper, suite.paper)}. {suite.source}",
         sections=tuple(section for section in sections if section.blocks),
         generated=f"pfl-ops reproduce {suite.name} --scale {ran.scale}, {now}",
+        files=origins.files(ran),
     )
 
 
@@ -56,8 +59,12 @@ def _first(ran: Ran) -> Iterator[Block]:
 
 def _items(ran: Ran) -> Iterator[tuple[str, str]]:
     suite, size = ran.suite, ran.suite.scale(ran.scale)
-    setting = {"full": "the paper's own setting", "small": "reduced, see below", "smoke": "cut to seconds, see below"}
-    theirs = f"the paper: {suite.repetitions}" if suite.repetitions > 1 else "the paper: 1"
+    setting = {
+        "full": "the paper's setting where it states one, else assumptions",
+        "small": "reduced, see below",
+        "smoke": "cut to seconds, see below",
+    }
+    theirs = f"the paper: {suite.repetitions}" if suite.states_repetitions else "the paper states none"
     yield "scale", f"{ran.scale}: {setting[ran.scale]}{f'. {size.note}' if size.note else ''}"
     yield "repetitions", f"{ran.n} ({theirs})"
     failed = sum(cell not in ran.outcomes for cell in ran.problems)

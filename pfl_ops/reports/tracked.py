@@ -149,9 +149,9 @@ def select(
     """Select runs by name.
 
     Args:
-        names: of MLflow experiments, studies and runs, with * and ? for any; or the beginning of a run's id. None, or
-            "*": all but the cells of suites at scale smoke. The name of a study, a benchmark or a suite means the runs
-            below it.
+        names: of MLflow experiments, studies and runs, with * and ? for any; or the beginning of a run's id or of its
+            experiment's hash, which `run` prints. None, or "*": all but the cells of suites at scale smoke. The name of
+            a study, a benchmark or a suite means the runs below it.
         where: and of these only those that MLflow's search finds by this filter.
         tags: and of these only those with these tags. A filter or tag on `pfl_ops.scale` also selects smoke cells.
         trials: the trials of studies too; one that is named itself is always meant. So is an unfinished run.
@@ -228,9 +228,10 @@ def _named(
     hits = [run for run in known if run.run_id == name or any(fnmatchcase(n, name) for n in _names(run))]
     places = [run for run in known if name in _places(run) or any(fnmatchcase(p, name) for p in _places(run))]
     if not hits and not places and len(name) >= SHORTEST_ID and re.fullmatch("[0-9a-f]+", name):
-        hits = [run for run in known if run.run_id.startswith(name)]
-        if len(hits) > 1:
+        hits = [run for run in known if run.run_id.startswith(name) or run.tags.get(HASH, "").startswith(name)]
+        if len({run.tags.get(HASH) for run in hits}) > 1:
             raise PflOpsError(f"{len(hits)} runs have ids that begin with '{name}'; give more of it")
+        hits = [run for run in hits if run.parent is None] or hits  # one by itself goes before a study's or a suite's
     if not hits and not places:
         allowed = set[str]().union(*map(_names, known), *map(_places, known))
         close = nearest(name, allowed)

@@ -1,9 +1,10 @@
-"""A suite's claims: whether each holds in the paper's own numbers, and in ours."""
+"""A suite's claims, judged in the paper's own numbers and in ours."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from pfl_ops.papers import Verdict
+from pfl_ops.papers import Instance, Verdict
+from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.reports.document import Block, Entry, Head, Mark, Row, Table, Text
 from pfl_ops.reports.ran import Ran
 
@@ -18,10 +19,11 @@ STANDINGS: Mapping[str, tuple[str, Mark]] = {
 """How a claim can stand, in words and with a sign that needs no colour."""
 
 HOW = (
-    "In the paper's numbers: as printed. In ours: by the 95 % t interval of the mean of the differences, paired over "
-    "seeds, valid if their number was fixed before the runs; undecided where it covers zero, and always with a single "
-    "repetition. A claim about several cells holds where it holds in each; below it stands in how many it does. "
-    "Nothing is corrected for how many claims there are."
+    "In the paper's numbers: as printed. In ours: by an anytime-valid test of paired differences, e, so that seeds may "
+    "be added after a look; a seed that a cell lacks ends the test there. For and against all claims of the suite are "
+    "one family (Holm): with 95 % probability none of its decisions is wrong. A claim about several cells holds if "
+    "that is shown of all of them, or of as many as it says; each counts once. The numbers are means over seeds; "
+    "how many of several are as claimed is counted and not tested."
 )
 
 
@@ -65,12 +67,46 @@ def _entry(verdict: Verdict | None, absent: str) -> Entry:
         text, mark = STANDINGS["not judged"]
         return Entry(text, mark=mark)
     text, mark = STANDINGS[absent if verdict.status == "not run" else verdict.status]
+    decision = (told,) if (told := standing(verdict)) else ()
     if len(verdict.instances) == 1 or verdict.status == "not run":
         detail = verdict.instances[0].detail if verdict.instances else ""
-        return Entry(text, mark=mark, below=(detail,) if detail else ())
-    more = [
-        f"{instance.where}: {instance.detail or absent}{'' if instance.status in ('holds', 'not run') else ', '}"
-        f"{'' if instance.status in ('holds', 'not run') else instance.status}"
-        for instance in verdict.instances
-    ]
-    return Entry(text, mark=mark, below=(verdict.count.replace("not run", absent),), more=tuple(more))
+        return Entry(text, mark=mark, below=((detail, *decision) if detail else ()))
+    count = verdict.count.replace("not run", absent)
+    least = f"; claimed for {verdict.least}" if verdict.least < len(verdict.instances) else ""
+    below = (f"as claimed in {count}{least}", *decision)
+    return Entry(text, mark=mark, below=below, more=tuple(_instance(one, absent) for one in verdict.instances))
+
+
+def standing(verdict: Verdict) -> str:
+    """Return the evidence on a claim in ours, and the seeds that its decision took or would take; "": there is none.
+
+    An e-value below 1 is no evidence.
+    """
+    if verdict.exact or verdict.status == "not run":
+        return ""
+    supporting, opposing = verdict.evidence.largest
+    seeds = verdict.seeds
+    if verdict.status == "holds":
+        return f"e = {number(supporting)}, decided after {seeds} seeds"
+    if verdict.status == "does not hold":
+        return f"e = {number(opposing)} against it, decided after {seeds} seeds"
+    needed = f"e = {number(supporting)} for it, {number(opposing)} against it; {number(min(verdict.needed))} needed"
+    if verdict.evidence.n < 2:
+        return needed
+    return needed + (f", about {seeds} seeds" if seeds else f", more than {FARTHEST:,} seeds")
+
+
+def number(e: float) -> str:
+    """An e-value with two digits, or as whole number from 10 on."""
+    return f"{e:,.0f}" if 10 <= e < 1e6 else f"{e:.2g}"
+
+
+def _instance(one: Instance, absent: str) -> str:
+    if one.agrees is None:
+        return f"{one.where}: {absent}"
+    agrees = "" if one.agrees else ", not as claimed"
+    if not one.comparisons:
+        return f"{one.where}: {one.detail}{agrees}"
+    supporting, opposing = one.evidence.largest
+    e = f"e = {number(supporting)}" if one.agrees else f"e = {number(opposing)} against it"
+    return f"{one.where}: {one.detail}{agrees}, {e}"

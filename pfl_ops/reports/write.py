@@ -18,7 +18,8 @@ DRAFT = ".report-"
 
 
 def write(document: Document, folder: str | Path) -> Path:
-    """Write the report: index.html, report.md, report.tex, tables/<name>.{csv,tex} and figures/<name>.{svg,png}.
+    """Write the report: index.html, report.md, report.tex, tables/<name>.{csv,tex}, figures/<name>.{svg,png}, and its
+    further files.
 
     Everything is made and on the disk before anything is put in place, each file whole, the page last: a full disk
     leaves the report that was there. Other files of the folder stay.
@@ -29,7 +30,7 @@ def write(document: Document, folder: str | Path) -> Path:
         PflOpsError: the folder can't be written to.
     """
     folder = Path(folder)
-    texts: dict[str, str] = {}
+    texts: dict[str, str] = dict(document.files)
     for table in document.each(Table):
         texts |= {f"tables/{table.name}.csv": to_csv(table), f"tables/{table.name}.tex": to_latex(table)}
     texts |= {"report.md": to_markdown(document), "report.tex": to_latex_document(document)}
@@ -44,13 +45,13 @@ def write(document: Document, folder: str | Path) -> Path:
                     figures.save(picture.draw(), Path(made, "figures", f"{picture.name}.{ending}"))
             for name, text in texts.items():
                 path = Path(made, name)
-                path.parent.mkdir(exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
             files = [path.relative_to(made) for path in Path(made).rglob("*") if path.is_file()]
             for file in files:
                 sync(Path(made, file))
             for file in sorted(files, key=lambda file: file.name == "index.html"):
-                (folder / file).parent.mkdir(exist_ok=True)
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
                 Path(made, file).replace(folder / file)
             for place in {(folder / file).parent for file in files}:
                 sync(place)

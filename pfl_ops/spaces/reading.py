@@ -17,6 +17,8 @@ SHIPPED = (PACKAGE / "search_spaces", PACKAGE.parent / "search_spaces")  # insid
 COMMON = "common"  # the space that all methods of a comparison share
 FIXED = ("seed", "repetitions", "data", "partition", "evaluation", "algorithm.name", "model.name", "training.rounds")
 """What all trials of one study share; to compare values of these, run several studies."""
+TUNABLE = ("data.scaling",)
+"""Settings below `FIXED` that may differ: which samples a client has does not depend on them."""
 
 
 def read(source: str | Path | None, algorithm: str) -> Space:
@@ -131,7 +133,7 @@ def _parameter(source: str, key: str, entry: Any) -> Parameter:
     kinds = [kind for kind in ("float", "int", "choice") if kind in entry]
     if len(kinds) != 1:
         raise wrong(f"give one of float, int, choice; found {' and '.join(kinds) or 'none'}")
-    if any(key == name or key.startswith(name + ".") for name in FIXED):
+    if key not in TUNABLE and any(key == name or key.startswith(name + ".") for name in FIXED):
         raise wrong("is the same in all trials of a study and can't be tuned")
     own = entry.get("own", False)
     if not isinstance(own, bool):

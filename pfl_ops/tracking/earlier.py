@@ -1,6 +1,5 @@
 """Earlier runs of the same settings and data: the tags by which they are found, and the line that tells of them."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -8,12 +7,16 @@ from typing import TYPE_CHECKING
 from pfl_ops.errors import PflOpsError
 from pfl_ops.fields import Tree
 from pfl_ops.identity import CODE, VERSION, code_line, differing_code, fingerprint
+from pfl_ops.tracking.home import Home
 
 if TYPE_CHECKING:
     from pfl_ops.tracking.store import RunInfo, Store
 
 SETTINGS, CODE_TAG = "pfl_ops.settings", "pfl_ops.code"
 """Tags: the digest of a run's settings and data alone, and its code (`identity.code_line`)."""
+
+SHORT = 12
+"""Hexadecimal digits of an experiment's hash by which commands name a run."""
 
 
 def tags(identity: Tree) -> dict[str, str]:
@@ -33,29 +36,47 @@ def find(store: "Store", identity: Tree) -> "list[RunInfo]":
     return []
 
 
-def describe_read(run_id: str | None, time: int, same_engine: bool) -> str:
+def describe_read(digest: str, time: int, same_engine: bool) -> str:
     """Return the line for a run that was read and not computed.
 
     Args:
-        run_id: MLflow's; None: it has none yet. time: of its last record, ms since the epoch.
+        digest: the experiment's hash. time: of its last record, ms since the epoch.
         same_engine: False if the engine's code was edited since, under the same results version.
     """
     engine = "" if same_engine else "; the engine's code was changed since, not its results version"
     return (
-        f"read: run {(run_id or 'not sent yet')[:8]} of {_clock(time)}, same settings, data and method code "
+        f"read: run {digest[:SHORT]} of {_clock(time)}, same settings, data and method code "
         f"(--no-resume computes it anew){engine}"
     )
 
 
-def describe_other_code(runs: "Sequence[RunInfo]", identity: Tree) -> str:
-    """Return the line that names the newest of these runs that has other code; "": there is none."""
-    mine = code_line(identity)
-    others = [(run, parts) for run in runs if (parts := differing_code(mine, run.tags.get(CODE_TAG, "")))]
-    if not others:
+def note(home: Home, identity: Tree, digest: str, time: int) -> str:
+    """Note a run, and return the line that names the newest one with the same settings and data and other code.
+
+    The notes of a work folder are lines `<digest> <time> <code>` in a file for each settings and data.
+
+    Args:
+        digest: of the identity. time: of its last record, ms since the epoch.
+    Returns:
+        "" if there is none in this work folder.
+    """
+    file = home.checkpoints / f".{tags(identity)[SETTINGS][:32]}.notes"
+    mine, known = code_line(identity), False
+    newest: tuple[int, str, str] | None = None
+    with suppress(OSError):
+        for line in file.read_text().splitlines():
+            other, _, rest = line.partition(" ")
+            clock, _, code = rest.partition(" ")
+            known |= other == digest
+            if clock.isdigit() and (parts := differing_code(mine, code)):
+                newest = max(newest or (0, "", ""), (int(clock), other, parts))
+    if not known:
+        with suppress(OSError), file.open("a") as notes:
+            notes.write(f"{digest} {time} {mine}\n")
+    if newest is None:
         return ""
-    run, parts = others[-1]
-    before = f"run {run.run_id[:8]} of {_clock(run.start)}"
-    return f"computed: {before} has the same settings and data, and other code ({parts})"
+    when, other, parts = newest
+    return f"computed: run {other[:SHORT]} of {_clock(when)} has the same settings and data, and other code ({parts})"
 
 
 def _clock(time: int) -> str:

@@ -65,7 +65,7 @@ class Home:
                     left.unlink()
                 folder.rmdir()  # fails where there is anything else
             (self.root / ".lock").unlink(missing_ok=True)
-            self.root.rmdir()
+            self.root.rmdir()  # fails where there is anything else
 
     def lock(self) -> FileLock:
         """The lock that guards whatever is made only once in this folder."""
@@ -90,6 +90,11 @@ class Home:
     @property
     def spool(self) -> Path:
         return self.root / "spool"
+
+    @property
+    def requests(self) -> Path:
+        """Runs that a courier tracks; made with the first of them."""
+        return self.root / "requests"
 
 
 @dataclass(frozen=True)

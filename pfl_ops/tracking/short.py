@@ -1,5 +1,6 @@
 """Short addresses of MLflow's page, as `pfl-ops ui` serves them: /study/NAME, /experiment/NAME and /run/ID."""
 
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -7,6 +8,7 @@ from pfl_ops.tracking.views import FIRST, TAG, run_address, view_address
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 KINDS = ("study", "experiment", "run")
 
@@ -18,7 +20,7 @@ def short_address(kind: str, name: str) -> str:
     '/study/fliu%20digits'
 
     Args:
-        kind: one of `KINDS`. name: of a study or an MLflow experiment; the id of a run.
+        kind: one of `KINDS`. name: of a study or an MLflow experiment; a run's id, or the first digits of its hash.
     """
     return f"/{kind}/{quote(name, safe='')}"
 
@@ -33,10 +35,10 @@ def find_page(client: "MlflowClient", kind: str, name: str) -> str | None:
 
     if kind == "run":
         try:
-            run = client.get_run(name)
+            found = [client.get_run(name)]
         except MlflowException:
-            return None
-        return run_address(run.info.experiment_id, run.info.run_id)
+            found = _with_hash(client, name)
+        return run_address(found[0].info.experiment_id, found[0].info.run_id) if found else None
     if kind == "study" and "'" not in name:
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
         where = f"tags.`pfl_ops.kind` = 'study' and tags.`pfl_ops.study` = '{name}'"
@@ -50,6 +52,16 @@ def find_page(client: "MlflowClient", kind: str, name: str) -> str | None:
             key = next((key for key in FIRST if TAG + key in experiment.tags), "")
             return view_address(experiment.experiment_id, key, charts=bool(key))
     return None
+
+
+def _with_hash(client: "MlflowClient", digits: str) -> "list[Run]":
+    """Return the runs whose experiment's hash begins so: first those with no run above, the newest first."""
+    if not re.fullmatch("[0-9a-f]{8,64}", digits):
+        return []
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    where = f"tags.`pfl_ops.experiment_hash` LIKE '{digits}%'"
+    found = client.search_runs(experiments, where, order_by=["attributes.start_time DESC"])
+    return sorted(found, key=lambda run: "mlflow.parentRunId" in run.data.tags)
 
 
 __all__ = ["KINDS", "find_page", "short_address"]

@@ -27,7 +27,7 @@ from pfl_ops.addresses import redact
 from pfl_ops.databases import probe
 from pfl_ops.errors import PflOpsError
 from pfl_ops.scratch import scratch
-from pfl_ops.tracking import logs, outbox
+from pfl_ops.tracking import logs, outbox, requests
 from pfl_ops.tracking.delivery import Delivery, verdict
 from pfl_ops.tracking.home import Home, Target
 from pfl_ops.tracking.journal import Header, key
@@ -91,6 +91,8 @@ class Store:
     def open(cls, home: Path | str | None = None, tracking_uri: str | None = None, *, offline: bool = False) -> "Store":
         """The store of a work folder; what earlier processes left in its spool is sent in the background.
 
+        It waits for the couriers of runs that are over (see `requests`).
+
         Args:
             home: work folder; none: `PFL_OPS_HOME`, else ./mlruns.
             tracking_uri: none: `MLFLOW_TRACKING_URI`, else SQLite in the work folder.
@@ -101,7 +103,10 @@ class Store:
             ServerUnavailable: the target does not answer, and `offline` is False.
         """
         place = Home.open(home)
-        return cls(place, Target.of(place, tracking_uri), offline)
+        target = Target.of(place, tracking_uri)
+        if requests.is_own(place, target):
+            requests.settle(place)
+        return cls(place, target, offline)
 
     def _answers(self, offline: bool) -> bool:
         """True if the target answers; a database's tables are made. If it does not: False if `offline`, else raise."""

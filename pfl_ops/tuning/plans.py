@@ -1,7 +1,7 @@
 """What reproducing some suites at a scale means: which runs, on which data, and which of them are there already."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pfl_ops.data.datasets import here
 from pfl_ops.errors import PflOpsError
@@ -52,6 +52,16 @@ class Part:
         """The repetitions of the chosen cells."""
         for cell in self.chosen:
             yield from self.jobs.get(cell, ())
+
+    def repetition(self, cell: str, number: int, data_dir: str | None) -> CellRun:
+        """Return a repetition of a cell beyond those that are planned."""
+        first = self.jobs[cell][0]
+        experiment = first.experiment.repetition(number)
+        return replace(first, experiment=experiment, digest=experiment.digest(data_dir), number=number)
+
+    def with_job(self, job: CellRun) -> "Part":
+        """Return the suite's part with one more repetition of a cell."""
+        return replace(self, jobs={**self.jobs, job.cell.name: (*self.jobs[job.cell.name], job)})
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """`reproduce`: published experiments again, through Ray; what is finished already is read, never run again."""
 
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -16,15 +18,17 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.resources import Share, cluster, joining, share
-from pfl_ops.jobs.runner import Interrupted, JobEvent, Listed, Runner
+from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
 from pfl_ops.papers.outcome import tracked_keys
+from pfl_ops.recording import FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, RunInfo, Store, provenance
 from pfl_ops.tracking.run import now
 from pfl_ops.tuning.asked import Amount, Asked, check_request
+from pfl_ops.tuning.deciding import OpenClaim, open_claims
 from pfl_ops.tuning.plans import CellRun, Part, Plan
 from pfl_ops.tuning.session import StudyInterrupted
 
@@ -64,7 +68,7 @@ class Reproduced:
         self.run.log([Record(0, dict(metrics), now())])
 
 
-Kind: TypeAlias = Literal["begin", "start", "round", "end", "failed"]
+Kind: TypeAlias = Literal["begin", "claim", "start", "round", "end", "failed"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Happened:
     """Something that happened, for who watches.
 
     Attributes:
-        kind: begin (of all), start, round, end or failed (of a job).
+        kind: begin (of all), claim (which gets further seeds), start, round, end or failed (of a job).
         job: which. done, wanted: jobs that are over in this sitting, and all that it has to do.
         round: finished rounds. text: what it will take; why a job failed.
     """
@@ -102,6 +106,7 @@ def reproduce(
     data_dir: str | None = None,
     execution: Execution | None = None,
     dry_run: bool = False,
+    hours: float | None = None,
     on_suite: OnSuite | None = None,
     on_happened: OnHappened | None = None,
 ) -> list[Reproduced]:
@@ -116,6 +121,8 @@ def reproduce(
         address: of a Ray cluster to join. home, tracking_uri: work folder, MLflow's address.
         execution: where and how to compute; device and threads follow a cell's share.
         dry_run: tell the estimate, and stop.
+        hours: then go on with further seeds for undecided claims, until all are decided or so many hours have passed;
+            see `deciding`. None: the plan's repetitions alone.
         on_suite: told of each suite once nothing of it is left to run, its run still open.
         on_happened: told of everything.
     Returns:
@@ -127,6 +134,7 @@ def reproduce(
     check_request(asked, (execution or Execution()).device, address)
     with Store.open(home, tracking_uri, offline=True) as store, ExitStack() as opened:
         sitting = Sitting(plan, store, data_dir, execution or Execution(), asked, address, on_suite, on_happened)
+        sitting.hours = hours
         try:
             missing = sitting.missing()
             sitting.tell("begin", text=sitting.estimate(missing) if missing else "")
@@ -159,6 +167,9 @@ class Sitting:
     finished: dict[str, RunInfo] = field(default_factory=dict)  # by digest
     over: int = 0
     wanted: int = 0
+    hours: float | None = None
+    begun: set[str] = field(default_factory=set)  # digests
+    claim: str | None = None  # that got the last seeds
 
     def missing(self) -> list[CellRun]:
         """Return the jobs that have to be run; what has been run is read.
@@ -166,13 +177,14 @@ class Sitting:
         If the tracking server does not answer, that is all of them; one that has its checkpoint ends at once.
         """
         known = self.store.runs() if self.store.reachable else []
-        found = (run for run in known if run.identity and runs.FINISHED in run.metrics)
+        found = (run for run in known if run.identity and FINISHED in run.metrics)
         self.finished = {str(run.identity): run for run in found}
         for job in (job for part in self.plan.parts for jobs in part.jobs.values() for job in jobs):
             if job.digest in self.finished and job.digest not in self.outcomes:
                 self.outcomes[job.digest] = self._read(job, self.finished[job.digest])
         missing = [job for job in self.plan.wanted if job.digest not in self.outcomes]
         self.wanted = len(missing)
+        self.begun = {job.digest for job in missing}
         return missing
 
     def run(self, missing: Sequence[CellRun]) -> None:
@@ -184,12 +196,13 @@ class Sitting:
             StudyInterrupted: Ctrl-C came.
         """
         self._gather()
-        if not missing:
+        if not missing and self.hours is None:
             return
         queue: TrackingQueue[None] = TrackingQueue()
+        cells = list(missing)
 
         def take(event: JobEvent) -> None:
-            cell = missing[event.job.number]
+            cell = cells[event.job.number]
             match event.kind:
                 case "started":
                     self.tell("start", cell)
@@ -201,16 +214,16 @@ class Sitting:
         try:
             with cluster(self.address) as folder:
                 part, execution = self._share()
-                jobs = [
-                    Job.of("cell", cell.name, i, cell.experiment, self.data_dir, execution, part)
-                    for i, cell in enumerate(missing)
-                ]
+                source = _Cells(self, cells, queue, part, execution)
                 place = Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
-                Runner(place, part.concurrency, take, queue=queue).run(Listed(jobs), folder, "cells")
+                Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")
         except Interrupted:
             raise KeyboardInterrupt from None
-        for i in range(len(missing)):
+        for i in range(len(cells)):
             queue.result(i)
+        if self.hours is not None:
+            self.hours = None
+            self._gather()
 
     def estimate(self, missing: Sequence[CellRun]) -> str:
         """Time and memory for the missing jobs, in words, from a measured round of one job of each kind.
@@ -340,7 +353,7 @@ class Sitting:
 
     def _gather(self) -> None:
         """Hand over the suites of which nothing is left to run."""
-        for part in self.plan.parts:
+        for part in () if self.hours is not None else self.plan.parts:  # else the next seed may be of any suite
             over = {**self.outcomes, **self.failures}
             if part.suite.name in self.complete or any(job.digest not in over for job in part.wanted):
                 continue
@@ -356,6 +369,51 @@ class Sitting:
             self.complete[part.suite.name] = done
             if self.on_suite is not None:
                 self.on_suite(done)
+
+    def more(self) -> list[CellRun]:
+        """Return the next seeds for the undecided claim whose decision is expected to cost least; [] if none is open.
+
+        Seeds that an earlier call has finished are read.
+        """
+        while True:
+            parts = {part.suite.name: part for part in self.plan.parts}
+            several = [(one, part) for part in parts.values() for one in self._open(part)]
+            read = False
+            for one, part in sorted(several, key=lambda pair: pair[0].cost):
+                wanted = [(cell, i) for cell, i in one.seeds() if i >= len(part.jobs[cell])]
+                if not wanted:
+                    continue
+                number = wanted[0][1]
+                new = [part.repetition(cell, i, self.data_dir) for cell, i in wanted if i == number]
+                for job in new:
+                    parts[part.suite.name] = parts[part.suite.name].with_job(job)
+                    if job.digest in self.finished and job.digest not in self.outcomes:
+                        self.outcomes[job.digest] = self._read(job, self.finished[job.digest])
+                self.plan = replace(self.plan, parts=tuple(parts.values()))
+                new = [job for job in new if job.digest not in {*self.outcomes, *self.failures, *self.begun}]
+                if new:
+                    self.wanted += len(new)
+                    self.begun |= {job.digest for job in new}
+                    self._announce(one)
+                    return new
+                read = True
+                break
+            if not read:
+                return []
+
+    def _announce(self, one: OpenClaim) -> None:
+        if self.claim != one.claim.text:
+            self.claim = one.claim.text
+            when = "no number of seeds is expected to decide it" if one.needed is None else f"about {one.needed} seeds"
+            self.tell("claim", text=f"more seeds for: {one.claim.text} ({one.n} so far, {when})")
+
+    def _open(self, part: Part) -> list[OpenClaim]:
+        """The undecided claims of a suite that more seeds may decide."""
+        failed = {job.cell.name for jobs in part.jobs.values() for job in jobs if job.digest in self.failures}
+        cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins)
+        outcomes = self._outcomes(part)
+        labels = {axis: list(levels) for axis, levels in part.suite.axes.items()}
+        return open_claims(part.suite.claims, part.suite.judged(outcomes), labels, outcomes, cells)
 
     def _outcomes(self, part: Part) -> Outcomes:
         found: dict[str, list[Outcome]] = {}
@@ -385,6 +443,29 @@ class Sitting:
         """Tell who watches."""
         if self.on_happened is not None:
             self.on_happened(Happened(kind, self.over, self.wanted, job, round, text))
+
+
+class _Cells:
+    """The source of a sitting's jobs: the planned cells, then further seeds for undecided claims until time is over."""
+
+    def __init__(
+        self, sitting: Sitting, cells: list[CellRun], queue: TrackingQueue[None], share: Share, execution: Execution
+    ) -> None:
+        self.sitting, self.cells, self.queue, self.share, self.execution = sitting, cells, queue, share, execution
+        self.given = 0
+        self.end = math.inf if sitting.hours is None else time.monotonic() + 3600 * sitting.hours
+
+    def next(self) -> Job | None:
+        if self.given == len(self.cells) and self.sitting.hours is not None and time.monotonic() < self.end:
+            for i in range(self.given):
+                if i in self.queue:  # its job has ended: its result counts
+                    self.queue.result(i)
+            self.cells += self.sitting.more()
+        if self.given == len(self.cells):
+            return None
+        i, cell = self.given, self.cells[self.given]
+        self.given += 1
+        return Job.of("cell", cell.name, i, cell.experiment, self.sitting.data_dir, self.execution, self.share)
 
 
 def needed(suite: Suite) -> set[str]:

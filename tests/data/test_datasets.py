@@ -223,7 +223,7 @@ def test_names() -> None:
         load("mnsit")
     assert DataSection(name="a/b/mine.npz").label == "mine"
     defaults = {"name": "digits", "train_size": 12_000, "pooled": False, "test_share": 0.25}
-    assert DataSection().model_dump() == {**defaults, "roles": None, "records": None}
+    assert DataSection().model_dump() == {**defaults, "roles": None, "records": None, "scaling": "standard"}
     with pytest.raises(ValueError, match="train_size"):
         DataSection(train_size=0)
 

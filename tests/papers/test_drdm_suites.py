@@ -150,9 +150,3 @@ def test_a_cell_in_two_exhibits_is_one_experiment(figure, table, cell):
     for scale in ("full", "small", "smoke"):
         again, before = SUITES[figure], SUITES[table]
         assert again.experiment(again.cell(cell), scale) == before.experiment(before.cell(cell), scale)
-
-
-def test_what_is_ours_is_a_setting():
-    for suite in drdm.SUITES:
-        paths = {path for cell in suite.sample() for path in suite.experiment(cell).paths()}
-        assert set(suite.ours) <= paths, suite.name

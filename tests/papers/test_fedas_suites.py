@@ -84,8 +84,7 @@ def test_claims_on_the_papers_own_numbers(name, expected):
 def test_where_accuracy_does_not_fall_with_beta():
     said = "Every method's accuracy falls as β grows, at every P"
     failing = {
-        name: {i.where for i in verdicts(name)[said].instances if i.status == "does not hold"}
-        for name in ("table2", "table3")
+        name: {i.where for i in verdicts(name)[said].instances if i.agrees is False} for name in ("table2", "table3")
     }
     assert failing == {
         "table2": {"p0.2, fedavg_p", "p0.2, ditto", "p0.4, ditto"},
@@ -99,8 +98,6 @@ def test_a_suite_is_consistent(suite):
     for claim in suite.claims:
         claim.check(labels, cells, [measure.key for measure in suite.measures])
     assert all(number.value is not None for _, _, number in suite.numbers())
-    full = suite.experiment(suite.cells[-1])
-    assert all(full.setting(path) for path in suite.ours if not path.startswith("algorithm."))
 
 
 # -- the experiments ---------------------------------------------------------------------------------------------------

@@ -132,12 +132,6 @@ def test_where_personal_models_are_scored(method, stage):
     assert outcome.value(fedpg.GLOBAL) == 0.75
 
 
-def test_what_is_ours_is_a_setting():
-    for suite in fedpg.SUITES:
-        paths = {path for cell in suite.sample() for path in suite.experiment(cell).paths()}
-        assert set(suite.ours) <= paths, suite.name
-
-
 def test_one_cell_measures_all_that_the_exhibits_show():
     """FedAvg's personal models at smoke: every key of Figure 4, and the global model's."""
     suite = SUITES["fig4"]

@@ -147,9 +147,3 @@ def test_a_cell_in_two_exhibits_is_one_experiment():
         in_figure = SUITES["fig7"].experiment(SUITES["fig7"].cell("lsqs/apfl"), scale)
         again = SUITES["table3"].cell("mnist/k100/lsqs/apfl")
         assert SUITES["table3"].experiment(again, scale) == in_figure
-
-
-def test_what_is_ours_is_a_setting():
-    for suite in fliu.SUITES:
-        paths = {path for cell in suite.sample() for path in suite.experiment(cell).paths()}
-        assert set(suite.ours) <= paths, suite.name

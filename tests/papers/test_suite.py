@@ -102,9 +102,10 @@ def test_claims_stand_twice():
         "path/fedavg": runs(1.2, 1.2), "path/local": runs(1.3, 1.31), "path/fliu": runs(1.25),
     }  # fmt: skip
     below, above = TOY.judged(ours)
-    assert [i.status for i in below.instances] == ["holds", "does not hold"]
+    assert [i.agrees for i in below.instances] == [True, False]
     assert below.instances[0].detail == "180.5 < 190.5 (n = 2)"  # in the paper's unit
-    assert (below.status, above.status) == ("does not hold", "undecided")
+    assert (below.status, above.status) == ("undecided", "undecided")
+    assert below.needed == above.needed == (80.0, 80.0)  # 2 claims, for and against, at 0.05
 
 
 def test_every_published_number_has_its_cell_and_measure():

@@ -1,6 +1,7 @@
 """A small suite of our own, with everything that a suite can have."""
 
 from pfl_ops.papers import Claim, Curves, Grid, Level, Measure, Published, Scale, Suite
+from pfl_ops.papers.provenance import assumed, departed, stated
 
 ACC, G = "test/L1/acc", "test/G/global/mean"
 
@@ -42,5 +43,11 @@ TOY = Suite(
         Claim("FLIU is above FedAvg on PATH", f"path/fliu:{ACC} > path/fedavg:{ACC}"),
     ),
     absent=("iid/fliu",),
+    sources=(
+        *assumed("chosen for the test", "*"),
+        *stated("Sec. 1", {"training.rounds": 50, "repetitions": 3}),
+        *stated("Sec. 2", {"training.lr": 0.01}, when={"algorithm.name": "fliu"}),
+        departed("training.local_epochs", "6", "Sec. 3", "five are enough"),
+    ),
     small=Scale({"training.rounds": 4, "training.local_steps": 3}, repetitions=2),
 )

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pfl_ops.experiment import Experiment
 from pfl_ops.papers import (
     Allocation,
     Axis,
@@ -28,6 +30,7 @@ from pfl_ops.papers import (
     Scale,
     Suite,
 )
+from pfl_ops.papers.provenance import assumed, departed, stated
 from pfl_ops.reports import Document, Entry, Items, Picture, Table, Text, suites, to_csv, to_html, to_markdown
 from pfl_ops.reports.background import amount
 from pfl_ops.reports.layout import signed, spread
@@ -65,7 +68,12 @@ SUITE = Suite(
         Claim("CLT is worst everywhere", f"*/local:{ACC} < */fedavg:{ACC}", "Sec. V"),
         Claim("FLIU is above FedAvg in PATH", f"path/fliu:{ACC} > path/fedavg:{ACC}"),
     ),
-    ours={"partition.alpha": "not stated", "training.batch_size": "not stated either"},
+    sources=(
+        *stated("Sec. IV", {"repetitions": 3, "partition.clients": 100, "training.rounds": 100}),
+        *stated("Sec. V", {"training.lr": [0.01, 0.1]}),
+        *assumed("not stated either", "training.batch_size"),
+        departed("training.lr_decay", "0.5", "Sec. VI", "too fast"),
+    ),
     damage=("PATH FLIU is lost",),
     small=Scale({"partition.clients": 20, "training.rounds": 20}, 2, "an hour"),
 )  # fmt: skip
@@ -192,20 +200,38 @@ def test_one_cell_on_stand_in_data_leaves_the_other_claims() -> None:
     verdicts = [
         row.entries[2].text for row in table(suite_report(ran(stand_ins={"path/local": "digits"})), "claims").rows
     ]
-    assert verdicts == ["✓ holds", "– not judged", "– not run"]
+    assert verdicts == ["? undecided", "– not judged", "– not run"]
 
 
 def test_claims_are_judged_twice() -> None:
-    first, second, third = table(suite_report(ran()), "claims").rows
+    """Ours: eight seeds whose differences vary decide the first claim; the second has no seed of path/fedavg."""
+    wave = [0.0, 1.0, 0.5, -0.5, 0.25, -1.0, 0.75, 0.0]
+    spread = {"iid/local": 3e-3, "iid/fedavg": 1e-4, "iid/fliu": -1e-3, "path/local": 0.0}
+    many = {
+        cell: [outcome(seed, found[0].metrics[f"final/{ACC}"] + spread[cell] * wave[seed]) for seed in range(8)]
+        for cell, found in outcomes().items()
+    }
+    first, second, third = table(suite_report(ran(outcomes=many)), "claims").rows
     assert (first.entries[1].text, first.entries[2].text) == ("✓ holds", "✓ holds")
-    assert first.entries[2].below == ("2 of 2",) and len(first.entries[2].more) == 2
-    assert first.entries[2].more[0].endswith("98.8 > 93.1 (n = 2)")
+    counted, decision = first.entries[2].below
+    assert counted == "as claimed in 2 of 2"
+    assert re.fullmatch(r"e = [\d,.e+]+, decided after [4-8] seeds", decision)
+    assert len(first.entries[2].more) == 2
+    assert re.search(r"98\.7\d* > 93\.0\d* \(n = 8\), e = ", first.entries[2].more[0])
     assert (second.entries[1].text, second.entries[1].mark) == ("✗ does not hold", "bad")
-    assert second.entries[1].below == ("1 of 2; not at path",)
-    assert second.entries[1].more[1] == "path: 99.1 < 85.7, does not hold"
+    assert second.entries[1].below == ("as claimed in 1 of 2; not at path",)
+    assert second.entries[1].more[1] == "path: 99.1 < 85.7, not as claimed"
     assert second.entries[2].text == "? undecided" and second.entries[2].mark == "open"
+    assert second.entries[2].below[1].endswith("needed, more than 1,000 seeds")
     assert second.entries[0].below == ("Sec. V",)
     assert (third.entries[1].text, third.entries[2].text) == ("– not printed", "– not run")
+
+
+def test_a_claim_without_a_decision_says_how_many_seeds_it_would_take() -> None:
+    """Two seeds whose differences are equal have no spread: nothing is foreseen within 1,000 seeds."""
+    undecided = table(suite_report(ran()), "claims").rows[0].entries[2]
+    assert undecided.text == "? undecided"
+    assert undecided.below[1].startswith("e = ") and undecided.below[1].endswith("needed, more than 1,000 seeds")
 
 
 def rows_of(table: Table) -> list[dict[str, str]]:
@@ -226,32 +252,72 @@ def test_the_csv_has_every_number_unrounded() -> None:
     assert failed["ours"] == "" and failed["remark"] == "not enough memory"
 
 
-def test_what_differs_from_the_paper_is_listed_and_where() -> None:
+def settings_by_group(document: Document, name: str) -> dict[str, set[tuple[str, ...]]]:
+    """{title of the block: its rows}."""
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for row in table(document, name).rows:
+        if row.kind == "block":
+            block = found.setdefault(row.title, set())
+        else:
+            block.add(tuple(entry.text for entry in row.entries))
+    return found
+
+
+def test_settings_show_stated_full_and_here() -> None:
+    """Scale small changes clients, rounds and n; FLIU's rate by its level. An assumption has no stated value."""
     louder = {**METHODS, "fliu": replace(METHODS["fliu"], at={"small": {"training.lr": 0.5}})}
-    document = suite_report(ran(replace(SUITE, axes={**SUITE.axes, "method": louder})))
-    rows = {tuple(entry.text for entry in row.entries) for row in table(document, "differences").rows}
-    assert rows == {
-        ("`repetitions`", "3", "2", "all cells"),
-        ("`partition.clients`", "100", "20", "all cells"),
-        ("`training.rounds`", "100", "20", "all cells"),
-        ("`training.lr`", "0.1", "0.5", "method FLIU"),
+    groups = settings_by_group(suite_report(ran(replace(SUITE, axes={**SUITE.axes, "method": louder}))), "settings")
+    assert groups["Changed by scale small"] == {
+        ("`repetitions`", "3", "3", "2", "all cells", "stated: Sec. IV"),
+        ("`partition.clients`", "100", "100", "20", "all cells", "stated: Sec. IV"),
+        ("`training.rounds`", "100", "100", "20", "all cells", "stated: Sec. IV"),
+        ("`training.lr`", "0.1", "0.1", "0.5", "method FLIU", "stated: Sec. V"),
     }
+    assert groups["Run otherwise than the paper states"] == {
+        ("`training.lr_decay`", "0.5", "1", "1", "all cells", "Sec. VI; too fast"),
+    }
+    assumptions = groups["Assumptions: the paper states no value"]
+    assert ("`training.batch_size`", "–", "50", "50", "all cells", "not stated either") in assumptions
+    unknown = groups["Origin not recorded"]
+    assert ("`training.weight_decay`", "–", "0", "0", "all cells", "not recorded") in unknown
 
 
-def test_the_papers_own_setting_differs_in_nothing() -> None:
-    one = {cell: found[:1] for cell, found in outcomes().items()}
-    document = suite_report(ran(replace(SUITE, repetitions=1), scale="full", outcomes=one))
-    assert "differences" not in [table.name for table in document.each(Table)]
-    assert "Nothing: every cell has the paper's own setting" in to_markdown(document)
+def test_nothing_of_ours_is_shown_as_stated() -> None:
+    """Of all settings of the suite the paper states five values, and of one of them another than is run."""
+    document = suite_report(ran(scale="full"))
+    stated_values = {
+        row.entries[0].text: row.entries[1].text
+        for name in ("settings", "stated")
+        for row in table(document, name).rows
+        if row.entries and row.entries[1].text != "–"
+    }
+    assert stated_values == {
+        "`repetitions`": "3", "`partition.clients`": "100", "`training.rounds`": "100", "`training.lr`": "0.1",
+        "`training.lr_decay`": "0.5",
+    }  # fmt: skip
 
 
-def test_what_is_open_and_damaged_is_told() -> None:
-    document = suite_report(ran())
-    rows = {row.entries[0].text: row.entries for row in table(document, "ours").rows}
-    assert (
-        rows["`training.batch_size`"][2].text == "not stated either" and int(rows["`training.batch_size`"][1].text) > 0
-    )
-    assert "PATH FLIU is lost" in to_markdown(document)
+def test_repetitions_are_the_papers_only_where_stated() -> None:
+    assert "2 (the paper: 3)" in to_markdown(suite_report(ran())).replace("\\", "")
+    ours = replace(SUITE, sources=assumed("no number of runs is stated", "repetitions"))
+    assert "2 (the paper states none)" in to_markdown(suite_report(ran(ours))).replace("\\", "")
+
+
+def test_each_cell_has_its_whole_configuration(tmp_path: Path) -> None:
+    """A file of a cell, read as `pfl-ops run --config` reads it, is the experiment of the cell at that scale."""
+    document = suite_report(ran(stand_ins={"iid/local": "digits"}))
+    suites.keep(ran(stand_ins={"iid/local": "digits"}), tmp_path)
+    rows = [row.entries for row in table(document, "configurations").rows]
+    assert [entries[0].text for entries in rows] == [cell.name for cell in SUITE.cells]
+    for cell, (_, here, full) in zip(SUITE.cells, rows, strict=True):
+        data = "digits" if cell.name == "iid/local" else None
+        for scale, entry, moved in (("small", here, data), ("full", full, None)):
+            path = tmp_path / SUITE.name / str(entry.link)
+            assert Experiment.from_yaml(path) == SUITE.experiment(cell, scale, data=moved)
+
+
+def test_damage_is_told() -> None:
+    assert "PATH FLIU is lost" in to_markdown(suite_report(ran()))
 
 
 def test_the_cost_is_told() -> None:
@@ -321,8 +387,7 @@ def test_reports_are_kept_together(tmp_path: Path) -> None:
     assert 'href="fliu/table1/index.html"' in page and "Stand-in data in fliu/fig5" in page
     assert (tmp_path / "fliu" / "table1" / "index.html").exists()
     assert found[0].metrics == {
-        "suite/cells": 4.0, "suite/cells_failed": 1.0, "suite/claims_holds": 1.0, "suite/claims_undecided": 1.0,
-        "suite/claims_not_run": 1.0,
+        "suite/cells": 4.0, "suite/cells_failed": 1.0, "suite/claims_undecided": 2.0, "suite/claims_not_run": 1.0,
     }  # fmt: skip
     (tmp_path / "fliu" / "fig5" / suites.FILE).write_text("{")  # a page of reports outlives one that is damaged
     rows = [row for row in table(suites.overview(suites.found(tmp_path)), "suites").rows if row.entries]

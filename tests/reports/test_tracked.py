@@ -136,6 +136,15 @@ def test_the_beginning_of_an_id_must_mean_one_run(made: Any, shelf: Any) -> None
         select(shelf(runs), ["abcd"])
 
 
+def test_the_beginning_of_a_hash_means_the_run_by_itself(made: Any, shelf: Any) -> None:
+    """A study's test has the same hash: it is meant where there is no other."""
+    one = made()
+    start = one.tags["pfl_ops.experiment_hash"][:12]
+    below = type(one)(**{**vars(one), "run_id": "below", "parent": "a study"})
+    assert [run.run_id for run in select(shelf([below, one]), [start]).runs] == [one.run_id]
+    assert [run.run_id for run in select(shelf([below]), [start]).runs] == ["below"]
+
+
 def test_only_the_metrics_that_are_compared_are_read(made: Any, shelf: Any) -> None:
     run = made()
     store = shelf([run], {run.run_id: {"test/L1/acc": [0.1, 0.2]}})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from pfl_ops import runs
+from pfl_ops import recording, runs
 from pfl_ops.experiment import Experiment
 from pfl_ops.models import MODELS, build
 from pfl_ops.tracking import Store, delivery
@@ -127,7 +127,7 @@ def test_runs_begun_while_the_server_is_down_are_there_once_when_it_is_up(stoppe
     with Store.open(*where.values()) as store:
         assert store.deliver()
         (run,) = store.runs()
-        assert (run.run_id, run.status, run.metrics[runs.FINISHED]) == (result.run_id, "FINISHED", 1.0)
+        assert (run.run_id, run.status, run.metrics[recording.FINISHED]) == (result.run_id, "FINISHED", 1.0)
         client = MlflowClient(stopped_server.uri)
         for key in run.metrics:
             found = steps(client, run.run_id, key)

@@ -128,7 +128,12 @@ def test_short_addresses_lead_to_charts_and_runs(store):
     assert find_page(client, "experiment", "alone") == found["fliu"]
     without = find_page(client, "experiment", "plain")
     assert without == f"/#/experiments/{plain.experiment_id}/runs?workflowType=machine_learning"
-    assert find_page(client, "run", plain.run_id) == run_address(plain.experiment_id, plain.run_id)
+    page = run_address(plain.experiment_id, plain.run_id)
+    assert find_page(client, "run", plain.run_id) == page
+    for run in (plain, store.run("plain", "below", identity="c", parent=plain)):  # a study's test of the same hash
+        run.tags({"pfl_ops.experiment_hash": "0123456789abcdef" * 4})
+    store.deliver()
+    assert find_page(client, "run", "0123456789ab") == page and find_page(client, "run", "0123456789ac") is None
     for kind, name in (("study", "nix"), ("study", "it's"), ("experiment", "fliu 1"), ("run", "0" * 32), ("what", "a")):
         assert find_page(client, kind, name) is None
     assert short_address("study", "a b/c") == "/study/a%20b%2Fc"

@@ -7,16 +7,12 @@ from pfl_ops.papers.drdm.setting import (
     AVERAGE,
     BASE,
     BASELINES,
-    CLASS_SKEW_OURS,
     DEVIATION,
     DRDM,
     KMNIST,
     MEASURES,
     METHODS,
     MNIST,
-    OURS,
-    OURS_OF_DRDM,
-    OURS_OF_SCAFF_PD,
     SMALL_CNN,
     SMALL_LINEAR,
     WORST,
@@ -26,6 +22,7 @@ from pfl_ops.papers.drdm.setting import (
 from pfl_ops.papers.drdm.tables import BEST_AVERAGE, BEST_WORST, FEDAVG_LAST, LEAST_DEVIATION
 from pfl_ops.papers.exhibits import Curves, Energy, Exhibit
 from pfl_ops.papers.published import Published, load
+from pfl_ops.papers.sources.drdm import OF_STEPS, of_curves
 from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
 
 TO_70, TO_80 = f"{WORST}@70", f"{WORST}@80"
@@ -60,15 +57,11 @@ def _curves(
                 f"abstract: fewer communication rounds; {percent}: ours",
             ),
         ),
-        ours={**OURS, **OURS_OF_DRDM, **OURS_OF_SCAFF_PD, "partition.alpha": CLASS_SKEW_OURS, **_size_skew_ours(axis)},
+        sources=of_curves(number),
         damage=("The values of both skews are lost.",),
         instead={"kmnist": "fashion_mnist"},
         small=small,
     )
-
-
-def _size_skew_ours(axis: str) -> dict[str, str]:
-    return {"partition.s": "lost; of the values in the table"} if axis == "size_skew" else {}
 
 
 OUTPERFORMS = (
@@ -98,7 +91,7 @@ FIGURE_6 = _curves(
 STEPS: Axis = {f"t{tau}": Level({"training.local_steps": tau}, str(tau)) for tau in (1, 2, 5, 10, 20)}
 
 
-def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...], ours: Mapping[str, str]) -> Suite:
+def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...]) -> Suite:
     """DRDM with several numbers of local steps: the same runs for both figures."""
     return Suite(
         name=f"drdm/fig{number}",
@@ -110,7 +103,7 @@ def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...],
         exhibits=(exhibit,),
         repetitions=5,
         claims=claims,
-        ours={**OURS, **OURS_OF_DRDM, "data.name": "MNIST, linear: not said", **ours},
+        sources=OF_STEPS,
         damage=("The numbers of local steps, and the rounds that each needs, are lost.",),
         small=SMALL_LINEAR,
     )
@@ -127,7 +120,6 @@ FIGURE_3 = _steps(
             "Sec. 4; the target is Figure 4's",
         ),
     ),
-    {},
 )
 FIGURE_4 = _steps(
     4,
@@ -155,5 +147,4 @@ FIGURE_4 = _steps(
             "Sec. 4, by Eq. 18 without the energy of sending",
         ),
     ),
-    {"training.local_steps": "1, 2, 5, 10, 20: lost"},
 )

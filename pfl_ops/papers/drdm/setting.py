@@ -5,8 +5,8 @@ layer of a frozen, pre-trained ResNet-18), the five methods, the measures (avera
 accuracy over clients), that results are averages over Monte Carlo runs, and Figure 4's target of 80 %.
 
 Lost with every formula of the text at hand: N, m, τ, B and the number of runs. Never mentioned: η, α, γ, λ_0, ρ, the
-number of rounds. All of these are ours, see `OURS`. They are the same for all methods, and each method's own settings
-are its defaults here, of which none was tuned for one method more than for another.
+number of rounds. All of these are ours, see `sources.drdm`. They are the same for all methods, and each method's own
+settings are its defaults here, of which none was tuned for one method more than for another.
 
 The skews are its own parameters: class skew is a Dirichlet concentration (0: one class a client; larger: more even),
 size skew is Zipf's exponent (0: equal). So 0.1 is the most skewed of the first tables and the least of the second.
@@ -81,29 +81,6 @@ def size_skew(*values: float) -> Axis:
     """Zipf exponents on top of the fixed class skew."""
     return {f"s{value}": Level({"partition.s": value}, str(value)) for value in values}
 
-
-OURS = {
-    "partition.kind": "Zipf sizes, Dirichlet class mixes a client: the formulas are lost, the wording fits this",
-    "partition.clients": "20: lost",
-    "participation.share": "10 of 20 clients a round: lost. DRFA and DRDM draw theirs by λ, as Sec. 2 has it (the "
-    "appendix says uniformly); SCAFF-PD's own paper has all of them",
-    "participation.weighting": "n_k / n in FedAvg's and SCAFF-PD's means; DRDM, DRFA and SCAFFOLD have none",
-    "training.local_steps": "τ = 10: lost",
-    "training.batch_size": "50: lost",
-    "training.rounds": "never mentioned; enough for the curves to level off",
-    "training.lr": "never mentioned; one for all methods of a data set",
-    "training.lr_decay": "none: never mentioned",
-    "training.optimiser": "plain SGD, as its Eq. 5",
-    "evaluation.split": "the model after the last round, on each client's share of the test set",
-    "seed": "from 0; the number of runs is lost, 5 here",
-}
-OURS_OF_DRDM = {
-    "algorithm.alpha": "DRDM's pull, 1: never mentioned. With the robust server term, 0.1 makes the model swing",
-    "algorithm.gamma": "step of λ a local step: 1e-3 in DRDM, 3e-3 in DRFA: never mentioned, this package's defaults",
-    "algorithm.h": "DRDM's server term: the paper's could not be read, so both readings run",
-}
-OURS_OF_SCAFF_PD = {"algorithm.rho": "SCAFF-PD's, 0.2, which is one of its own paper's; σ 0.1: never mentioned"}
-CLASS_SKEW_OURS = "0.1: lost. FedAvg's numbers at the least size skew are near those of 0.1 in the table before"
 
 AVERAGE, WORST, DEVIATION = "test/L1/local/mean", "test/L1/local/worst", "test/L1/local/std"
 MEASURES = (

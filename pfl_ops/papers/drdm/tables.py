@@ -5,16 +5,12 @@ from pfl_ops.papers.drdm.setting import (
     AVERAGE,
     BASE,
     BASELINES,
-    CLASS_SKEW_OURS,
     DEVIATION,
     FASHION,
     KMNIST,
     MEASURES,
     METHODS,
     MNIST,
-    OURS,
-    OURS_OF_DRDM,
-    OURS_OF_SCAFF_PD,
     SMALL_CNN,
     SMALL_HEAD,
     SMALL_LINEAR,
@@ -25,6 +21,7 @@ from pfl_ops.papers.drdm.setting import (
 )
 from pfl_ops.papers.exhibits import Grid
 from pfl_ops.papers.published import load
+from pfl_ops.papers.sources.drdm import of_table
 from pfl_ops.papers.suite import Axis, Changes, Scale, Suite
 
 PRINTED = "{!drdm_feddyn}"
@@ -88,7 +85,7 @@ def _table(
         published=load(f"drdm_table{number}"),
         repetitions=5,
         claims=claims,
-        ours={**OURS, **OURS_OF_DRDM, **OURS_OF_SCAFF_PD, **({"partition.alpha": CLASS_SKEW_OURS} if sizes else {})},
+        sources=of_table(number),
         damage=(
             "A method's name stands on its third row, the standard deviation; the two rows above belong to it.",
             *lost,

@@ -18,13 +18,11 @@ from pfl_ops.papers.fliu.setting import (
     L2_GLOBAL,
     L2_LOCAL,
     MNIST,
-    OURS,
-    OURS_OF_FEDFOMO,
-    OURS_OF_SKEW,
     SMALL,
     SMOKE,
 )
 from pfl_ops.papers.published import Published, load
+from pfl_ops.papers.sources.fliu import ALLOCATIONS, SOURCES
 from pfl_ops.papers.suite import Axis, Measure, Scale, Suite
 
 
@@ -38,7 +36,7 @@ def _allocation(number: int, environment: str, what: str) -> Suite:
         axes={"environment": {environment: ENVIRONMENTS[environment]}, "method": FEDAVG},
         measures=(),
         exhibits=(Allocation(f"{environment}/fedavg", f"CIFAR-10, 10 clients, {environment.upper()}, α = 1"),),
-        ours={path: OURS[path] for path in ("seed",)},
+        sources=ALLOCATIONS,
         small=Scale(note="The paper's own size: nothing is trained."),
         smoke=SMOKE,
     )
@@ -69,7 +67,7 @@ def _path_curves(number: int, key: str, stage: str, view: str, claims: tuple[Cla
         spread_over="repetitions",
         repetitions=3,
         claims=claims,
-        ours=OURS,
+        sources=SOURCES,
         small=SMALL,
         smoke=SMOKE,
     )
@@ -130,7 +128,7 @@ FIGURE_7 = Suite(
         Claim("FedAvg reaches 90 % within three rounds", f"lsqs/fedavg:{TO_90} <= 3", "Sec. V"),
         Claim("FLIU reaches 90 % within three rounds", f"lsqs/fliu:{TO_90} <= 3", "Sec. V"),
     ),
-    ours={**OURS, **OURS_OF_SKEW, **OURS_OF_FEDFOMO},
+    sources=SOURCES,
     small=SMALL,
     smoke=SMOKE,
 )
@@ -171,7 +169,7 @@ FIGURE_8 = Suite(
         ),
         Claim("FedAvg raises the most, FLIU included", f"lsqs/fedavg:{ABOVE_95} >= lsqs/fliu:{ABOVE_95}", "Sec. V"),
     ),
-    ours={**OURS, **OURS_OF_SKEW, **OURS_OF_FEDFOMO},
+    sources=SOURCES,
     small=SMALL,
     smoke=SMOKE,
 )

@@ -21,9 +21,6 @@ from pfl_ops.papers.fliu.setting import (
     L2_LOCAL,
     LITTLE,
     MNIST,
-    OURS,
-    OURS_OF_FEDFOMO,
-    OURS_OF_SKEW,
     SKEWED,
     SMALL,
     SMALL_CIFAR,
@@ -32,6 +29,7 @@ from pfl_ops.papers.fliu.setting import (
     G,
 )
 from pfl_ops.papers.published import load
+from pfl_ops.papers.sources.fliu import SOURCES
 from pfl_ops.papers.suite import Level, Measure, Scale, Suite
 
 FIXED_LABELS = f"{{{','.join(FIXED)}}}"
@@ -127,7 +125,7 @@ TABLE_1 = Suite(
         ),
         *OF_BOTH,
     ),
-    ours={**OURS, **OURS_OF_SKEW},
+    sources=SOURCES,
     damage=(
         "IID FLIU75 and QS FedAvg are each split over two lines; put together by Acc = Acc(L) + Acc(G).",
         "QS FLIU75's L2 Acc(L) is lost; 97.43 follows by subtraction.",
@@ -167,7 +165,7 @@ TABLE_2 = Suite(
         Claim("On PATH, γ = 0.75 gives a better G than 0.1", f"path/fliu75:{G} > path/fliu10:{G}", "derived (ours)"),
         *OF_BOTH,
     ),
-    ours={**OURS, **OURS_OF_SKEW, **OURS_OF_FEDFOMO},
+    sources=SOURCES,
     damage=(
         "LSQS FedFomo's L2 Acc(G) reads 13.57, APFL's; 12.52 stands in Table III and follows from Acc.",
         "LSQS FLIU10's and FLIU50's L2 Acc are doubled; 113.04 and 100.85 follow from Acc(L) + Acc(G).",
@@ -259,7 +257,7 @@ TABLE_3 = Suite(
             "Sec. V, of Fig. 8",
         ),
     ),
-    ours={**OURS, **OURS_OF_SKEW, **OURS_OF_FEDFOMO},
+    sources=SOURCES,
     small=Scale(
         LITTLE,
         repetitions=3,

@@ -1,0 +1,121 @@
+"""The courier: a process that tracks the runs of requests, beside and after the process that simulates them.
+
+The rounds of the first request come as lines of standard input, which ends with the simulating process. Everything
+else comes from the run's checkpoint. See `tracking.requests`.
+"""
+
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.tracking import requests
+from pfl_ops.tracking.home import Home, Target
+from pfl_ops.tracking.requests import LOCK, LOG, OWNER, REQUEST, Request
+
+if TYPE_CHECKING:
+    from pfl_ops.experiment import Experiment
+
+NICENESS = 10  # the simulation goes first
+
+
+def track(*folders: str) -> None:
+    """Track the runs of some requests, and end the process; its exit code is 1 if one of them failed."""
+    failed = False
+    for folder in map(Path, folders):
+        lock = FileLock(folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):  # another courier has it, or has done it
+            continue
+        try:
+            if (folder / REQUEST).exists():  # else another courier has done it since
+                _track(folder)
+            requests.remove(folder)
+        except Exception as error:
+            import traceback
+
+            failed = True
+            account = "".join(traceback.format_exception(error)) + in_a_line(error) + "\n"
+            with suppress(OSError), (folder / LOG).open("a") as file:
+                file.write(account)
+        finally:
+            with suppress(OSError):
+                lock.release()
+    sys.exit(failed)
+
+
+def _track(folder: Path) -> None:
+    """Track the run of one request.
+
+    Raises:
+        PflOpsError: the experiment can't be made again as it was, or its results can't be read.
+    """
+    request = requests.read(folder)
+    os.chdir(request.folder)
+    os.environ.update(request.variables)
+
+    from pfl_ops import runs
+    from pfl_ops.experiment import Experiment
+    from pfl_ops.federation.checkpoint import Record
+    from pfl_ops.federation.settings import Execution
+    from pfl_ops.registry import load_plugin
+    from pfl_ops.tracking.store import Store
+
+    for plugin in request.plugins:
+        load_plugin(Path(plugin))
+    experiment = Experiment.model_validate(request.experiment)
+    home = Home(folder.parents[1])
+    is_live = requests.is_locked(folder / OWNER)
+    if not is_live and requests.read_end(folder).status == "FINISHED":
+        _check(experiment, home, request)
+    with Store(home, Target.of(home, f"sqlite:///{home.database}"), offline=True) as store:
+        run = store.run(
+            request.group,
+            request.name,
+            identity=request.digest,
+            params=request.params,
+            tags=request.tags,
+            rerun=request.rerun,
+        )
+        if is_live:
+            os.nice(NICENESS)
+            for line in sys.stdin:
+                run.log([Record(**json.loads(line))])
+        end = requests.read_end(folder)
+        if end.status != "FINISHED":
+            run.log(runs.records_of(home, request.digest))
+            run.tags(end.tags)
+            run.finish(end.status)
+            return
+        _check(experiment, home, request)
+        run.flush()
+        runs.run(
+            experiment,
+            home=home.root,
+            data_dir=request.data_dir,
+            execution=Execution.model_validate(request.execution),
+            progress=False,
+            store=store,
+            name=request.name,
+            tags=request.tags,
+            computed=True,
+        )
+
+
+def _check(experiment: "Experiment", home: Home, request: Request) -> None:
+    """Refuse to compute a run: its checkpoint must be there, and belong to this experiment."""
+    from pfl_ops import runs
+
+    if experiment.digest(request.data_dir) != request.digest:
+        raise PflOpsError(
+            f"its data, or the code of its method, network or partition, have changed since it was run; "
+            f"{request.digest[:12]} is in the checkpoints only"
+        )
+    if not runs.is_finished(experiment, home=home.root, data_dir=request.data_dir):
+        raise PflOpsError("its checkpoint was removed; the same command computes it again")

@@ -1,0 +1,154 @@
+"""Evidence for and against a claim in repeated runs: e-processes, combined over comparisons and instances.
+
+A comparison "a > b" has the e-process e⁺ of the differences a − b over seeds, and the reversed one of b − a
+(`statistics.e_process_above`). Under the null hypothesis of each its expectation is at most 1, whatever the number of
+seeds at which one looks. Combinations that keep this, without independence:
+
+    all m comparisons are true       for: the smallest e⁺             against: the mean of all reversed e⁺
+    one of m is                      for: the mean of all e⁺          against: the smallest reversed e⁺
+    at least r of m instances hold   for: the mean of the             against: the mean of the
+                                          m − r + 1 smallest e⁺                r smallest reversed e⁺
+
+Proof of the third: if fewer than r instances hold, at least m − r + 1 null hypotheses are true. The mean of the
+m − r + 1 smallest values is at most the mean of the values of these, whose expectation is at most 1. If r or more hold,
+the same is true of r reversed null hypotheses. r = m and r = 1 are the first two. A product or a maximum would not do:
+the values share seeds and cells.
+
+A target that is never reached (infinity) has no mean. Then the signs of the differences are tested: with the
+probability p of a positive one uniform in (1/2, 1), after k positive ones of n
+
+    e⁺_n = 2^(n+1) ∫ p^k (1 − p)^(n−k) dp,   p from 1/2 to 1.
+
+Source: V. Vovk and R. Wang, "E-values: Calibration, combination and applications", Annals of Statistics 2021 (means);
+H. Wang and A. Ramdas 2024 (see `statistics.anytime`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from pfl_ops.statistics import e_process_above
+
+FARTHEST = 1000
+"""Number of seeds up to which a decision is foreseen."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """E-processes after each seed.
+
+    Attributes:
+        supporting, opposing: [n]: for the claim, and for its opposite; n = 0: there is no seed.
+    """
+
+    supporting: NDArray[np.float64]
+    opposing: NDArray[np.float64]
+
+    @property
+    def n(self) -> int:
+        """Number of seeds."""
+        return len(self.supporting)
+
+    @property
+    def largest(self) -> tuple[float, float]:
+        """The largest e-values at any look, for and against; 1 without a seed."""
+        return float(self.supporting.max(initial=1.0)), float(self.opposing.max(initial=1.0))
+
+    @property
+    def reverse(self) -> "Evidence":
+        """The evidence for the opposite."""
+        return Evidence(self.opposing, self.supporting)
+
+    def until(self, n: int) -> "Evidence":
+        """The same after `n` seeds: values stay at the last one; without a seed they are 1."""
+        parts = (self.supporting, self.opposing)
+        return Evidence(*(np.append(part, np.full(n - len(part), part[-1] if len(part) else 1.0)) for part in parts))
+
+    def first(self, needed: tuple[float, float]) -> int | None:
+        """Return the number of seeds at which e first reached the values needed, for or against; None: never."""
+        reached = np.flatnonzero((self.supporting >= needed[0]) | (self.opposing >= needed[1]))
+        return int(reached[0]) + 1 if len(reached) else None
+
+
+def of_differences(differences: ArrayLike, scale: ArrayLike) -> Evidence:
+    """Return the evidence for "the differences are above 0 on average".
+
+    Args:
+        differences: [n], a − b of each seed, in order; ±inf and NaN (both never reached) are compared by their signs.
+        scale: [n], size of the values subtracted so far; differences below rounding count as equal.
+
+    >>> of_differences([1.0, 2.0, 3.0, 2.5], [90.0, 90.0, 90.0, 90.0]).supporting.round(1).tolist()
+    [1.8, 2.9, 5.0, 18.5]
+    >>> of_differences([float("inf")] * 3, [90.0] * 3).supporting.tolist()  # 2^(n+1) (1 − 2^−(n+1)) / (n + 1)
+    [1.5, 2.333333333333333, 3.75]
+    """
+    x = np.asarray(differences, dtype=np.float64)
+    if np.isfinite(x).all():
+        return Evidence(e_process_above(x, scale), e_process_above(-x, scale))
+    return Evidence(_signs(x > 0, x < 0), _signs(x < 0, x > 0))
+
+
+def _signs(positive: NDArray[np.bool_], negative: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The e-process of the signs, [n]; ties count for neither."""
+    k, n = np.cumsum(positive), np.cumsum(positive | negative)
+    area = special.betaincc(k + 1, n - k + 1, 0.5) * np.exp(special.betaln(k + 1, n - k + 1))
+    return np.asarray(2.0 ** (n + 1) * area)
+
+
+def at_least(r: int, several: Sequence[Evidence]) -> Evidence:
+    """Return the evidence for "at least r of these are true".
+
+    Args:
+        r: 1 to m. several: m of them, each over its own seeds.
+
+    >>> one, two = of_differences([1.0, 2.0, 3.0], [9.0] * 3), of_differences([1.0, 1.5], [9.0] * 2)
+    >>> both, either = at_least(2, [one, two]), at_least(1, [one, two])
+    >>> [round(float(e), 2) for e in (one.supporting[-1], two.supporting[-1])]
+    [5.02, 5.07]
+    >>> [round(float(e.supporting[-1]), 2) for e in (both, either)]  # the smaller one; the mean
+    [5.02, 5.05]
+    """
+    n, m = max((one.n for one in several), default=0), len(several)
+    if not several:
+        return Evidence(np.ones(0), np.ones(0))
+    each = [one.until(n) for one in several]
+    supporting = np.sort([one.supporting for one in each], axis=0)[: m - r + 1].mean(axis=0)
+    opposing = np.sort([one.opposing for one in each], axis=0)[:r].mean(axis=0)
+    return Evidence(supporting, opposing)
+
+
+def all_of(several: Sequence[Evidence]) -> Evidence:
+    """Return the evidence for "all of these are true"; of none there is no evidence."""
+    return at_least(len(several), several)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences that have to be above 0 on average.
+
+    Attributes:
+        pairs: (differences, size of the values subtracted so far), each [n]. least: number of them that have to be.
+    """
+
+    pairs: tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]
+    least: int
+
+    @property
+    def evidence(self) -> Evidence:
+        """Evidence of the seeds so far."""
+        return at_least(self.least, [of_differences(*pair) for pair in self.pairs])
+
+    @property
+    def continued(self) -> Evidence:
+        """Evidence after `FARTHEST` seeds, if those to come are as those so far, in the same order again."""
+        return at_least(self.least, [of_differences(*_repeated(*pair)) for pair in self.pairs])
+
+
+def _repeated(
+    differences: NDArray[np.float64], scale: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    size = np.append(scale, np.full(FARTHEST, scale[-1]))[:FARTHEST]
+    return np.resize(differences, FARTHEST), size

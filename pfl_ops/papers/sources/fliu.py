@@ -1,0 +1,102 @@
+"""Origins of the settings of FLIU's suites."""
+
+from pfl_ops.papers.provenance import Sources, assumed, stated
+
+BOTH = ["fedavg", "fliu"]
+OF_BOTH = {"algorithm.name": BOTH}
+LIBRARY = ["apfl", "fedfomo"]
+PFLLIB = "the paper takes the method from PFLlib, and the text does not say with what value: "
+
+SOURCES: Sources = (
+    # data and clients
+    *stated("captions of Tables I to III and of Figs. 2 to 8", {"data.name": ["mnist", "cifar10"]}),
+    *assumed("all published samples: no number of samples is stated", "data.train_size"),
+    *assumed("the published split into training and test data: not stated", "data.pooled"),
+    *assumed(
+        "(x - 0.5) / 0.5: not stated. With mean and deviation 13 of 16 networks of MNIST were dead after 40 steps of "
+        "Adam at the stated 0.01, with half 1 of 16; the paper's numbers show no dead networks",
+        "data.scaling",
+    ),
+    *stated("Sec. IV-A, 1) to 5)", {"partition.kind": ["iid", "path", "ls", "qs", "lsqs"]}),
+    *stated("Sec. IV-A, 1): all labels represented equally", {"partition.stratified": True}),
+    *stated("Sec. IV-A, 2)", {"partition.classes_per_client": 2}),
+    *stated("Sec. IV-C; captions of Tables I to III", {"partition.clients": [10, 100]}),
+    *assumed(
+        "1: the tables do not state it; the captions of Figs. 2 to 4 do for their example with 10 clients",
+        "partition.alpha",
+    ),
+    *assumed("10 samples at least: not stated", "partition.min_size"),
+    *assumed("a new partition in each repetition: not stated", "partition.seed"),
+    # networks
+    *stated("Sec. IV-C: the CNN of McMahan et al.", {"model.name": "cnn"}, when={"data.name": "mnist"}),
+    *assumed(
+        "the paper adds a convolution before the fully connected layer and gives no widths: 64 channels, 5 x 5, with "
+        "pooling, as its neighbour",
+        "model.name",
+        when={"data.name": "cifar10"},
+    ),
+    *assumed("512 as in McMahan et al., whose network the paper cites: not stated", "model.hidden"),
+    *assumed("drawn by PyTorch's default rules from the seed, one Θ for all clients: not stated", "model.weights"),
+    # methods
+    *stated("Sec. IV-C and Sec. V", {"algorithm.name": ["local", "fedavg", "fliu", "apfl", "fedfomo"]}),
+    *stated("Sec. IV-C; Eq. 4 for the adaptive one", {"algorithm.gamma.kind": ["fixed", "adaptive"]}),
+    *stated("Sec. IV-C", {"algorithm.gamma.value": [0.1, 0.25, 0.5, 0.75, 0.9]}),
+    *assumed(f"{PFLLIB}this package's default", "algorithm.*", when={"algorithm.name": LIBRARY}),
+    *stated("Sec. IV-C", {"algorithm.name": LIBRARY}),
+    *assumed(
+        f"{PFLLIB}the method's own paper's equation (step); PFLlib mixes at a round's end (round)",
+        "algorithm.mixing",
+    ),
+    *stated(
+        "Sec. IV-C: 5 downloaded models",
+        {"algorithm.candidates": 5},
+        "counted with the client's own model among them: whether it counts is not stated",
+    ),
+    # training
+    *stated("Sec. IV-C", {"training.local_epochs": 5, "training.batch_size": 50}),
+    *stated("Sec. IV-C; captions of Tables I to III", {"training.rounds": 100}),
+    *stated("Algorithm 1", {"training.optimiser": "adam"}, "its state is fresh in each round: whether it persists is "
+            "not stated", when={"algorithm.name": "fliu"}),
+    *assumed("as FLIU's (Algorithm 1): not stated", "training.optimiser", when={"algorithm.name": ["local", "fedavg"]}),
+    *assumed(
+        "SGD: not stated; one step of Adam at 0.1 moves every weight by 0.1",
+        "training.optimiser",
+        when={"algorithm.name": LIBRARY},
+    ),
+    *stated("Sec. IV-C", {"training.lr": 0.01}, when={**OF_BOTH, "data.name": "mnist"}),
+    *stated("Sec. IV-C", {"training.lr": 0.001}, when={**OF_BOTH, "data.name": "cifar10"}),
+    *assumed("of CLT not stated: FedAvg's", "training.lr", when={"algorithm.name": "local"}),
+    *stated("Sec. IV-C", {"training.lr": 0.1}, when={"algorithm.name": "apfl"}),
+    *stated("Sec. IV-C", {"training.lr": 0.01}, when={"algorithm.name": "fedfomo", "data.name": "mnist"}),
+    *stated("Sec. IV-C", {"training.lr": 0.1}, when={"algorithm.name": "fedfomo", "data.name": "cifar10"}),
+    *stated("Sec. IV-C", {"training.lr_decay": 0.99}, "after each round: the period is not stated", when=OF_BOTH),
+    *assumed("of CLT not stated: FedAvg's", "training.lr_decay", when={"algorithm.name": "local"}),
+    *assumed("of APFL not stated: FedAvg's 0.99", "training.lr_decay", when={"algorithm.name": "apfl"}),
+    *stated("Sec. IV-C: without decay", {"training.lr_decay": 1.0}, when={"algorithm.name": "fedfomo"}),
+    *assumed("0: not stated", "training.momentum", "training.weight_decay"),
+    *assumed("cross entropy: Eq. 1 has an arbitrary loss", "training.loss"),
+    *assumed("single precision: not stated", "training.precision"),
+    # participation
+    *stated("Sec. III-A: a participation rate of 1", {"participation.share": 1.0}),
+    *assumed(
+        "n_k / n in FedAvg's mean, as in Eq. 1 and in McMahan et al.; FLIU's own is 1/K (Algorithm 1). They differ in "
+        "QS and LSQS",
+        "participation.weighting",
+    ),
+    # scores
+    *stated(
+        "Sec. IV-B: the clients' test sets",
+        {"evaluation.split": "test"},
+        "how they are cut is not stated: the official test set by the clients' training proportions",
+    ),
+    *stated("captions of Tables I to III: averages over all clients", {"evaluation.clients": None}),
+    *assumed("0, 1, 2: not stated", "seed"),
+    *stated("Sec. IV-C; captions of Tables I to III", {"repetitions": 3}),
+)  # fmt: skip
+
+ALLOCATIONS: Sources = (
+    *SOURCES,
+    *stated("caption", {"partition.alpha": 1.0, "partition.clients": 10, "data.name": "cifar10"}),
+    *assumed("one drawing, as the figure shows one example: not stated", "repetitions"),
+)
+"""Of Figures 2 to 4, which train nothing."""

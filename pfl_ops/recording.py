@@ -1,0 +1,238 @@
+"""Recording of a run: its tags, and everything that is kept of it once it is over.
+
+Either the simulating process tracks (`StoreRecorder`), or it leaves a request to a courier (`CourierRecorder`).
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pfl_ops import metrics
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.checkpoint import Record
+from pfl_ops.registry import plugins
+from pfl_ops.scratch import scratch
+from pfl_ops.tracking.requests import End, RequestedRun
+
+if TYPE_CHECKING:
+    from pfl_ops.federation.simulate import Simulation
+    from pfl_ops.tracking.run import Run
+    from pfl_ops.tracking.store import RunInfo
+
+MODELS_IN_A_FILE = 256 << 20
+DIVERGED = "pfl_ops.diverged"  # tag of a run whose training diverged: at which round, at which client
+FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
+
+
+class Recorder(Protocol):
+    """The recording of one run.
+
+    Attributes:
+        run_id: MLflow's; None: not known here. page: MLflow's page of its like, behind the server's address.
+    """
+
+    @property
+    def run_id(self) -> str | None: ...
+    @property
+    def page(self) -> str | None: ...
+
+    def log(self, record: Record) -> None:
+        """Record a round."""
+
+    def keep(self, experiment: Experiment, simulation: "Simulation") -> None:
+        """Keep everything of a run whose last round is over."""
+
+    def end(self, status: str, tags: Mapping[str, str]) -> None:
+        """End the run: FINISHED, FAILED or KILLED."""
+
+
+class StoreRecorder:
+    """Recording by this process.
+
+    Args:
+        run: the open run. kind: of run, see `provenance.described`. is_kept: True if it has everything already.
+    """
+
+    def __init__(self, run: "Run", kind: str, is_kept: bool) -> None:
+        self.run, self.kind, self.is_kept = run, kind, is_kept
+
+    @property
+    def run_id(self) -> str | None:
+        return self.run.run_id
+
+    @property
+    def page(self) -> str | None:
+        from pfl_ops.tracking.questions import METHODS
+
+        return self.run.page(METHODS.get(self.kind, METHODS["run"])[0])
+
+    def log(self, record: Record) -> None:
+        self.run.log([record])
+
+    def keep(self, experiment: Experiment, simulation: "Simulation") -> None:
+        if not self.is_kept:
+            keep(experiment, simulation, self.run)
+            present(experiment, simulation, self.run, self.kind)
+            self.run.complete()
+
+    def end(self, status: str, tags: Mapping[str, str]) -> None:
+        if tags:
+            self.run.tags(tags)
+        self.run.finish(status, **({} if status == "FINISHED" else {"patience": 2.0}))
+
+
+class CourierRecorder:
+    """Recording by a courier, from the run's checkpoint.
+
+    Args:
+        requested: the request. page: where `pfl-ops ui` will show the run beside its like.
+    """
+
+    run_id: str | None = None
+
+    def __init__(self, requested: RequestedRun, page: str) -> None:
+        self.requested = requested
+        self.page: str | None = page
+
+    def log(self, record: Record) -> None:
+        self.requested.log(record.round, record.metrics, record.time)
+
+    def keep(self, experiment: Experiment, simulation: "Simulation") -> None:
+        pass
+
+    def end(self, status: str, tags: Mapping[str, str]) -> None:
+        self.requested.end(End(status, dict(tags)))
+
+
+def is_kept(found: "list[RunInfo]", digest: str, parent: "Run | None") -> bool:
+    """True if one of these tracked runs has everything that `keep` gives it; a server that does not answer has none.
+
+    The same experiment may be tracked elsewhere: a study's test is another run than one that was asked for by itself.
+    """
+    from pfl_ops.tracking.sender import MISSING
+
+    above = parent.run_id if parent else None
+    return any(
+        run.identity == digest and run.parent == above and FINISHED in run.metrics and MISSING not in run.tags
+        for run in found
+    )
+
+
+def run_tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:
+    """Return the tags of a run: where it came from and how it is computed."""
+    from pfl_ops.federation import engine
+    from pfl_ops.tracking.notes import line
+    from pfl_ops.tracking.provenance import described, provenance
+
+    resolved, group = simulation.resolved, experiment.digest(data_dir, seed=False)
+    return {
+        **provenance(
+            experiment=digest,
+            group=group,
+            partition=simulation.clients.partition_digest,
+            device=resolved.device,
+        ),
+        **described(experiment, "run"),
+        "pfl_ops.engine": engine.digest(),
+        "pfl_ops.method": line(experiment, group),
+        "pfl_ops.way": resolved.way,
+        "pfl_ops.chunk": str(resolved.chunk),
+        "pfl_ops.threads": str(resolved.threads),
+        "pfl_ops.workers": str(resolved.workers),
+        "pfl_ops.precision": resolved.precision,
+        "pfl_ops.state": simulation.state_place,
+    }
+
+
+def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> None:
+    """Keep final scores, configuration, partition, tables, figures and models of a finished run."""
+    from pfl_ops import figures
+    from pfl_ops.data.recorded import write_partition
+    from pfl_ops.tracking.questions import scores
+
+    last, stage = simulation.records[-1], experiment.algorithm.own_stage
+    score = scores(simulation.final, experiment.evaluation.split, stage)
+    tracked.log([Record(last.round, {**simulation.final, **score}, last.time)])
+    tracked.text(experiment.to_yaml(), "config.yaml")
+    clients = simulation.clients
+    tracked.dataset(
+        experiment.data.name,
+        clients.partition_digest,
+        {"data": clients.data_digest, "partition": clients.recorded.about},
+        profile={"clients": len(clients.table), "samples": int(clients.table.sum())},
+        schema={"shape": list(clients.shape), "classes": clients.n_classes},
+    )
+    tracked.table(simulation.client_table, "clients.parquet")
+    tracked.figure(figures.partition(clients.table, title=experiment.label), "partition")
+    tracked.figure(figures.curves([(r.round, r.metrics) for r in simulation.records]), "accuracy")
+    tracked.figure(figures.clients(_by_stage(simulation.client_table)), "clients")
+    with scratch() as folder:
+        tracked.artifact(write_partition(folder / "partition", clients.recorded), move=True)
+        for path in models(simulation, folder):
+            tracked.artifact(path, "models", move=True)
+    model = simulation.global_model()
+    if model is not None:
+        own = {key: value for key, value in model.items() if key.startswith(("body.", "head."))}
+        outside = list(plugins().values()) if type(experiment.model).__module__.startswith("pfl_ops_plugin") else []
+        tracked.model(
+            own,
+            network=experiment.model.model_dump(),
+            shape=clients.shape,
+            n_classes=clients.n_classes,
+            mean=clients.mean.tolist(),
+            std=clients.std.tolist(),
+            plugins=outside,
+            step=last.round,
+        )
+    tracked.flush()
+    if simulation.diverged is None:  # its numbers are no results
+        tracked.log([Record(last.round, {FINISHED: 1.0}, last.time)])  # after all the rest: a run with it has it all
+
+
+def present(experiment: Experiment, simulation: "Simulation", tracked: "Run", kind: str) -> None:
+    """Set how MLflow's page shows the run beside its like."""
+    from pfl_ops.tracking import notes, questions
+
+    keys = {key for record in simulation.records for key in record.metrics} | simulation.final.keys()
+    view = questions.methods(kind, experiment.evaluation.split, keys)
+    note = notes.comparison(f"{experiment.data.label}, {experiment.partition.kind}") if kind == "run" else ""
+    tracked.present(note=note, views=[view])
+    tracked.note(notes.run(view.key))
+
+
+def _by_stage(columns: Mapping[str, list[Any]]) -> dict[str, list[float]]:
+    """Local accuracies by stage, in the order of the stages."""
+    found: dict[str, list[float]] = {stage: [] for stage in metrics.STAGES if stage in columns.get("stage", [])}
+    for stage, value in zip(columns.get("stage", []), columns.get("local", []), strict=True):
+        found[stage].append(value)
+    return found
+
+
+def models(simulation: "Simulation", folder: Path) -> Iterator[Path]:
+    """The last global model, and the clients' own where they are not all the same: client-007/head.weight, …
+
+    Clients that never took part are left out. The others are in one file, or in several of about `MODELS_IN_A_FILE`
+    bytes: they need not fit into memory.
+    """
+    from safetensors.torch import save_file
+
+    model = simulation.global_model()
+    if model is not None:
+        save_file(model, folder / "global.safetensors")
+        yield folder / "global.safetensors"
+    clients = simulation.participants
+    one = simulation.personal_models(clients[:1])
+    if one is None or one.clients is None:
+        return
+    parts = clients.split(max(1, MODELS_IN_A_FILE // (one.params.numel() * one.params.element_size())))
+    for number, some in enumerate(parts):
+        personal = simulation.personal_models(some)
+        assert personal is not None
+        named = {
+            f"client-{k:03d}/{name}": value
+            for row, k in enumerate(some.tolist())
+            for name, value in personal.named(simulation.task.layout, row).items()
+        }
+        file = folder / ("personal.safetensors" if len(parts) == 1 else f"personal-{number:03d}.safetensors")
+        save_file(named, file)
+        yield file

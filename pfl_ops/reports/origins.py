@@ -1,0 +1,195 @@
+"""Settings of a suite's cells with their origins: stated by the paper, at scale full, and here."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from pfl_ops.papers import Cell
+from pfl_ops.papers.provenance import Source
+from pfl_ops.reports.document import Block, Entry, Head, Mark, Row, Table, Text
+from pfl_ops.reports.ran import Ran
+
+MOST_VALUES = 5  # rows of one setting; more are summed up in one
+UNKNOWN = "–"
+HEADS = ("setting", "stated", "ours at full", "here", "where", "origin")
+HERE = HEADS.index("here")
+
+Group: TypeAlias = Literal["changed", "departure", "assumption", "none", "stated", "no effect"]
+TITLES: Mapping[Group, str] = {
+    "changed": "Changed by scale {scale}",
+    "departure": "Run otherwise than the paper states",
+    "none": "Origin not recorded",
+    "assumption": "Assumptions: the paper states no value",
+    "stated": "Stated by the paper",
+    "no effect": "Without effect on the results of these cells",
+}
+OPEN: Sequence[Group] = ("changed", "departure", "none", "assumption")
+SETTLED: Sequence[Group] = ("stated", "no effect")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One setting of one cell: its group, and the texts of a row without `where`."""
+
+    group: Group
+    path: str
+    stated: str
+    full: str
+    here: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The settings of the cells of a report."""
+
+    ran: Ran
+
+    @cached_property
+    def lines(self) -> dict[Line, list[str]]:
+        """Each line, and the cells that have it."""
+        found: dict[Line, list[str]] = {}
+        for name in self.ran.differences:
+            for line in self._of_cell(self.ran.suite.cell(name)):
+                found.setdefault(line, []).append(name)
+        return found
+
+    def _of_cell(self, cell: Cell) -> Iterator[Line]:
+        suite, scale = self.ran.suite, self.ran.scale
+        sources = suite.sources_of(cell)
+        full: Mapping[str, Any] = suite.experiment(cell).flat
+        here = suite.experiment(cell, scale, data=self.ran.stand_ins.get(cell.name)).flat
+        here = {**here, "repetitions": self.ran.n}
+        for path in {**full, **here}:
+            source = sources.get(path)
+            at_full, at_scale = (shown(settings[path]) if path in settings else UNKNOWN for settings in (full, here))
+            group: Group = source.kind if source else "none"
+            origin = source.text if source else "comes with another setting" if path not in full else "not recorded"
+            if at_full != at_scale:
+                group, origin = "changed", f"{source.kind}: {origin}" if source else origin
+            yield Line(group, path, statement(source, at_full), at_full, at_scale, origin)
+
+    def rows(self, groups: Sequence[Group]) -> Iterator[Row]:
+        """The rows of these groups, each group under its title."""
+        for group in groups:
+            of_group = {line: cells for line, cells in self.lines.items() if line.group == group}
+            if of_group:
+                yield Row(title=TITLES[group].format(scale=self.ran.scale), kind="block")
+            for path in dict.fromkeys(line.path for line in of_group):
+                yield from self._of_path(path, {line: of_group[line] for line in of_group if line.path == path})
+
+    def _of_path(self, path: str, lines: Mapping[Line, Sequence[str]]) -> Iterator[Row]:
+        if len(lines) > MOST_VALUES:
+            stated, full, here, origin = (
+                summary(getattr(line, name) for line in lines) for name in ("stated", "full", "here", "origin")
+            )
+            every = [cell for cells in lines.values() for cell in cells]
+            lines = {Line(next(iter(lines)).group, path, stated, full, here, origin): every}
+        for line, cells in lines.items():
+            mark: Mark = "open" if line.group == "changed" else ""
+            texts = (f"`{path}`", line.stated, line.full, line.here, where(self.ran, cells), line.origin)
+            yield Row(tuple(Entry(text, mark=mark if i == HERE else "") for i, text in enumerate(texts)))
+
+    def count(self, group: Group) -> int:
+        """Number of settings in a group."""
+        return len({line.path for line in self.lines if line.group == group})
+
+
+def blocks(ran: Ran) -> Iterator[Block]:
+    """Settings that the scale changes, that are run otherwise than stated, and that the paper does not state."""
+    origins = Origins(ran)
+    counts = {group: origins.count(group) for group in TITLES}
+    parts = [
+        f"{counts['stated']} stated by the paper",
+        f"{counts['assumption']} not stated, for which a value is assumed",
+        f"{counts['departure']} run otherwise than stated",
+        f"{counts['no effect']} without effect",
+    ]
+    parts += [f"{counts['changed']} changed by scale {ran.scale}"] if ran.scale != "full" else []
+    parts += [f"{counts['none']} of unrecorded origin"] if counts["none"] else []
+    yield Text(
+        f"Settings of these cells: {', '.join(parts)}. A setting counts once for each origin that it has in them."
+    )
+    rows = tuple(origins.rows(OPEN))
+    if rows:
+        note = "Stated: the paper's value, – where it states none. Each cell's whole configuration is linked below."
+        yield Table("settings", "Settings that are not simply the paper's", heads(), rows, (note,))
+
+
+def settled(ran: Ran) -> Iterator[Block]:
+    """Settings that run as the paper states them, and those without effect."""
+    rows = tuple(Origins(ran).rows(SETTLED))
+    if rows:
+        yield Table("stated", "Settings that run as stated, and those without effect", heads(), rows)
+
+
+def configurations(ran: Ran) -> Iterator[Block]:
+    """The whole configuration of each cell, here and at full, as files that `pfl-ops run --config` reads."""
+    scales = list(dict.fromkeys((ran.scale, "full")))
+    rows = [
+        Row((Entry(cell.name), *(Entry(f"at {scale}", link=place(cell, scale)) for scale in scales)))
+        for cell in ran.suite.cells
+    ]
+    if rows:
+        columns = (Head("cell"), *(Head("here" if scale == ran.scale else f"at {scale}") for scale in scales))
+        note = "Every value of a cell. Run one with: pfl-ops run --config FILE"
+        yield Table("configurations", "Each cell's configuration", (columns,), tuple(rows), (note,))
+
+
+def files(ran: Ran) -> dict[str, str]:
+    """Return {path below the report's folder: text} of the configurations."""
+    found = {}
+    for cell in ran.suite.cells:
+        for scale in dict.fromkeys((ran.scale, "full")):
+            data = ran.stand_ins.get(cell.name) if scale == ran.scale else None
+            experiment = ran.suite.experiment(cell, scale, data=data)
+            found[place(cell, scale)] = f"# {ran.suite.name}, cell {cell.name}, scale {scale}\n{experiment.to_yaml()}"
+    return found
+
+
+def place(cell: Cell, scale: str) -> str:
+    """Return the path of a cell's configuration below the report's folder."""
+    return f"configurations/{scale}/{cell.name.replace('/', '-')}.yaml"
+
+
+def heads() -> tuple[tuple[Head, ...], ...]:
+    """Return the head of the tables of settings."""
+    return (tuple(map(Head, HEADS)),)
+
+
+def statement(source: Source | None, value: str) -> str:
+    """Return what the paper states of a setting whose value at full is `value`."""
+    if source is None or source.kind in ("assumption", "no effect"):
+        return UNKNOWN
+    return source.said if source.kind == "departure" else value
+
+
+def shown(value: Any) -> str:
+    """Return a setting's value as a YAML file has it, shortly."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple | list):
+        return ", ".join(map(shown, value)) or "empty"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def summary(values: Iterator[str]) -> str:
+    """Return the value itself where all are equal, else their number."""
+    different = dict.fromkeys(values)
+    return next(iter(different)) if len(different) == 1 else f"{len(different)} values"
+
+
+def where(ran: Ran, cells: Sequence[str]) -> str:
+    """Return the cells by the axis that tells them apart from the others, where one does."""
+    whole: Mapping[str, Any] = ran.differences
+    if len(cells) == len(whole):
+        return "all cells"
+    for axis in ran.labels:
+        labels = dict.fromkeys(ran.suite.cell(cell).labels[axis] for cell in cells)
+        there = [cell for cell in whole if ran.suite.cell(cell).labels[axis] in labels]
+        if len(there) == len(cells):
+            return f"{axis} {', '.join(ran.title(axis, label) for label in labels)}"
+    return cells[0] if len(cells) == 1 else f"{len(cells)} of {len(whole)} cells"

@@ -1,0 +1,315 @@
+"""Requests: runs that their own process only simulates, and that a courier tracks.
+
+    <work folder>/requests/<name>/request.json   everything that tracking needs beside the run's checkpoint
+                                  signature      of request.json, by the user's own key
+                                  end.json       how the run ended, once it has
+                                  owner          lock of the process that simulates
+                                  courier        lock of the process that tracks
+                                  log            why the courier failed; the last line says it
+                           log                   what couriers printed
+
+The process that simulates imports no MLflow. A request stays until its run is in the outbox of the work folder and
+delivered. One whose courier was killed is taken up by the next command that reads runs (`settle`).
+
+A request names plug-ins, which are imported. So it is signed; one that came with another user's folder is refused.
+"""
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+import queue
+import secrets
+import shutil
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
+
+from pfl_ops import child
+from pfl_ops.data.store import cache_folder
+from pfl_ops.errors import PflOpsError
+from pfl_ops.files import replacing, write_whole
+from pfl_ops.tracking.home import Home, Target
+
+log = logging.getLogger("pfl_ops.tracking")
+
+COURIER = "PFL_OPS_COURIER"
+"""Environment variable; "off": a command tracks its runs itself and ends when they are delivered."""
+REQUEST, SIGNATURE, END, OWNER, LOCK, LOG = "request.json", "signature", "end.json", "owner", "courier", "log"
+KEY = "requests.key"  # in the user's cache
+PATIENCE_SECONDS = 60.0
+LOOK_EVERY_SECONDS = 0.05
+SHORT_RUN_SECONDS = 5.0
+VARIABLES = ("PFL_OPS_DATA", "PFL_OPS_CACHE")  # environment variables by which a courier finds the data
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run that a courier tracks.
+
+    Attributes:
+        experiment: every setting, nested. digest: its hash. data_dir: where its data are; None: not given.
+        execution: how it is computed. plugins: the user's files.
+        group: name of its MLflow experiment. name: of the run. params, tags: of the run.
+        rerun: see `Store.run`. folder: working folder of the command. variables: environment variables.
+    """
+
+    experiment: dict[str, Any]
+    digest: str
+    data_dir: str | None
+    execution: dict[str, Any]
+    group: str
+    name: str
+    params: dict[str, str]
+    tags: dict[str, str]
+    rerun: str = ""
+    plugins: list[str] = field(default_factory=list)
+    folder: str = field(default_factory=os.getcwd)
+    variables: dict[str, str] = field(default_factory=lambda: {v: os.environ[v] for v in VARIABLES if v in os.environ})
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a run.
+
+    Attributes:
+        status: FINISHED, FAILED or KILLED. tags: further tags, as why it diverged.
+    """
+
+    status: str
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+def is_possible(home: Home, tracking_uri: str | None) -> bool:
+    """True if a courier may track: into the work folder's own database, unless `PFL_OPS_COURIER` is "off".
+
+    A tracking server may outlive this machine, so a command waits until the server has everything.
+    """
+    return os.environ.get(COURIER) != "off" and is_own(home, Target.of(home, tracking_uri))
+
+
+def is_own(home: Home, target: Target) -> bool:
+    """True if a target is the work folder's own database."""
+    return target.uri == f"sqlite:///{home.database}"
+
+
+class RequestedRun:
+    """A request, and the courier that tracks its run while it is simulated.
+
+    Args:
+        home: the work folder.
+    Raises:
+        PflOpsError: the folder can't be written.
+    """
+
+    def __init__(self, home: Home, request: Request) -> None:
+        name = f"{time.time_ns():019d}-{request.digest[:12]}-{uuid.uuid4().hex[:8]}"
+        self.folder, draft = home.requests / name, home.requests / f".{name}"
+        try:
+            draft.mkdir(parents=True)
+            text = json.dumps(asdict(request))
+            (draft / SIGNATURE).write_text(_signature(text))
+            write_whole(draft / REQUEST, text)
+            self._owner = FileLock(draft / OWNER)
+            self._owner.acquire(timeout=0)
+            draft.rename(self.folder)  # the lock stays: it is on the open file
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise PflOpsError(f"can't write {self.folder}: {error.strerror}") from error
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._begun, self._has_courier = time.monotonic(), False
+
+    def log(self, round_: int, metrics: Mapping[str, float], time_: int) -> None:
+        """Pass a round on to the courier, without waiting; the checkpoint has it too.
+
+        A run of a few seconds gets its courier at its end: while it starts, it takes a core.
+        """
+        self._lines.put(json.dumps({"round": round_, "metrics": dict(metrics), "time": time_}))
+        if self._has_courier or time.monotonic() - self._begun < SHORT_RUN_SECONDS:
+            return
+        self._has_courier = True
+        with suppress(OSError):  # without one, the next command starts it
+            pipe = start([self.folder], stdin=subprocess.PIPE).stdin
+            assert pipe is not None
+            threading.Thread(target=_write, args=(self._lines, pipe), name="pfl-ops records", daemon=True).start()
+
+    def end(self, end: End) -> None:
+        """Note how the run ended; the courier does the rest.
+
+        Raises:
+            OSError: the disk is full; the run then counts as killed.
+        """
+        try:
+            write_whole(self.folder / END, json.dumps(asdict(end)))  # before the courier's input ends
+        finally:
+            self._lines.put(None)
+            _release(self._owner)
+            if not self._has_courier:
+                with suppress(OSError):
+                    start([self.folder])
+
+
+def _write(lines: "queue.SimpleQueue[str | None]", pipe: IO[bytes]) -> None:
+    """Write lines into a pipe until None comes; a courier that is gone needs none."""
+    with suppress(OSError), pipe:
+        while (line := lines.get()) is not None:
+            pipe.write(line.encode() + b"\n")
+            pipe.flush()
+
+
+def start(folders: Sequence[Path], stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+    """Start a courier for some requests, in a session of its own: Ctrl-C in a terminal does not reach it."""
+    folders[0].parent.mkdir(exist_ok=True)
+    with (folders[0].parent / LOG).open("ab") as messages:
+        process = subprocess.Popen(
+            child.lasting_command("pfl_ops.courier.track", *map(str, folders)),
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=messages,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    threading.Thread(target=process.wait, name="pfl-ops courier", daemon=True).start()  # no zombie stays
+    return process
+
+
+def read(folder: Path) -> Request:
+    """Return a request.
+
+    Raises:
+        PflOpsError: it is not as this user wrote it.
+    """
+    try:
+        text = (folder / REQUEST).read_text()
+        signature = (folder / SIGNATURE).read_text()
+        if not hmac.compare_digest(signature.encode(), _signature(text).encode()):
+            raise ValueError("another user or machine made it, or it was changed; the run's own command makes it anew")
+        return Request(**json.loads(text))
+    except (OSError, ValueError, TypeError) as error:
+        raise PflOpsError(f"the request {folder} can't be read ({error})") from error
+
+
+def _signature(text: str) -> str:
+    """Return the signature of a text, by a key that only this user can read; it is made with the first request."""
+    file = cache_folder() / KEY
+    try:
+        key = file.read_bytes()
+    except FileNotFoundError:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_suffix(".lock")):
+            if not file.exists():
+                with replacing(file) as draft:
+                    draft.touch(mode=0o600)
+                    draft.write_bytes(secrets.token_bytes(32))
+            key = file.read_bytes()
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def read_end(folder: Path) -> End:
+    """Return how a run ended that no process simulates any more; without a word of its process it was killed."""
+    try:
+        return End(**json.loads((folder / END).read_text()))
+    except (OSError, ValueError, TypeError):
+        return End("KILLED")
+
+
+def pending(home: Home, digest: str = "") -> list[Path]:
+    """Return the requests of runs that are over, oldest first.
+
+    Args:
+        digest: of one experiment; "": of all.
+    """
+    if not home.requests.is_dir():
+        return []
+    named = (folder for folder in sorted(home.requests.iterdir()) if not folder.name.startswith("."))
+    mine = (folder for folder in named if not digest or folder.name.split("-")[1:2] == [digest[:12]])
+    return [folder for folder in mine if (folder / REQUEST).exists() and not is_locked(folder / OWNER)]
+
+
+def remove(folder: Path) -> None:
+    """Remove a request; at no moment is it there in part."""
+    gone = folder.with_name(f".{folder.name}-{uuid.uuid4().hex[:8]}")
+    with suppress(OSError):
+        folder.rename(gone)
+        shutil.rmtree(gone)
+
+
+def is_locked(file: Path) -> bool:
+    """True if a process holds that lock."""
+    if not file.exists():
+        return False
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except OSError:
+        return False
+    _release(lock)
+    return False
+
+
+def settle(home: Home, digest: str = "", patience: float = PATIENCE_SECONDS) -> None:
+    """Wait until the runs that are over are tracked; what no courier tracks, a new one does.
+
+    Args:
+        digest: only of this experiment; "": of all. patience: seconds without an end of any.
+    """
+    waiting = pending(home, digest)
+    if not waiting:
+        return
+    started = start(left) if (left := [folder for folder in waiting if not is_locked(folder / LOCK)]) else None
+    last = time.monotonic()
+    while waiting:
+        still = [folder for folder in waiting if folder.exists()]
+        if len(still) < len(waiting):
+            last = time.monotonic()
+        waiting = still
+        ended = started is None or started.poll() is not None
+        if (ended and not any(is_locked(f / LOCK) for f in waiting)) or time.monotonic() - last > patience:
+            break
+        time.sleep(LOOK_EVERY_SECONDS)
+    for line in problems(home, digest, silent=True):
+        log.warning(line)
+
+
+def problems(home: Home, digest: str = "", silent: bool = False) -> list[str]:
+    """Return a line for each request whose courier has failed.
+
+    Args:
+        digest: only of this experiment; "": of all. silent: also where the courier gave no reason.
+    """
+    found = []
+    for folder in pending(home, digest):
+        why = _last_line(folder / LOG) or (f"its courier ended early, see {home.requests / LOG}" if silent else "")
+        if why and not is_locked(folder / LOCK):
+            with suppress(PflOpsError):
+                why = f"run '{read(folder).name}' is not in MLflow yet: {why}"
+            found.append(f"{why}; the next command tries again (to give it up, remove {folder})")
+    return found
+
+
+def _last_line(file: Path) -> str:
+    try:
+        lines = file.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1][:300] if lines else ""
+
+
+def _release(lock: FileLock) -> None:
+    """Let go of a lock and leave its file, which may be gone with its folder."""
+    with suppress(OSError):
+        lock.release()
+
+
+__all__ = ["COURIER", "End", "Request", "RequestedRun", "is_possible", "pending", "problems", "read", "settle", "start"]

@@ -1,0 +1,88 @@
+"""Origins of settings: what a source covers, and that no setting of a paper's suites is without one."""
+
+import pytest
+from toy_suite import TOY
+
+from pfl_ops.federation.settings import Execution
+from pfl_ops.papers import PAPERS, find, suites
+from pfl_ops.papers.provenance import Source, assumed, departed, sources_of, stated
+
+NAMES = [suite.name for suite in suites()]
+LOOP = Execution(device="cpu", way="loop", threads=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_of_every_cell_has_an_origin(name):
+    suite = find(name)
+    without = {
+        (cell.name, path) for cell in suite.cells for path, source in suite.sources_of(cell).items() if source is None
+    }
+    assert not without
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_source_of_a_paper_is_used(paper):
+    """A statement that no cell runs is about another value than the suites have."""
+    listed = {id(source): source for suite in suites(paper) for source in suite.sources}
+    used = {id(source) for suite in suites(paper) for cell in suite.cells for source in suite.sources_of(cell).values()}
+    assert [source for key, source in listed.items() if key not in used] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sources_say_where_or_why(name):
+    for source in find(name).sources:
+        assert source.place if source.kind == "stated" else source.reason
+        assert source.kind != "departure" or (source.said and source.place)
+
+
+def test_a_statement_holds_for_its_value_only():
+    """The toy suite states 50 rounds; at 40 the statement is silent, and the assumption about all settings counts."""
+    cell = TOY.cell("iid/fedavg")
+    assert TOY.sources_of(cell)["training.rounds"].kind == "stated"
+    shorter = TOY.experiment(cell).override({"training.rounds": 40})
+    assert sources_of(shorter, TOY.sources)["training.rounds"].kind == "assumption"
+    assert sources_of(shorter, TOY.sources[1:])["training.rounds"] is None
+
+
+def test_a_condition_chooses_the_experiments():
+    rates = {name: TOY.sources_of(TOY.cell(f"path/{name}"))["training.lr"].kind for name in ("fedavg", "fliu")}
+    assert rates == {"fedavg": "assumption", "fliu": "stated"}
+
+
+def test_the_last_source_that_covers_counts():
+    cell = TOY.cell("iid/fedavg")
+    found = TOY.sources_of(cell)
+    assert (found["training.local_epochs"].kind, found["training.local_epochs"].said) == ("departure", "6")
+    assert found["training.local_steps"].kind == "no effect"
+    assert found["training.batch_size"] == assumed("chosen for the test", "*")[0]
+
+
+def test_repetitions_are_stated_or_not():
+    assert TOY.states_repetitions
+    assert find("fliu/table1").states_repetitions
+    assert not find("drdm/table3").states_repetitions  # "from Monte Carlo runs": the number is lost
+
+
+def test_a_source_in_words():
+    (one,) = stated("Sec. 1", {"seed": 0}, "of the tables")
+    assert one.text == "Sec. 1; of the tables"
+    assert departed("seed", "7", "Sec. 2", "lost").text == "Sec. 2; lost"
+    assert Source("seed", "assumption", reason="not stated").text == "not stated"
+
+
+@pytest.mark.parametrize(
+    ("path", "other"),
+    [("data.test_share", 0.4), ("evaluation.validation_share", 0.4), ("evaluation.equal_tests", True)],
+)
+def test_a_setting_without_effect_changes_no_result(path, other):
+    """One round of FedAvg on 200 digits, with the setting as it is and changed: every score is the same number."""
+    cell = TOY.cell("iid/fedavg")
+    assert TOY.sources_of(cell)[path].kind == "no effect"
+    short = TOY.experiment(cell).override(
+        {"data.train_size": 200, "partition.clients": 4, "training.rounds": 1, "training.local_epochs": 1}
+    )
+    scores = [
+        {key: value for key, value in list(run.build(execution=LOOP).run())[-1].metrics.items() if "test/" in key}
+        for run in (short, short.override({path: other}))
+    ]
+    assert scores[0] == scores[1] != {}

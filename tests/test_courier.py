@@ -1,0 +1,260 @@
+"""A run that its process leaves to a courier is tracked as one that the process tracks itself."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fork_server
+import pytest
+
+from pfl_ops import recording, runs
+from pfl_ops.experiment import Experiment
+from pfl_ops.federation.settings import Execution
+from pfl_ops.tracking import Store, requests
+from pfl_ops.tracking.home import Home
+from pfl_ops.tracking.store import RunInfo
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children")]
+
+LOOP = Execution(device="cpu", way="loop", workers=1, threads=1)
+OWN = {"cost/train_seconds", "cost/eval_seconds", "cost/samples_per_second", "cost/peak_mib"}
+
+
+def experiment(**more: Any) -> Experiment:
+    given = {"dataset": "digits", "model": "linear", "clients": 4, "rounds": 3, "batch_size": 20}
+    return Experiment.of("fliu", **given | {"data.train_size": 120} | more)
+
+
+@pytest.fixture
+def home(tmp_path: Path, furnish: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A work folder whose runs couriers track; at the end none is at work."""
+    monkeypatch.delenv("PFL_OPS_COURIER")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    yield furnish(tmp_path / "home")
+    requests.settle(Home(tmp_path / "home"))
+
+
+def go(e: Experiment, home: Path, **more: Any) -> runs.Result:
+    return runs.run(e, home=home, execution=LOOP, progress=False, wait=False, **more)
+
+
+def only(home: Path) -> RunInfo:
+    with Store.open(home) as store:
+        (run,) = store.runs()
+    return run
+
+
+def test_a_courier_leaves_the_same_run_as_the_process_itself(home, tmp_path, furnish, monkeypatch):
+    """All metrics but the clock's, all parameters, tags and artifacts; nothing of the request stays."""
+    result = go(experiment(), home)
+    assert result.run_id is None and result.page == "/experiment/digits-lsqs" and result.hash == experiment().digest()
+    run = only(home)
+    assert [path.name for path in (home / "requests").iterdir()] == ["log"]
+    itself = furnish(tmp_path / "itself")
+    other = runs.run(experiment(), home=itself, execution=LOOP, progress=False)
+    again = only(itself)
+    assert (run.name, run.experiment, run.status) == (again.name, again.experiment, "FINISHED")
+    assert (run.params, run.identity) == (again.params, again.identity)
+    assert {k: v for k, v in run.metrics.items() if k not in OWN} == {
+        k: v for k, v in again.metrics.items() if k not in OWN
+    }
+    assert recording.FINISHED in run.metrics and result.final == other.final
+    assert {k: v for k, v in run.tags.items() if "mlflow" not in k} == {
+        k: v for k, v in again.tags.items() if "mlflow" not in k
+    }
+    assert run.tags.keys() == again.tags.keys()
+    with Store.open(home) as store, Store.open(itself) as second:
+        there = store.history(run.run_id, ["train/loss", "test/L1/local/mean"])
+        assert there.equals(second.history(again.run_id, ["train/loss", "test/L1/local/mean"])) and len(there) == 4
+        for artifact in ("config.yaml", "clients.parquet", "figures/accuracy.png", "models/personal.safetensors"):
+            one, two = (s.download(r.run_id, artifact).read_bytes() for s, r in ((store, run), (second, again)))
+            assert one == two, artifact
+
+
+def test_a_long_run_is_in_mlflow_while_it_goes_on(home, monkeypatch):
+    """Its courier starts in the middle; rounds are there before the last one is over."""
+    monkeypatch.setattr(requests, "SHORT_RUN_SECONDS", 0.0)
+    seen: list[tuple[str, int]] = []
+
+    def look(record: Any) -> None:
+        if record.round == 11:  # ten rounds are handed over at once
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and not seen:
+                with Store.open(home, offline=True) as store:
+                    seen.extend((run.status, len(store.history(run.run_id, ["train/lr"]))) for run in store.runs())
+                    seen[:] = [one for one in seen if one[1] > 5]
+                time.sleep(0.2)
+
+    go(experiment(rounds=12), home, on_record=look)
+    assert seen and seen[0][0] == "RUNNING"
+    assert only(home).status == "FINISHED"
+
+
+def test_the_simulating_process_imports_no_mlflow(home):
+    code = (
+        "import sys; from pfl_ops import runs; from pfl_ops.experiment import Experiment; "
+        f"e = Experiment.of('fedavg', dataset='digits', model='linear', clients=3, rounds=1); "
+        f"runs.run(e, home={str(home)!r}, progress=False, wait=False); "
+        "print([name for name in ('mlflow', 'matplotlib', 'sqlalchemy', 'ray') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "[]\n"
+    assert only(home).status == "FINISHED"
+
+
+KILLED = """
+import os, signal, sys
+from pfl_ops import runs
+from pfl_ops.tracking import requests
+sys.path.insert(0, {tests!r})
+from test_courier import LOOP, experiment
+
+def kill(record):
+    if record.round == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+runs.run(experiment(), home={home!r}, execution=LOOP, progress=False, wait=False, on_record=kill)
+"""
+
+
+def test_a_killed_run_is_killed_in_mlflow_too_and_goes_on(home):
+    """No courier had begun: the next command that reads starts one. The run that goes on is the same one."""
+    code = KILLED.format(tests=str(Path(__file__).parent), home=str(home))
+    done = subprocess.run([*fork_server.python(), "-c", code], capture_output=True, timeout=100, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(requests.pending(Home(home))) == 1
+    killed = only(home)
+    assert killed.status == "KILLED" and recording.FINISHED not in killed.metrics
+    with Store.open(home) as store:
+        assert list(store.history(killed.run_id, ["train/lr"])["train/lr"].dropna().index) == [1, 2]
+    go(experiment(), home)
+    finished = only(home)
+    assert (finished.run_id, finished.status) == (killed.run_id, "FINISHED")
+
+
+def test_ctrl_c_and_divergence_are_noted(home):
+    def stop(record: Any) -> None:
+        if record.round == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        go(experiment(), home, on_record=stop)
+    with pytest.raises(runs.Diverged):
+        go(Experiment.of("fedavg", dataset="digits", model="cnn_tiny", rounds=2, seed=1, lr=1e6, local_steps=20), home)
+    with Store.open(home) as store:
+        found = {run.params["seed"]: run for run in store.runs()}
+    assert {seed: run.status for seed, run in found.items()} == {"0": "KILLED", "1": "FAILED"}
+    assert found["1"].tags[recording.DIVERGED].startswith("diverged at round ")
+
+
+def test_the_same_run_again_waits_for_its_courier(home):
+    """It is read; and one that is computed anew is a new run, the first one superseded."""
+    first = go(experiment(), home)
+    again = go(experiment(), home)
+    assert again.origin.startswith(f"read: run {first.hash[:12]}")
+    go(experiment(), home, resume=False)
+    with Store.open(home) as store:
+        assert [run.status for run in store.runs()] == ["FINISHED"]
+        old, new = store.runs(superseded=True)
+        assert old.tags["pfl_ops.superseded"] == new.run_id
+
+
+PLUGIN = """
+from pfl_ops.algorithms.base import register
+from pfl_ops.algorithms.fedavg import FedAvg
+
+@register("own")
+class Own(FedAvg):
+    "One."
+
+    def round(self, s, r):
+        return super().round(s, r)
+"""
+
+
+def test_a_request_that_fails_stays_with_its_reason(home, tmp_path, caplog, monkeypatch):
+    """The method's file is not what was run: nothing is computed under the old name. Once it is back, the run is
+    tracked. Another request is not kept waiting."""
+    from pfl_ops.registry import load_plugin
+
+    file, started = tmp_path / "own.py", []
+    file.write_text(PLUGIN)
+    load_plugin(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "start", lambda folders, **_: started.append(folders))
+        own = Experiment.of("own", dataset="digits", model="linear", clients=3, rounds=1)
+        result = go(own, home)
+    file.write_text(PLUGIN.replace("return", "s = dict(s)\n        return"))
+    go(experiment(), home)
+    assert only(home).params["algorithm.name"] == "fliu"
+    (line,) = requests.problems(Home(home))
+    assert (
+        line.startswith("run 'own clients=3 model=linear rounds=1 seed0' is not in MLflow yet: ")
+        and "changed since it was run" in line
+    )
+    assert line in caplog.text
+    (folder,) = requests.pending(Home(home))
+    assert json.loads((folder / "request.json").read_text())["digest"] == result.hash
+    file.write_text(PLUGIN)
+    with Store.open(home) as store:
+        assert {run.params["algorithm.name"]: run.status for run in store.runs()} == {
+            "fliu": "FINISHED", "own": "FINISHED",
+        }  # fmt: skip
+    assert requests.problems(Home(home)) == []
+
+
+def test_a_request_of_another_user_is_refused(home, monkeypatch, tmp_path):
+    """It could name a plug-in, which is code. Without the checkpoint nothing is computed in the background either."""
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "start", lambda folders, **_: None)
+        go(experiment(), home)
+    (folder,) = requests.pending(Home(home))
+    file, text = folder / "request.json", (folder / "request.json").read_text()
+    file.write_text(json.dumps(json.loads(text) | {"plugins": [f"{tmp_path}/theirs.py"]}))
+    (tmp_path / "theirs.py").write_text(f"open('{tmp_path}/was-run', 'w')")
+    with Store.open(home) as store:
+        assert store.runs() == []
+    (line,) = requests.problems(Home(home))
+    assert "another user or machine made it" in line and not (tmp_path / "was-run").exists()
+    file.write_text(text)
+    shutil.rmtree(home / "checkpoints" / experiment().digest())
+    with Store.open(home) as store:
+        assert store.runs() == []
+    (line,) = requests.problems(Home(home))
+    assert "its checkpoint was removed; the same command computes it again" in line
+    assert not (home / "checkpoints" / experiment().digest()).exists()
+
+
+def test_a_damaged_request_is_named_and_can_be_removed(home):
+    go(experiment(), home)
+    only(home)
+    folder = home / "requests" / "0-0123456789ab-00000000"
+    folder.mkdir()
+    (folder / "request.json").write_text('{"experiment": ')
+    assert only(home).status == "FINISHED"
+    (line,) = requests.problems(Home(home))
+    assert f"remove {folder}" in line
+    shutil.rmtree(folder)
+    assert requests.problems(Home(home)) == []
+
+
+def test_a_server_or_the_variable_leaves_no_request(home, tmp_path, monkeypatch):
+    elsewhere = f"sqlite:///{tmp_path}/other.db"
+    assert requests.is_possible(Home(home), None) and not requests.is_possible(Home(home), elsewhere)
+    assert not requests.is_possible(Home(home), "http://127.0.0.1:1")
+    monkeypatch.setenv("PFL_OPS_COURIER", "off")
+    assert go(experiment(), home).run_id is not None
+    assert not (home / "requests").exists()
+
+
+def test_a_file_that_is_no_database_is_refused_before_the_run(home):
+    (home / "mlflow.db").write_text("no database at all " * 100)
+    with pytest.raises(runs.PflOpsError, match="can't be used"):
+        go(experiment(), home)
+    assert not (home / "requests").exists()

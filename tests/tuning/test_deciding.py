@@ -1,0 +1,89 @@
+"""Further seeds go to the cells of the claim whose decision is expected to cost least, and are read when they exist."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from reproducing_work import work
+from test_reproducing import planned, reproduce, worked
+from toy_suite import ACC, TOY
+
+from pfl_ops.papers import Outcome
+from pfl_ops.papers.claims import Claim, decided
+from pfl_ops.tuning import deciding
+from pfl_ops.tuning.deciding import OpenClaim, open_claims, prefix
+
+LABELS = {"method": ["a", "b", "c"]}
+
+
+def outcomes(seconds: Mapping[str, float], **values: list[float]) -> dict[str, list[Outcome]]:
+    return {
+        name: [Outcome(seed, {ACC: value}, seconds=seconds.get(name, 1.0)) for seed, value in enumerate(some)]
+        for name, some in values.items()
+    }
+
+
+def opened(claims: list[Claim], found: Mapping[str, list[Outcome]], cells: str = "abc") -> list[OpenClaim]:
+    def values(cell: str, key: str) -> dict[int, float]:
+        return {one.seed: one.metrics[key] for one in found.get(cell, [])}
+
+    verdicts = decided([claim.judge(values, LABELS, list(LABELS["method"])) for claim in claims])
+    return open_claims(claims, verdicts, LABELS, found, set(cells))
+
+
+def test_the_cheapest_expected_decision_comes_first():
+    """Both lack the same number of seeds; a run of c takes ten times as long. The third claim is wrong in both seeds,
+    so that it is expected to be decided against, as early as the first; the fourth has no trend at all."""
+    wave = [4.0, 2.0]
+    found = outcomes({"c": 10.0}, a=[9.0, 9.0], b=[9 - w for w in wave], c=[9 - w for w in wave])
+    slow, fast = Claim("slow", f"a:{ACC} > c:{ACC}"), Claim("fast", f"a:{ACC} > b:{ACC}")
+    none = Claim("none", f"b:{ACC} > c:{ACC}")
+    first, second, last = opened([none, slow, fast], found)
+    assert [one.claim.text for one in (first, second, last)] == ["fast", "slow", "none"]
+    assert first.needed == second.needed is not None and last.needed is None
+    assert (first.n, first.seconds, second.seconds) == (2, 2.0, 11.0)
+    assert first.cost == (False, 2.0 * (first.needed - 2))
+    assert list(first.seeds())[:4] == [("a", 2), ("b", 2), ("a", 3), ("b", 3)]
+
+
+def test_decided_claims_and_claims_about_cells_that_do_not_run_get_no_seeds():
+    found = outcomes({}, a=[9.0, 9.1, 9.2, 9.0, 9.1, 9.0, 9.2], b=[5.0, 5.1, 5.0, 5.2, 5.1, 5.0, 5.0], c=[5.0])
+    clear, other = Claim("clear", f"a:{ACC} > b:{ACC}"), Claim("other", f"b:{ACC} > c:{ACC}")
+    assert [one.claim.text for one in opened([clear, other], found)] == ["other"]
+    assert opened([clear, other], found, cells="ab") == []
+    (one,) = opened([other], {})
+    assert (one.n, one.needed) == (0, None)
+
+
+def test_a_gap_ends_the_common_seeds():
+    assert prefix([]) == 0
+    assert prefix([Outcome(seed, {}) for seed in (3, 4, 6)]) == 2
+    assert math.isnan(Outcome(0, {}).seconds)
+
+
+@pytest.fixture
+def few_seeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(deciding, "MOST_SEEDS", 3)
+    yield
+
+
+@pytest.mark.slow
+def test_seeds_are_added_until_claims_are_decided_or_no_more_may_be(one_ray, few_seeds, tmp_path: Path) -> None:
+    """One seed is planned; the claims of two cells get two more, together. Again, all of it is read."""
+    cells = tuple(TOY.cell(name) for name in ("iid/fedavg", "iid/local"))
+    suite = replace(TOY, claims=(Claim("", f"iid/local:{ACC} < iid/fedavg:{ACC}"),))
+    told: list = []
+    (found,) = reproduce(
+        planned(suite, cells=cells, repetitions=1), home=tmp_path, work=work, hours=1.0, on_happened=told.append
+    )
+    assert {cell: [one.seed for one in each] for cell, each in found.outcomes.items()} == {
+        "iid/fedavg": [0, 1, 2], "iid/local": [0, 1, 2],
+    }  # fmt: skip
+    assert next(one.text for one in told if one.kind == "claim").startswith("more seeds for:")
+    assert told[-1].done == told[-1].wanted == 6
+    count = worked(tmp_path)
+    (again,) = reproduce(planned(suite, cells=cells, repetitions=1), home=tmp_path, work=work, hours=1.0)
+    assert worked(tmp_path) == count and set(count.values()) == {1}
+    assert {cell: len(each) for cell, each in again.outcomes.items()} == {"iid/fedavg": 3, "iid/local": 3}
