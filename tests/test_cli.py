@@ -62,7 +62,7 @@ OPTIONS = {
     "run": SHARED | {"--concurrency", "--address"},
     "tune": SHARED
     | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
-    | {"--name", "--storage", "--address"},
+    | {"--confirm", "--confirm-top", "--name", "--storage", "--address"},
     "compare": {"--filter", "--tag", "--trials", "--metric", "--target", "--at", "--html", "--csv", "--latex"}
     | {"--test", "--notes", "--tracking-uri"},
     "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
@@ -545,6 +545,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7}, clients=CLIENTS)],
             openings=1,
             page=None,
+            confirmation=None,
         )
 
     monkeypatch.setattr(tuning, "tune", tune)
@@ -575,6 +576,8 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
     assert (call["trials"], call["metric"], call["cpus_per_trial"], call["name"]) == (4, ["val/L1/acc"], 2, "mine")
     assert call["final_repetitions"] == 3
     assert "4 trials, 3 at once, about 4 min 10 s if none is stopped early; each about 3 min 0 s" in result.stderr
+    assert "then the best 3 again with up to 5 new seeds (--confirm), at most " in result.stderr
+    assert (call["confirm"], call["confirm_top"]) == (None, None)
     for part in (
         "*000",
         "it broke",
@@ -585,6 +588,14 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
         "pfl-ops ui",
     ):
         assert part in result.stdout
+
+
+def test_tune_passes_the_numbers_to_confirm_on(study: list[dict[str, Any]]) -> None:
+    result = cli("tune", "fliu", "--trials", "4", "--confirm", "2", "--confirm-top", "9")
+    assert result.exit_code == 0 and "then the best 4 again with up to 2 new seeds (--confirm)" in result.stderr
+    assert (study[0]["confirm"], study[0]["confirm_top"]) == (2, 9)
+    for without in (("--confirm", "0"), ("--trials", "1")):
+        assert "again with" not in cli("tune", "fliu", *without).stderr
 
 
 def test_how_many_trials_run_at_once_may_be_left_to_a_measurement(study: list[dict[str, Any]]) -> None:

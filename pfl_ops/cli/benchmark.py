@@ -130,6 +130,7 @@ def _tell_estimates(
     cpus = given["cpus_per_trial"] if isinstance(given["cpus_per_trial"], float) else 1.0
     trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
     console = out() if dry_run else err()
+    first = next(iter(settings.values())).confirming(given.get("confirm"), given.get("confirm_top"))
     found: dict[str, Estimate] = {}
     wrong: dict[str, str] = {}
     for method, each in settings.items():
@@ -149,6 +150,8 @@ def _tell_estimates(
         tests = f" and {finals} test run{'s' * (finals != 1)}" if finals else ""
         text += f"{tests}, {at_once} at once: about {took} if none is stopped early"
     say(console, text)
+    if first.confirm and (top := min(first.confirm_top, wanted)) > 1:
+        say(console, f"then the best {top} of each again with up to {first.confirm} new seeds (--confirm)")
     width = max(map(len, found))
     for method, estimate in found.items():
         say(console, f"  {method:{width}}  each {estimate}")

@@ -72,6 +72,11 @@ def tune(
     concurrency: Annotated[
         int | None, _option("--concurrency", "Trials at once.", "as many as fit", "INT", 1, 10_000)
     ] = None,
+    confirm: Annotated[
+        int | None,
+        _option("--confirm", "New seeds, at most, to repeat the best configurations with; 0: none.", "5", "INT"),
+    ] = None,
+    confirm_top: Annotated[int | None, _option("--confirm-top", "Number of these configurations.", "3", "INT")] = None,
     name: Annotated[str | None, _option("--name", "The study's name.", "ALGORITHM-DATA-PARTITION-HASH", "NAME")] = None,
     resume: Annotated[bool, _option("--resume/--no-resume", "Go on with a study that was stopped.", "no")] = False,
     storage: Annotated[
@@ -89,7 +94,7 @@ def tune(
     plugin: Plugins = [],  # noqa: B006
     **flags: str | None,
 ) -> None:
-    """Tune a method on validation data, then test its best configuration.
+    """Tune a method on validation data, confirm its best configurations with new seeds, then test the choice.
 
     Several methods, with commas between them, get the same budget each, and one leaderboard.
     Fields that a flag or --set gives are held; the rest of the method's search space varies (pfl-ops show NAME).
@@ -104,11 +109,13 @@ def tune(
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
     from pfl_ops.tuning.ledger import check_storage
+    from pfl_ops.tuning.settings import check_confirmation
 
     check_places(tracking_uri)
     if storage:
         check_storage(storage)
     check(trials, 0, name)
+    check_confirmation(confirm, confirm_top)
     check_data_dir(data_dir)
     methods = methods_of(algorithm)
     asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
@@ -130,6 +137,8 @@ def tune(
         "cpus_per_trial": asked.cpus,
         "gpus_per_trial": asked.gpus,
         "concurrency": concurrency,
+        "confirm": confirm,
+        "confirm_top": confirm_top,
         "storage": storage,
         "name": name,
         "resume": resume,
@@ -159,27 +168,34 @@ def tune(
     tuned_alone = methods[0] if methods else None
     experiment = None
     if by_name:
-        settings = tuning.recorded(str(name), storage=storage)
+        settings = tuning.recorded(str(name), storage=storage).confirming(confirm, confirm_top)
         tuned = settings.experiment.algorithm.name
         if tuned_alone not in (None, tuned):
             raise PflOpsError(f"study '{name}' tunes {tuned}, not {tuned_alone}")
         finals = settings.experiment.override(repetitions).repetitions
     else:
         experiment = experiment_of(tuned_alone, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
-        settings = tuning.Settings.of(experiment, search_space, trials, metric or None, None, scheduler, held)
+        settings = tuning.Settings.of(
+            experiment, search_space, trials, metric or None, None, scheduler, held, None, confirm, confirm_top
+        )
         finals = experiment.repetitions
 
     wanted = trials or settings.trials
     cpus = asked.cpus if isinstance(asked.cpus, float) else 1.0
     trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
     estimate = runs.estimate(settings.experiment, data_dir=data_dir, execution=trial)
+    top = min(settings.confirm_top, wanted)
+    more = f"then the best {top} again with up to {settings.confirm} new seeds (--confirm)" if top > 1 else ""
+    more *= settings.confirm > 0
     if address or asked.kind(execution.device, address):  # how many fit is known once it is joined, or measured
         text = f"{wanted} trials, each {estimate}"
     else:
         at_once = min(wanted, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
         whole = duration(estimate.with_startup().of_trials(wanted, at_once))
         text = f"{wanted} trials, {at_once} at once, about {whole} if none is stopped early; each {estimate}"
-    for told in (text, *estimate.hints):
+        longest = duration(estimate.with_startup().of_trials(top * settings.confirm, at_once))
+        more += f", at most {longest}" if more else ""
+    for told in filter(None, (text, more, *estimate.hints)):
         say(out() if dry_run else err(), told)
     if dry_run:
         return
@@ -216,6 +232,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     front = study.table if study.pareto is None else study.pareto
     title = f"study {study.name}" if study.pareto is None else f"Pareto front of study {study.name}"
     console.print(trials_table(front, study.objective.metrics, study.trial, title))
+    if study.confirmation:
+        say(console, f"\n{study.confirmation}")
     say(console, f"\nbest: trial {study.trial:03d}, {in_words(study.scores)}")
     for path, value in study.best.items():
         say(console, f"  {path}={value:.4g}" if isinstance(value, float) else f"  {path}={value}")

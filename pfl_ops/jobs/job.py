@@ -10,7 +10,8 @@ from pfl_ops.identity import fingerprint
 from pfl_ops.jobs.plugins import Packed
 from pfl_ops.jobs.resources import Share
 
-Purpose: TypeAlias = Literal["trial", "test", "repetition", "cell"]
+Purpose: TypeAlias = Literal["trial", "confirmation", "test", "repetition", "cell"]
+SEALED: tuple[Purpose, ...] = ("trial", "confirmation")  # purposes whose jobs never reach test data
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Job:
         stages: tuple[str, ...] | None = None,
         full_every: int = 1,
     ) -> Self:
-        """A job; only a trial is sealed.
+        """A job; those of `SEALED` purposes are sealed.
 
         Args:
             data_dir: where the driver's data lie.
@@ -85,7 +86,7 @@ class Job:
             str(identity["data"]["digest"]),
             execution,
             share,
-            purpose == "trial",
+            purpose in SEALED,
             metrics,
             stages,
             full_every,

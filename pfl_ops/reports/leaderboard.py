@@ -150,12 +150,12 @@ def _spent(table: pd.DataFrame) -> Table:
     ]
     head = (
         *map(Head, ("method", *NUMBERS.values())),
-        Head("samples", note="on which gradients were taken in all trials together, each time counted"),
+        Head("samples", note="on which gradients were taken in all trials and runs with new seeds, each time counted"),
         *map(Head, ("search", "a test run")),
         Head("sent", note="up and down, all clients, one test run"),
         Head("test opened", note="choices of the method that the test data were opened for"),
     )
-    caption = "Cost: seconds of all trials together, and of one test run on average"
+    caption = "Cost: seconds of all trials and runs with new seeds, and of one test run on average"
     return Table("cost", caption, (head,), tuple(rows), data=table)
 
 

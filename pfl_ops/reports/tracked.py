@@ -37,7 +37,7 @@ class Tracked:
 
     Attributes:
         experiment: MLflow's. study: it belongs to, or None.
-        kind: "trial" of a study, "final": the test of a study's choice, or "run".
+        kind: "trial" of a study, or its configuration with a new seed; "final": the test of a study's choice; or "run".
         group: hash of the experiment without its seed: the same for all repetitions.
         split: which data it was scored on. stage: where its method is judged (`Algorithm.own_stage`).
         params: every value of the experiment by its path, as text.
@@ -106,7 +106,7 @@ class Tracked:
             name=run.name,
             experiment=run.experiment,
             study=run.tags.get(STUDY) or study,
-            kind="trial" if _trial_label(run) else "final" if study else "run",
+            kind="trial" if _trial_label(run) or _is_confirmation(run) else "final" if study else "run",
             seed=int(run.params["seed"]),
             group=run.tags["pfl_ops.group_hash"],
             split=split,
@@ -245,7 +245,8 @@ def _named(
         if HASH not in run.tags:
             continue
         below = run.run_id in around or any(parent in above for parent in _ancestors(run, by_id))
-        if run.run_id in itself or (below and (trials or not _trial_label(run))):
+        wanted = not _is_confirmation(run) and (trials or not _trial_label(run))
+        if run.run_id in itself or (below and wanted):
             found.append(run)
     return itself, found
 
@@ -265,6 +266,11 @@ def _trial_label(run: RunInfo) -> str:
     """Return "trial-003" for a study's trial of that number, whatever its run is named; "": it is no trial."""
     found = re.search(r":(trial-\d+)$", run.identity or "")
     return found[1] if found else ""
+
+
+def _is_confirmation(run: RunInfo) -> bool:
+    """True for a configuration that a study ran again with a new seed before its choice: compared only if named."""
+    return run.tags.get("pfl_ops.kind") == "confirmation"
 
 
 def _is_smoke(run: RunInfo) -> bool:

@@ -10,7 +10,8 @@ The only package that imports Optuna.
     asked      what was asked for a trial: numbers, auto, or nothing
     packing    how many trials run at once, by measurement
     begin      a study before it begins, and what it runs with
-    session    one sitting: trials, then the test of the choice
+    confirm    the best configurations with new seeds, from which the choice is made
+    session    one call of a study: trials, confirmation, the test of the choice
     study      `tune`
     terms      what methods must share to be compared
     benchmark  `benchmark`: several methods under one budget
@@ -27,6 +28,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pfl_ops.tuning.confirm import Confirmation as Confirmation
     from pfl_ops.tuning.events import Event as Event
     from pfl_ops.tuning.plans import plan as plan
     from pfl_ops.tuning.reproducing import Reproduced as Reproduced
@@ -42,6 +44,7 @@ _WHERE = {
     "plan": "plans",
     "Reproduced": "reproducing",
     "reproduce": "reproducing",
+    "Confirmation": "confirm",
     "Event": "events",
     "Settings": "settings",
     "Show": "show",

@@ -19,7 +19,7 @@ from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount, Asked, check_request
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
-from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.settings import CONFIRM_TOP, Settings
 
 MOST_TRIALS = 100_000
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
@@ -96,10 +96,19 @@ class Beginning:
     def method(self) -> str:
         return self.experiment.algorithm.name
 
-    def wanting(self, ledger: Ledger, trials: int | None) -> "Beginning":
-        """With the number of trials that is wanted now, which the study remembers; none: as it did before."""
-        settings = self.settings.wanting(ledger.settings["trials"] if trials is None else trials)
-        ledger.remember(trials=settings.trials)
+    def wanting(
+        self, ledger: Ledger, trials: int | None, confirm: int | None = None, confirm_top: int | None = None
+    ) -> "Beginning":
+        """With the numbers of trials, and of seeds and configurations to confirm, that are wanted now.
+
+        The study remembers them. None: as it did before; a study of an earlier version confirmed nothing.
+        """
+        known = ledger.settings
+        settings = self.settings.wanting(known["trials"] if trials is None else trials).confirming(
+            known.get("confirm", 0) if confirm is None else confirm,
+            known.get("confirm_top", CONFIRM_TOP) if confirm_top is None else confirm_top,
+        )
+        ledger.remember(trials=settings.trials, confirm=settings.confirm, confirm_top=settings.confirm_top)
         return replace(self, settings=settings)
 
     def begin(self, means: Means, resume: bool) -> Ledger:

@@ -39,7 +39,7 @@ from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.presented import trials_view
 from pfl_ops.tuning.session import StudyInterrupted
-from pfl_ops.tuning.settings import TRIALS, Settings
+from pfl_ops.tuning.settings import TRIALS, Settings, check_confirmation
 from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.study import Study, conduct
 from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
@@ -112,6 +112,8 @@ def benchmark(
     data_dir: str | None = None,
     execution: Execution | None = None,
     final_repetitions: int = 1,
+    confirm: int | None = None,
+    confirm_top: int | None = None,
     hold: Collection[str] = (),
     plugins: Iterable[Path | str] = (),
     on_event: OnEvent | None = None,
@@ -133,6 +135,7 @@ def benchmark(
         metric: one validation score for all; none: see above.
         name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
         final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ...
+        confirm, confirm_top: of each method, see `study.tune`. None: 5 and 3, or as the benchmark was begun.
         report: called with the result, while its run is open.
     Raises:
         PflOpsError: settings that can't work, for any of the methods, before the first trial of the first; or no method
@@ -145,6 +148,7 @@ def benchmark(
     for file in plugins:
         load_plugin(Path(file))
     check(trials, final_repetitions, name)
+    check_confirmation(confirm, confirm_top)
     means = Means.of(
         home=home,
         storage=storage,
@@ -170,8 +174,17 @@ def benchmark(
     name = name or _name(list(settings.values()), means.data_dir)
     there = old or _members(ledgers.recorded(means.studies), name)
     trials = trials or max([each.trials for each in there.values()], default=TRIALS)
+    for each in there.values():  # a method that is added later is confirmed as the others were
+        confirm = each.confirm if confirm is None else confirm
+        confirm_top = each.confirm_top if confirm_top is None else confirm_top
     plans = [
-        Beginning(one, settings[method].wanting(trials), f"{name}.{method}", final_repetitions, name)
+        Beginning(
+            one,
+            settings[method].wanting(trials).confirming(confirm, confirm_top),
+            f"{name}.{method}",
+            final_repetitions,
+            name,
+        )
         for one in experiments
         for method in [one.algorithm.name]
     ]
@@ -226,7 +239,8 @@ def _begin(plans: Sequence[Beginning], means: Means, name: str, resume: bool) ->
     begun = {}
     for plan in sorted(plans, key=lambda plan: plan.name not in known):
         ledger = plan.begin(means, resume and plan.name in known)
-        begun[plan.name] = plan.wanting(ledger, plan.settings.trials), ledger
+        settings = plan.settings
+        begun[plan.name] = plan.wanting(ledger, settings.trials, settings.confirm, settings.confirm_top), ledger
     return [begun[plan.name] for plan in plans]
 
 

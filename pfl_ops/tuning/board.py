@@ -94,8 +94,8 @@ def leaderboard(entries: Sequence[Entry]) -> pd.DataFrame:
         local, global, worst: means of Acc(L), Acc(G) and the worst client's accuracy over the seeds;
         trials, complete, pruned, diverged, failed: numbers of trials; diverged_tests: of test runs;
         tuned: number of settings that were varied; restricted: what the method has in place of common ranges;
-        search_seconds, search_samples: of all trials together, samples as in `Ledger.table`; test_seconds, sent_bytes:
-            of one test run, on average;
+        search_seconds, search_samples: of all trials and runs with new seeds together, samples as in `Ledger.table`;
+            test_seconds, sent_bytes: of one test run, on average;
         openings: how often the test data were opened; trial, settings: what was chosen;
         error; study; run_id.
     """
@@ -185,6 +185,7 @@ def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
         for note in (
             _scored(entries),
             _seeds(table, unlike),
+            _confirmed(entries),
             _unfair(str(table["method"][0]), unlike),
             _shared(entries),
             _own_settings(entries),
@@ -201,6 +202,7 @@ def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
 def _row(entry: Entry) -> dict[str, Any]:
     best = entry.ledger.chosen()
     trials = entry.ledger.table([entry.metric])
+    repeated = entry.ledger.confirmations()
     states = trials["state"].value_counts()
     mean, std = statistics.mean_std(entry.scores().values())
     return {
@@ -222,8 +224,8 @@ def _row(entry: Entry) -> dict[str, Any]:
         "diverged_tests": len(entry.diverged),
         "tuned": len(entry.plan.settings.space.keys),
         "restricted": restriction_text(entry),
-        "search_seconds": float(pd.to_numeric(trials["seconds"]).sum()),
-        "search_samples": int(trials["samples"].sum()),
+        "search_seconds": float(pd.to_numeric(trials["seconds"]).sum() + sum(run["seconds"] for run in repeated)),
+        "search_samples": int(trials["samples"].sum() + sum(run["samples"] for run in repeated)),
         "test_seconds": _spent(entry.finals, SPENT[0]),
         "sent_bytes": _spent(entry.finals, SPENT[1]),
         "openings": len(entry.ledger.openings()),
@@ -359,6 +361,18 @@ def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
         f"not told apart from {first}: {', '.join(close)}" if close else f"told apart from {first}: {', '.join(tested)}"
     )
     return f"Differences to the first: {how}; at 5 % {told}. {tie}".rstrip()
+
+
+def _confirmed(entries: Sequence[Entry]) -> str:
+    """The choices that were made among the best configurations with new seeds."""
+    told = []
+    for entry in entries:
+        if found := entry.study.confirmation if entry.study else None:
+            how = "separated" if found.separated else "not separated"
+            changed = f", not trial {found.first:03d} as the search" if found.changed else ""
+            told.append(f"{entry.plan.method} {how} after {len(found.seeds)}{changed}")
+    how = "Chosen among the best configurations, repeated with new seeds on validation data"
+    return f"{how}: {'; '.join(told)}." if told else ""
 
 
 def _unlike(entries: Sequence[Entry], table: pd.DataFrame) -> dict[str, str]:

@@ -34,6 +34,7 @@ DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 CONTINUES = "continues"  # a trial queued again: the number of the one that a kill cut short
 FIRST = "first"  # a trial of the search space's first points: which of them
 ERROR, DIVERGED, REQUEUED, SETTINGS, OPENINGS = "error", "diverged", "requeued", "pfl_ops", "openings"
+CONFIRMATIONS, CHOICE = "confirmations", "choice"  # runs with new seeds; the trial that they chose
 NOTE = "note"  # on a trial that has a result
 ROUNDS, SAMPLES = "rounds", "samples"  # of a trial, so far
 SUMMANDS = "summands"  # of a trial: Acc(L) and Acc(G), where the objective is their sum
@@ -284,6 +285,16 @@ class Ledger:
             self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         return len(running)
 
+    def top(self, k: int) -> list[tuple[int, FrozenTrial]]:
+        """The k best complete trials of a single objective, each configuration once, the best first."""
+        complete = [(n, t) for n, t in self.trials() if t.state is TrialState.COMPLETE]
+        sign = 1 if self.study.direction is StudyDirection.MAXIMIZE else -1
+        found: list[tuple[int, FrozenTrial]] = []
+        for number, trial in sorted(complete, key=lambda pair: -sign * pair[1].values[0]):  # of equal ones the first
+            if len(found) < k and all(trial.params != other.params for _, other in found):
+                found.append((number, trial))
+        return found
+
     def best(self) -> list[tuple[int, FrozenTrial]]:
         """The best complete trial, or the Pareto front of several objectives; empty: none is complete."""
         complete = [(n, t) for n, t in self.trials() if t.state is TrialState.COMPLETE]
@@ -298,10 +309,15 @@ class Ledger:
     def chosen(self) -> tuple[int, FrozenTrial] | None:
         """The trial whose configuration is tested.
 
-        Of a Pareto front, the point nearest to the ideal one (the best of each objective), each objective in units of
+        The confirmed one, as long as the best trials are those from which it was chosen; else the best one. Of a
+        Pareto front, the point nearest to the ideal one (the best of each objective), each objective in units of
         its spread over the front.
         """
         front = self.best()
+        if choice := self.study.user_attrs.get(CHOICE):
+            among = self.top(len(choice["among"]))
+            if [number for number, _ in among] == choice["among"]:
+                return next(pair for pair in among if pair[0] == choice["trial"])
         if len(front) < 2:
             return front[0] if front else None
         values = pd.DataFrame([t.values for _, t in front])
@@ -310,6 +326,25 @@ class Ledger:
         spread = (values.max() - values.min()).replace(0.0, 1.0)
         distance = (((values - values.min()) / spread) ** 2).sum(axis=1)
         return front[int(distance.to_numpy().argmin())]
+
+    def confirmations(self) -> list[dict[str, Any]]:
+        """Finished runs of configurations with new seeds: {trial, params, seed, value, error, samples, seconds}.
+
+        value: on validation data; None if it diverged, which `error` says.
+        """
+        return list(self.study.user_attrs.get(CONFIRMATIONS, []))
+
+    def confirm(self, **record: Any) -> None:
+        """Record a finished run, with the keys of `confirmations`."""
+        self.study.set_user_attr(CONFIRMATIONS, [*self.confirmations(), record])
+
+    def choose(self, trial: int, among: Sequence[int]) -> bool:
+        """Record the trial that was confirmed, and the best trials that it was chosen from; True: that is new."""
+        choice = {"trial": trial, "among": list(among)}
+        if choice == self.study.user_attrs.get(CHOICE):
+            return False
+        self.study.set_user_attr(CHOICE, choice)
+        return True
 
     def table(self, metrics: Sequence[str]) -> pd.DataFrame:
         """One row a trial: trial, state, rounds, the metrics, seconds, samples, the parameters, error, note.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState
 
+from pfl_ops.experiment import Experiment
 from pfl_ops.federation.checkpoint import Record
 from pfl_ops.tuning.ledger import ERROR, point_of, state_of
 
@@ -19,6 +20,8 @@ def reconcile(session: "Session") -> list[int]:
 
     Rounds that a run misses come from the trial's checkpoint, or if that is gone, from the study. If the tracking
     server does not answer, nothing is done: a later start reconciles.
+
+    Runs that confirm the choice are finished likewise.
 
     Returns:
         the numbers of the trials whose runs were completed.
@@ -44,17 +47,34 @@ def reconcile(session: "Session") -> list[int]:
         if trial.state is TrialState.PRUNED:
             session.forget(point_of(trial))
         mended.append(number)
+    for record in ledger.confirmations():
+        status = "FAILED" if record["error"] else "FINISHED"
+        found = runs.get(session.confirmation_identity(record["params"], record["seed"]))
+        if found and found.status == status:
+            continue
+        run = session.open_confirmation(record["trial"], record["params"], record["seed"])
+        run.log(_kept(session, session.experiment_at(record["params"]).override({"seed": record["seed"]})))
+        if record["error"]:
+            run.tags({"pfl_ops.error": record["error"]})
+        run.complete()
+        run.finish(status, patience=0)
     store.deliver()
     return mended
 
 
-def _rounds(session: "Session", trial: FrozenTrial) -> Iterator[Record]:
-    """The rounds that the study was told of; a checkpoint may hold later ones, of a trial that was stopped."""
+def _kept(session: "Session", experiment: Experiment) -> list[Record]:
+    """The rounds in the checkpoint of a trial's experiment."""
     from pfl_ops import runs
 
-    experiment, goal = session.experiment_at(point_of(trial)), session.settings.objective
+    stages = session.settings.objective.stages
+    return runs.kept_records(experiment, home=session.store.home.root, data_dir=session.data_dir, stages=stages)
+
+
+def _rounds(session: "Session", trial: FrozenTrial) -> Iterator[Record]:
+    """The rounds that the study was told of; a checkpoint may hold later ones, of a trial that was stopped."""
+    goal = session.settings.objective
     last = int(trial.user_attrs.get("rounds", 0))
-    kept = runs.kept_records(experiment, home=session.store.home.root, data_dir=session.data_dir, stages=goal.stages)
+    kept = _kept(session, session.experiment_at(point_of(trial)))
     if kept:
         yield from (record for record in kept if record.round <= last or trial.state is TrialState.FAIL)
         return

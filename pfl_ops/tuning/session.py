@@ -1,4 +1,4 @@
-"""One sitting of a study: its missing trials, then the test of its choice."""
+"""One call that runs a study: its missing trials, the confirmation of its choice, then the test of that."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.views import COLOUR
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
+from pfl_ops.tuning.confirm import Confirmation, Confirmations
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.finals import Finals
 from pfl_ops.tuning.ledger import Ledger, point_of
@@ -48,7 +49,8 @@ class Session:
     """See `study.tune` for what its attributes mean; `folder`-less ones are absolute.
 
     Attributes:
-        decide: called once no trial is missing; returns the experiments of the test runs.
+        decide: called once the choice is made; returns the experiments of the test runs.
+        confirmation: how the choice was confirmed; None: it was not.
         finals: their results, in the order of their seeds. diverged: {seed: how} of those that diverged.
         prefix: of the names of test runs. view: key of the saved view of its trials.
     """
@@ -65,26 +67,33 @@ class Session:
     decide: Callable[["Session"], Sequence[Experiment]] = lambda _: ()
     finals: "list[Result]" = field(default_factory=list)
     diverged: dict[int, str] = field(default_factory=dict)
+    confirmation: Confirmation | None = None
     prefix: str = ""
     view: str = "trials"
 
     # -- trials ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run what the study lacks, trials and tests.
+        """Run what the study lacks, trials, confirmation and tests.
 
         Raises:
             StudyInterrupted: Ctrl-C came.
-            PflOpsError: the objective is not measured by this experiment, or no trial has a result.
+            PflOpsError: the objective is not measured by this experiment, no trial has a result, or a run that was to
+                confirm the choice has none.
         """
         missing = self.settings.trials - self.ledger.done()
         if missing > 0:
             self._run_trials(missing)
+            return
+        confirmations = Confirmations(self, None, self.execution)
+        confirmations.plan()
+        if confirmations.over:
+            self._run_tests(confirmations)
         else:
-            self._run_tests()
+            self._confirm(confirmations)
 
     def _run_trials(self, missing: int) -> None:
-        """Run trials, and then the tests in the same processes."""
+        """Run trials, and then the confirmation and the tests in the same processes."""
         settings, ledger = self.settings, self.ledger
         ledger.recover()
         release()  # what an estimate left on the GPU
@@ -116,8 +125,8 @@ class Session:
                 (metric,), (mode,) = settings.objective.metrics, settings.objective.modes
                 scheduler = EarlyStop(metric, mode, rounds, settings.full_every, ledger.curves().values())
             self.tell("begin")
-            tests = Finals(self, part, execution)
-            jobs = _TrialsThenTests(trials, tests)
+            confirmations, tests = Confirmations(self, part, execution), Finals(self, part, execution)
+            jobs = _Phases(confirmations, tests, trials)
             runner = Runner(
                 self._place(),
                 part.concurrency,
@@ -132,11 +141,32 @@ class Session:
                 raise StudyInterrupted from None
             finally:
                 trials.close()
+                confirmations.close()
         if trials.hopeless:
             raise trials.hopeless
-        self._gather(tests)
+        self._gather(confirmations, tests)
 
-    def _run_tests(self) -> None:
+    def _confirm(self, confirmations: Confirmations) -> None:
+        """Confirm the choice of a study that has all its trials, and then run the tests in the same processes."""
+        missing = len(confirmations.waiting)
+        release()
+        packing = self._packing(missing)
+        with self._ray() as folder:
+            part = self._share(packing, missing)
+            execution = self._execution(part, packing)
+            confirmations.share, confirmations.execution = part, execution
+            tests = Finals(self, part, execution)
+            jobs = _Phases(confirmations, tests)
+            runner = Runner(self._place(), part.concurrency, jobs.take, queue=tests.queue)
+            try:
+                runner.run(jobs, folder, self.ledger.name)
+            except Interrupted:
+                raise StudyInterrupted from None
+            finally:
+                confirmations.close()
+        self._gather(confirmations, tests)
+
+    def _run_tests(self, confirmations: Confirmations) -> None:
         """Run the tests of a study that has all its trials; a single one needs no Ray, nor do those that are over."""
         tests = Finals(self, None, self.execution)
         tests.begin()
@@ -149,9 +179,11 @@ class Session:
                     runner.run(tests, folder, self.ledger.name)
                 except Interrupted:
                     raise StudyInterrupted from None
-        self._gather(tests)
+        self._gather(confirmations, tests)
 
-    def _gather(self, tests: "Finals") -> None:
+    def _gather(self, confirmations: Confirmations, tests: "Finals") -> None:
+        confirmations.check()
+        self.confirmation = confirmations.result
         self.finals, self.diverged = tests.results()
 
     def _ray(self) -> "AbstractContextManager[Path]":
@@ -188,6 +220,46 @@ class Session:
     def trial_identity(self, number: int, point: Point) -> str:
         """Of a trial's run: two trials of a study may have the same configuration."""
         return f"{self.experiment_at(point).digest(self.data_dir)}:trial-{number:03d}"
+
+    def confirmation_job(
+        self, job: int, number: int, point: Point, seed: int, execution: Execution, part: Share
+    ) -> Job:
+        """A trial's configuration with another seed; it runs to its end."""
+        return Job.of(
+            "confirmation",
+            f"confirmation of trial {number:03d}, seed {seed}",
+            job,
+            self.experiment_at(point).override({"seed": seed}),
+            self.data_dir,
+            execution,
+            part,
+            stages=self.settings.objective.stages,
+            full_every=self.settings.full_every,
+        )
+
+    def open_confirmation(self, number: int, point: Point, seed: int) -> TrialRun:
+        """Open the run of a trial's configuration with another seed; one that was begun before is found again."""
+        experiment = self.experiment_at(point).override({"seed": seed})
+        digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
+        return self.store.run(
+            self.parent.experiment,
+            f"{self.prefix}confirm-{number:03d}-seed{seed}",
+            identity=self.confirmation_identity(point, seed),
+            parent=self.parent,
+            params=experiment.flat,
+            tags={
+                **provenance(experiment=digest, group=group),
+                COLOUR: trial_colour(number),
+                **described(experiment, "confirmation"),
+                "pfl_ops.study": self.ledger.name,
+                "pfl_ops.confirms": f"trial-{number:03d}",
+                "pfl_ops.method": title(experiment),
+            },
+        )
+
+    def confirmation_identity(self, point: Point, seed: int) -> str:
+        """Of the run of a configuration with another seed."""
+        return f"{self.experiment_at(point).override({'seed': seed}).digest(self.data_dir)}:confirmation"
 
     def forget(self, point: Point) -> None:
         """A trial that was stopped early is over: its models would only fill the disk."""
@@ -297,17 +369,28 @@ class Session:
             )
 
 
-class _TrialsThenTests:
-    """The source of a sitting's jobs: all trials, and when they are over, the tests."""
+class _Phases:
+    """The source of a study's jobs: trials if some are missing, then confirmations, then tests."""
 
-    def __init__(self, trials: Trials, tests: Finals) -> None:
-        self.trials, self.tests = trials, tests
+    def __init__(self, confirmations: Confirmations, tests: Finals, trials: Trials | None = None) -> None:
+        self.trials, self.confirmations, self.tests = trials, confirmations, tests
 
     def next(self) -> Job | None:
-        job = self.trials.next()
-        if job is not None or self.trials.running or self.trials.hopeless:
+        if self.trials is not None:
+            job = self.trials.next()
+            if job is not None or self.trials.running or self.trials.hopeless:
+                return job
+        job = self.confirmations.next()
+        if job is not None or not self.confirmations.over:
             return job
         return self.tests.next()
 
     def take(self, event: JobEvent) -> None:
-        (self.trials if event.job.purpose == "trial" else self.tests).take(event)
+        match event.job.purpose:
+            case "trial":
+                assert self.trials is not None
+                self.trials.take(event)
+            case "confirmation":
+                self.confirmations.take(event)
+            case _:
+                self.tests.take(event)

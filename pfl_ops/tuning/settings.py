@@ -17,6 +17,8 @@ from pfl_ops.tuning.objective import Objective, objective
 Scheduler: TypeAlias = Literal["asha", "none"]
 
 TRIALS = 12
+CONFIRM, CONFIRM_TOP = 5, 3  # new seeds at most, configurations
+MOST_CONFIRMED = 1000  # seeds, or configurations
 COMMON = "pfl_ops.common"  # tag
 
 
@@ -29,6 +31,8 @@ class Settings:
         space: what is varied. objective: what is optimised.
         scheduler: "asha" stops bad trials early. trials: how many are wanted, in all.
         common: the part of the space that the methods of a comparison share; None: it shares none.
+        confirm: most new seeds with which the best configurations are run again before the choice; 0: none.
+        confirm_top: number of these configurations.
     """
 
     experiment: Experiment
@@ -37,6 +41,8 @@ class Settings:
     scheduler: Scheduler = "asha"
     trials: int = TRIALS
     common: Space | None = None
+    confirm: int = CONFIRM
+    confirm_top: int = CONFIRM_TOP
 
     @classmethod
     def of(
@@ -49,6 +55,8 @@ class Settings:
         scheduler: str | None = None,
         hold: Collection[str] = (),
         common: Space | None = None,
+        confirm: int | None = None,
+        confirm_top: int | None = None,
     ) -> "Settings":
         """Checked settings; every mistake that can be seen before the first trial is an error here."""
         if trials is not None and trials < 1:
@@ -70,7 +78,8 @@ class Settings:
         spaces.check(varied, base)
         choice: Scheduler = "none" if scheduler == "none" or not goal.single else "asha"
         shared = spaces.hold(common, {*hold, *by_steps}, base) if common else None
-        return cls(base, varied, goal, choice, trials or TRIALS, shared)
+        made = cls(base, varied, goal, choice, trials or TRIALS, shared, CONFIRM if goal.single else 0)
+        return made.confirming(confirm, confirm_top)
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Settings":
@@ -82,6 +91,8 @@ class Settings:
             record["scheduler"],
             record["trials"],
             spaces.from_dict(common, spaces.COMMON) if (common := record.get("common")) else None,
+            record.get("confirm", 0),  # a study of an earlier version made its choice without
+            record.get("confirm_top", CONFIRM_TOP),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -95,6 +106,8 @@ class Settings:
             "scheduler": self.scheduler,
             "trials": self.trials,
             "common": self.common.as_yaml() if self.common else None,
+            "confirm": self.confirm,
+            "confirm_top": self.confirm_top,
         }
 
     @property
@@ -112,11 +125,27 @@ class Settings:
         """By which comparisons know runs that were chosen from one common space under one budget."""
         if self.common is None:
             return {}
-        return {COMMON: f"{self.common.digest[:12]}, {self.trials} trials: {' '.join(self.common.keys)}"}
+        seeds = f", {self.confirm} new seeds of {self.confirm_top}" if self.confirm else ""
+        return {COMMON: f"{self.common.digest[:12]}, {self.trials} trials{seeds}: {' '.join(self.common.keys)}"}
 
     def wanting(self, trials: int) -> "Settings":
         """The same study with another number of trials."""
         return replace(self, trials=trials)
+
+    def confirming(self, confirm: int | None, top: int | None) -> "Settings":
+        """The same study with other numbers of seeds and of configurations to confirm; None: as they are.
+
+        Raises:
+            PflOpsError: they can't be, or there are several objectives.
+        """
+        check_confirmation(confirm, top)
+        if confirm and not self.objective.single:
+            raise PflOpsError("a choice by several objectives is not confirmed: --confirm 0, or leave it out")
+        return replace(
+            self,
+            confirm=self.confirm if confirm is None else confirm,
+            confirm_top=self.confirm_top if top is None else top,
+        )
 
     def digest(self, data_dir: str | None) -> str:
         """SHA-256 of all that may not change between a study's beginning and its resumption; trials may."""
@@ -134,3 +163,14 @@ class Settings:
         if self.objective != other.objective:
             return f"metric {', '.join(self.objective.metrics)} ({', '.join(self.objective.modes)})"
         return f"scheduler {self.scheduler}" if self.scheduler != other.scheduler else ""
+
+
+def check_confirmation(confirm: int | None, top: int | None) -> None:
+    """Refuse numbers of seeds and configurations that can't be.
+
+    Raises:
+        PflOpsError: one is out of its range.
+    """
+    for name, value, least in (("--confirm", confirm, 0), ("--confirm-top", top, 2)):
+        if value is not None and not least <= value <= MOST_CONFIRMED:
+            raise PflOpsError(f"{name} must be in [{least}, {MOST_CONFIRMED:,}], got {value}")

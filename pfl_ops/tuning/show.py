@@ -53,7 +53,7 @@ class Show:
         elif event.trial is not None and event.kind == "end":
             self.running.pop(event.trial, None)
             self.ended[event.trial] = event
-        lasting = event.kind in ("packing", "study")  # stays above the live table, too
+        lasting = event.kind in ("packing", "study", "confirmed")  # stays above the live table, too
         line = self.line(event) if lasting or not self.live else ""
         if line and self.live:
             self.live.print(line)
@@ -66,8 +66,10 @@ class Show:
         """The event as one line; "" for those that say too little for one."""
         trial = f"{_of(event)}trial {event.trial:03d}" if event.trial is not None else ""
         match event.kind:
-            case "packing" | "wait":
+            case "packing" | "wait" | "confirmed":
                 return event.text
+            case "confirm":
+                return f"{_of(event)}confirmation of trial {event.trial:03d}, {event.text}"
             case "study":
                 return f"{event.method} ({event.place}): {event.text}"
             case "begin" if event.method:
@@ -92,7 +94,7 @@ class Show:
         if self.last is None:
             return Text("starting ...")
         minutes, seconds = divmod(int(time.monotonic() - self.begun), 60)
-        now = self.line(self.last) if self.last.kind in ("wait", "test", "final") else self._count(self.last)
+        now = self.line(self.last) if self.last.kind in ("wait", "test", "final", "confirm") else self._count(self.last)
         if self.last.kind == "rounds":
             now = f"test run {(self.last.trial or 0) + 1}: round {self.last.round} of {self.last.rounds}"
         title = f"method {self.last.place}  {self.last.method}" if self.last.method else self.last.study

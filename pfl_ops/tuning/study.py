@@ -24,12 +24,13 @@ from pfl_ops.tuning import board, presented
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import Beginning, Means, check, recorded_settings, stored
+from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.events import OnEvent
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.session import Session, StudyInterrupted
-from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.settings import Settings, check_confirmation
 from pfl_ops.tuning.show import watching
 from pfl_ops.units import in_words
 
@@ -53,6 +54,8 @@ class Study:
         diverged: {seed: how} of repetitions whose training diverged, which are not among `finals`.
         openings: how often the test data were opened for this study.
         page: where MLflow's page shows its trials, behind the server's address; None: it was never reached.
+        confirmation: the best configurations with new seeds, from which the choice was made; None: it is the trial with
+            the best value.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Study:
     openings: int = 0
     page: str | None = None
     diverged: dict[int, str] = field(default_factory=dict)
+    confirmation: Confirmation | None = None
 
     def __repr__(self) -> str:
         tests = f", {len(self.finals)} test run{'s' * (len(self.finals) != 1)}" if self.finals else ""
@@ -79,6 +83,7 @@ class Study:
         return cards.card(
             lambda: cards.heading(f"study {self.name}", f"best: trial {self.trial:03d}, {in_words(self.scores)}"),
             lambda: cards.table(tables.chosen(self.best)),
+            lambda: cards.note(str(self.confirmation)) if self.confirmation else "",
             lambda: cards.table(tables.trials(*self._shown)),
             lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
             lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
@@ -137,6 +142,8 @@ def tune(
     data_dir: str | None = None,
     execution: Execution | None = None,
     final_repetitions: int = 1,
+    confirm: int | None = None,
+    confirm_top: int | None = None,
     hold: Collection[str] = (),
     plugins: Iterable[Path | str] = (),
     on_event: OnEvent | None = None,
@@ -145,8 +152,9 @@ def tune(
     """Tune an experiment: trials on validation data, then the chosen configuration on test data.
 
     Each trial is one repetition of the experiment, trained without each client's validation share and scored on it; it
-    never sees test data. The chosen configuration is then trained on training and validation data together, with the
-    seeds seed, seed + 1, ..., and scored on the test data.
+    never sees test data. The best configurations are run again in the same way with seeds that no trial has seen, and
+    the one with the best mean is chosen, see `confirm`. The chosen configuration is then trained on training and
+    validation data together, with the seeds seed, seed + 1, ..., and scored on the test data.
 
     Args:
         experiment: what to tune; none: that of the study `name`, which is resumed.
@@ -168,6 +176,10 @@ def tune(
         data_dir: where the data lie.
         execution: where and how trials and test runs compute; a trial's device and threads follow its share.
         final_repetitions: test runs of the chosen configuration; 0: the test data stay closed.
+        confirm: new seeds, at most, with which the best configurations are run again on validation data; fewer if the
+            best one is told apart before. 0: the trial with the best value is chosen. None: 5, or as recorded; several
+            objectives are not confirmed.
+        confirm_top: number of these configurations. None: 3, or as recorded.
         hold: paths of the space that are not varied but keep the experiment's value.
         plugins: Python files that define methods, networks or partitions; those already loaded count too.
         on_event: told of everything that happens; `show.Show` draws it.
@@ -186,6 +198,7 @@ def tune(
     for file in plugins:
         load_plugin(Path(file))
     check(trials, final_repetitions, name)
+    check_confirmation(confirm, confirm_top)
     means = Means.of(
         home=home,
         storage=storage,
@@ -198,9 +211,9 @@ def tune(
         on_event=on_event,
     )
     if experiment is not None:
-        settings = Settings.of(experiment, space, trials, metric, mode, scheduler, hold)
+        settings = Settings.of(experiment, space, trials, metric, mode, scheduler, hold, None, confirm, confirm_top)
     elif name and resume:
-        settings = recorded_settings(name, means.studies)
+        settings = recorded_settings(name, means.studies).confirming(confirm, confirm_top)
         experiment = settings.experiment
     else:
         raise PflOpsError("give an experiment, or the name of a study and resume")
@@ -210,7 +223,7 @@ def tune(
     with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)
         ledger = plan.begin(means, resume)
-        plan = plan.wanting(ledger, trials)
+        plan = plan.wanting(ledger, trials, confirm, confirm_top)
         means.wait(name, plan.settings.trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking:
             try:
@@ -222,7 +235,7 @@ def tune(
 
 
 def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, below: Run | None = None) -> Study:
-    """One sitting: the trials that are missing, the choice, its test; tracked as a run of its own.
+    """Run the trials that are missing, the confirmation, the choice, its test; tracked as a run of its own.
 
     Args:
         below: the run that the study's belongs to, in whose MLflow experiment all of it is tracked; none: the study has
@@ -252,6 +265,9 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             study = _result(session, plan.experiment)
             if below:
                 parent.log(board.points(board.Entry(plan, ledger, study)))
+            if study.confirmation:
+                parent.text(to_csv(study.confirmation.table), "confirmation.csv")
+                parent.tags({"pfl_ops.confirmation": str(study.confirmation)})
             presented.end(parent, study, session.view)
             return study
         except (KeyboardInterrupt, StudyInterrupted):
@@ -335,6 +351,7 @@ def _result(session: Session, experiment: Experiment) -> Study:
         len(ledger.openings()),
         parent.page(session.view),
         session.diverged,
+        session.confirmation,
     )
 
 

@@ -38,6 +38,7 @@ def jobs() -> dict[str, list[list[str]]]:
     }
     digits = ["--dataset", "digits", *SMALL, *FIXED]
     found["repetitions"] = [["run", "fedavg", *digits, "--repetitions", "3"]]
+    digits += ["--confirm", "0"]  # as versions before it did
     study = ["tune", "fliu", *digits, "--name", "net", "--concurrency", "1"]
     found["study"] = [
         [*study, "--trials", "2", "--repetitions", "2"],

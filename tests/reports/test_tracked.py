@@ -48,6 +48,19 @@ def test_a_study_means_its_tests_and_on_request_its_trials(store: Any) -> None:
     assert names(store, "trial-*", "final-seed0") == ["trial-000", "trial-001", "final-seed0"]
 
 
+def test_a_configuration_with_a_new_seed_is_compared_only_if_it_is_named(made: Any, study: Any, shelf: Any) -> None:
+    """It was run to choose, as a trial was: neither is a test of the choice, and together they are no repetitions."""
+    tags = {"pfl_ops.kind": "confirmation"}
+    below = {"parent": "5" * 32, "experiment": "fliu-study", "evaluation.split": "validation"}
+    runs = [study("fliu-study", "5" * 32), made("fliu", 0, trial=0, parent="5" * 32, experiment="fliu-study")]
+    runs += [made("fliu", 1000, name="confirm-000-seed1000", tags=tags, **below)]
+    store = shelf([*runs, made("fliu", 0, name="final-seed0", parent="5" * 32, experiment="fliu-study")])
+    assert names(store) == names(store, "fliu-study") == ["final-seed0"]
+    assert names(store, "fliu-study", trials=True) == ["trial-000", "final-seed0"]
+    assert names(store, "confirm-*") == ["confirm-000-seed1000"]
+    assert [run.kind for run in select(store, ["confirm-*"]).runs] == ["trial"]
+
+
 def test_a_trial_goes_by_its_number_whatever_its_run_is_named(made: Any, study: Any, shelf: Any) -> None:
     """Earlier versions named trials "trial-000", and "fliu trial-000" in benchmarks."""
     named = shelf([made("fliu", 0, trial=0, name="000 fliu lr=0.1"), made("fedavg", 1, trial=1, name="001 fedavg")])

@@ -1,4 +1,4 @@
-"""A driver to be killed: `python killed.py HOME [--resume]`."""
+"""A driver to be killed: `python killed.py HOME [--resume] [--confirm]`; the last: two trials, then confirmation."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,9 @@ if __name__ == "__main__":
     from pfl_ops.errors import PflOpsError
     from pfl_ops.tuning import Show, StudyInterrupted
 
-    points = [{"algorithm.x": x, "algorithm.pause": 0.3} for x in (0.5, 0.7, 0.6, 0.8)]
+    confirm = "--confirm" in sys.argv
+    xs = (0.5, 0.8) if confirm else (0.5, 0.7, 0.6, 0.8)
+    points = [{"algorithm.x": x, "algorithm.pause": 0.3} for x in xs]
     parameters = spaces.parse("algorithm.x: {float: [0, 1]}\nalgorithm.pause: {float: [0.3, 0.3]}").as_yaml()
     space = spaces.from_dict({**parameters, "first": points})
     try:
@@ -22,8 +24,9 @@ if __name__ == "__main__":
             tune(
                 toy(),
                 space=space,
-                trials=4,
+                trials=len(points),
                 name="killed",
+                confirm=3 if confirm else 0,
                 home=sys.argv[1],
                 concurrency=1 if "--resume" in sys.argv else 2,
                 scheduler="none",

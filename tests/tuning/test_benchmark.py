@@ -19,6 +19,7 @@ from pfl_ops.tuning import Settings, StudyInterrupted, board
 from pfl_ops.tuning import benchmark as module
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.benchmark import members, settings_of
+from pfl_ops.tuning.confirm import judge
 
 SPACE = spaces.from_dict({"algorithm.x": {"float": [0, 1]}, "first": [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]})
 COSTS = pd.DataFrame({"cost/train_seconds": [1.0, 2.0], "cost/up_bytes": [10.0, 20.0], "cost/down_bytes": [1.0, 1.0]})
@@ -232,12 +233,16 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None):
     rows = {"trial": [0], "state": ["complete"], "val/L1/acc": [value], "seconds": [2.5], "samples": [1200]}
     ledger = SimpleNamespace(
         chosen=lambda: (0, SimpleNamespace(values=[value], params={"algorithm.x": 0.5})),
+        confirmations=list,
         table=lambda metrics: pd.DataFrame(rows),
         openings=lambda: [{"params": {"algorithm.x": 0.5}, "seeds": list(scores)}] if scores else [],
     )
     plan = SimpleNamespace(method=method, name=f"b.{method}", settings=settings)
     return board.Entry(
-        plan, ledger, None if error else SimpleNamespace(finals=finals, run_id="s", diverged=diverged or {}), error
+        plan,
+        ledger,
+        None if error else SimpleNamespace(finals=finals, run_id="s", diverged=diverged or {}, confirmation=None),
+        error,
     )
 
 
@@ -262,6 +267,19 @@ def test_equal_scores_share_a_rank():
     table = board.leaderboard(entries)
     assert table["rank"].tolist() == [1, 1, 3] and table["p"][1] == 1
     assert any("A tie for the first rank: toy, rival." in note for note in board.notes(entries, table))
+
+
+def test_runs_with_new_seeds_count_as_search_and_are_told():
+    """Two of them, of 100 samples and 1.5 s each, beside one trial of 1200 samples and 2.5 s."""
+    entries = [entry("toy", 0.9, {0: 0.5, 1: 0.6}), entry("rival", 0.8, {0: 0.4, 1: 0.6})]
+    values = {0: {1000: 0.5, 1001: 0.52, 1002: 0.48}, 3: {1000: 0.8, 1001: 0.83, 1002: 0.79}}
+    entries[0].study.confirmation = judge("val/L1/acc", True, values, {}, [1000, 1001, 1002])
+    entries[0].ledger.confirmations = lambda: [{"samples": 100, "seconds": 1.5}] * 2
+    table = board.leaderboard(entries).set_index("method")
+    assert table["search_samples"].to_dict() == {"toy": 1400, "rival": 1200}
+    assert table["search_seconds"].to_dict() == {"toy": 5.5, "rival": 2.5}
+    note = " ".join(board.notes(entries, table.reset_index()))
+    assert "with new seeds on validation data: toy separated after 3, not trial 000 as the search." in note
 
 
 def test_small_scores_win_where_smaller_is_better():

@@ -40,7 +40,9 @@ def test_trials_never_touch_test_data_and_the_choice_does(cache, one_ray, home, 
     assert 0 <= result.final["final/test/L1/acc"] <= 2
     with Store.open(home) as store:
         runs = {run.name: run for run in store.runs(study.name)}
-        assert {name.split()[0] for name in runs} == {"study", "000", "001", "002", "final-seed0"}
+        table = study.confirmation.table if study.confirmation else []
+        confirmed = {f"confirm-{t:03d}-seed{s}" for t, s, _ in table.itertuples(index=False)} if len(table) else set()
+        assert {name.split()[0] for name in runs} == {"study", "000", "001", "002", "final-seed0", *confirmed}
         (first,) = [run for name, run in runs.items() if name.startswith("000 ")]
         assert runs["study"].tags["pfl_ops.way"] in ("loop", "vmap")  # settled by the driver, for all trials
         assert not any(key.startswith("test/") for key in first.metrics)
@@ -48,6 +50,30 @@ def test_trials_never_touch_test_data_and_the_choice_does(cache, one_ray, home, 
         assert not any(key.startswith("val/L2/") for key in first.metrics)
         assert "test/L2/local/mean" in runs["final-seed0"].metrics
         assert runs["final-seed0"].parent == runs["study"].run_id
+
+
+def test_confirmations_never_touch_test_data(cache, one_ray, home, monkeypatch):
+    """Poison, as above, while trials and the runs with a new seed are under way; the test data stay closed."""
+    monkeypatch.setenv("PFL_OPS_CACHE", str(cache))
+    experiment = Experiment.of("fedavg", model="linear", rounds=2, clients=3, local_steps=2, seed=7)
+    kept = {file: file.read_bytes() for file in datasets.load("digits").files.folder.glob("*_test.npy")}
+    assert len(kept) == 2
+    for file in kept:
+        file.unlink()
+    try:
+        settings = {"trials": 2, "scheduler": "none", "gpus_per_trial": 0, "confirm": 1, "final_repetitions": 0}
+        study = tune(experiment, home=home, name="poisoned", **settings)
+    finally:
+        for file, content in kept.items():
+            file.write_bytes(content)
+    assert study.table["state"].tolist() == ["complete"] * 2 and study.openings == 0
+    assert study.confirmation.table["seed"].tolist() == [1007] * 2
+    with Store.open(home) as store:
+        runs = [run for run in store.runs("poisoned") if run.tags["pfl_ops.kind"] == "confirmation"]
+        values = {run.tags["pfl_ops.confirms"]: run.metrics["val/L1/acc"] for run in runs}
+        assert not any(key.startswith("test/") for run in runs for key in run.metrics)
+    expected = {f"trial-{t:03d}": value for t, _, value in study.confirmation.table.itertuples(index=False)}
+    assert values == pytest.approx(expected)
 
 
 def quick(rounds=1, **settings):

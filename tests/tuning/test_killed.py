@@ -51,6 +51,27 @@ def wait_for_rounds(driver, home, rounds, among):
     raise AssertionError(f"no trial came that far: {driver.communicate()[1]}")
 
 
+def wait_for_confirmation(driver, home):
+    """Until the study has recorded a run with a new seed."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and driver.poll() is None:
+        if len(finished(home)) > 2 and ledger(home).confirmations():
+            return
+        time.sleep(0.2)
+    driver.kill()
+    raise AssertionError(f"no run with a new seed has finished: {driver.communicate()[1]}")
+
+
+def wait_until_quiet(home):
+    """Until Ray's processes have noticed that their driver is gone."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        now = checkpoints(home)
+        time.sleep(1.0)
+        if checkpoints(home) == now:
+            return
+
+
 def checkpoints(home):
     return {f: json.loads(f.read_text()) for f in (home / "checkpoints").glob("*.json")}
 
@@ -66,6 +87,46 @@ def ledger(home):
 @pytest.fixture
 def home(tmp_path, furnish):
     return furnish(tmp_path)
+
+
+def processes(home):
+    """{experiment, by its checkpoint: processes that computed rounds of it}."""
+    return {file.name: {r["metrics"]["pid"] for r in rounds} for file, rounds in checkpoints(home).items()}
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_a_study_survives_a_kill_while_it_confirms(start, home):
+    """SIGKILL while the second or a later one of six runs with new seeds is under way; the rest in this process."""
+    toy()
+    driver = start("--confirm")
+    wait_for_confirmation(driver, home)
+    wait_for_rounds(driver, home, 3, among=finished(home))
+    driver.kill()
+    driver.communicate()
+    wait_until_quiet(home)
+    kept = ledger(home).confirmations()
+    before, over = processes(home), {file.name for file in finished(home)}
+    assert 1 <= len(kept) < 6 and ledger(home).done() == 2 and not ledger(home).openings()
+
+    tested = SimpleNamespace(final={})
+    settings = {"home": home, "concurrency": 1, "records": records, "final": lambda *_: tested, "confirm": None}
+    study = tune(None, name="killed", resume=True, **settings)
+    found = study.confirmation
+    assert (study.best["algorithm.x"], study.finals, study.openings) == (0.8, [tested], 1)
+    assert found.table.groupby("trial")["seed"].apply(list).to_dict() == {0: [1000, 1001, 1002], 1: [1000, 1001, 1002]}
+    assert found.table["value"].tolist() == pytest.approx([0.8] * 3 + [0.5] * 3)
+    recorded = ledger(home).confirmations()
+    assert recorded[: len(kept)] == kept and len(recorded) == 6, "none lost, none repeated"
+    now = processes(home)
+    assert len(now) == 2 + 6 + 1, "trials, runs with new seeds, the test"
+    assert {name: now[name] for name in over} == {name: before[name] for name in over}
+    assert any(len(now[name]) > 1 for name in before.keys() - over), "one went on from its checkpoint"
+
+    with Store.open(home) as store:
+        runs = [run for run in store.runs("killed") if run.tags["pfl_ops.kind"] == "confirmation"]
+        assert sorted(run.name for run in runs) == [f"confirm-{t:03d}-seed{1000 + i}" for t in (0, 1) for i in range(3)]
+        assert {run.status for run in runs} == {"FINISHED"}
+        assert all(store.history(run.run_id).index.tolist() == list(range(10)) for run in runs)
 
 
 @pytest.mark.usefixtures("one_ray")
@@ -93,12 +154,7 @@ def test_a_study_survives_ctrl_c_and_sigkill(start, home):
     kept = ledger(home).done()
 
     # and the rest in this process, with one more than was wanted at first
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:  # Ray's processes notice that their driver is gone
-        now = checkpoints(home)
-        time.sleep(1.0)
-        if checkpoints(home) == now:
-            break
+    wait_until_quiet(home)
     tested = SimpleNamespace(final={})
     study = tune(
         None, name="killed", resume=True, trials=5, home=home, concurrency=1, records=records, final=lambda *_: tested

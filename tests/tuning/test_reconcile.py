@@ -102,6 +102,33 @@ def test_runs_of_ended_trials_are_finished_with_all_their_rounds(study_session, 
     assert {run.run_id for run in children(session).values()} == before
 
 
+def test_a_run_with_a_new_seed_is_finished_with_all_its_rounds(study_session, monkeypatch):
+    """Killed between the study's record and MLflow: one that has a value, one that diverged, one never opened."""
+    session = study_session()
+    ends = [(1000, 0.5, ""), (1001, None, "diverged at round 4"), (1002, 0.5, "")]
+    for seed, value, error in ends:
+        session.ledger.confirm(trial=0, params={"algorithm.x": 0.5}, seed=seed, value=value, error=error)
+        if seed < 1002:
+            session.open_confirmation(0, {"algorithm.x": 0.5}, seed).log(rounds(2, 0.5))
+    make(session, 0.5, TrialState.COMPLETE)
+    kept = {1000: rounds(9, 0.5), 1001: rounds(4, 0.5), 1002: rounds(9, 0.5), 0: rounds(9, 0.5)}
+    monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: kept[experiment.seed])
+    session = study_session()
+    assert reconcile(session) == [0]
+    session.store.deliver()
+    store = session.store
+    found = {r.params["seed"]: r for r in store.runs(session.parent.experiment, parent=session.parent)}
+    assert {seed: run.status for seed, run in found.items()} == {
+        "0": "FINISHED", "1000": "FINISHED", "1001": "FAILED", "1002": "FINISHED"
+    }  # fmt: skip
+    assert found["1001"].tags["pfl_ops.error"] == "diverged at round 4"
+    lengths = {seed: len(store.history(run.run_id)) for seed, run in found.items()}
+    assert lengths == {"0": 10, "1000": 10, "1001": 5, "1002": 10}
+    before = {run.run_id for run in found.values()}
+    assert reconcile(session) == [] and reconcile(study_session()) == []
+    assert {run.run_id for run in children(session).values()} <= before
+
+
 def test_a_diverged_trial_stays_failed(study_session, monkeypatch):
     """Killed before MLflow knew; and at each later start."""
     session = study_session()

@@ -1,0 +1,321 @@
+"""Confirmation: the best configurations of a search, repeated on validation data with new seeds, before the choice.
+
+A trial is one seed, and the largest of several noisy values is too large on average. So the configurations of the
+best k trials (`Settings.confirm_top`) are run again with seeds that the search has not seen, each with the same ones,
+until the directed anytime-valid test (`statistics.above`) tells the one with the best mean apart from the others, or n
+seeds (`Settings.confirm`) are done.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from optuna.trial import FrozenTrial
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.job import Job
+from pfl_ops.jobs.report import SAMPLES
+from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.statistics import above, holm, mean_std
+from pfl_ops.tuning.ledger import point_of
+from pfl_ops.units import signed, unit_of, with_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pfl_ops.tuning.session import Session
+    from pfl_ops.tuning.trials import TrialRun
+
+SEED_OFFSET = 1000  # from the experiment's seed; test runs have seed, seed + 1, ...
+LEVEL = 0.05  # corrected p from which a configuration is told apart
+FEWEST = 3  # seeds before the first look: with fewer, e⁺ cannot reach 1/LEVEL
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The best configurations of a search, with new seeds.
+
+    Attributes:
+        metric: the objective. larger: True if larger is better.
+        values: number of a trial -> seed -> validation value; trials in the order of the search, its best first.
+        lost: number of a trial -> seed and cause, of those with a repetition that diverged: they can't be chosen.
+        winner: number of the chosen trial.
+        seeds: those over which the means and tests are.
+        p: number of another trial -> p of "the winner is not better", anytime-valid, corrected after Holm.
+    """
+
+    metric: str
+    larger: bool
+    values: Mapping[int, Mapping[int, float]]
+    lost: Mapping[int, str]
+    winner: int
+    seeds: tuple[int, ...]
+    p: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        """The search's own choice."""
+        return next(iter(self.values))
+
+    @property
+    def changed(self) -> bool:
+        """True if the search would have chosen another trial."""
+        return self.winner != self.first
+
+    @property
+    def separated(self) -> bool:
+        """True if the winner is told apart from every other configuration that is left."""
+        return bool(self.p) and all(p <= LEVEL for p in self.p.values())
+
+    @property
+    def means(self) -> dict[int, float]:
+        """Mean over `seeds` of each configuration that is left."""
+        return {number: mean_std(self._of(number))[0] for number in self.values if number not in self.lost}
+
+    @property
+    def second(self) -> int | None:
+        """The trial with the best mean but the winner's; None: no other is left."""
+        others = {number: mean for number, mean in self.means.items() if number != self.winner}
+        return (max if self.larger else min)(others, key=lambda number: others[number]) if others else None
+
+    @property
+    def margin(self) -> float | None:
+        """The winner's mean less the second one's; None: no other is left."""
+        return None if self.second is None else self.means[self.winner] - self.means[self.second]
+
+    @property
+    def spread(self) -> float | None:
+        """Sample standard deviation of the winner's values over seeds; None: fewer than two."""
+        return mean_std(self._of(self.winner))[1]
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row a run that has a value: trial, seed, value."""
+        import pandas as pd
+
+        rows = [(number, seed, value) for number, values in self.values.items() for seed, value in values.items()]
+        return pd.DataFrame(rows, columns=["trial", "seed", "value"])
+
+    def __str__(self) -> str:
+        """One line: the choice, how sure it is, its margin and spread, and if it changed."""
+        name = f"trial {self.winner:03d}"
+        lost = "".join(f"; trial {number:03d} is out: {why}" for number, why in self.lost.items())
+        if self.winner in self.lost:
+            return f"not confirmed: every configuration diverged with a new seed, {name} is the search's choice{lost}"
+        n = len(self.seeds)
+        mean = with_unit(self.metric, self.means[self.winner], self.spread)
+        over = f"{mean} over {n} new seed{'s' * (n != 1)}"
+        if self.second is None or self.margin is None:
+            told = f"chosen: {name}, {over}, since every other configuration diverged"
+        elif self.separated:
+            told = f"confirmed: {name}, {over}, {self._ahead}, p ≤ {max(self.p.values()):.2g} (anytime-valid, Holm)"
+        else:
+            told = f"not separated: {name} has the best mean, {over}, {self._ahead}, p = {max(self.p.values()):.2g}"
+        first = f"the search's choice was trial {self.first:03d}" if self.changed else "as the search chose"
+        return f"{told}; {first}{lost}"
+
+    @property
+    def _ahead(self) -> str:
+        unit = unit_of(self.metric).name
+        ahead = f"{signed(self.margin or 0.0, self.metric)} {unit}".rstrip()
+        return f"{ahead} to trial {self.second:03d}"
+
+    def _of(self, number: int) -> list[float]:
+        return [self.values[number][seed] for seed in self.seeds if seed in self.values[number]]
+
+
+def judge(
+    metric: str,
+    larger: bool,
+    values: Mapping[int, Mapping[int, float]],
+    lost: Mapping[int, str],
+    seeds: Sequence[int],
+) -> Confirmation:
+    """Choose the configuration with the best mean over the seeds that all of them have, and test its lead.
+
+    Each hypothesis is "the one with the best mean is not better than this other one"; p = 1/max e⁺, corrected after
+    Holm.
+
+    Args:
+        metric, larger, values, lost: see `Confirmation`. seeds: planned ones, in order.
+    """
+    left = [number for number in values if number not in lost]
+    if not left:
+        return Confirmation(metric, larger, values, lost, next(iter(values)), ())
+    sign = 1 if larger else -1
+    signed_values = {number: {seed: sign * value for seed, value in values[number].items()} for number in left}
+    prefix = list(takewhile(lambda seed: all(seed in one for one in signed_values.values()), seeds))
+    mean = {number: mean_std(one[s] for s in prefix)[0] if prefix else 0.0 for number, one in signed_values.items()}
+    winner = max(left, key=lambda number: mean[number])  # of equal ones the search's better one
+    best = signed_values[winner]
+    tests = {number: above(best, one, prefix) for number, one in signed_values.items() if number != winner}
+    corrected = holm([test.p for test in tests.values()])
+    p = {number: one for number, one in zip(tests, corrected, strict=True) if one is not None}
+    return Confirmation(metric, larger, values, lost, winner, tuple(prefix), p)
+
+
+class Confirmations:
+    """A source of the jobs that confirm a study's choice; it is over at once if there is nothing to confirm.
+
+    Args:
+        session: the study's. share, execution: of each job.
+    Attributes:
+        over: True once the choice is made and recorded.
+        result: of the last look; None: there was none.
+        waiting: (number of a trial, seed) of the next runs.
+    """
+
+    def __init__(self, session: "Session", share: Share | None, execution: Execution) -> None:
+        self.session, self.share, self.execution = session, share, execution
+        self.over = False
+        self.result: Confirmation | None = None
+        self.waiting: deque[tuple[int, int]] = deque()
+        self._trials: dict[int, FrozenTrial] | None = None
+        self._values: dict[int, dict[int, float]] = {}
+        self._lost: dict[int, str] = {}
+        self._running: dict[int, _Running] = {}
+        self._given = 0  # jobs
+        self._error: Exception | None = None
+
+    def next(self) -> Job | None:
+        """The next run; None: none, as long as none of those that run has ended."""
+        try:
+            self.waiting = deque(run for run in self.waiting if run[0] not in self._lost)
+            if not self.waiting and not self._running and not self.over:
+                self.plan()
+            return None if self._error or not self.waiting else self._start(*self.waiting.popleft())
+        except Exception as error:  # Ray, which asks for jobs, would wrap it
+            self._error = error
+            return None
+
+    def _start(self, number: int, seed: int) -> Job:
+        assert self.share is not None and self._trials is not None
+        point, self._given = point_of(self._trials[number]), self._given + 1
+        job = self.session.confirmation_job(self._given, number, point, seed, self.execution, self.share)
+        self._running[self._given] = _Running(number, seed)
+        return job
+
+    def plan(self) -> None:
+        """Queue the runs that are missing for the next look; make the choice if there are none."""
+        session, ledger = self.session, self.session.ledger
+        n, k, goal = session.settings.confirm, session.settings.confirm_top, session.settings.objective
+        if self._trials is None:
+            self._read(ledger.top(k) if n and goal.single else [])
+        assert self._trials is not None
+        if len(self._trials) < 2:
+            self.over = True
+            return
+        seeds = [session.settings.experiment.seed + SEED_OFFSET + i for i in range(n)]
+        for looked in range(min(n, FEWEST), n + 1):
+            left = [number for number in self._trials if number not in self._lost]
+            missing = [(t, s) for s in seeds[:looked] for t in left if s not in self._values[t]]
+            if missing and len(left) > 1:
+                self.waiting.extend(missing)
+                return
+            self.result = judge(goal.metrics[0], goal.modes[0] == "max", self._values, self._lost, seeds[:looked])
+            if self.result.separated or len(left) < 2:
+                break
+        assert self.result is not None
+        if ledger.choose(self.result.winner, list(self._trials)):
+            session.tell("confirmed", text=f"{ledger.name}: {self.result}")
+        self.over = True
+
+    def take(self, event: JobEvent) -> None:
+        """Note what happened to a run's job."""
+        now = self._running[event.job.number]
+        assert self._trials is not None
+        point = point_of(self._trials[now.number])
+        match event.kind:
+            case "started":
+                now.begun = time.monotonic()
+                now.run = now.run or self.session.open_confirmation(now.number, point, now.seed)
+                self.session.tell("confirm", now.number, f"seed {now.seed} starts")
+            case "rounds":
+                assert now.run is not None
+                now.run.log(event.records)
+                now.last = event.records[-1] if event.records else now.last
+            case "ended":
+                self._end(event, now)
+
+    def close(self) -> None:
+        """Let go of the runs that are still open: they were cut short, and will be continued."""
+        for now in self._running.values():
+            if now.run is not None:
+                now.run.finish("KILLED", patience=0)
+        self._running.clear()
+
+    def check(self) -> None:
+        """Raise what went wrong.
+
+        Raises:
+            PflOpsError: a run has no result.
+        """
+        if self._error:
+            raise self._error
+
+    def _read(self, trials: Iterable[tuple[int, FrozenTrial]]) -> None:
+        """Take the runs that are recorded for these configurations."""
+        self._trials = dict(trials)
+        recorded = self.session.ledger.confirmations()
+        for number, trial in self._trials.items():
+            own = [record for record in recorded if record["params"] == point_of(trial)]
+            self._values[number] = {record["seed"]: record["value"] for record in own if not record["error"]}
+            failed = [f"seed {record['seed']} {record['error']}" for record in own if record["error"]]
+            if failed:
+                self._lost[number] = failed[0]
+
+    def _end(self, event: JobEvent, now: "_Running") -> None:
+        session, metric = self.session, self.session.settings.objective.metrics[0]
+        assert self._trials is not None
+        point = point_of(self._trials[now.number])
+        named = f"confirmation of trial {now.number:03d} with seed {now.seed}"
+        value = now.last.metrics.get(metric, math.nan) if now.last else math.nan
+        error = ""
+        if event.failure and event.failure.diverged:
+            error = event.failure.line
+        elif event.failure:
+            self._error = PflOpsError(
+                f"{named}: {event.failure.line}; run it again with --resume, or choose without it: --confirm 0"
+            )
+        elif not math.isfinite(value):
+            error = f"has {metric} {value}"
+        run = now.run or session.open_confirmation(now.number, point, now.seed)  # else its process died before it began
+        if event.failure is None or event.failure.diverged:
+            session.ledger.confirm(
+                trial=now.number,
+                params=point,
+                seed=now.seed,
+                value=None if error else value,
+                error=error,
+                samples=int(event.report.get(SAMPLES, 0)),
+                seconds=time.monotonic() - now.begun,
+            )
+            if error:
+                self._lost.setdefault(now.number, f"seed {now.seed} {error}")
+            else:
+                self._values[now.number][now.seed] = value
+        if event.account:
+            run.text(event.account, "error.txt")
+        if why := error or (event.failure.line if event.failure else ""):
+            run.tags({"pfl_ops.error": why})
+        run.finish("FAILED" if why else "FINISHED", patience=0)
+        del self._running[event.job.number]
+        session.tell("confirm", now.number, f"seed {now.seed}: {why or with_unit(metric, value)}")
+
+
+@dataclass
+class _Running:
+    """A run between its job's making and its end."""
+
+    number: int
+    seed: int
+    begun: float = field(default_factory=time.monotonic)
+    run: "TrialRun | None" = None
+    last: Record | None = None
