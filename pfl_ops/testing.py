@@ -10,6 +10,7 @@
         assert state["central"].tolist() == [3.25]
 
 The package's own methods inherit the same class. Everything here runs in float64 on the CPU within a second or so.
+Examples in docstrings use `quadratic_round` and `scalar_net`, whose numbers can be checked by hand.
 """
 
 import functools
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from pfl_ops import rng
 from pfl_ops.algorithms.base import Algorithm, ClientRows, Loss, Models, Net, Round, Rows, Stage, State, Task
+from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.batch import Chunk, Length
 from pfl_ops.federation.checked import CheckedMethod
@@ -39,6 +41,7 @@ from pfl_ops.federation.optim import Rule
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.simulate import commit
 from pfl_ops.federation.train import Trainer
+from pfl_ops.models.base import Network
 
 Values = dict[str, Tensor]
 """All that a round leaves behind, by name: `state/<key>` (rows of all clients), `L1`, `L2`, `G` and their `ctx`, and
@@ -270,6 +273,53 @@ def quadratic_play(
     settings = Training(**{**how, "rounds": rounds, "lr": lr, **training})
     play = Play(quadratic_task(centres, sizes, start), method, settings, weighting=weighting)
     return play, play.run(cohorts or [None] * rounds)
+
+
+def quadratic_round(
+    centres: Sequence[float] | Sequence[Sequence[float]],
+    sizes: Sequence[int] | None = None,
+    *,
+    start: float = 0.0,
+    lr: float = 0.5,
+    steps: int = 1,
+    weighting: Literal["samples", "uniform"] = "samples",
+    clients: Sequence[int] | None = None,
+    **training: Any,
+) -> Round:
+    """Return a round whose numbers can be checked by hand, to try its verbs on.
+
+        F_k(w) = ½ ‖w − b_k‖²,  ∇F_k(w) = w − b_k,  ∇²F_k(w) = I;  a local step is w ← w − η (w − b_k)
+
+    Args:
+        centres, sizes, start: as in `quadratic_task`; `start` is `r.task.initial`, float64 [P].
+        lr: η. steps: J, of one full batch each. weighting: of the aggregation.
+        clients: the cohort, duplicates count as draws; none: all clients.
+        training: further fields of `Training`, say `momentum`.
+    Returns:
+        Round 0.
+
+    >>> r = quadratic_round([0.0, 6.0], sizes=[1, 3], start=2.0, lr=0.5)
+    >>> r.train(r.task.initial).tolist()  # 2 − 0.5 (2 − 0) and 2 − 0.5 (2 − 6)
+    [[1.0], [4.0]]
+    >>> (r.weights @ r.train(r.task.initial)).tolist()  # FedAvg: (1 · 1 + 3 · 4) / 4
+    [3.25]
+    """
+    how: dict[str, Any] = {"local_epochs": None, "local_steps": steps, "batch_size": None, "precision": "float64"}
+    settings = Training(**{**how, "rounds": 1, "lr": lr, **training})
+    play = Play(quadratic_task(centres, sizes, start), FedAvg(), settings, weighting=weighting)
+    return play.at(play.everyone if clients is None else clients)
+
+
+def scalar_net() -> Net:
+    """Return a network of three numbers w = [v, u, c], float [3]: its feature is v x, its score u (v x) + c.
+
+    >>> net = scalar_net()
+    >>> net(torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0]])).tolist()  # 3 (2 · 5) + 1
+    [[31.0]]
+    >>> net.layout.body, net.layout.head
+    (slice(0, 1, None), slice(1, 3, None))
+    """
+    return Net(Network({"fc": nn.Linear(1, 1, bias=False)}, n_features=1, n_classes=1))
 
 
 # -- the contract -----------------------------------------------------------------------------------------------------
@@ -550,6 +600,8 @@ __all__ = [
     "Values",
     "quadratic",
     "quadratic_play",
+    "quadratic_round",
     "quadratic_task",
     "ragged_task",
+    "scalar_net",
 ]

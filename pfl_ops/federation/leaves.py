@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 @register(CROSS_ENTROPY)
 def cross_entropy(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """−log softmax(net(w, x))_y, [B]."""
+    """−log softmax(net(w, x))_y, [B], of one model w [P] on inputs x [B, ...] and labels y, int64 [B].
+
+    >>> from pfl_ops.federation.net import Net
+    >>> from pfl_ops.models.base import Network
+    >>> net = Net(Network({}, n_features=1, n_classes=4))  # four weights, four biases
+    >>> cross_entropy(net, torch.zeros(8), torch.tensor([[5.0]]), torch.tensor([2])).exp().tolist()  # all classes alike
+    [4.0]
+    """
     return F.cross_entropy(net(w, x), y, reduction="none")
 
 

@@ -25,12 +25,15 @@ def register(name: str) -> Callable[[F], F]:
     int64 [B]. It returns one value a sample, [B], differentiable in w. It is written for one client; the engine takes
     the mean over a batch, and stacks clients with `torch.vmap`.
 
-        @register("squared")
-        def squared(net, w, x, y):
-            return (net(w, x)[:, 0] - y).square()
-
     Raises:
         PflOpsError: the name is taken, or the function needs more than these four arguments.
+
+    >>> from pfl_ops.testing import scalar_net
+    >>> @register("example_squared")
+    ... def squared(net, w, x, y):
+    ...     return (net(w, x)[:, 0] - y).square()
+    >>> squared(scalar_net(), torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0]]), torch.tensor([30])).tolist()
+    [1.0]
     """
 
     def add(function: F) -> F:
