@@ -326,7 +326,7 @@ def scalar_net() -> Net:
 
 
 class AlgorithmContract:
-    """What every method promises; inherit it and name the method.
+    """Tests of the contract that every method keeps; inherit it and name the method.
 
     Attributes:
         algorithm: the method, with settings under which all of it is at work.
@@ -368,7 +368,7 @@ class AlgorithmContract:
                 )
 
     def test_padding_does_not_matter(self) -> None:
-        """What fills up short batches never shows."""
+        """The padding of short batches has no effect."""
         training = self._trainings()[0]
         with _other_padding():
             other = self._play(training).run(self.cohorts)
@@ -485,7 +485,7 @@ class AlgorithmContract:
         _agree([seen.values()], [unseen.values()], "a run that was watched and one that was not", exactly=True)
 
     def test_notes_do_not_move_training(self) -> None:
-        """What a method notes of its clients is for curves alone."""
+        """Values that a method notes of its clients are for curves alone."""
         training = self._trainings()[0]
         noting = self._play(training).run(self.cohorts)
         with mock.patch.object(Round, "note", lambda self, name, values: None):
@@ -508,7 +508,7 @@ class AlgorithmContract:
             assert moved, f"{name}={getattr(one, name)!r} and {getattr(other, name)!r} give the same"
 
     def test_hyper_parameters_survive_their_dump(self) -> None:
-        """As an experiment's file has them."""
+        """A method is the same after its hyper-parameters were written to an experiment's file and read."""
         assert type(self.algorithm).model_validate(self.algorithm.model_dump(mode="json")) == self.algorithm
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -528,7 +528,7 @@ def _ragged() -> Federation:
 
 
 def _allows(method: Algorithm, training: Training) -> bool:
-    """Whether the method can be trained so, by its `requires`."""
+    """True if the method can be trained so, by its `requires`."""
     for path, allowed in method.requires.items():
         section, _, name = path.partition(".")
         if section == "training":

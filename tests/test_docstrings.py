@@ -7,12 +7,14 @@ the fixtures that make these (`ELSEWHERE`).
 
 import doctest
 import importlib
+import inspect
 import io
 import re
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -96,3 +98,75 @@ def test_a_wrong_example_fails() -> None:
     module = ModuleType("wrong", ">>> np.arange(3).tolist()\n[0, 1, 3]\n>>> torch.zeros(2).tolist()\n[0.0, 0.0]\n")
     statements, failed = run_examples(module)
     assert statements == 2 and "Expected:\n    [0, 1, 3]\nGot:\n    [0, 1, 2]\n" in failed
+
+
+# -- names that must have an example ----------------------------------------------------------------------------------
+
+
+def methods(cls: type, *left_out: str) -> dict[str, Any]:
+    """Return the public methods and properties that a class defines, by name."""
+    public = {name: value for name, value in vars(cls).items() if name[0] != "_" and name not in left_out}
+    found = {name: getattr(value, "__func__", value) for name, value in public.items()}
+    return {
+        f"{cls.__name__}.{name}": value
+        for name, value in found.items()
+        if inspect.isfunction(value) or isinstance(value, property | cached_property)
+    }
+
+
+def functions(module: str) -> dict[str, Any]:
+    """Return the public functions of a module of the package, by name."""
+    made = vars(importlib.import_module(f"pfl_ops.{module}"))
+    return {
+        f"{module}.{name}": value
+        for name, value in made.items()
+        if name[0] != "_" and inspect.isfunction(value) and value.__module__ == f"pfl_ops.{module}"
+    }
+
+
+def areas() -> dict[str, dict[str, Any]]:
+    """Return area -> its public names, each with what must have an example in its docstring."""
+    from pfl_ops.algorithms.schedules import Gamma
+    from pfl_ops.data.partition import PARTITIONS
+    from pfl_ops.experiment import Experiment
+    from pfl_ops.federation.batch import Batch
+    from pfl_ops.federation.contract import Task
+    from pfl_ops.federation.layout import Layout
+    from pfl_ops.federation.net import Net
+    from pfl_ops.federation.round import Round
+    from pfl_ops.models import MODELS
+
+    solvers = ("solvers", "schedules", "dual", "descent_direction", "parts", "losses", "substitution", "channels")
+    return {
+        "round": {"Round": Round} | methods(Round),
+        # shown by the class's own example; an engine's verb
+        "batch": {"Batch": Batch} | methods(Batch, "n", "epoch", "ends", "count"),
+        "task": {"Task": Task} | methods(Task, "n_clients"),
+        "network as a function": {"Net": Net, "Layout": Layout} | methods(Net, "forward") | methods(Layout),
+        "solvers and losses": {k: f for module in solvers for k, f in functions(f"algorithms.{module}").items()},
+        "schedules": {kind.__name__: kind for kind in get_args(get_args(Gamma)[0])},
+        "partitions": {name: PARTITIONS.get(name).function for name in PARTITIONS.builtin}
+        | functions("data.partition") | functions("data.cut") | functions("data.balance"),
+        "networks": {name: MODELS.get(name).network for name in MODELS.builtin}
+        | functions("models.base") | functions("models.backbone") | functions("models.weights"),
+        "statistics": functions("metrics"),
+        "experiment": {"Experiment": Experiment} | methods(Experiment) | functions("experiment"),
+    }  # fmt: skip
+
+
+AREAS = (
+    *("round", "batch", "task", "network as a function", "solvers and losses", "schedules"),
+    *("partitions", "networks", "statistics", "experiment"),
+)
+
+
+def test_areas_are_named() -> None:
+    assert tuple(areas()) == AREAS
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_every_public_name_of_an_area_has_an_example(area: str) -> None:
+    names = areas()[area]
+    assert len(names) >= 3, f"{area}: the names are not found"
+    lacking = [name for name, value in names.items() if not PROMPT.search(value.__doc__ or "")]
+    assert not lacking, f"no example (>>>) in the docstrings of {', '.join(lacking)}"

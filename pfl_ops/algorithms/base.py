@@ -1,4 +1,4 @@
-"""What every method's file imports: the base class of its hyper-parameters, `register`, and the engine's contract."""
+"""Imports of every method's file: the base class of its hyper-parameters, `register`, and the engine's contract."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

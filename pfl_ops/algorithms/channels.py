@@ -18,6 +18,9 @@ class Channels(Section):
 
     In round t the last ⌊p_t c⌋ of a layer's c output channels are private, p_t = p t / (T − 1): their rows, their
     biases and, where they are features, the head's columns that read them. The head's biases are shared.
+
+    >>> Channels(share=0.5, temporal=False).model_dump()
+    {'share': 0.5, 'temporal': False, 'beta': 0.9}
     """
 
     share: float = Field(0.5, ge=0, le=1, title="p", description="private share of each layer's channels, last round")

@@ -162,7 +162,7 @@ class FedAS(Algorithm):
     # -- alignment ----------------------------------------------------------------------------------------------------
 
     def _receive(self, s: State, r: Round) -> Tensor:
-        """What clients hold on receipt: the shared part, aligned, with their own private part, [C, P]."""
+        """Models after receipt: the shared part, aligned, with each client's own private part, [C, P]."""
         w = _joined(s["central"], s["own"][r.cohort], self._kept(r.task))
         again = (s["trained"][r.cohort] > 0).nonzero()[:, 0]
         if self.align in ("receipt", "global") and len(again):

@@ -1,4 +1,4 @@
-"""What each client holds: the data set, cut by a partition, as tensors."""
+"""The data of each client: the data set, cut by a partition, as tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

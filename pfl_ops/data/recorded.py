@@ -360,7 +360,8 @@ def file(
     >>> labels, rng = np.array([0, 1, 0, 1, 1]), np.random.default_rng(0)
     >>> five = Recorded([np.array([0, 2, 4]), np.array([1, 3])], test=None, counts=np.array([[2, 1], [0, 2]]))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [rows.tolist() for rows in file(labels, None, rng=rng, origin=None, path=str(write_partition(folder, five)))]
+    ...     path = str(write_partition(folder, five))
+    ...     [rows.tolist() for rows in file(labels, None, rng=rng, origin=None, path=path)]
     [[0, 2, 4], [1, 3]]
     """
     recorded = read_partition(path)

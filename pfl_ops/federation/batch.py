@@ -1,4 +1,4 @@
-"""What a walk is made of: its length and keys, clients' batches as rectangles, and one step of it as a method sees it.
+"""Parts of a walk: its length and keys, clients' batches as rectangles, and one step of it as a method sees it.
 
 Clients are sorted by their number of steps, so that those still at work are always the first rows of a chunk: there is
 no step mask, and an optimiser's step count is shared. Rows are padded with real samples to a rectangle; the padding
@@ -48,7 +48,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Keys:
-    """What the draws of one walk are keyed by, beside the client: purpose, round, stream and call."""
+    """Keys of the draws of one walk, beside the client: purpose, round, stream and call."""
 
     seed: int
     purpose: str

@@ -1,4 +1,4 @@
-"""What a method is given, and what it gives back.
+"""The contract of a method: its arguments and its results.
 
 A federation is a matrix: all local models are rows of `theta [N, P]`, the global model is a vector `[P]`. A method is
 three functions on such tensors (`init`, `round`, `personal`); everything else, loops over clients and batches,
@@ -116,7 +116,7 @@ StageName = Literal["L1", "L2", "G"]
 
 @dataclass(frozen=True)
 class Task:
-    """What does not change during a run.
+    """Values that do not change during a run.
 
     Attributes:
         net: the network as a function of a flat vector.
@@ -127,6 +127,11 @@ class Task:
         example: one batch of inputs [1, ...], as the network sees them.
         loss: F's per-sample loss, the experiment's `training.loss`.
         new_rows: makes the state of all clients, in memory or in a file.
+
+    >>> from pfl_ops.testing import quadratic_round
+    >>> task = quadratic_round([0.0, 6.0], sizes=[1, 3], start=2.0).task
+    >>> task.n_clients, task.sizes.tolist(), task.initial.tolist(), task.layout.size
+    (2, [1, 3], [2.0], 1)
     """
 
     net: Net

@@ -1,4 +1,4 @@
-"""How long the gradient of each single sample is, without writing these gradients down.
+"""Length of the gradient of each single sample, without storing these gradients.
 
 A sample's gradient of a linear layer is δ aᵀ (δ: what comes back to the layer's outputs, a: its inputs), so its length
 is known from the two; for a convolution the same holds patch by patch. One forward and one backward pass of a batch are

@@ -38,7 +38,7 @@ def cross_entropy(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 @dataclass
 class Terms:
-    """What joins a gradient without autograd, leaf by leaf: shift + μ (w − anchor).
+    """Terms that are added to a gradient without autograd, leaf by leaf: shift + μ (w − anchor).
 
     Attributes:
         shift, anchor: pieces [1 or c, ...]; None: no such term. mu: one number, or one a client [c].
@@ -49,7 +49,7 @@ class Terms:
     anchor: list[Tensor] | None = None
 
     def first(self, rows: int) -> "Terms":
-        """Those of the first `rows` clients."""
+        """Return the terms of the first `rows` clients."""
 
         def cut(pieces: list[Tensor] | None) -> list[Tensor] | None:
             return pieces and [p[:rows] if len(p) > 1 else p for p in pieces]
@@ -143,7 +143,7 @@ class Spread:
         return gradients(self.blocks, leaves, self.resting(fixed), b)
 
     def direct(self, rule: Rule) -> bool:
-        """Whether a step can go straight into the weights: plain SGD on a chain of linear layers."""
+        """True if a step can go straight into the weights: plain SGD on a chain of linear layers."""
         return self.by_block and self.trainer.chain is not None and rule.kind == "sgd" and not rule.momentum
 
     def resting(self, fixed: Tensor) -> dict[str, Tensor]:

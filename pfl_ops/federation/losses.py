@@ -49,7 +49,11 @@ def register(name: str) -> Callable[[F], F]:
 
 
 def positional(function: Callable[..., Any]) -> int:
-    """Return the number of arguments that a call has to give by position; 0 if Python can't tell."""
+    """Return the number of arguments that a call has to give by position; 0 if Python can't tell.
+
+    >>> positional(lambda net, w, x, y, scale=1.0: None)
+    4
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -58,10 +62,16 @@ def positional(function: Callable[..., Any]) -> int:
 
 
 def known(name: str) -> str:
-    """The name itself, if there is a loss of that name; nothing is imported.
+    """Return the name itself, if there is a loss of that name; nothing is imported.
 
     Raises:
         PflOpsError: there is none; the message has the nearest name.
+
+    >>> known("cross_entropy")
+    'cross_entropy'
+    >>> known("crossentropy")
+    Traceback (most recent call last):
+    pfl_ops.errors.PflOpsError: no loss named 'crossentropy'. Did you mean 'cross_entropy'? ...
     """
     if name not in LOSSES.builtin:
         LOSSES.get(name)

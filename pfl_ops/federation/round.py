@@ -24,7 +24,7 @@ AT_ONCE = 500  # samples behind one piece of a full gradient: memory, not meanin
 
 @dataclass(frozen=True)
 class Traffic:
-    """Scalars that one client sends (`up`) and receives (`down`) in a round."""
+    """Numbers (scalars, not bytes) that one client sends (`up`) and receives (`down`) in a round."""
 
     up: float
     down: float

@@ -161,11 +161,18 @@ class ClientRows:
             yield {"clients": clients, "values": self._read(clients)}
 
     def kept(self) -> None:
-        """What was written so far is in a checkpoint."""
+        """Mark all rows written so far as being in a checkpoint."""
         self.changed.clear()
 
     def reset(self) -> None:
-        """As if no row had ever been written."""
+        """Forget all rows that were written.
+
+        >>> rows = ClientRows(torch.tensor([1.0]), n=2)
+        >>> rows.write(torch.tensor([0]), torch.tensor([[5.0]]))
+        >>> rows.reset()
+        >>> rows[torch.tensor([0])].tolist()
+        [[1.0]]
+        """
         self.written.zero_()
         self.changed.clear()
         self._sum = None
