@@ -65,7 +65,7 @@ class Pool:
         return Pool(self.x, self.y, [torch.arange(len(self))])
 
     def subset(self, n: int | None, generator: np.random.Generator) -> Tensor:
-        """`n` sample numbers in which every class has its share, sorted int64; None, or more than there are: all."""
+        """Return `n` sample numbers in which every class has its share, sorted int64 [n]; None, or too many: all."""
         return torch.from_numpy(cut.stratified(self.y.numpy(), len(self) if n is None else n, generator))
 
 

@@ -186,7 +186,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def content_hash(clients: Sequence[np.ndarray]) -> str:
-    """SHA-256 of each client's sample numbers: the same clients in the same order give the same value.
+    """SHA-256 of each client's sample numbers, int64 [n_k]: the same clients in the same order give the same value.
 
     >>> one, same = [np.array([0, 2]), np.array([1])], [np.array([2, 0]), np.array([1])]
     >>> content_hash(one) == content_hash(same), content_hash(one) == content_hash(one[::-1])

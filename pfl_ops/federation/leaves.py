@@ -57,7 +57,7 @@ class Terms:
         return Terms(cut(self.shift), self.mu[:rows] if isinstance(self.mu, Tensor) else self.mu, cut(self.anchor))
 
     def add(self, grads: list[Tensor], leaves: list[Tensor]) -> None:
-        """g ← g + shift + μ (w − anchor), in place."""
+        """g ← g + shift + μ (w − anchor), in place; gradients and leaves [c, *stored] each."""
         if self.shift is not None:
             for g, s in zip(grads, self.shift, strict=True):
                 g.add_(s)
@@ -69,7 +69,7 @@ class Terms:
                     g.add_(w, alpha=self.mu).sub_(a, alpha=self.mu)
 
     def descend(self, i: int, w: Tensor, rule: Rule) -> None:
-        """w ← (1 − η(λ + μ)) w − η (shift − μ anchor) on leaf i, in place: all of a plain SGD step but the loss's."""
+        """w ← (1 − η(λ + μ)) w − η (shift − μ anchor) on leaf i, w [c, *stored], in place: SGD without the loss."""
         decay = rule.weight_decay + (self.mu if self.anchor is not None else 0.0)
         if isinstance(decay, Tensor):
             w.mul_(_column(1 - rule.lr * decay, w))
@@ -105,7 +105,7 @@ class Spread:
         return [value[:, b.start : b.stop].unflatten(1, b.stored) for b in self.blocks]
 
     def terms(self, shift: Tensor | None, pull: tuple[float | Tensor, Tensor] | None) -> Terms:
-        """`shift` and `pull` of `Round.train`, as this chunk's pieces."""
+        """Return `shift` and `pull` of `Round.train`, [C, Q] or [Q], as this chunk's pieces, [1 or c, *stored] each."""
         mu, anchor = pull if pull is not None else (0.0, None)
         return Terms(
             None if shift is None else self.pieces(shift),
@@ -127,7 +127,7 @@ class Spread:
         return start.expand(len(self.rows), -1) if start.dim() == 1 else start[self.rows]
 
     def store(self, out: Tensor, leaves: list[Tensor], first: int, last: int) -> None:
-        """Write rows first..last-1 of the leaves to `out`."""
+        """Write rows first..last-1 of the leaves, [c, *stored] each, to `out` [C, Q]."""
         columns = [(block.start, block.stop) for block in self.blocks] if self.by_block else [self.range]
         for (start, stop), leaf in zip(columns, leaves, strict=True):
             out[:, start:stop].index_copy_(0, self.rows[first:last], leaf[first:last].flatten(1))
@@ -135,7 +135,7 @@ class Spread:
     def gradient(
         self, leaves: list[Tensor], fixed: Tensor, b: "Batch", loss: Loss | None, ctx: Mapping[str, Tensor]
     ) -> list[Tensor]:
-        """Gradients of the mean loss in the leaves' shapes, contiguous."""
+        """Gradients of the mean loss in the leaves' shapes, [c, *stored] each, contiguous."""
         if not self.by_block:
             start, stop = self.range
             w = leaves[0] if self.whole else torch.cat([fixed[:, :start], leaves[0], fixed[:, stop:]], dim=1)
@@ -147,7 +147,7 @@ class Spread:
         return self.by_block and self.trainer.chain is not None and rule.kind == "sgd" and not rule.momentum
 
     def resting(self, fixed: Tensor) -> dict[str, Tensor]:
-        """The network's parameters that do not move, by name."""
+        """The network's parameters that do not move, by name, [c, *shape] each."""
         return {k.name: k.view(fixed[:, k.start : k.stop].unflatten(1, k.stored)) for k in self.rest}
 
 
@@ -155,7 +155,7 @@ def gradients(blocks: tuple[Block, ...], leaves: list[Tensor], rest: Mapping[str
     """Gradients of each client's mean cross-entropy on `b`, in the leaves' shapes, contiguous.
 
     Args:
-        blocks, leaves: what moves, [c, *stored] each. rest: the network's other parameters, name -> [c, *shape].
+        blocks, leaves: the parameters that move, [c, *stored] each. rest: the network's others, name -> [c, *shape].
     """
     if b._trainer.chain is not None:
         by_name: dict[str | None, Tensor] = {}

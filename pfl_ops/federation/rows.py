@@ -144,7 +144,9 @@ class ClientRows:
     # -- what a checkpoint keeps --------------------------------------------------------------------------------------
 
     def pieces(self, limit: int, *, all_rows: bool) -> Iterator[dict[str, Tensor]]:
-        """Everything that a checkpoint needs as named tensors, some `limit` bytes at a time; `take` reads them.
+        """Yield everything that a checkpoint needs as named tensors, about `limit` bytes at a time; `take` reads them.
+
+        They are `base` [Q], `sum` [Q], and rows `values` [M, Q] with their `clients`, int64 [M].
 
         Args:
             all_rows: every row ever written; False: those that changed since `kept`, to be taken after what was kept
@@ -178,10 +180,17 @@ class ClientRows:
         self._sum = None
 
     def take(self, piece: Mapping[str, Tensor]) -> None:
-        """Take back one of `pieces`, in the order in which they were given.
+        """Restore one of `pieces`, in their order.
 
         Raises:
             ValueError: it is of rows of another shape or type, or of more clients.
+
+        >>> rows, again = (ClientRows(torch.tensor([1.0]), n=3) for _ in range(2))
+        >>> rows.write(torch.tensor([2]), torch.tensor([[5.0]]))
+        >>> for piece in rows.pieces(limit=1000, all_rows=True):
+        ...     again.take(piece)
+        >>> again[torch.arange(3)].tolist()
+        [[1.0], [1.0], [5.0]]
         """
         if "base" in piece:
             if piece["base"].shape != self.base.shape or piece["base"].dtype != self.dtype:
