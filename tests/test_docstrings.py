@@ -136,7 +136,8 @@ def areas() -> dict[str, dict[str, Any]]:
     from pfl_ops.federation.round import Round
     from pfl_ops.models import MODELS
 
-    solvers = ("solvers", "schedules", "dual", "descent_direction", "parts", "losses", "substitution", "channels")
+    solvers = ("solvers", "schedules", "dual", "descent_direction", "parts", "losses", "substitution", "channels",
+               "fedas", "fedpac", "fedproto", "fedrod", "splitgp")  # fmt: skip
     return {
         "round": {"Round": Round} | methods(Round),
         # shown by the class's own example; an engine's verb

@@ -121,7 +121,7 @@ class Cosine(Schedule):
 class Exponential(Schedule):
     """γ = γ_0 (γ_T / γ_0)^s, s = t / (T − 1).
 
-    >>> [float(Exponential(start=0.0625, end=1.0)(torch.tensor([10]), t, rounds=5)) for t in range(5)]
+    >>> [round(float(Exponential(start=0.0625, end=1.0)(torch.tensor([10]), t, rounds=5)), 6) for t in range(5)]
     [0.0625, 0.125, 0.25, 0.5, 1.0]
     """
 

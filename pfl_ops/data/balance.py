@@ -20,7 +20,7 @@ def sinkhorn(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.nd
     Returns:
         float64 [K, L].
 
-    >>> sinkhorn(np.ones((2, 2)), rows=np.array([3, 1]), columns=np.array([2, 2])).tolist()  # rows · columns / total
+    >>> sinkhorn(np.ones((2, 2)), np.array([3, 1]), np.array([2, 2])).round(6).tolist()  # rows · columns / total
     [[1.5, 1.5], [0.5, 0.5]]
     >>> sinkhorn(np.eye(2), rows=np.array([2, 2]), columns=np.array([2, 2])).round(6).tolist()  # zeros stay zeros
     [[2.0, 0.0], [0.0, 2.0]]
