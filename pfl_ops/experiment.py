@@ -59,7 +59,7 @@ FLAGS = {
 
 
 class Experiment(Section):
-    """What is simulated, down to the last number. Where and how it is computed (`Execution`) is no part of it.
+    """All settings that decide a simulation's result; `Execution`, the place and way of computing, is not among them.
 
     A partial mapping is enough: what it leaves out is the method's own recommendation, else the field's default; the
     network is the one recommended for the data set. The result states every value.
@@ -67,6 +67,10 @@ class Experiment(Section):
     Raises:
         PflOpsError: one line a problem: a name that does not exist (with the nearest), a value that is not allowed
             (with what is), or a setting without which the method is not itself.
+
+    >>> experiment = Experiment.model_validate({"algorithm": {"name": "fedavg"}, "data": {"name": "mnist"}})
+    >>> experiment.model.name, experiment.partition.kind, experiment.training.lr  # recommended for mnist; defaults
+    ('cnn', 'lsqs', 0.05)
     """
 
     data: DataSection = Field(default_factory=DataSection, description="which samples")
@@ -95,14 +99,19 @@ class Experiment(Section):
         flags: Mapping[str, Any] | None = None,
         data_dir: str | None = None,
     ) -> Self:
-        """Field defaults < the method's `recommended` < preset < file < flags, whatever each of them names.
+        """Merge settings: field defaults < the method's `recommended` < preset < file < flags.
 
         Args:
-            algorithm: name of the method; it may stand in the file instead.
+            algorithm: name of the method; the file may name it instead.
             preset: name of a preset (`presets.presets()` lists them).
             config: a YAML file, or its mapping.
             flags: {path: value}; values may be text.
-            data_dir: where a file of the user's own may lie, whose form decides the recommended network.
+            data_dir: the folder of a data file of the user's own, whose form decides the recommended network.
+
+        >>> experiment = Experiment.compose(
+        ...     "fliu", config={"training": {"lr": 0.2, "rounds": 7}}, flags={"training.rounds": "3"})
+        >>> experiment.training.lr, experiment.training.rounds  # the file; the flag is stronger
+        (0.2, 3)
         """
         file = yaml_files.read(Path(config)) if isinstance(config, (str, Path)) else dict(config or {})
         source = str(config) if isinstance(config, (str, Path)) else ""
@@ -139,7 +148,12 @@ class Experiment(Section):
 
     @classmethod
     def from_yaml(cls, source: Path | str) -> Self:
-        """From a file, or from text (anything with a line break)."""
+        """Read an experiment from a file, or from text (anything with a line break).
+
+        >>> experiment = Experiment.from_yaml("algorithm: {name: ditto, lam: 0.5}\\ntraining: {rounds: 3}\\n")
+        >>> experiment.algorithm.lam, experiment.training.rounds
+        (0.5, 3)
+        """
         if isinstance(source, str) and "\n" in source:
             return cls.compose(config=yaml_files.mapping(source, "experiment"))
         return cls.compose(config=Path(source))
@@ -184,7 +198,7 @@ class Experiment(Section):
     # -- changing one -------------------------------------------------------------------------------------------------
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """A copy in which each path has its new value; all at once, validated once, nothing else moves.
+        """Return a copy in which each path has its new value; all at once, validated once, nothing else moves.
 
         A new `kind` or `name` resets the fields of the old one only; what every kind has stays. Local steps clear local
         epochs and the other way round. `model.name: none` takes the network recommended for the data set.
@@ -193,27 +207,53 @@ class Experiment(Section):
             changes: {path: value}, values as a file or a flag has them; a mapping sets the fields that it names.
         Raises:
             PflOpsError: as for the class.
+
+        >>> experiment = Experiment.of("fedavg", dataset="digits", model="linear")
+        >>> longer = experiment.override({"training.rounds": 9, "training.local_steps": 4})
+        >>> longer.training.rounds, longer.training.local_epochs, experiment.training.local_epochs
+        (9, None, 1)
         """
         return type(self).model_validate(precedence.change(type(self), self.model_dump(), changes))
 
     def repetition(self, i: int) -> Self:
-        """The i-th run, from 0: seed + i, one repetition."""
+        """Return the i-th run, from 0: seed + i, one repetition.
+
+        >>> second = Experiment.of("fedavg", seed=10, repetitions=3).repetition(1)
+        >>> second.seed, second.repetitions
+        (11, 1)
+        """
         return self.override({"seed": self.seed + i, "repetitions": 1})
 
     # -- reading one --------------------------------------------------------------------------------------------------
 
     def fields(self) -> list[Setting]:
-        """Every path with its value, default, what is allowed, symbol and meaning."""
+        """Return every path with its value, default, allowed values, symbol and meaning.
+
+        >>> fields = {field.path: field for field in Experiment.of("ditto", lr=0.5).fields()}
+        >>> rate = fields["training.lr"]
+        >>> rate.symbol, rate.value, rate.default, rate.description
+        ('η', 0.5, 0.05, 'local learning rate of the first round')
+        """
         return list(settings(self))
 
     def paths(self) -> list[str]:
-        """Every path that exists with the kinds as they are."""
+        """Return every path that exists with the kinds as they are.
+
+        >>> [path for path in Experiment.of("fedavg", model="mlp").paths() if path.startswith("model")]
+        ['model.name', 'model.weights', 'model.hidden']
+        """
         return [setting.path for setting in settings(self)]
 
     def setting(self, path: str, given: Mapping[str, Any] | None = None) -> Setting:
-        """What stands at `path`, and what may; `given` sets kinds first, for a path that only they have.
+        """Return the value at `path` and its allowed values; `given` sets kinds first, for a path that only they have.
 
-        `experiment.setting("algorithm.gamma.low", {"algorithm.gamma.kind": "range"}).check(0.3)`
+        Raises:
+            PflOpsError: there is no such path, or it is a section.
+
+        >>> experiment = Experiment.of("fliu", dataset="digits")
+        >>> low = experiment.setting("algorithm.gamma.low", {"algorithm.gamma.kind": "range"})
+        >>> low.check("0.3"), low.allowed.low, low.allowed.high
+        (0.3, 0, 1)
         """
         there = self.override(given) if given else self
         for setting in settings(there):
@@ -223,7 +263,12 @@ class Experiment(Section):
         raise PflOpsError(f"'{path}' is a section, not a setting")
 
     def get(self, path: str) -> Any:
-        """The value at `path`; None where no such path exists with the kinds as they are."""
+        """Return the value at `path`; None if no such path exists with the kinds as they are.
+
+        >>> experiment = Experiment.of("fedavg", partition="path")
+        >>> experiment.get("partition.classes_per_client"), experiment.get("partition.alpha")
+        (2, None)
+        """
         value: Any = self
         for name in path.split("."):
             value = getattr(value, name, None)
@@ -231,47 +276,86 @@ class Experiment(Section):
 
     @property
     def resolved(self) -> Tree:
-        """Every value, nested, as JSON has them."""
+        """Every value, nested, as JSON has them.
+
+        >>> Experiment.of("fliu", dataset="digits").resolved["algorithm"]
+        {'name': 'fliu', 'gamma': {'kind': 'adaptive'}}
+        """
         return self.model_dump(mode="json")
 
     @property
     def flat(self) -> dict[str, Any]:
-        """Every value by its path."""
+        """Every value by its path.
+
+        >>> flat = Experiment.of("fliu", dataset="digits", **{"algorithm.gamma": {"kind": "fixed", "value": 0.5}}).flat
+        >>> flat["algorithm.gamma.kind"], flat["algorithm.gamma.value"]
+        ('fixed', 0.5)
+        """
         return {setting.path: setting.value for setting in settings(self)}
 
     @property
     def label(self) -> str:
-        """<algorithm>-<dataset>-<partition>, for names of studies and files."""
+        """<algorithm>-<dataset>-<partition>, for names of studies and files.
+
+        >>> Experiment.of("ditto", dataset="digits", partition="path").label
+        'ditto-digits-path'
+        """
         return f"{self.algorithm.name}-{self.data.label}-{self.partition.kind}"
 
     def to_yaml(self) -> str:
-        """Every value, as a file that `from_yaml` and `--config` read."""
+        """Return every value as the text of a file that `from_yaml` and `--config` read.
+
+        >>> experiment = Experiment.of("fedavg", dataset="digits", lr=0.25)
+        >>> [line for line in experiment.to_yaml().splitlines() if line.strip().startswith("lr")]
+        ['  lr: 0.25', '  lr_decay: 1.0']
+        >>> Experiment.from_yaml(experiment.to_yaml()) == experiment
+        True
+        """
         about = f"# pfl-ops experiment: {self.label}. Every value is stated; run it with: pfl-ops run --config FILE\n"
         return about + yaml_files.dump(_tags_first(self.resolved))
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     def identity(self, data_dir: str | None = None) -> Tree:
-        """All that decides a run's result, as plain values: contents of files by digest, never by path."""
+        """Return all that decides a run's result, as plain values: contents of files by digest, never by path.
+
+        >>> found = Experiment.of("fedavg", dataset="digits").identity()
+        >>> sorted(found["code"]), len(found["data"]["digest"]), "repetitions" in found
+        (['algorithm', 'model', 'partition'], 64, False)
+        """
         return identity(self, data_dir)
 
     def digest(self, data_dir: str | None = None, *, seed: bool = True) -> str:
         """SHA-256 of the identity, in hexadecimal; without the seed it names all repetitions of one setting.
 
         Args:
-            data_dir: where the data lie; none: as `data.datasets.load` finds them.
-            seed: whether the seed is part of it.
+            data_dir: the folder of the data; none: as `data.datasets.load` finds them.
+            seed: True: the seed is part of it.
+
+        >>> one, other = (Experiment.of("fedavg", dataset="digits", seed=seed) for seed in (0, 1))
+        >>> one.digest() == other.digest(), one.digest(seed=False) == other.digest(seed=False)
+        (False, True)
         """
         return fingerprint(identity(self, data_dir), without=() if seed else ("seed",))
 
     @property
     def hash(self) -> str:
-        """The run: the same hash, the same result. Reads the data set's content from the usual places."""
+        """Digest of the run: the same hash, the same result. Reads the data set's content from the usual places.
+
+        >>> experiment = Experiment.of("fedavg", dataset="digits")
+        >>> experiment.hash == experiment.digest(), experiment.hash == experiment.override({"seed": 1}).hash
+        (True, False)
+        """
         return self.digest()
 
     @property
     def group_hash(self) -> str:
-        """The setting: as `hash`, the seed left out."""
+        """Digest of the setting: as `hash`, without the seed.
+
+        >>> experiment = Experiment.of("fedavg", dataset="digits")
+        >>> experiment.group_hash == experiment.override({"seed": 1}).group_hash
+        True
+        """
         return self.digest(seed=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -281,13 +365,17 @@ class Experiment(Section):
     # -- running one --------------------------------------------------------------------------------------------------
 
     def clients(self, dataset: "Dataset | None" = None, *, data_dir: str | None = None) -> "Clients":
-        """Who holds which samples of the first repetition; nothing is trained.
+        """Divide the samples of the first repetition over its clients; nothing is trained.
 
         Args:
             dataset: the samples; none: as `data.datasets.load` finds them.
-            data_dir: where the data lie; none: as `data.datasets.load` finds them.
+            data_dir: the folder of the data; none: as `data.datasets.load` finds them.
         Raises:
             PflOpsError: data are missing, or the partition is impossible.
+
+        >>> clients = Experiment.of("fedavg", dataset="digits", partition="path", clients=5).clients()
+        >>> clients.train.n_clients, len(clients.train), (clients.table > 0).sum(axis=1).tolist()  # two classes each
+        (5, 1438, [2, 2, 2, 2, 2])
         """
         from pfl_ops.data.clients import build_clients
         from pfl_ops.data.datasets import load
@@ -312,15 +400,20 @@ class Experiment(Section):
         stages: Collection[str] | None = None,
         final: bool = True,
     ) -> "Simulation":
-        """The simulation of the first repetition: data -> clients -> network -> rounds.
+        """Build the simulation of the first repetition: data -> clients -> network -> rounds.
 
         Args:
-            data_dir: where the data lie; none: as `data.datasets.load` finds them.
-            execution: where and how to compute; none: all automatic.
+            data_dir: the folder of the data; none: as `data.datasets.load` finds them.
+            execution: device, execution backend and processes; none: all automatic.
             folder: for checkpoints; none: nothing is written. resume: go on from those that are there.
             stages: the stages to score; none: all. final: score everything in full once the rounds are over.
         Raises:
             PflOpsError: data are missing, the partition is impossible, or the network does not fit.
+
+        >>> experiment = Experiment.of("fedavg", dataset="digits", train_size=200, model="linear", rounds=1)
+        >>> simulation = experiment.build(execution=Execution(device="cpu", way="loop", workers=1))
+        >>> [record.round for record in simulation.run()], tuple(simulation.state["central"].shape)  # 64 · 10 + 10
+        ([0, 1], (650,))
         """
         from pfl_ops.federation.simulate import Simulation
         from pfl_ops.models.base import build, check, example_of
@@ -368,5 +461,9 @@ def _text(value: Any) -> str:
 
 
 def fields(experiment: Experiment | type[Experiment] = Experiment) -> list[Setting]:
-    """Every path with its default, what is allowed, symbol and meaning; of the class: with default kinds, no method."""
+    """Return every path with its default, allowed values, symbol and meaning; of the class: default kinds, no method.
+
+    >>> [field.path for field in fields() if field.path.startswith("participation")]
+    ['participation.kind', 'participation.share', 'participation.weighting']
+    """
     return list(settings(experiment))

@@ -1,4 +1,4 @@
-"""From one value a client to the numbers that are tracked. Pure functions on NumPy arrays.
+"""Statistics over clients: from one value a client to the numbers that are tracked. Pure functions on NumPy arrays.
 
 Statistics are unweighted over clients: every client counts once, however much data it has. Accuracies are fractions.
 NaN stands for a client that has none, because it holds no sample to be scored on: it is left out and counted.
@@ -35,6 +35,9 @@ def summarise(values: ArrayLike) -> dict[str, float]:
     Returns:
         mean; std, of the clients at hand (population: divided by their number, not by one less); worst, the smallest;
         q10, q50, q90, with linear interpolation. Empty where no value is left.
+
+    >>> summarise([0.5, 1.0, float("nan"), 0.75])
+    {'mean': 0.75, 'std': 0.204..., 'worst': 0.5, 'q10': 0.55, 'q50': 0.75, 'q90': 0.95}
     """
     present = _present(values)
     if not len(present):
@@ -45,12 +48,20 @@ def summarise(values: ArrayLike) -> dict[str, float]:
 
 
 def rho(values: ArrayLike, eps: float) -> int:
-    """ρ_ε: how many clients lie above ε, strictly. NaN does not."""
+    """ρ_ε: the number of clients strictly above ε, of values [C]; NaN is not.
+
+    >>> rho([0.94, 0.95, 0.96, float("nan")], eps=0.95)
+    1
+    """
     return int((_present(values) > eps + ROUNDING).sum())
 
 
 def below(values: ArrayLike, eps: float) -> int:
-    """How many clients are not above ε: those with a value, less ρ_ε (FLIU, Fig. 8)."""
+    """Number of clients that are not above ε: those with a value [C], less ρ_ε (FLIU, Fig. 8).
+
+    >>> below([0.94, 0.95, 0.96, float("nan")], eps=0.95)
+    2
+    """
     return len(_present(values)) - rho(values, eps)
 
 
@@ -59,15 +70,23 @@ def rounds_to(curve: Mapping[int, float], target: float) -> int | None:
 
     Args:
         curve: round -> value; NaN, or no entry: not evaluated in that round.
-        target: what is to be reached.
+        target: the value to reach.
     Returns:
         the round, 0 being the start; None: never.
+
+    >>> curve = {0: 0.1, 1: 0.7, 2: float("nan"), 3: 0.9}
+    >>> rounds_to(curve, 0.7), rounds_to(curve, 0.8), rounds_to(curve, 0.95)
+    (1, 3, None)
     """
     return min((t for t, value in curve.items() if value >= target - ROUNDING), default=None)
 
 
 def acc_sum(local: float, pooled: float) -> float:
-    """Acc = Acc(L) + Acc(G), between 0 and 2: the FLIU paper's single number for a stage."""
+    """Acc = Acc(L) + Acc(G), between 0 and 2: the FLIU paper's single number for a stage.
+
+    >>> acc_sum(local=0.75, pooled=0.5)
+    1.25
+    """
     return local + pooled
 
 
@@ -84,7 +103,7 @@ def tracked(
 
     Args:
         stage: L1, L2 or G.
-        split: where the samples come from; "validation" is written "val".
+        split: the source of the samples; "validation" is written "val".
         view: local, global, or `synthetic_view(c)`.
         values: one accuracy a client, [C], or the single one of a model that all share.
         eps: threshold of rho, or several, in the local view.
@@ -94,6 +113,11 @@ def tracked(
         `val/L1/local/mean`, ... for every statistic, and in the local view `val/L1/local/rho_95` and
         `val/L1/local/clients`, the number of clients behind them, and with sizes `val/L1/local/worst_min10`, the worst
         among the clients with at least `ENOUGH` samples. Empty where no client has a value: absent, not zero.
+
+    >>> found = tracked("L1", "validation", "local", [0.5, 1.0], sizes=[3, 12])
+    >>> {key: value for key, value in found.items() if "q" not in key}
+    {'val/L1/local/mean': 0.75, 'val/L1/local/std': 0.25, 'val/L1/local/worst': 0.5, 'val/L1/local/rho_95': 1.0,
+     'val/L1/local/clients': 2.0, 'val/L1/local/worst_min10': 1.0}
     """
     start = key(split, stage, view, prefix=prefix)
     keys = {f"{start}/{name}": value for name, value in summarise(values).items()}
@@ -107,14 +131,18 @@ def tracked(
 
 
 def noted(name: str, values: ArrayLike, stragglers: ArrayLike | None = None) -> dict[str, float]:
-    """The tracked keys of what a method notes of each client in a round.
+    """The tracked keys of values that a method notes of each client in a round.
 
     Args:
         name: of the note. values: one a client of the cohort, [C]; NaN: left out.
-        stragglers: who is one, bool [C]; none: nobody is said to be.
+        stragglers: True for each straggler, bool [C]; none: no client is known to be one.
     Returns:
         `method/<name>/mean`, std, min, q10, q50, q90 and max, and with stragglers `method/<name>/online/mean` and
         `method/<name>/stragglers/mean`. Empty where no client has a value: absent, not zero.
+
+    >>> found = noted("gamma", [0.25, 0.5, 0.75], stragglers=[False, False, True])
+    >>> found["method/gamma/mean"], found["method/gamma/max"], found["method/gamma/online/mean"]
+    (0.5, 0.75, 0.375)
     """
     start, each = f"method/{name}", np.asarray(values, dtype=np.float64)
     found = summarise(each)
@@ -129,7 +157,11 @@ def noted(name: str, values: ArrayLike, stragglers: ArrayLike | None = None) -> 
 
 
 def with_acc(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The same metrics, and `{split}/{stage}/acc` for every stage that has a mean in both views."""
+    """Add `{split}/{stage}/acc` for every stage that has a mean in both views.
+
+    >>> with_acc({"val/L1/local/mean": 0.75, "val/L1/global/mean": 0.5, "val/L2/local/mean": 0.9})["val/L1/acc"]
+    1.25
+    """
     found = dict(metrics)
     for name, local in metrics.items():
         start, slash, _ = name.rpartition("/local/mean")
@@ -149,7 +181,11 @@ def summands(key: str) -> tuple[str, ...]:
 
 
 def key(split: Split, stage: str, *rest: str, prefix: str = "") -> str:
-    """A tracked key: `key("validation", "L1", "local", "mean")` is "val/L1/local/mean"."""
+    """Return a tracked key.
+
+    >>> key("validation", "L1", "local", "mean"), key("test", "G", "acc", prefix="final/")
+    ('val/L1/local/mean', 'final/test/G/acc')
+    """
     return prefix + "/".join(["val" if split == "validation" else split, stage, *rest])
 
 
@@ -174,30 +210,46 @@ def place(key: str) -> int:
 
 
 def smaller_is_better(key: str) -> bool:
-    """Whether a tracked key is a cost, a loss or a spread; every other one is better the larger it is."""
+    """True if a tracked key is a cost, a loss or a spread; every other one is better the larger it is.
+
+    >>> [smaller_is_better(key) for key in ("train/loss", "test/L1/local/std", "test/L1/local/worst")]
+    [True, True, False]
+    """
     last = key.rpartition("/")[2]
     return last != "samples_per_second" and last.endswith(SMALLER_IS_BETTER)
 
 
 def rho_name(eps: float) -> str:
-    """The statistic's name in keys: rho_95."""
+    """The statistic's name in keys.
+
+    >>> rho_name(0.95), rho_name(0.975)
+    ('rho_95', 'rho_97.5')
+    """
     return f"rho_{in_percent(eps)}"
 
 
 def synthetic_view(percent: float) -> str:
-    """The view's name in keys: synthetic_50."""
+    """The view's name in keys.
+
+    >>> synthetic_view(50), synthetic_view(12.5)
+    ('synthetic_50', 'synthetic_12.5')
+    """
     return f"synthetic_{percent:g}"
 
 
 def by_client(correct: ArrayLike, owner: ArrayLike, n_clients: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Accuracy of each model on each client's samples, from one pass over everybody's.
+    """Accuracy of each model on each client's samples, from one pass over all clients' samples.
 
     Args:
-        correct: whether model i is right on sample j, [C, n] or [n] for one model; or any score a sample.
+        correct: 1 if model i is right on sample j, [C, n] or [n] for one model; or any score a sample.
         owner: client of each sample, int [n].
         n_clients: N.
     Returns:
         accuracies [C, N] (or [N]), NaN for clients without a sample, and the clients' numbers of samples, [N].
+
+    >>> accuracy, sizes = by_client(correct=[1, 0, 1, 1], owner=[0, 0, 1, 1], n_clients=3)
+    >>> accuracy.tolist(), sizes.tolist()
+    ([0.5, 1.0, nan], [2, 2, 0])
     """
     owner = np.asarray(owner)
     values = np.asarray(correct, dtype=np.float64)
@@ -212,6 +264,9 @@ def companions(client: int, n_clients: int, percent: float, seed: int) -> NDArra
 
     Their number is `percent` of N - 1, rounded to the nearest, halves up (ours). A client's choice depends on (seed,
     client) and nothing else; a smaller percentage takes a part of a larger one's, so that curves over c do not jump.
+
+    >>> [companions(0, n_clients=5, percent=percent, seed=0).tolist() for percent in (0, 25, 50, 100)]
+    [[], [3], [1, 3], [1, 2, 3, 4]]
     """
     others = np.delete(np.arange(n_clients), client)
     number = int(np.floor(percent / 100 * len(others) + 0.5))
@@ -230,9 +285,14 @@ def synthetic(
         sizes: n_j, number of samples, [N]; `alike(sizes)` where every client's test set is to count the same.
         percent: c, 0 to 100.
         seed: the run's.
-        clients: whose models the rows are, int [C]; none: all N in order.
+        clients: the clients of the rows, int [C]; none: all N in order.
     Returns:
         S-acc of each, [C]; NaN where the joined set is empty.
+
+    >>> accuracy, sizes = [[1.0, 0.5], [0.0, 0.5]], [10, 30]
+    >>> [synthetic(accuracy, sizes, percent, seed=0).tolist() for percent in (0, 100)]  # (10 · 1 + 30 · 0.5) / 40
+    [[1.0, 0.5], [0.625, 0.375]]
+
     Source: FedPG's experiments.
     """
     weights = np.asarray(sizes, dtype=np.float64)
@@ -249,20 +309,29 @@ def synthetic(
 
 
 def alike(sizes: ArrayLike) -> NDArray[np.int64]:
-    """1 for each client that has samples: S-acc then weighs test sets as FedPG's, which are cut to one size.
+    """1 for each client that has samples, [N]: S-acc then weighs test sets as FedPG's, which are cut to one size.
 
-    What a cut to the smallest size would give on average, without throwing samples away (ours).
+    It is the mean over random cuts to the smallest size, and uses all samples (ours).
+
+    Args:
+        sizes: number of samples, [N].
+
+    >>> alike([10, 0, 30]).tolist()
+    [1, 0, 1]
     """
     return (np.asarray(sizes) > 0).astype(np.int64)
 
 
 def pareto(points: ArrayLike) -> NDArray[np.bool_]:
-    """Which points no other one beats: at least as good everywhere and better somewhere; larger is better.
+    """True for each point that no other one beats: at least as good everywhere, better somewhere; larger is better.
 
     Args:
         points: [n, objectives]; a row with NaN is never in the front.
     Returns:
         bool [n]; equal points are all in it, or none.
+
+    >>> pareto([[0.9, 0.1], [0.5, 0.5], [0.4, 0.5]]).tolist()  # the second beats the third
+    [True, True, False]
     """
     table = np.asarray(points, dtype=np.float64)
     front: NDArray[np.bool_] = np.logical_not(np.isnan(table).any(axis=1))
@@ -278,5 +347,9 @@ def _present(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def in_percent(share: float) -> str:
-    """A share in names: 0.975 is 97.5."""
+    """A share in names.
+
+    >>> in_percent(0.975), in_percent(0.95)
+    ('97.5', '95')
+    """
     return f"{100 * share:.6g}"

@@ -10,6 +10,7 @@
         assert state["central"].tolist() == [3.25]
 
 The package's own methods inherit the same class. Everything here runs in float64 on the CPU within a second or so.
+Examples in docstrings use `quadratic_round` and `scalar_net`, whose numbers can be checked by hand.
 """
 
 import functools
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from pfl_ops import rng
 from pfl_ops.algorithms.base import Algorithm, ClientRows, Loss, Models, Net, Round, Rows, Stage, State, Task
+from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.batch import Chunk, Length
 from pfl_ops.federation.checked import CheckedMethod
@@ -39,9 +41,10 @@ from pfl_ops.federation.optim import Rule
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.simulate import commit
 from pfl_ops.federation.train import Trainer
+from pfl_ops.models.base import Network
 
 Values = dict[str, Tensor]
-"""All that a round leaves behind, by name: `state/<key>` (rows of all clients), `L1`, `L2`, `G` and their `ctx`, and
+"""The results of a round by name: `state/<key>` (rows of all clients), `L1`, `L2`, `G` and their `ctx`, and
 `note/<name>` (of the cohort)."""
 
 
@@ -79,7 +82,15 @@ class Play:
         seed: the run's.
 
     Attributes:
-        state: what the method keeps. t: rounds finished. task: what the method was given.
+        state: the method's state. t: rounds finished. task: the method's task.
+
+    >>> how = Training(rounds=2, local_epochs=None, local_steps=1, batch_size=None, lr=0.5, precision="float64")
+    >>> play = Play(quadratic_task([0.0, 6.0], sizes=[1, 3], start=2.0), FedAvg(), how)
+    >>> values = play.round()  # θ = 1 and 4, Θ = (1 · 1 + 3 · 4) / 4
+    >>> values["L2"].tolist(), values["G"].tolist(), play.t
+    ([[1.0], [4.0]], [3.25], 1)
+    >>> play.at([1]).t, play.personal().params.tolist()  # the next round; L1 of all clients, Θ here
+    (1, [3.25])
     """
 
     def __init__(
@@ -131,14 +142,14 @@ class Play:
         return torch.arange(self.task.n_clients)
 
     def at(self, clients: Tensor | Sequence[int], purpose: str = "train") -> Round:
-        """The round that comes next, for these clients."""
+        """Return the next round for these clients, int64 [C]; duplicates count as draws."""
         who = torch.as_tensor(clients)
         return Round(
             self.trainer, self.t, who, weighting=self.weighting, lr_decay=self.training.lr_decay, purpose=purpose
         )
 
     def round(self, clients: Sequence[int] | None = None) -> Values:
-        """One round of a cohort (none: everyone); duplicates count as draws. Gives everything that it leaves behind."""
+        """Play one round of a cohort (none: all clients; duplicates count as draws); return its results."""
         r = self.at(self.everyone if clients is None else clients)
         update, stages = self.method.round(self.state, r)
         commit(self.state, update)
@@ -149,15 +160,15 @@ class Play:
         return self.values({**found, **({} if held is None else {"L1": held})}) | noted
 
     def personal(self, clients: Tensor | None = None) -> Models | None:
-        """L1 of these clients (none: everyone) as they hold it now."""
+        """L1 of these clients, int64 [C] (none: all), after the last round."""
         return self.method.personal(self.state, self.at(self.everyone if clients is None else clients, "evaluate"))
 
     def run(self, cohorts: Sequence[Sequence[int] | None]) -> list[Values]:
-        """One round for each cohort."""
+        """Play one round for each cohort; return the results of each."""
         return [self.round(clients) for clients in cohorts]
 
     def values(self, stages: Mapping[str, Models] | None = None) -> Values:
-        """Copies of the state and of these stages."""
+        """Return copies of the state and of these stages, [N or C, P] or [P] by name."""
         found = {f"state/{k}": v[self.everyone] if isinstance(v, ClientRows) else v for k, v in self.state.items()}
         for name, models in (stages or {}).items():
             found[name] = models.params
@@ -179,6 +190,12 @@ def ragged_task(
 
     Args:
         sizes: n_k. features: d. hidden: D. classes: L. seed: of data and Θ⁰.
+
+    >>> federation = ragged_task(sizes=(3, 1))
+    >>> federation.n_clients, federation.pool.sizes.tolist(), tuple(federation.pool.x.shape)
+    (2, [3, 1], (4, 4))
+    >>> sum(p.numel() for p in federation.network.parameters())  # 4 · 3 + 3, 3 · 3 + 3
+    27
     """
     draws = rng.generator(seed, "ragged")
     owner = np.repeat(np.arange(len(sizes)), sizes)
@@ -208,6 +225,10 @@ def quadratic_task(
 
     Args:
         centres: b_k, numbers (P = 1) or vectors. sizes: n_k; none: 1 each. start: Θ⁰, in every column.
+
+    >>> federation = quadratic_task([[0.0, 1.0], [6.0, 7.0]], sizes=[1, 2])
+    >>> federation.pool.x.tolist(), federation.pool.owner().tolist()
+    ([[0.0, 1.0], [6.0, 7.0], [6.0, 7.0]], [0, 1, 1])
     """
     b = torch.tensor(centres, dtype=torch.float64).reshape(len(centres), -1)
     owner = torch.repeat_interleave(torch.arange(len(b)), torch.tensor(sizes or [1] * len(b)))
@@ -243,8 +264,12 @@ def quadratic(
         method: the algorithm.
         centres, sizes, start: as in `quadratic_task`.
         lr: η. rounds: T. steps: J. weighting: of the aggregation.
-        cohorts: who takes part, a list a round; none: everyone.
+        cohorts: the clients of each round; none: all.
         training: further fields of `Training`, say `lr_decay`.
+
+    >>> state = quadratic(FedAvg(), centres=[0.0, 6.0], sizes=[1, 3], start=2.0, rounds=2, cohorts=[None, [0]])
+    >>> state["central"].tolist()  # 3.25 after all clients, half of it after client 0
+    [1.625]
     """
     return quadratic_play(
         method, centres, sizes, start=start, lr=lr, rounds=rounds, steps=steps, weighting=weighting, cohorts=cohorts,
@@ -265,18 +290,70 @@ def quadratic_play(
     cohorts: Sequence[Sequence[int] | None] | None = None,
     **training: Any,
 ) -> tuple[Play, list[Values]]:
-    """As `quadratic`, with the stages: the play, and what each round left behind."""
+    """Return the play of `quadratic`, and the state and the stages after each round.
+
+    >>> play, values = quadratic_play(FedAvg(), centres=[0.0, 6.0], start=2.0, rounds=2)
+    >>> [value["G"].tolist() for value in values]  # the mean of 1 and 4; of 1.25 and 4.25
+    [[2.5], [2.75]]
+    """
     how: dict[str, Any] = {"local_epochs": None, "local_steps": steps, "batch_size": None, "precision": "float64"}
     settings = Training(**{**how, "rounds": rounds, "lr": lr, **training})
     play = Play(quadratic_task(centres, sizes, start), method, settings, weighting=weighting)
     return play, play.run(cohorts or [None] * rounds)
 
 
+def quadratic_round(
+    centres: Sequence[float] | Sequence[Sequence[float]],
+    sizes: Sequence[int] | None = None,
+    *,
+    start: float = 0.0,
+    lr: float = 0.5,
+    steps: int = 1,
+    weighting: Literal["samples", "uniform"] = "samples",
+    clients: Sequence[int] | None = None,
+    **training: Any,
+) -> Round:
+    """Return a round whose numbers can be checked by hand, to try its verbs on.
+
+        F_k(w) = ½ ‖w − b_k‖²,  ∇F_k(w) = w − b_k,  ∇²F_k(w) = I;  a local step is w ← w − η (w − b_k)
+
+    Args:
+        centres, sizes, start: as in `quadratic_task`; `start` is `r.task.initial`, float64 [P].
+        lr: η. steps: J, of one full batch each. weighting: of the aggregation.
+        clients: the cohort, duplicates count as draws; none: all clients.
+        training: further fields of `Training`, say `momentum`.
+    Returns:
+        Round 0.
+
+    >>> r = quadratic_round([0.0, 6.0], sizes=[1, 3], start=2.0, lr=0.5)
+    >>> r.train(r.task.initial).tolist()  # 2 − 0.5 (2 − 0) and 2 − 0.5 (2 − 6)
+    [[1.0], [4.0]]
+    >>> (r.weights @ r.train(r.task.initial)).tolist()  # FedAvg: (1 · 1 + 3 · 4) / 4
+    [3.25]
+    """
+    how: dict[str, Any] = {"local_epochs": None, "local_steps": steps, "batch_size": None, "precision": "float64"}
+    settings = Training(**{**how, "rounds": 1, "lr": lr, **training})
+    play = Play(quadratic_task(centres, sizes, start), FedAvg(), settings, weighting=weighting)
+    return play.at(play.everyone if clients is None else clients)
+
+
+def scalar_net() -> Net:
+    """Return a network of three numbers w = [v, u, c], float [3]: its feature is v x, its score u (v x) + c.
+
+    >>> net = scalar_net()
+    >>> net(torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0]])).tolist()  # 3 (2 · 5) + 1
+    [[31.0]]
+    >>> net.layout.body, net.layout.head
+    (slice(0, 1, None), slice(1, 3, None))
+    """
+    return Net(Network({"fc": nn.Linear(1, 1, bias=False)}, n_features=1, n_classes=1))
+
+
 # -- the contract -----------------------------------------------------------------------------------------------------
 
 
 class AlgorithmContract:
-    """What every method promises; inherit it and name the method.
+    """Tests of the contract that every method keeps; inherit it and name the method.
 
     Attributes:
         algorithm: the method, with settings under which all of it is at work.
@@ -318,7 +395,7 @@ class AlgorithmContract:
                 )
 
     def test_padding_does_not_matter(self) -> None:
-        """What fills up short batches never shows."""
+        """The padding of short batches has no effect."""
         training = self._trainings()[0]
         with _other_padding():
             other = self._play(training).run(self.cohorts)
@@ -435,7 +512,7 @@ class AlgorithmContract:
         _agree([seen.values()], [unseen.values()], "a run that was watched and one that was not", exactly=True)
 
     def test_notes_do_not_move_training(self) -> None:
-        """What a method notes of its clients is for curves alone."""
+        """Values that a method notes of its clients are for curves alone."""
         training = self._trainings()[0]
         noting = self._play(training).run(self.cohorts)
         with mock.patch.object(Round, "note", lambda self, name, values: None):
@@ -458,7 +535,7 @@ class AlgorithmContract:
             assert moved, f"{name}={getattr(one, name)!r} and {getattr(other, name)!r} give the same"
 
     def test_hyper_parameters_survive_their_dump(self) -> None:
-        """As an experiment's file has them."""
+        """A method is the same after its hyper-parameters were written to an experiment's file and read."""
         assert type(self.algorithm).model_validate(self.algorithm.model_dump(mode="json")) == self.algorithm
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -478,7 +555,7 @@ def _ragged() -> Federation:
 
 
 def _allows(method: Algorithm, training: Training) -> bool:
-    """Whether the method can be trained so, by its `requires`."""
+    """True if the method can be trained so, by its `requires`."""
     for path, allowed in method.requires.items():
         section, _, name = path.partition(".")
         if section == "training":
@@ -550,6 +627,8 @@ __all__ = [
     "Values",
     "quadratic",
     "quadratic_play",
+    "quadratic_round",
     "quadratic_task",
     "ragged_task",
+    "scalar_net",
 ]

@@ -1,7 +1,5 @@
-"""Keyword arguments that do not exist, and the examples in docstrings."""
+"""Keyword arguments that do not exist."""
 
-import doctest
-import importlib
 import inspect
 from typing import Any
 
@@ -14,7 +12,6 @@ from pfl_ops.experiment import FLAGS, Experiment
 from pfl_ops.tuning import reproduce
 
 FUNCTIONS = [run, tune, benchmark, compare]
-EXAMPLES = ["arguments", "display.cards", "display.live", "experiment"]
 
 
 @pytest.mark.parametrize(
@@ -68,9 +65,3 @@ def test_public_function_has_no_parameter_for_tests(function: Any) -> None:
     parameters = inspect.signature(function).parameters.keys()
     assert not parameters & {"records", "final", "work"}
     assert "store" not in parameters or function is run  # there it is for callers that track several runs
-
-
-@pytest.mark.parametrize("module", EXAMPLES)
-def test_the_examples_in_docstrings_are_true(module: str) -> None:
-    done = doctest.testmod(importlib.import_module(f"pfl_ops.{module}"))
-    assert done.attempted and not done.failed

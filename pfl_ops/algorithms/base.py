@@ -1,4 +1,4 @@
-"""What every method's file imports: the base class of its hyper-parameters, `register`, and the engine's contract."""
+"""Imports of every method's file: the base class of its hyper-parameters, `register`, and the engine's contract."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -103,10 +103,20 @@ A = TypeVar("A", bound=Algorithm)
 
 
 def register(name: str) -> Callable[[type[A]], type[A]]:
-    """Class decorator: the method is `pfl-ops run <name>` from now on.
+    """Class decorator: `pfl-ops run <name>` runs the method.
 
     Raises:
         PflOpsError: the package has a method of that name already.
+
+    >>> from pfl_ops.testing import quadratic
+    >>> @register("example_sgd")
+    ... class Example(Algorithm):
+    ...     def init(self, task):
+    ...         return {"central": task.initial}
+    ...     def round(self, s, r):
+    ...         return {"central": r.weights @ r.train(s["central"])}, {}
+    >>> quadratic(Example(), centres=[0.0, 6.0], sizes=[1, 3], start=2.0, rounds=1)["central"].tolist()
+    [3.25]
     """
 
     def decorate(cls: type[A]) -> type[A]:

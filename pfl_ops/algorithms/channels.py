@@ -1,4 +1,4 @@
-"""CD2-pFed's split: in every layer the last channels are private, and both groups learn to answer alike."""
+"""CD2-pFed's split: in every layer the last channels are private, and both groups learn to give equal scores."""
 
 from functools import partial
 
@@ -14,10 +14,13 @@ from pfl_ops.section import Section
 
 
 class Channels(Section):
-    """Which channels are private, and how a model is trained that is split so.
+    """Share of private channels, and the training of a model that is split so.
 
     In round t the last ⌊p_t c⌋ of a layer's c output channels are private, p_t = p t / (T − 1): their rows, their
     biases and, where they are features, the head's columns that read them. The head's biases are shared.
+
+    >>> Channels(share=0.5, temporal=False).model_dump()
+    {'share': 0.5, 'temporal': False, 'beta': 0.9}
     """
 
     share: float = Field(0.5, ge=0, le=1, title="p", description="private share of each layer's channels, last round")
@@ -27,7 +30,16 @@ class Channels(Section):
     )
 
     def private(self, task: Task, t: int) -> Tensor:
-        """Which columns are private in round t, bool [P]."""
+        """True for each column that is private in round t, bool [P].
+
+        >>> from pfl_ops.testing import Play, Training, ragged_task
+        >>> from pfl_ops.algorithms.fedavg import FedAvg
+        >>> task = Play(ragged_task(features=1, hidden=2, classes=1), FedAvg(), Training(rounds=3)).task
+        >>> task.layout.layers(), task.layout.size  # fc 2 x 1 and 2 biases, head 1 x 2 and its bias
+        (['body.0', 'head'], 7)
+        >>> Channels(share=0.5).private(task, t=2).int().tolist()  # the second channel; the head's bias is shared
+        [0, 1, 0, 1, 0, 1, 0]
+        """
         net, head = task.net, task.layout.head.start
         mask = torch.zeros(task.layout.size, dtype=torch.bool, device=task.initial.device)
         for block in task.layout.within(task.layout.body):
@@ -40,7 +52,15 @@ class Channels(Section):
         return mask
 
     def train(self, r: Round, w: Tensor) -> Tensor:
-        """Rows w [C, P] trained as the experiment says, but on both groups alike."""
+        """Train rows w [C, P] as the experiment states, by `alike` as the loss.
+
+        >>> from pfl_ops.testing import Play, Training, ragged_task
+        >>> from pfl_ops.algorithms.fedavg import FedAvg
+        >>> play = Play(ragged_task(), FedAvg(), Training(rounds=3, local_epochs=None, local_steps=2))
+        >>> start = play.task.initial.expand(2, -1)  # round 0 has no private channels: the experiment's training
+        >>> Channels(temporal=False).train(play.at([0, 3]), start).equal(play.at([0, 3]).train(start))
+        True
+        """
         loss = self._loss(r)
         if not self.temporal:
             return r.train(w, loss)
@@ -69,12 +89,21 @@ class Channels(Section):
 
 
 def alike(net: Net, w: Tensor, x: Tensor, y: Tensor, *, groups: tuple[Tensor, Tensor]) -> Tensor:
-    """Cross-entropy + ½ (KL(q^s ‖ q^l) + KL(q^l ‖ q^s)), [B]: q^s, q^l are what each group of channels answers alone.
+    """Cross-entropy + ½ (KL(q^s ‖ q^l) + KL(q^l ‖ q^s)), [B]: q^s, q^l are the predictions of each group alone.
 
     A channel at zero is one whose row and bias are zero, since every activation keeps zero.
 
     Args:
         groups: the columns that are left to the shared and to the private channels, bool [P] each.
+
+    >>> from pfl_ops.federation.net import Net
+    >>> from pfl_ops.models.base import Network
+    >>> net, x, y = Net(Network({}, n_features=2, n_classes=2)), torch.ones(1, 2), torch.tensor([0])
+    >>> w = torch.tensor([0.0, 0.0, 1.0, -1.0, 0.0, 0.0])  # the inputs cancel: ln 2; alone they give (0, 1), (0, −1)
+    >>> first = torch.tensor([True, False, True, False, True, True])
+    >>> second = torch.tensor([False, True, False, True, True, True])
+    >>> round(float(alike(net, w, x, y, groups=(first, second))), 4)  # ln 2 + 2 σ(1) − 1 = 0.6931 + 0.4621
+    1.1553
     """
     q_s, q_l = (torch.log_softmax(net(w * group, x), dim=-1) for group in groups)
     divergence = ((q_s.exp() - q_l.exp()) * (q_s - q_l)).sum(dim=-1)
@@ -88,8 +117,13 @@ def needs_channels(task: Task, name: str) -> None:
         name: of the method, for the message.
     Raises:
         PflOpsError: it has no body, a layer with parameters is neither linear nor a plain convolution, or a layer
-            between them makes something of nothing, so that a channel at zero is not silent; or
+            between them maps zeros to other values, so that a channel at zero is not silent; or
             `training.loss` is another one.
+
+    >>> from pfl_ops.testing import quadratic_round
+    >>> needs_channels(quadratic_round([0.0]).task, "cd2_pfed")
+    Traceback (most recent call last):
+    pfl_ops.errors.PflOpsError: cd2_pfed shares the body of a network, and this one has no body; take model mlp or cnn
     """
     needs_body(task, name)
     needs_cross_entropy(task, name)

@@ -162,7 +162,7 @@ class FedAS(Algorithm):
     # -- alignment ----------------------------------------------------------------------------------------------------
 
     def _receive(self, s: State, r: Round) -> Tensor:
-        """What clients hold on receipt: the shared part, aligned, with their own private part, [C, P]."""
+        """Models after receipt: the shared part, aligned, with each client's own private part, [C, P]."""
         w = _joined(s["central"], s["own"][r.cohort], self._kept(r.task))
         again = (s["trained"][r.cohort] > 0).nonzero()[:, 0]
         if self.align in ("receipt", "global") and len(again):
@@ -221,14 +221,26 @@ class FedAS(Algorithm):
 
 
 def normalised(alpha: Tensor, how: str) -> Tensor:
-    """α [C] on the way to weights, still to be divided by its sum: as it is, e^α (scaled), or α − min."""
+    """α [C] on the way to weights, still to be divided by its sum: as it is, e^α (scaled), or α − min.
+
+    >>> alpha = torch.tensor([1.0, 3.0])
+    >>> normalised(alpha, "min_max").tolist(), (normalised(alpha, "softmax").log()).tolist()
+    ([0.0, 2.0], [-2.0, 0.0])
+    """
     if how == "softmax":
         return (alpha - alpha.max()).exp()
     return alpha - alpha.min() if how == "min_max" else alpha
 
 
 def to_old(net: Net, w: Tensor, x: Tensor, y: Tensor, *, old: Tensor, scale: Tensor, moves: Tensor) -> Tensor:
-    """Scaled mean over features of (f(x) − f_old(x))², [B]; only the columns `moves` (bool [P]) feel it."""
+    """Scaled mean over features of (f(x) − f_old(x))², [B]; its gradient is zero outside columns `moves` (bool [P]).
+
+    >>> from pfl_ops.testing import scalar_net
+    >>> w, old, x = torch.tensor([2.0, 3.0, 1.0]), torch.tensor([1.0, 3.0, 1.0]), torch.tensor([[5.0]])
+    >>> y, moves = torch.tensor([0]), torch.ones(3, dtype=torch.bool)
+    >>> to_old(scalar_net(), w, x, y, old=old, scale=torch.tensor(0.5), moves=moves).tolist()  # ½ (10 − 5)²
+    [12.5]
+    """
     f = net.features(torch.where(moves, w, w.detach()), x)
     return scale * (f - net.features(old, x)).square().mean(dim=-1)
 
@@ -236,13 +248,27 @@ def to_old(net: Net, w: Tensor, x: Tensor, y: Tensor, *, old: Tensor, scale: Ten
 def to_others(
     net: Net, w: Tensor, x: Tensor, y: Tensor, *, centres: Tensor, known: Tensor, scale: Tensor, moves: Tensor
 ) -> Tensor:
-    """As `to_old`, to the centre of each sample's class, centres [L, D], where others have that class, known [L]."""
+    """Distance as `to_old`, to the centre of each sample's class, centres [L, D]; 0 if no other has it, known [L].
+
+    >>> from pfl_ops.testing import scalar_net
+    >>> w, x, y = torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0]]), torch.tensor([0])
+    >>> how = {"centres": torch.tensor([[7.0]]), "known": torch.ones(1), "moves": torch.ones(3, dtype=torch.bool)}
+    >>> to_others(scalar_net(), w, x, y, scale=torch.tensor(0.5), **how).tolist()  # ½ (10 − 7)²
+    [4.5]
+    """
     f = net.features(torch.where(moves, w, w.detach()), x)
     return scale * known[y] * (f - centres[y]).square().mean(dim=-1)
 
 
 def beside(net: Net, w: Tensor, x: Tensor, y: Tensor, *, old: Tensor, weight: Tensor, loss: Loss) -> Tensor:
-    """loss + μ · mean over features of (f(x) − f_old(x))², [B]."""
+    """loss + μ · mean over features of (f(x) − f_old(x))², [B].
+
+    >>> from pfl_ops.testing import scalar_net
+    >>> w, old, x = torch.tensor([2.0, 3.0, 1.0]), torch.tensor([1.0, 3.0, 1.0]), torch.tensor([[5.0]])
+    >>> score = lambda net, w, x, y: net(w, x)[:, 0]  # 31
+    >>> beside(scalar_net(), w, x, torch.tensor([0]), old=old, weight=torch.tensor(2.0), loss=score).tolist()
+    [81.0]
+    """
     away = (net.features(w, x) - net.features(old, x)).square().mean(dim=-1)
     return loss(net, w, x, y) + weight * away
 

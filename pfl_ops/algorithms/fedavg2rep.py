@@ -91,7 +91,7 @@ class FedAvg2Rep(Algorithm):
         return r.t < (r.task.rounds // 4 if self.warm_up is None else self.warm_up)
 
     def _held(self, s: State, r: Round) -> Tensor:
-        """What the clients hold: Θ [P], or (Θ_body, h_k) [C, P]."""
+        """Models of the clients: Θ [P], or (Θ_body, h_k) [C, P]."""
         if self.head == "averaged" or self._warming_up(r):
             return s["central"]
         body, head = r.layout.body, r.layout.head

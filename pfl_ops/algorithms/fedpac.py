@@ -87,10 +87,14 @@ class FedPAC(Algorithm):
 
 
 def combination(g: Tensor, variance: Tensor) -> Tensor:
-    """α [C, C]: which heads each client takes, from all clients' g [C, L·D] and V [C].
+    """α [C, C]: weights of all heads in each client's head, from all clients' g [C, L·D] and V [C].
 
     Row k is the minimum on the simplex of αᵀ (diag V + D) α, D_jl = ⟨g_k − g_j, g_k − g_l⟩; small entries are dropped,
     and a problem that can't be solved leaves the own head.
+
+    >>> alpha = combination(torch.tensor([[0.0], [1.0]]), variance=torch.tensor([1.0, 0.0]))
+    >>> alpha.round(decimals=6).tolist()  # client 0: α_0² + α_1²; client 1, without noise, needs no other head
+    [[0.5, 0.5], [0.0, 1.0]]
     """
     products = gram(g - g.mean(dim=0))
     own, noise = torch.eye(len(g), dtype=torch.float64), variance.double().cpu().diag()

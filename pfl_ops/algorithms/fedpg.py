@@ -102,7 +102,7 @@ class FedPG(Algorithm):
         return Models(s["personal"][r.cohort], r.cohort)
 
     def step_size(self, x: Tensor, d: Tensor, way: Direction, r: Round) -> float:
-        """How far Θ and the v_k go along their directions: η of the round."""
+        """Length of the steps of Θ and the v_k along their directions: η of the round; x = Θ and d are [P]."""
         return r.lr
 
     def _direction(self, products: Tensor, losses: Tensor) -> Direction:

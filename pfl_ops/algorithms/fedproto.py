@@ -86,6 +86,12 @@ def nearest(net: Net, w: Tensor, x: Tensor, *, prototypes: Tensor, known: Tensor
     """Scores [B, L], largest where f(x) is nearest to the prototype [L, D] of a class `known` [L]; none: the head's.
 
     −‖f − c_l‖² / 2 without the term ‖f‖² that all classes share, f and c_l seen from the mean prototype.
+
+    >>> from pfl_ops.models.base import Network
+    >>> net, x = Net(Network({}, n_features=1, n_classes=2)), torch.tensor([[1.0]])  # no body: f(x) = x
+    >>> prototypes = torch.tensor([[0.0], [4.0]])  # seen from 2: c = (−2, 2), f = −1
+    >>> nearest(net, torch.zeros(4), x, prototypes=prototypes, known=torch.tensor([True, True])).tolist()
+    [[0.0, -4.0]]
     """
     middle = prototypes.mean(dim=0)
     c = prototypes - middle

@@ -56,18 +56,38 @@ class FedROD(Algorithm):
 
 
 def balanced_softmax(net: Net, w: Tensor, x: Tensor, y: Tensor, *, counts: Tensor) -> Tensor:
-    """−log(n_y e^{g_y} / Σ_c n_c e^{g_c}), [B], of scores g and class counts n [L]; classes with none drop out."""
+    """−log(n_y e^{g_y} / Σ_c n_c e^{g_c}), [B], of scores g and class counts n [L]; classes with none drop out.
+
+    >>> from pfl_ops.models.base import Network
+    >>> net, x, y = Net(Network({}, n_features=1, n_classes=2)), torch.ones(2, 1), torch.tensor([0, 1])
+    >>> loss = balanced_softmax(net, torch.zeros(4), x, y, counts=torch.tensor([1.0, 3.0]))  # equal scores
+    >>> [round(p, 4) for p in (-loss).exp().tolist()]  # probabilities 1/4 and 3/4
+    [0.25, 0.75]
+    """
     g = net(w, x)
     lowest = torch.finfo(g.dtype).min  # not −∞, which times the weight zero of padding would be NaN
     return F.cross_entropy((g + counts.log()).masked_fill(counts == 0, lowest), y, reduction="none")
 
 
 def residual(net: Net, h: Tensor, x: Tensor, y: Tensor, *, w: Tensor) -> Tensor:
-    """Cross-entropy of g + h f, [B], f and g being features and scores of the generic model w [P]."""
+    """Cross-entropy of g + h f, [B], f and g being features and scores of the generic model w [P].
+
+    >>> from pfl_ops.models.base import Network
+    >>> net, w = Net(Network({}, n_features=1, n_classes=2)), torch.tensor([1.0, -1.0, 0.0, 0.0])  # g = (x, −x)
+    >>> x, y = torch.tensor([[5.0]]), torch.tensor([0])
+    >>> round(float(residual(net, -w, x, y, w=w)), 4)  # h f = −g: both scores are 0, ln 2
+    0.6931
+    """
     return F.cross_entropy(both(net, w, x, personal=h), y, reduction="none")
 
 
 def both(net: Net, w: Tensor, x: Tensor, *, personal: Tensor) -> Tensor:
-    """Generic plus personal scores, [B, L]."""
+    """Generic plus personal scores, [B, L], of the head's columns `personal`.
+
+    >>> from pfl_ops.models.base import Network
+    >>> net, w = Net(Network({}, n_features=1, n_classes=2)), torch.tensor([1.0, -1.0, 0.0, 0.0])
+    >>> both(net, w, torch.tensor([[5.0]]), personal=torch.tensor([2.0, 0.0, 0.0, 0.0])).tolist()  # 5 + 10, −5 + 0
+    [[15.0, -5.0]]
+    """
     f = net.features(w, x)
     return net.head(w[net.layout.head], f) + net.head(personal, f)

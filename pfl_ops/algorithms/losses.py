@@ -14,6 +14,13 @@ def towards_centres(
     Args:
         centres: c, features of each class, [L, D]. known: 1 where a class has a centre, else 0, [L].
         lam: λ, a scalar.
+
+    >>> from pfl_ops.testing import scalar_net
+    >>> net, w = scalar_net(), torch.tensor([2.0, 3.0, 1.0])  # feature 2 x; one class, so no cross-entropy
+    >>> x, y = torch.tensor([[5.0]]), torch.tensor([0])
+    >>> centre = {"centres": torch.tensor([[7.0]]), "known": torch.ones(1), "lam": torch.tensor(0.5)}
+    >>> towards_centres(net, w, x, y, **centre).tolist()  # ½ (10 − 7)²
+    [4.5]
     """
     f = net.features(w, x)
     away = (f - centres[y]).square().mean(dim=-1)

@@ -1,4 +1,4 @@
-"""FLIU's γ: how much of its own a client's model keeps, by its size and the round."""
+"""FLIU's γ: the share of its own that a client's model keeps, by the client's size and the round."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,6 +19,10 @@ class Schedule(Section, ABC):
 
     Raises:
         PflOpsError: a value outside [0, 1], or none at all; the message names schedule, client and value.
+
+    >>> schedule, sizes = Linear(start=0.2, end=0.6), torch.tensor([10, 30])
+    >>> [schedule(sizes, t, rounds=5).tolist() for t in (0, 4)]
+    [[0.2, 0.2], [0.6, 0.6]]
     """
 
     kind: str
@@ -38,7 +42,11 @@ class Schedule(Section, ABC):
 
 
 class Fixed(Schedule):
-    """γ_k = γ."""
+    """γ_k = γ.
+
+    >>> Fixed(value=0.25)(torch.tensor([10, 30]), t=3, rounds=5).tolist()
+    [0.25, 0.25]
+    """
 
     kind: Literal["fixed"] = "fixed"
     value: float = Field(0.5, ge=0, le=1, title="γ", description="share of its own, for every client")
@@ -48,7 +56,11 @@ class Fixed(Schedule):
 
 
 class Adaptive(Schedule):
-    """γ_k = 0.9 if n_k > 10 n/K, 0.75 if > 5 n/K, 0.5 if > n/K, 0.25 if > n/(2K), else 0.1; K = N (Eq. 4)."""
+    """γ_k = 0.9 if n_k > 10 n/K, 0.75 if > 5 n/K, 0.5 if > n/K, 0.25 if > n/(2K), else 0.1; K = N (Eq. 4).
+
+    >>> Adaptive()(torch.tensor([10, 30, 60, 20]), t=0, rounds=5).tolist()  # n/K = 30; 10 is below a half of it
+    [0.1, 0.25, 0.5, 0.25]
+    """
 
     kind: Literal["adaptive"] = "adaptive"
 
@@ -57,7 +69,11 @@ class Adaptive(Schedule):
 
 
 class Range(Schedule):
-    """γ_k = low + (γ_adaptive − 0.1) (high − low) / 0.8: the adaptive steps, stretched onto [low, high]."""
+    """γ_k = low + (γ_adaptive − 0.1) (high − low) / 0.8: the adaptive steps, stretched onto [low, high].
+
+    >>> Range(low=0.0, high=0.8)(torch.tensor([10, 60, 30, 20]), t=0, rounds=5).tolist()  # adaptive less 0.1
+    [0.0, 0.4, 0.15, 0.15]
+    """
 
     kind: Literal["range"] = "range"
     low: float = Field(0.1, ge=0, le=1, title="γ_low", description="γ of the smallest clients")
@@ -73,7 +89,11 @@ class Range(Schedule):
 
 
 class Linear(Schedule):
-    """γ = γ_0 + s (γ_T − γ_0), s = t / (T − 1)."""
+    """γ = γ_0 + s (γ_T − γ_0), s = t / (T − 1).
+
+    >>> [float(Linear(start=0.0, end=1.0)(torch.tensor([10]), t, rounds=5)) for t in range(5)]
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
 
     kind: Literal["linear"] = "linear"
     start: float = Field(0.1, ge=0, le=1, title="γ_0", description="γ of the first round")
@@ -84,7 +104,11 @@ class Linear(Schedule):
 
 
 class Cosine(Schedule):
-    """γ = γ_T + (γ_0 − γ_T) (1 + cos πs) / 2, s = t / (T − 1)."""
+    """γ = γ_T + (γ_0 − γ_T) (1 + cos πs) / 2, s = t / (T − 1).
+
+    >>> [round(float(Cosine(start=0.0, end=1.0)(torch.tensor([10]), t, rounds=5)), 3) for t in range(5)]
+    [0.0, 0.146, 0.5, 0.854, 1.0]
+    """
 
     kind: Literal["cosine"] = "cosine"
     start: float = Field(0.1, ge=0, le=1, title="γ_0", description="γ of the first round")
@@ -95,7 +119,11 @@ class Cosine(Schedule):
 
 
 class Exponential(Schedule):
-    """γ = γ_0 (γ_T / γ_0)^s, s = t / (T − 1)."""
+    """γ = γ_0 (γ_T / γ_0)^s, s = t / (T − 1).
+
+    >>> [round(float(Exponential(start=0.0625, end=1.0)(torch.tensor([10]), t, rounds=5)), 6) for t in range(5)]
+    [0.0625, 0.125, 0.25, 0.5, 1.0]
+    """
 
     kind: Literal["exponential"] = "exponential"
     start: float = Field(0.1, gt=0, le=1, title="γ_0", description="γ of the first round")
@@ -106,7 +134,11 @@ class Exponential(Schedule):
 
 
 class SizePower(Schedule):
-    """γ_k = clip(a (n_k K / n)^b, low, high)."""
+    """γ_k = clip(a (n_k K / n)^b, low, high).
+
+    >>> SizePower(scale=0.5, power=2.0)(torch.tensor([10, 20, 30]), t=0, rounds=5).tolist()  # ½ (½)², ½ 1², ½ 1.5² > 1
+    [0.125, 0.5, 1.0]
+    """
 
     kind: Literal["size_power"] = "size_power"
     scale: float = Field(0.25, gt=0, title="a", description="γ of a client of average size, before the clip")
@@ -129,7 +161,11 @@ Gamma = Annotated[Fixed | Adaptive | Range | Linear | Cosine | Exponential | Siz
 
 
 def adaptive(sizes: Tensor) -> Tensor:
-    """Eq. 4 in integers and strictly (n_k K > 10 n), so that equal sizes give 0.25; float64 [N]."""
+    """Eq. 4 for sizes, int64 [N], in integers and strictly (n_k K > 10 n), so that equal sizes give 0.25; float64 [N].
+
+    >>> adaptive(torch.tensor([7, 7])).tolist(), adaptive(torch.tensor([1] * 19 + [81])).tolist()[-1]  # n/K = 5
+    ([0.25, 0.25], 0.9)
+    """
     n, k = int(sizes.sum()), len(sizes)
     gamma = torch.full((k,), 0.1, dtype=torch.float64, device=sizes.device)
     for above, value in ((1, 0.25), (2, 0.5), (10, 0.75), (20, 0.9)):  # in halves of n/K

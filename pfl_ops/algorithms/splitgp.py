@@ -77,20 +77,44 @@ class SplitGP(Algorithm):
 
 
 def client_exit(net: Net, w: Tensor, a: Tensor) -> Tensor:
-    """Scores [B, L] of the exit on what leaves the client's side, a [B, ...]."""
+    """Scores [B, L] of the exit on the activations a [B, ...] that leave the client's side.
+
+    >>> from pfl_ops.models.base import Network
+    >>> network = Network({"fc": torch.nn.Linear(1, 1, bias=False)}, n_features=1, n_classes=2)
+    >>> net = Net(network, extra={"exit.weight": (2, 1), "exit.bias": (2,)})
+    >>> client_exit(net, torch.tensor([2.0, 0.0, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0, 3.0]), torch.tensor([[10.0]])).tolist()
+    [[10.0, -7.0]]
+    """
     views = net.layout.views(w)
     return F.linear(a.flatten(1), views["exit.weight"], views["exit.bias"])
 
 
 def two_exits(net: Net, w: Tensor, x: Tensor, y: Tensor, *, gamma: float, depth: int) -> Tensor:
-    """γ CE(client's exit) + (1 − γ) CE(server's exit), [B]."""
+    """γ CE(client's exit) + (1 − γ) CE(server's exit), [B].
+
+    >>> from pfl_ops.models.base import Network
+    >>> network = Network({"fc": torch.nn.Linear(1, 1, bias=False)}, n_features=1, n_classes=2)
+    >>> net, w = Net(network, extra={"exit.weight": (2, 1), "exit.bias": (2,)}), torch.zeros(9)
+    >>> w[8] = 1.0986123  # ln 3: the client's probabilities are 1/4 and 3/4, the server's 1/2 and 1/2
+    >>> x, y = torch.tensor([[5.0]]), torch.tensor([0])
+    >>> round(float(two_exits(net, w, x, y, gamma=0.5, depth=1)), 4)  # (ln 4 + ln 2) / 2
+    1.0397
+    """
     a = net.front(w, x, depth)
     own = F.cross_entropy(client_exit(net, w, a), y, reduction="none")
     return gamma * own + (1 - gamma) * F.cross_entropy(net.back(w, a, depth), y, reduction="none")
 
 
 def surer_exit(net: Net, w: Tensor, x: Tensor, *, threshold: Tensor, depth: int) -> Tensor:
-    """Scores [B, L]: the client's where their entropy in nats is at most `threshold`, else the server's."""
+    """Scores [B, L]: the client's where their entropy in nats is at most `threshold`, else the server's.
+
+    >>> from pfl_ops.models.base import Network
+    >>> network = Network({"fc": torch.nn.Linear(1, 1, bias=False)}, n_features=1, n_classes=2)
+    >>> net = Net(network, extra={"exit.weight": (2, 1), "exit.bias": (2,)})
+    >>> w = torch.tensor([2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7.0, 7.0])  # client: two scores 7, entropy ln 2
+    >>> [surer_exit(net, w, torch.ones(1, 1), threshold=torch.tensor(t), depth=1).tolist() for t in (0.5, 0.7)]
+    [[[6.0, 0.0]], [[7.0, 7.0]]]
+    """
     a = net.front(w, x, depth)
     own = client_exit(net, w, a)
     logs = torch.log_softmax(own, dim=-1)

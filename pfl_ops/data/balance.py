@@ -7,8 +7,7 @@ FLOOR = 1e-12  # a draw of exactly 0 could never grow, and some sums could never
 
 
 def sinkhorn(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The matrix diag(u) · matrix · diag(v) with the given sums: the nearest to `matrix` in Kullback-Leibler
-    divergence.
+    """Return the matrix diag(u) · matrix · diag(v) with the given sums, the nearest to `matrix` in KL divergence.
 
     Rows and columns are scaled in turn until both sums hold within `TOLERANCE`. The number of turns is capped (skewed
     draws would take hundreds of thousands); what is then missing is shared out as a rank-one matrix, so that the sums
@@ -20,6 +19,12 @@ def sinkhorn(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.nd
         columns: wanted column sums, >= 0, [L]; their total is that of `rows`.
     Returns:
         float64 [K, L].
+
+    >>> sinkhorn(np.ones((2, 2)), np.array([3, 1]), np.array([2, 2])).round(6).tolist()  # rows · columns / total
+    [[1.5, 1.5], [0.5, 0.5]]
+    >>> sinkhorn(np.eye(2), rows=np.array([2, 2]), columns=np.array([2, 2])).round(6).tolist()  # zeros stay zeros
+    [[2.0, 0.0], [0.0, 2.0]]
+
     Source: Sinkhorn and Knopp, "Concerning nonnegative matrices and doubly stochastic matrices", 1967; the last step is
         Algorithm 2 of Altschuler, Weed, Rigollet, "Near-linear time approximation algorithms for optimal transport",
         2017.
@@ -53,7 +58,7 @@ def _exact(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndar
 def round_exact(
     matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray, rng: np.random.Generator | None = None
 ) -> np.ndarray:
-    """Whole numbers with exactly these row and column sums, each within one of its entry.
+    """Round to whole numbers with exactly these row and column sums, each within one of its entry.
 
     Every entry is rounded down; the missing units go to the largest remainders as far as the sums allow, and where that
     ends in a corner, an integral flow through the residual network moves them. One exists, because the entries
@@ -65,6 +70,10 @@ def round_exact(
         rng: breaks ties between equal remainders; none: the first.
     Returns:
         int64 [K, L].
+
+    >>> matrix = np.array([[1.5, 1.5], [0.5, 0.5]])
+    >>> round_exact(matrix, rows=np.array([3, 1]), columns=np.array([2, 2])).tolist()
+    [[2, 1], [0, 1]]
     """
     counts = np.floor(matrix).astype(np.int64)
     remainder = matrix - counts
@@ -122,7 +131,7 @@ def _reroute(up: np.ndarray, free: np.ndarray, rows: np.ndarray, columns: np.nda
 
 
 def apportion(shares: np.ndarray, total: int, rng: np.random.Generator | None = None) -> np.ndarray:
-    """`total` units in proportion to `shares`, whole numbers by largest remainder (Hamilton's method).
+    """Divide `total` units in proportion to `shares`, whole numbers by largest remainder (Hamilton's method).
 
     Args:
         shares: >= 0, at least one > 0, [n]; any scale.
@@ -130,6 +139,9 @@ def apportion(shares: np.ndarray, total: int, rng: np.random.Generator | None = 
         rng: breaks ties between equal remainders; none: the first.
     Returns:
         int64 [n] with sum `total`, each within one of its exact part.
+
+    >>> apportion(np.array([5.0, 3.0, 2.0]), 9).tolist()  # 4.5, 2.7, 1.8: the last two have the largest remainders
+    [4, 3, 2]
     """
     exact = np.asarray(shares, dtype=np.float64) / np.sum(shares) * total
     units = np.floor(exact).astype(np.int64)
@@ -141,7 +153,13 @@ def apportion(shares: np.ndarray, total: int, rng: np.random.Generator | None = 
 
 
 def raise_small(sizes: np.ndarray, minimum: float) -> np.ndarray:
-    """Sizes under `minimum` raised to it, the others scaled so that the total stays; needs minimum · len <= total."""
+    """Raise sizes [n] under `minimum` to it, and scale the others so that the total stays; float64 [n].
+
+    Needs minimum · n <= total.
+
+    >>> raise_small(np.array([1.0, 3.0, 6.0]), minimum=2.0).round(6).tolist()  # 8 left, shared 1 : 2
+    [2.0, 2.666667, 5.333333]
+    """
     sizes = np.asarray(sizes, dtype=np.float64)
     low = np.zeros(len(sizes), dtype=bool)
     total = sizes.sum()

@@ -1,4 +1,4 @@
-"""What each client holds: the data set, cut by a partition, as tensors."""
+"""The data of each client: the data set, cut by a partition, as tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +23,12 @@ class Pool:
         y: class of each, int64 [n].
         index: each client's sample numbers, sorted int64 [n_k]; every sample has exactly one owner, a client may have
             none.
+
+    >>> pool = Pool(torch.zeros(4, 2), torch.tensor([0, 1, 1, 1]), [torch.tensor([0, 3]), torch.tensor([1, 2])])
+    >>> len(pool), pool.n_clients, pool.sizes.tolist(), pool.owner().tolist()
+    (4, 2, [2, 2], [0, 1, 1, 0])
+    >>> pool.class_counts(2).tolist(), pool.pooled().class_counts(2).tolist()
+    ([[1, 1], [0, 2]], [[1, 3]])
     """
 
     x: Tensor
@@ -59,7 +65,7 @@ class Pool:
         return Pool(self.x, self.y, [torch.arange(len(self))])
 
     def subset(self, n: int | None, generator: np.random.Generator) -> Tensor:
-        """`n` sample numbers in which every class has its share, sorted int64; None, or more than there are: all."""
+        """Return `n` sample numbers in which every class has its share, sorted int64 [n]; None, or too many: all."""
         return torch.from_numpy(cut.stratified(self.y.numpy(), len(self) if n is None else n, generator))
 
 
@@ -224,7 +230,7 @@ def _given(scheme: Scheme, dataset: Dataset) -> Recorded | None:
 
 
 def _pool(samples: Arrays, clients: Sequence[np.ndarray]) -> Pool:
-    """Only the samples that somebody owns; nothing is copied where that is all of them."""
+    """Drop samples that no client owns; return the input itself if all are owned."""
     used = np.zeros(len(samples.y), dtype=bool)
     for rows in clients:
         used[rows] = True

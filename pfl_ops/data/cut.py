@@ -8,7 +8,11 @@ from pfl_ops.data.balance import apportion
 
 
 def by_class(labels: np.ndarray, rng: np.random.Generator) -> list[tuple[int, np.ndarray]]:
-    """Each class that occurs with its positions in random order; classes ascending."""
+    """Return each class that occurs in labels, int [n], with its positions in random order; classes ascending.
+
+    >>> [(c, sorted(rows.tolist())) for c, rows in by_class(np.array([7, 2, 7]), np.random.default_rng(0))]
+    [(2, [1]), (7, [0, 2])]
+    """
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     classes, starts = np.unique(labels[order], return_index=True)
@@ -16,7 +20,7 @@ def by_class(labels: np.ndarray, rng: np.random.Generator) -> list[tuple[int, np
 
 
 def stratified(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """`size` positions in which every class has its share, and at least one sample where there are enough.
+    """Return `size` positions in which every class has its share, and at least one sample where there are enough.
 
     Args:
         labels: class (or any stratum) of each sample, int [n].
@@ -24,6 +28,11 @@ def stratified(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.nd
         rng: chooses them.
     Returns:
         sorted positions, int64 [min(size, n)].
+
+    >>> labels = np.repeat([0, 1, 2], [80, 19, 1])
+    >>> kept = stratified(labels, 10, np.random.default_rng(0))
+    >>> np.bincount(labels[kept]).tolist()  # 8, 1.9 and 0.1, the last raised to 1 at the cost of the largest
+    [7, 2, 1]
     """
     if size >= len(labels):
         return np.arange(len(labels))
@@ -52,6 +61,11 @@ def hold_out(
         rng: chooses them.
     Returns:
         kept, held: sorted sample numbers.
+
+    >>> labels = np.repeat([0, 1], 8)
+    >>> kept, held = hold_out(labels, np.array([0, 1, 2, 3, 8, 9, 10, 11]), 0.25, np.random.default_rng(0))
+    >>> labels[kept].tolist(), labels[held].tolist()
+    ([0, 0, 0, 1, 1, 1], [0, 1])
     """
     size = min(max(round(share * len(rows)), 1), len(rows) - 1) if len(rows) else 0
     if size == 0:
@@ -70,12 +84,16 @@ def hold_out_last(place: np.ndarray, rows: np.ndarray, share: float, gap: int) -
     Those within `gap` places before the first held-out one go to neither part; but a client keeps one at least.
 
     Args:
-        place: where each sample of the data set stands, ascending, int [n].
+        place: position of each sample of the data set, ascending, int [n].
         rows: the client's samples, int [n_k].
         share: of `rows` that is held out, in (0, 1).
         gap: the greatest distance of two samples that share something.
     Returns:
         kept, held: sorted sample numbers.
+
+    >>> kept, held = hold_out_last(np.arange(10), np.arange(10), share=0.2, gap=3)
+    >>> kept.tolist(), held.tolist()  # 5, 6, 7 share content with 8
+    ([0, 1, 2, 3, 4], [8, 9])
     """
     rows = np.sort(rows)
     size = min(max(round(share * len(rows)), 1), len(rows) - 1) if len(rows) else 0
@@ -101,6 +119,11 @@ def like(
         rng: chooses samples, breaks ties.
     Returns:
         K sorted arrays of positions in `other`; each position once if its class occurs among the clients.
+
+    >>> labels, clients = np.array([0, 0, 0, 1]), [np.array([0, 1]), np.array([2, 3])]
+    >>> test = np.repeat([0, 1], [6, 5])
+    >>> counts_table(test, like(labels, clients, test, np.random.default_rng(0)), 2).tolist()  # 2 : 1 and 0 : 1
+    [[4, 0], [2, 5]]
     """
     n_classes = int(max(labels.max(initial=-1), other.max(initial=-1))) + 1
     table = counts_table(labels, clients, n_classes)
@@ -115,7 +138,16 @@ def like(
 
 
 def counts_table(labels: np.ndarray, clients: Sequence[np.ndarray], n_classes: int) -> np.ndarray:
-    """How many samples of each class each client has, int64 [K, L]."""
+    """Count the samples of each client and class, int64 [K, L].
+
+    Args:
+        labels: class of each sample, int [n].
+        clients: each client's sample numbers, K arrays.
+        n_classes: L.
+
+    >>> counts_table(np.array([0, 0, 1, 2]), [np.array([0, 2]), np.array([1, 3])], 3).tolist()
+    [[1, 1, 0], [1, 0, 1]]
+    """
     if not len(clients):
         return np.zeros((0, n_classes), dtype=np.int64)
     return np.stack([np.bincount(labels[rows], minlength=n_classes) for rows in clients]).astype(np.int64)

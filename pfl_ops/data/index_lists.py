@@ -41,6 +41,13 @@ def read_index_lists(path: Path) -> IndexLists:
         path: a file that ends in .json or .npz.
     Raises:
         DataError: the file is missing or damaged, or an entry is no list of whole numbers from 0.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "lists.json")
+    ...     _ = file.write_text('{"train": {"oslo": [7, 0, 5], "bergen": [2, 3]}}')
+    ...     [rows.tolist() for rows in read_index_lists(file).train]  # by name: bergen, oslo
+    [[2, 3], [0, 5, 7]]
     """
     given = _read_json(path) if path.suffix == ".json" else _read_npz(path)
     lists: dict[str, dict[str, np.ndarray]] = {}

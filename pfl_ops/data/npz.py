@@ -35,8 +35,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of a data set as they are in the file; all sizes are checked before anything is unpacked.
 
     Args:
-        path: an .npz file with x_train, y_train, x_test, y_test, and perhaps client_train, client_test; other members
-            are left alone. Members may be stored, deflated, bzip2- or LZMA-compressed.
+        path: an .npz file with x_train, y_train, x_test, y_test [n, ...], and perhaps client_train, client_test [n];
+            other members are left alone. Members may be stored, deflated, bzip2- or LZMA-compressed.
     Raises:
         DataError: it is no zip file, damaged, lacks an array, holds Python objects, or declares sizes that are absurd
             or not those of its content.

@@ -1,4 +1,4 @@
-"""Who owns which sample: schemes by name, as plain functions and as sections of an experiment.
+"""Partitions of samples over clients: schemes by name, as plain functions and as sections of an experiment.
 
 A scheme is a function `f(labels, n_clients, *, rng, <options>) -> list of index arrays`. `@partition("name")` makes
 it known; its keyword-only parameters become the fields `partition.*`. The package's own are in `proportions.py` (iid,
@@ -50,7 +50,7 @@ class Scheme(Section):
         origin: np.ndarray | None = None,
         data: str = "the data",
     ) -> list[np.ndarray]:
-        """Each client's samples.
+        """Draw each client's samples.
 
         Args:
             labels: class of each sample, int [n].
@@ -62,6 +62,13 @@ class Scheme(Section):
             K sorted int64 arrays; no sample twice, no client empty.
         Raises:
             PartitionError: the request cannot be met; the message names the numbers.
+
+        >>> scheme = PARTITIONS.get("iid")(clients=2, stratified=False)
+        >>> [rows.tolist() for rows in scheme.indices(np.zeros(5), np.random.default_rng(0))]
+        [[2, 3, 4], [0, 1]]
+        >>> PARTITIONS.get("iid")(clients=6).indices(np.zeros(5), np.random.default_rng(0), data="toys")
+        Traceback (most recent call last):
+        pfl_ops.data.partition.PartitionError: partition 'iid' cannot give each of 6 clients a sample: toys has 5
         """
         labels = np.asarray(labels, dtype=np.int64)
         n_clients: int | None = self.clients  # None where the clients are given (natural, file)
@@ -82,7 +89,7 @@ class Scheme(Section):
             raise PartitionError(error.text, data) from None
 
     def _checked(self, clients: Sequence[np.ndarray], n: int, n_clients: int | None) -> list[np.ndarray]:
-        """What a scheme returned, sorted; its promises are checked, because it may be a user's."""
+        """Return the arrays of a scheme, sorted; its promises are checked, because it may be a user's."""
         found = [np.sort(np.asarray(rows, dtype=np.int64)) for rows in clients]
         if n_clients is not None and len(found) != n_clients:
             raise PartitionError(f"partition '{self.kind}' made {len(found)} clients instead of {n_clients}")
@@ -100,7 +107,11 @@ class Scheme(Section):
         return found
 
     def identity(self) -> dict[str, Any]:
-        """What enters an experiment's hash: all fields; a recorded partition by its digest, never by its path."""
+        """Return the fields that enter an experiment's hash: all; a recorded partition by its digest, not its path.
+
+        >>> PARTITIONS.get("path")(clients=5).identity()
+        {'kind': 'path', 'clients': 5, 'seed': None, 'classes_per_client': 2}
+        """
         return self.model_dump(mode="json")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -134,14 +145,18 @@ PARTITIONS: Registry[type[Scheme]] = Registry(
 def partition(name: str, base: type[Scheme] = Scheme) -> Callable[[F], F]:
     """Make a scheme known by name. The function stays callable as written.
 
-        @partition("halves")
-        def halves(labels, n_clients, *, rng, swap: Annotated[bool, Field(description="...")] = False):
-            ...
-
-    Beside its options it may ask for `rng`, `users` and `origin` (see `Scheme.indices`).
+    Its keyword-only parameters are its options, with a type, perhaps `Annotated[..., Field(...)]` with bounds and a
+    description. Beside these it may ask for `rng`, `users` and `origin` (see `Scheme.indices`).
 
     Raises:
         PflOpsError: the name is taken.
+
+    >>> @partition("example_stripes")
+    ... def stripes(labels, n_clients, *, rng, width: int = 1):
+    ...     return [np.flatnonzero(np.arange(len(labels)) // width % n_clients == k) for k in range(n_clients)]
+    >>> scheme = PARTITIONS.get("example_stripes")(clients=2, width=3)
+    >>> [rows.tolist() for rows in scheme.indices(np.zeros(8), np.random.default_rng(0))]
+    [[0, 1, 2, 6, 7], [3, 4, 5]]
     """
 
     def add(function: F) -> F:
@@ -158,7 +173,11 @@ def partition(name: str, base: type[Scheme] = Scheme) -> Callable[[F], F]:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """A partition as the command line names it: "lsqs", or "file:PATH" -> the fields it stands for."""
+    """Return the fields of a partition as the command line names it: "lsqs", or "file:PATH".
+
+    >>> parse("lsqs"), parse("file:recorded/five")
+    ({'kind': 'lsqs'}, {'kind': 'file', 'path': 'recorded/five'})
+    """
     kind, colon, path = text.partition(":")
     if colon and kind == "file":
         return {"kind": "file", "path": path}
@@ -167,7 +186,12 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def content_hash(clients: Sequence[np.ndarray]) -> str:
-    """SHA-256 of who owns what: the same clients in the same order give the same value, however they were made."""
+    """SHA-256 of each client's sample numbers, int64 [n_k]: the same clients in the same order give the same value.
+
+    >>> one, same = [np.array([0, 2]), np.array([1])], [np.array([2, 0]), np.array([1])]
+    >>> content_hash(one) == content_hash(same), content_hash(one) == content_hash(one[::-1])
+    (True, False)
+    """
     state = hashlib.sha256(f"pfl-ops partition 1: {len(clients)} clients\n".encode())
     for rows in clients:
         state.update(f"{len(rows)}\n".encode())

@@ -1,6 +1,6 @@
 """Schemes that draw a matrix of proportions, clients by classes: iid, ls, qs, lsqs, dirichlet, zipf.
 
-Each draws what every client should have of every class as a real matrix [K, L] with the class counts as column sums,
+Each draws the share of every client in every class as a real matrix [K, L] with the class counts as column sums,
 rounds it without losing a sample (`balance.round_exact`), and deals each class's shuffled samples out by it.
 """
 
@@ -41,9 +41,16 @@ def iid(
         labels: class of each sample, int [n].
         n_clients: K, at least 1 and at most n.
         rng: the only source of randomness.
-        stratified: whether class mixes are equal too.
+        stratified: True: class mixes are equal too.
     Returns:
         K sorted index arrays that together hold each of 0..n-1 exactly once.
+
+    >>> from pfl_ops.data.cut import counts_table
+    >>> labels = np.repeat([0, 1], [6, 3])
+    >>> clients = iid(labels, 3, rng=np.random.default_rng(0))
+    >>> counts_table(labels, clients, 2).tolist()  # samples by client and class: thirds of 6 and of 3
+    [[2, 1], [2, 1], [2, 1]]
+
     Source: FLIU (first seed), Sec. IV.A 1, and FedAvg2Rep (fourth seed); both say "approximately".
     """
     if not stratified:
@@ -64,6 +71,14 @@ def ls(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, alpha: A
         alpha: concentration of the class mixes.
     Returns:
         K sorted index arrays that together hold each of 0..n-1 exactly once; sizes equal within one sample.
+
+    >>> from pfl_ops.data.cut import counts_table
+    >>> labels = np.repeat([0, 1], 6)
+    >>> counts_table(labels, ls(labels, 3, rng=np.random.default_rng(0), alpha=1.0), 2).tolist()  # four samples each
+    [[4, 0], [2, 2], [0, 4]]
+    >>> counts_table(labels, ls(labels, 3, rng=np.random.default_rng(0), alpha=1000.0), 2).tolist()  # nearly iid
+    [[2, 2], [2, 2], [2, 2]]
+
     Source: FLIU (first seed), Sec. IV.A 3. Its row sum K/L cannot hold (the total is L): L/K. Ours: with unequal
         classes the sums are sample counts.
     """
@@ -90,6 +105,13 @@ def qs(
         K sorted index arrays that together hold each of 0..n-1 exactly once.
     Raises:
         PartitionError: K · min_size > n.
+
+    >>> from pfl_ops.data.cut import counts_table
+    >>> labels = np.repeat([0, 1], 6)
+    >>> clients = qs(labels, 3, rng=np.random.default_rng(0), alpha=1.0, min_size=2)
+    >>> counts_table(labels, clients, 2).tolist()  # 4, 6 and 2 samples, half of each class
+    [[2, 2], [3, 3], [1, 1]]
+
     Source: FLIU (first seed), Sec. IV.A 4; the minimum is ours.
     """
     rows = _drawn_sizes("qs", len(labels), n_clients, alpha, min_size, rng)
@@ -115,6 +137,13 @@ def lsqs(
         K sorted index arrays that together hold each of 0..n-1 exactly once.
     Raises:
         PartitionError: K · min_size > n.
+
+    >>> from pfl_ops.data.cut import counts_table
+    >>> labels = np.repeat([0, 1], 6)
+    >>> clients = lsqs(labels, 3, rng=np.random.default_rng(0), alpha=1.0, min_size=2)
+    >>> counts_table(labels, clients, 2).tolist()  # sizes 4, 6, 2 as of `qs`, and mixes drawn too
+    [[1, 3], [3, 3], [2, 0]]
+
     Source: FLIU (first seed), Sec. IV.A 5, which says only that both are drawn; how they are joined, and the minimum,
         are ours.
     """
@@ -159,6 +188,16 @@ def dirichlet(
         K sorted index arrays that together hold each of 0..n-1 exactly once.
     Raises:
         PartitionError: K · min_size > n, or `cap` with per client, whose sizes are equal anyway.
+
+    >>> from pfl_ops.data.cut import counts_table
+    >>> labels = np.repeat([0, 1], 6)
+    >>> clients = dirichlet(labels, 3, rng=np.random.default_rng(0), alpha=1.0, min_size=2)
+    >>> counts_table(labels, clients, 2).tolist()  # per class: columns are drawn
+    [[4, 4], [0, 2], [2, 0]]
+    >>> clients = dirichlet(labels, 3, rng=np.random.default_rng(0), alpha=1.0, min_size=2, per="client")
+    >>> counts_table(labels, clients, 2).tolist()  # per client: rows are drawn, sizes are equal
+    [[0, 4], [2, 2], [4, 0]]
+
     Source: Yurochkin et al. 2019 (per class; FedPG and FedAS, the third and fifth seed, whose codes cap); Hsu, Qi,
         Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification", 2019
         (per client).
@@ -211,6 +250,14 @@ def zipf(
         K sorted index arrays that together hold each of 0..n-1 exactly once.
     Raises:
         PartitionError: a client would receive no sample; the message names the client's share, K and n.
+
+    >>> from pfl_ops.data.cut import counts_table
+    >>> labels = np.repeat([0, 1], 11)
+    >>> clients = zipf(labels, 3, rng=np.random.default_rng(0), s=1.0, alpha=0.5)
+    >>> table = counts_table(labels, clients, 2)
+    >>> table.tolist(), sorted(table.sum(axis=1).tolist())  # sizes 1 : 1/2 : 1/3
+    ([[2, 2], [5, 7], [4, 2]], [4, 6, 12])
+
     Source: DRDM (second seed), experiments; its formula is lost, this one is ours.
     """
     n = len(labels)

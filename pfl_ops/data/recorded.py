@@ -29,13 +29,17 @@ MAX_JSON = 2**28  # bytes: 100,000 clients with 1,000 classes
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """Who owns what, in sample numbers of the data set as published.
+    """Each client's samples, in sample numbers of the data set as published.
 
     Attributes:
         train: each client's training samples, a validation share included; sorted int64 arrays.
         test: each client's test samples; None: not cut (a run that never opened the test data).
         counts: classes of the training samples, int [K, L].
         about: where it comes from (`scheme`, `seed`, `data`, `data_digest`, `pooled`), plain JSON values.
+
+    >>> recorded = Recorded([np.array([0, 2]), np.array([1])], test=None, counts=np.array([[1, 1], [1, 0]]))
+    >>> recorded.digest[:12]
+    '7f6b62f0d98c'
     """
 
     train: list[np.ndarray]
@@ -64,6 +68,13 @@ def write_partition(folder: Path | str, recorded: Recorded) -> Path:
         the folder.
     Raises:
         PflOpsError: the folder can't be written to.
+
+    >>> import tempfile
+    >>> five = Recorded([np.array([0, 2, 4]), np.array([1, 3])], test=None, counts=np.array([[2, 1], [1, 1]]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = write_partition(folder, five)
+    ...     sorted(file.name for file in written.iterdir())
+    ['partition.json', 'partition.parquet']
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -108,7 +119,14 @@ def read_partition(path: Path | str) -> Recorded:
     Args:
         path: its folder, or one of its two files.
     Raises:
-        PflOpsError: it is missing, damaged, or does not say what its digest says.
+        PflOpsError: it is missing, damaged, or does not have its digest.
+
+    >>> import tempfile
+    >>> five = Recorded([np.array([0, 2, 4]), np.array([1, 3])], test=None, counts=np.array([[2, 1], [1, 1]]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     again = read_partition(write_partition(folder, five))
+    >>> [rows.tolist() for rows in again.train], again.digest == five.digest
+    ([[0, 2, 4], [1, 3]], True)
     """
     folder = Path(path).expanduser()
     if folder.suffix in (".json", ".parquet"):
@@ -288,6 +306,12 @@ def natural(
         one sorted index array a client, by ascending client number; clients not drawn keep their samples to themselves.
     Raises:
         PartitionError: the data set has no clients of its own, or fewer than K with `min_size` samples.
+
+    >>> users = np.array([30, 10, 30, 20, 30, 10])
+    >>> clients = natural(np.zeros(6), None, rng=np.random.default_rng(0), users=users, min_size=2)
+    >>> [rows.tolist() for rows in clients]  # clients 10 and 30; client 20 has one sample
+    [[1, 5], [0, 2, 4]]
+
     Source: LEAF (Caldas et al. 2018), as used by FedAvg2Rep (fourth seed).
     """
     if users is None:
@@ -331,6 +355,14 @@ def file(
         the recorded clients' sorted index arrays; samples that the file does not name stay unused.
     Raises:
         PartitionError: it is for other data, has other clients, or names samples that `data.train_size` left out.
+
+    >>> import tempfile
+    >>> labels, rng = np.array([0, 1, 0, 1, 1]), np.random.default_rng(0)
+    >>> five = Recorded([np.array([0, 2, 4]), np.array([1, 3])], test=None, counts=np.array([[2, 1], [0, 2]]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = str(write_partition(folder, five))
+    ...     [rows.tolist() for rows in file(labels, None, rng=rng, origin=None, path=path)]
+    [[0, 2, 4], [1, 3]]
     """
     recorded = read_partition(path)
     if digest is not None and digest != recorded.digest:
@@ -354,12 +386,16 @@ def file(
 
 
 def locate(clients: Sequence[np.ndarray], origin: np.ndarray, what: str) -> list[np.ndarray]:
-    """Positions of published sample numbers among those at hand.
+    """Return the positions of published sample numbers among those at hand, an int64 array a client.
 
     Args:
         clients: sample numbers of the data set as published.
         origin: the published number of each sample at hand, ascending, int [n].
         what: the partition, for messages.
+
+    >>> origin = np.array([3, 5, 8])  # data.train_size kept three samples
+    >>> [rows.tolist() for rows in locate([np.array([5, 8]), np.array([3])], origin, "recorded")]
+    [[1, 2], [0]]
     """
     found = []
     for rows in clients:

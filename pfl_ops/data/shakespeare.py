@@ -87,7 +87,7 @@ def arrays(files: Sequence[Path], roles: Count, records: Count) -> dict[str, np.
 
 
 def cut(windows: np.ndarray, records: Count) -> Role:
-    """The first windows for training, then 80 for nothing, then those for testing.
+    """Take the first windows for training, leave out 80, and take the next ones for testing.
 
     A window reaches 80 characters past its start, so no character is in a training and in a test window; LEAF leaves
     out 79, which lets a last training window's answer be a test window's first character.
@@ -97,6 +97,10 @@ def cut(windows: np.ndarray, records: Count) -> Role:
         records: training windows; all: as many as leave one in five for testing.
     Returns:
         empty ones where there are not so many.
+
+    >>> windows = np.zeros((180, 81), np.uint8)
+    >>> [len(part) for part in cut(windows, 40)], [len(part) for part in cut(windows, "all")]  # a fifth of 100
+    ([40, 10], [80, 20])
     """
     if records == "all":
         tests = max(len(windows) - SEEN, 0) // 5
@@ -113,6 +117,9 @@ def encode(text: str, where: str) -> np.ndarray:
 
     Raises:
         DataError: a character that is not in LEAF's alphabet; `where` is for the message.
+
+    >>> encode("\\n AB", "a role").tolist()
+    [0, 1, 25, 26]
     """
     try:
         codes = _CODE[np.frombuffer(text.encode("latin-1"), np.uint8)]

@@ -33,6 +33,13 @@ def path(
         K sorted index arrays that together hold each of 0..n-1 exactly once.
     Raises:
         PartitionError: N_C > L, K · N_C < L (some class would have no client), or too few samples for K · N_C pieces.
+
+    >>> from pfl_ops.data.cut import counts_table
+    >>> labels = np.repeat([0, 1, 2], 8)
+    >>> clients = path(labels, 3, rng=np.random.default_rng(0), classes_per_client=2)
+    >>> counts_table(labels, clients, 3).tolist()  # each class has two clients, which share its 8 samples
+    [[4, 4, 0], [0, 4, 4], [4, 0, 4]]
+
     Source: FLIU (first seed), Sec. IV.A 2. Ours: classes used evenly, no remainder for one client.
     """
     counts = np.unique(labels, return_counts=True)[1]
@@ -45,7 +52,7 @@ def path(
 def pat(
     labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, classes_per_client: Classes = 2
 ) -> list[np.ndarray]:
-    """As `path`, with different amounts.
+    """Pathological as `path`, with different amounts.
 
     Each of a class's h clients but the last gets u · n_c / h samples, u ~ U[0.1, 1]; the last gets the rest.
 
@@ -58,6 +65,13 @@ def pat(
         K sorted index arrays that together hold each of 0..n-1 exactly once.
     Raises:
         PartitionError: as for `path`.
+
+    >>> from pfl_ops.data.cut import counts_table
+    >>> labels = np.repeat([0, 1, 2], 8)
+    >>> clients = pat(labels, 3, rng=np.random.default_rng(0), classes_per_client=2)
+    >>> counts_table(labels, clients, 3).tolist()  # the classes of `path`, shared unevenly
+    [[1, 2, 0], [0, 6, 7], [7, 0, 1]]
+
     Source: FedPG (third seed), Pat-2; amounts after its authors' code. Deviation: which clients share a class is
         random, where the code fills clients in order.
     """
@@ -91,6 +105,13 @@ def shards(
         K sorted index arrays that together hold each of 0..n-1 exactly once.
     Raises:
         PartitionError: as for `path`.
+
+    >>> from pfl_ops.data.cut import counts_table
+    >>> labels = np.repeat([0, 1, 2], [12, 6, 6])
+    >>> clients = shards(labels, 4, rng=np.random.default_rng(0), classes_per_client=2)
+    >>> counts_table(labels, clients, 3).tolist()  # pieces of 3 samples: four of class 0, two of each other
+    [[3, 0, 3], [3, 0, 3], [3, 3, 0], [3, 3, 0]]
+
     Source: FedAvg2Rep (fourth seed), Sec. 4.5 ("approximately the same number").
     """
     share = np.unique(labels, return_counts=True)[1].astype(np.float64)
@@ -146,7 +167,7 @@ def _pieces(share: np.ndarray, most: np.ndarray, total: int) -> np.ndarray:
 
 
 def _assign(pieces: np.ndarray, n_clients: int, rng: np.random.Generator) -> np.ndarray:
-    """Which client holds which class, bool [K, L]: equal rows, columns sum to `pieces`, otherwise random.
+    """True if a client has a class, bool [K, L]: equal row sums, columns sum to `pieces`, otherwise random.
 
     A class with as many pieces left as there are clients left goes to the next client for certain; the others are
     drawn by their pieces left. So no piece is ever left over, and no client gets one class twice.

@@ -1,4 +1,4 @@
-"""What a walk is made of: its length and keys, clients' batches as rectangles, and one step of it as a method sees it.
+"""Parts of a walk: its length and keys, clients' batches as rectangles, and one step of it as a method sees it.
 
 Clients are sorted by their number of steps, so that those still at work are always the first rows of a chunk: there is
 no step mask, and an optimiser's step count is shared. Rows are padded with real samples to a rectangle; the padding
@@ -48,7 +48,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Keys:
-    """What the draws of one walk are keyed by, beside the client: purpose, round, stream and call."""
+    """Keys of the draws of one walk, beside the client: purpose, round, stream and call."""
 
     seed: int
     purpose: str
@@ -164,11 +164,22 @@ class Chunk:
 
 
 class Batch:
-    """One step of a walk, for the `c` clients still at work; what a method's own step is given as `b`.
+    """One step of a walk for the `c` clients that still have batches; a method's own step gets it as `b`.
 
     Attributes:
         j: the step's number, from 0. lr: η of the round.
-        x: inputs [c, B, ...]; y: labels [c, B]. Rows shorter than B are padded; every verb knows.
+        x: inputs [c, B, ...]; y: labels [c, B]. Rows shorter than B are padded; the verbs leave the padding out.
+
+    >>> from pfl_ops.testing import quadratic_round
+    >>> r = quadratic_round([0.0], sizes=[3])
+    >>> def step(m, b):
+    ...     print(b.j, b.n.tolist(), b.epoch.tolist(), b.ends.tolist(), list(b.x.shape))
+    ...     return {}
+    >>> m = r.walk({}, step, epochs=2, batch=2)  # three samples: batches of 2 and of 1
+    0 [2.0] [0] [False] [1, 2, 1]
+    1 [1.0] [0] [True] [1, 1, 1]
+    2 [2.0] [1] [False] [1, 2, 1]
+    3 [1.0] [1] [True] [1, 1, 1]
     """
 
     def __init__(
@@ -203,7 +214,7 @@ class Batch:
 
     @property
     def ends(self) -> Tensor:
-        """Whether this is the last batch of the client's epoch, bool [c]."""
+        """True if this is the last batch of the client's epoch, bool [c]."""
         return self._vector(self._chunk.ends[self.j, : self._active])
 
     @cached_property
@@ -215,7 +226,14 @@ class Batch:
         return real / self.n[:, None]
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean over a row's real samples: [c, B] -> [c]."""
+        """Mean over a row's real samples: [c, B] -> [c].
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], sizes=[1, 3])
+        >>> carry = {"x": torch.zeros(2).double()}
+        >>> r.walk(carry, lambda m, b: {"x": b.mean(b.x[..., 0])}, steps=1)["x"].tolist()  # each sample is b_k
+        [0.0, 6.0]
+        """
         return values.mean(dim=1) if self._weights is None else (values * self._weights).sum(dim=1)
 
     def _losses(self, w: Tensor, loss: Loss | None, ctx: Mapping[str, Tensor]) -> Tensor:
@@ -225,7 +243,14 @@ class Batch:
         return w.expand(self._active, -1) if w.dim() == 1 else w
 
     def loss(self, w: Tensor, loss: Loss | None = None, ctx: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Mean loss of rows `w` ([c, Q] or [Q]) on this batch, [c]."""
+        """Mean loss of rows `w` ([c, Q] or [Q]) on this batch, [c].
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], start=2.0)
+        >>> central, carry = r.task.initial, {"F": torch.zeros(2).double()}
+        >>> r.walk(carry, lambda m, b: {"F": b.loss(central)}, steps=1)["F"].tolist()  # ½ (2 − 0)² and ½ (2 − 6)²
+        [2.0, 8.0]
+        """
         with torch.no_grad():
             return self._losses(self._rows(w), loss, ctx or {})
 
@@ -239,6 +264,14 @@ class Batch:
             loss: per-sample loss; None: the task's.
             only: columns to differentiate.
             ctx: rows [c, ...] passed to the loss by name.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([[0.0, 1.0], [6.0, 7.0]], start=2.0)
+        >>> start = {"w": r.task.initial.expand(2, 2)}
+        >>> r.walk(start, lambda m, b: {"w": b.grad(m["w"])}, steps=1)["w"].tolist()  # w − b_k
+        [[2.0, 1.0], [-4.0, -5.0]]
+        >>> r.walk(start, lambda m, b: {"w": b.grad(m["w"], only=slice(0, 1))}, steps=1)["w"].tolist()
+        [[2.0, 0.0], [-4.0, 0.0]]
         """
         w = self._rows(w).detach()
         start, stop, _ = (only or slice(None)).indices(w.shape[1])
@@ -275,12 +308,16 @@ class Batch:
         Raises:
             RuntimeError: a layer has no second derivative in PyTorch.
 
-        Example, a gradient step whose length is exact for a quadratic loss:
+        A gradient step whose length is exact for a quadratic loss:
 
-            def step(m, b):
-                g = b.grad(m["w"])
-                length = (g * g).sum(1) / (g * b.hvp(m["w"], g)).sum(1)
-                return {"w": m["w"] - length[:, None] * g}
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], start=2.0)
+        >>> def step(m, b):
+        ...     g = b.grad(m["w"])
+        ...     length = (g * g).sum(1) / (g * b.hvp(m["w"], g)).sum(1)
+        ...     return {"w": m["w"] - length[:, None] * g}
+        >>> r.walk({"w": r.task.initial.expand(2, 1)}, step, steps=1)["w"].tolist()
+        [[0.0], [6.0]]
 
         Source: Pearlmutter, "Fast Exact Multiplication by the Hessian", Neural Computation 6(1), 1994.
         """
@@ -310,14 +347,22 @@ class Batch:
         return F.pad(torch.cat([g.flatten(1) for g in grads], 1), (blocks[0].start, w.shape[1] - blocks[-1].stop))
 
     def count(self, means: Tensor) -> None:
-        """Note the mean loss of each client, [c], that a gradient was taken of."""
+        """Add the mean loss of each client, [c], to `train/loss`; `grad` does so itself."""
         total = (means * self.n).sum() if self.padded else means.sum() * self.width
         self._trainer.meter.add(self._stream, total, self.total)
 
     def descend(self, name: str, w: Tensor, g: Tensor, only: slice | None = None) -> Tensor:
-        """One step of the experiment's optimiser on carry `name`: new rows.
+        """One step of the experiment's optimiser on carry `name`: new rows [c, Q] of rows `w` and gradients `g` [c, Q].
 
         Outside `only` nothing moves: no decay, no moment. Moments and step count belong to (name, only).
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0], start=8.0, lr=0.5, momentum=0.5)
+        >>> step = lambda m, b: {"w": b.descend("w", m["w"], b.grad(m["w"]))}
+        >>> r.walk({"w": r.task.initial[None]}, step, steps=1)["w"].tolist()  # v = 8, w = 8 − 0.5 · 8
+        [[4.0]]
+        >>> r.walk({"w": r.task.initial[None]}, step, steps=2)["w"].tolist()  # v = 0.5 · 8 + 4, w = 4 − 0.5 · 8
+        [[0.0]]
         """
         if only is None:
             return self._optimisers.setdefault(name, Rowwise(self._rule)).step(w, g)
@@ -336,6 +381,15 @@ class Batch:
             g: gradients [c, Q].
         Returns:
             The same four after the step.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0], start=8.0, lr=0.5, momentum=0.5)
+        >>> zero = torch.zeros(1, 1).double()
+        >>> m = {"w": r.task.initial[None], "first": zero, "second": zero, "count": zero[0]}
+        >>> for _ in range(2):  # two walks of one step; `descend` would forget the moment in between
+        ...     m = r.walk(m, lambda m, b: b.carry_on(m, b.grad(m["w"])), steps=1)
+        >>> m["w"].tolist(), m["first"].tolist(), m["count"].tolist()
+        ([[0.0]], [[8.0]], [2.0])
         """
         count = m["count"] + 1
         w, first, second = after(self._rule, m["w"], g, m["first"], m["second"], count[:, None])

@@ -28,10 +28,10 @@ def make_task(
     network: nn.Module, method: Method, clients: Clients, feed: Feed, training: Training, participation: Participation,
     seed: int, new_rows: Callable[[Tensor, int], ClientRows] = ClientRows,
 ) -> Task:  # fmt: skip
-    """What does not change during a run; Θ⁰: what the network holds, and first values of a method's own blocks.
+    """Make the task; Θ⁰ [P] is the network's parameters, then the first values of a method's own blocks.
 
     Args:
-        new_rows: makes the state of all clients; where it lies is nothing that a method needs to know.
+        new_rows: makes the state of all clients, of a row [Q] and their number; in memory or in a file.
     """
     net = Net(network)
     sizes = clients.train.sizes

@@ -1,4 +1,4 @@
-"""What a method is given, and what it gives back.
+"""The contract of a method: its arguments and its results.
 
 A federation is a matrix: all local models are rows of `theta [N, P]`, the global model is a vector `[P]`. A method is
 three functions on such tensors (`init`, `round`, `personal`); everything else, loops over clients and batches,
@@ -35,6 +35,12 @@ class Rows:
     Attributes:
         clients: client numbers, int64 [C], unique.
         values: their rows, [C, Q] (or [C] for one number a client).
+
+    >>> from pfl_ops.federation.simulate import commit
+    >>> state = {"theta": ClientRows(torch.zeros(2), n=3)}
+    >>> commit(state, {"theta": Rows(torch.tensor([1]), torch.tensor([[4.0, 5.0]]))})  # as the engine does
+    >>> state["theta"][torch.tensor([0, 1])].tolist()
+    [[0.0, 0.0], [4.0, 5.0]]
     """
 
     clients: Tensor
@@ -49,7 +55,12 @@ class Models:
         params: one row a client, [C, P], or one model that all share, [P].
         clients: whose rows these are, int64 [C]; None: `params` is shared.
         ctx: further rows [C, ...] that `predict` needs.
-        predict: how these models answer; None: the network's own forward pass.
+        predict: gives the scores of these models; None: the network's own forward pass.
+
+    >>> theta, central = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([2.0, 3.0])
+    >>> stages = {"L2": Models(theta, clients=torch.tensor([0, 5])), "G": Models(central)}
+    >>> stages["L2"].clients.tolist(), stages["G"].clients is None
+    ([0, 5], True)
     """
 
     params: Tensor
@@ -58,7 +69,13 @@ class Models:
     predict: Predict | None = None
 
     def named(self, layout: Layout, row: int = 0) -> dict[str, Tensor]:
-        """One model for a file, by name: its parameters, and what `predict` needs beside them."""
+        """Return one model for a file, by name: its parameters, and what `predict` needs beside them.
+
+        >>> layout = Layout({}, {"head.weight": (1, 2)})
+        >>> models = Models(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), clients=torch.tensor([0, 5]))
+        >>> {name: value.tolist() for name, value in models.named(layout, row=1).items()}
+        {'head.weight': [[3.0, 4.0]]}
+        """
         if self.clients is None:
             return {**layout.export(self.params), **self.ctx}
         own = {key: value[row].clone(memory_format=torch.contiguous_format) for key, value in self.ctx.items()}
@@ -70,6 +87,12 @@ class Share:
     """A part of each client's data: positions [low, high) of its own permutation, as fractions of n_k.
 
     Both sides of a cut keep at least one sample where n_k >= 2. `redraw`: another permutation in every round.
+
+    >>> from pfl_ops.testing import quadratic_round
+    >>> r = quadratic_round([0.0, 6.0], sizes=[2, 8])
+    >>> count = lambda net, w, x, y: torch.ones(len(x))
+    >>> [r.sweep(r.task.initial, count, share=share)[1].tolist() for share in (Share(0, 0.75), Share(0.75, 1))]
+    [[1.0, 6.0], [1.0, 2.0]]
     """
 
     low: float = 0.0
@@ -93,7 +116,7 @@ StageName = Literal["L1", "L2", "G"]
 
 @dataclass(frozen=True)
 class Task:
-    """What does not change during a run.
+    """Values that do not change during a run.
 
     Attributes:
         net: the network as a function of a flat vector.
@@ -104,6 +127,11 @@ class Task:
         example: one batch of inputs [1, ...], as the network sees them.
         loss: F's per-sample loss, the experiment's `training.loss`.
         new_rows: makes the state of all clients, in memory or in a file.
+
+    >>> from pfl_ops.testing import quadratic_round
+    >>> task = quadratic_round([0.0, 6.0], sizes=[1, 3], start=2.0).task
+    >>> task.n_clients, task.sizes.tolist(), task.initial.tolist(), task.layout.size
+    (2, [1, 3], [2.0], 1)
     """
 
     net: Net
@@ -124,11 +152,24 @@ class Task:
         return len(self.sizes)
 
     def rows(self, value: Tensor) -> ClientRows:
-        """State with one row a client, all equal to `value` ([Q], or a scalar); a row never written costs nothing."""
+        """State with one row a client, all equal to `value` ([Q], or a scalar); a row never written costs nothing.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> task = quadratic_round([0.0, 6.0, 9.0]).task
+        >>> rows = task.rows(torch.tensor([1.0, 2.0]))
+        >>> len(rows), rows[torch.tensor([2, 0])].tolist()
+        (3, [[1.0, 2.0], [1.0, 2.0]])
+        """
         return self.new_rows(value, self.n_clients)
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """A generator for draws made once a run."""
+        """Return a generator for draws made once a run; one purpose, the same draws.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> task = quadratic_round([0.0, 6.0]).task
+        >>> int(task.rng("groups").integers(1000)) == int(task.rng("groups").integers(1000))
+        True
+        """
         return rng.generator(self.seed, "task", purpose)
 
 

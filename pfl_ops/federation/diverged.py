@@ -36,13 +36,14 @@ def check(
     update: Update,
     stages: Mapping[str, Models | Callable[[Tensor], Models | None]],
 ) -> Diverged | None:
-    """Look for values that are not finite in what a round changed.
+    """Look for values that are not finite among those that a round changed.
 
     Args:
         round_: from 1. lr: of this round. loss: mean training loss; None: nothing was trained.
-        update: new state. stages: the round's models; those that are functions are not called.
+        update: new state, tensors of any shape or rows [C, Q]. stages: the round's models, [C, P] or [P]; those that
+            are functions are not called.
     Returns:
-        what is to be raised, with a client's number where the rows of a client say it; None: all is finite.
+        the error to raise, with a client's number if a client's row is not finite; None: all is finite.
     """
     by_client = [value for value in update.values() if isinstance(value, Rows) and value.values.is_floating_point()]
     shared = [value for value in update.values() if isinstance(value, Tensor) and value.is_floating_point()]

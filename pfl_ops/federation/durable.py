@@ -63,7 +63,7 @@ class Folder:
                 raise Damaged(f"{name} does not match its digest")
 
     def tensors(self) -> Iterator[dict[str, Tensor]]:
-        """The tensors, file by file.
+        """Yield the tensors of each file, name -> tensor of any shape.
 
         Raises:
             Damaged: a file can't be read.
@@ -79,8 +79,9 @@ def write(place: Path, about: Mapping[str, Any], parts: Iterable[dict[str, Tenso
     """Write a folder; one that is there already is replaced.
 
     Args:
-        about: what JSON can hold, with text for keys.
-        parts: the tensors of each file; made one after the other, so that they need never be in memory together.
+        about: values that JSON has, with text for keys.
+        parts: the tensors of each file, of any shape; made one after the other, so that they need never be in memory
+            together.
     Raises:
         OSError: the disk is full, or the folder can't be written; what was there before stays.
     """

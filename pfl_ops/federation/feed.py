@@ -49,5 +49,5 @@ class Feed:
         return x.unflatten(0, samples.shape) if samples.dim() != 1 else x
 
     def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of sample numbers [...]."""
+        """Inputs [..., C, H, W] or [..., d] and labels, int64 [...], of sample numbers [...]."""
         return self.inputs(samples), self.y[samples]

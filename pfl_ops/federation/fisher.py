@@ -1,4 +1,4 @@
-"""How long the gradient of each single sample is, without writing these gradients down.
+"""Length of the gradient of each single sample, without storing these gradients.
 
 A sample's gradient of a linear layer is δ aᵀ (δ: what comes back to the layer's outputs, a: its inputs), so its length
 is known from the two; for a convolution the same holds patch by patch. One forward and one backward pass of a batch are
@@ -24,6 +24,11 @@ def square_lengths(net: Net, w: Tensor, x: Tensor, y: Tensor, *, loss: Loss = cr
 
     Args:
         w: one model [Q]. x: inputs [B, ...]. y: labels [B].
+
+    >>> from pfl_ops.testing import scalar_net
+    >>> w, x, y = torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0]]), torch.tensor([0])
+    >>> square_lengths(scalar_net(), w, x, y, loss=lambda net, w, x, y: net(w, x)[:, 0]).tolist()  # 15² + 10² + 1²
+    [326.0]
     """
     with torch.enable_grad():
         if loss is cross_entropy and all(map(_known, net.steps)):
@@ -56,7 +61,7 @@ def _by_layer(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _known(step: Step) -> bool:
-    """Whether `_square` knows the layer's gradient, or it has none."""
+    """True if `_square` knows the layer's gradient, or it has none."""
     layer = step.layer
     if isinstance(layer, nn.Conv2d):
         return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)

@@ -42,6 +42,10 @@ class Layout:
         blocks: every parameter, in the order of their columns. size: P.
         body, head: slices of the feature extractor and of the last linear layer; net: both.
         extra: name -> slice, blocks that a method added.
+
+    >>> layout = Layout({"fc.weight": (2, 3), "fc.bias": (2,)}, {"head.weight": (1, 2)}, extra={"gate": (1,)})
+    >>> layout.size, layout.body, layout.head, layout.extra["gate"]
+    (11, slice(0, 8, None), slice(8, 10, None), slice(10, 11, None))
     """
 
     def __init__(
@@ -66,7 +70,15 @@ class Layout:
         self.extra = {block.name: slice(block.start, block.stop) for block in blocks if block.name in extra}
 
     def within(self, part: slice | None) -> tuple[Block, ...]:
-        """The blocks of a slice; a slice that cuts through a block is an error."""
+        """Return the blocks of a slice; a slice that cuts through a block is an error.
+
+        >>> layout = Layout({"fc.weight": (2, 3)}, {"head.weight": (1, 2)})
+        >>> [(block.name, block.start, block.stop) for block in layout.within(layout.head)]
+        [('head.weight', 6, 8)]
+        >>> layout.within(slice(0, 4))
+        Traceback (most recent call last):
+        pfl_ops.errors.PflOpsError: columns 0:4 cut through a parameter (fc.weight … fc.weight)
+        """
         if part is None:
             return self.blocks
         start, stop, _ = part.indices(self.size)
@@ -76,11 +88,20 @@ class Layout:
         return blocks
 
     def layers(self) -> list[str]:
-        """Names of the network's layers that have parameters, from input to output."""
+        """Names of the network's layers that have parameters, from input to output.
+
+        >>> Layout({"fc.weight": (2, 3), "fc.bias": (2,)}, {"head.weight": (1, 2)}).layers()
+        ['fc', 'head']
+        """
         return list(OrderedDict.fromkeys(b.name.rpartition(".")[0] for b in self.within(self.net)))
 
     def top(self, layers: int) -> slice:
-        """The last `layers` layers of the network, the head being the last."""
+        """Return the columns of the last `layers` layers of the network; the head is the last.
+
+        >>> layout = Layout({"fc1.weight": (2, 3), "fc2.weight": (2, 2)}, {"head.weight": (1, 2)})
+        >>> layout.top(1), layout.top(2)
+        (slice(10, 12, None), slice(6, 12, None))
+        """
         names = self.layers()
         if not 1 <= layers <= len(names):
             raise PflOpsError(f"the network has {len(names)} layers with parameters, got top({layers})")
@@ -88,13 +109,24 @@ class Layout:
         return slice(next(b.start for b in self.blocks if b.name.rpartition(".")[0] == first), self.net.stop)
 
     def views(self, w: Tensor, part: slice | None = None) -> dict[str, Tensor]:
-        """Flat `w` [..., Q], the columns of `part` (default all), as name -> [..., *shape] without copying."""
+        """Return flat `w` [..., Q], the columns of `part` (default all), as name -> [..., *shape] without copying.
+
+        >>> layout = Layout({"fc.weight": (2, 1)}, {"head.weight": (1, 2)})
+        >>> {name: view.tolist() for name, view in layout.views(torch.arange(4.0)).items()}
+        {'fc.weight': [[0.0], [1.0]], 'head.weight': [[2.0, 3.0]]}
+        """
         blocks = self.within(part)
         pieces = w.split([b.stop - b.start for b in blocks], dim=-1)
         return {b.name: b.view(p.unflatten(-1, b.stored)) for b, p in zip(blocks, pieces, strict=True)}
 
     def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
-        """Name -> tensor into one row [P]; every block must be there in its shape."""
+        """Join name -> tensor to one row [P]; every block must be there in its shape.
+
+        >>> layout = Layout({"fc.weight": (2, 1)}, {"head.weight": (1, 2)})
+        >>> named = {"head.weight": torch.tensor([[2.0, 3.0]]), "fc.weight": torch.tensor([[0.0], [1.0]])}
+        >>> layout.flatten(named).tolist()
+        [0.0, 1.0, 2.0, 3.0]
+        """
         pieces = []
         for block in self.blocks:
             if block.name not in named or tuple(named[block.name].shape) != block.shape:
@@ -105,12 +137,22 @@ class Layout:
         return torch.cat(pieces)
 
     def export(self, w: Tensor) -> dict[str, Tensor]:
-        """One row [P] as contiguous tensors by name, for a file."""
+        """Return one row [P] as contiguous tensors by name, for a file.
+
+        >>> layout = Layout({"conv.weight": (1, 2, 1, 1)}, {"head.weight": (1, 2)})
+        >>> {name: tuple(value.shape) for name, value in layout.export(torch.arange(4.0)).items()}
+        {'conv.weight': (1, 2, 1, 1), 'head.weight': (1, 2)}
+        """
         return {name: value.contiguous() for name, value in self.views(w).items()}
 
 
 def initial_extra(extra: Mapping[str, tuple[int, ...]], seed: int) -> Tensor:
-    """First values of a method's extra blocks: matrices as PyTorch draws an `nn.Linear`, vectors zero."""
+    """First values of a method's extra blocks, float64 [their P]: matrices as PyTorch's `nn.Linear`, vectors zero.
+
+    >>> values = initial_extra({"exit.weight": (2, 4), "exit.bias": (2,)}, seed=0)
+    >>> len(values), bool((values[:8].abs() <= 0.5).all()), values[8:].any().item()  # within ± 1 / √4, and zeros
+    (10, True, False)
+    """
     pieces = []
     for name, shape in extra.items():
         fan_in = int(torch.Size(shape[1:]).numel())

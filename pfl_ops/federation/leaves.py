@@ -25,13 +25,21 @@ if TYPE_CHECKING:
 
 @register(CROSS_ENTROPY)
 def cross_entropy(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """−log softmax(net(w, x))_y, [B]."""
+    """−log softmax(net(w, x))_y, [B], of one model w [P] on inputs x [B, ...] and labels y, int64 [B].
+
+    >>> from pfl_ops.federation.net import Net
+    >>> from pfl_ops.models.base import Network
+    >>> net = Net(Network({}, n_features=1, n_classes=4))  # four weights, four biases
+    >>> loss = cross_entropy(net, torch.zeros(8), torch.tensor([[5.0]]), torch.tensor([2]))
+    >>> round(float(loss), 4)  # four equal scores: ln 4
+    1.3863
+    """
     return F.cross_entropy(net(w, x), y, reduction="none")
 
 
 @dataclass
 class Terms:
-    """What joins a gradient without autograd, leaf by leaf: shift + μ (w − anchor).
+    """Terms that are added to a gradient without autograd, leaf by leaf: shift + μ (w − anchor).
 
     Attributes:
         shift, anchor: pieces [1 or c, ...]; None: no such term. mu: one number, or one a client [c].
@@ -42,7 +50,7 @@ class Terms:
     anchor: list[Tensor] | None = None
 
     def first(self, rows: int) -> "Terms":
-        """Those of the first `rows` clients."""
+        """Return the terms of the first `rows` clients."""
 
         def cut(pieces: list[Tensor] | None) -> list[Tensor] | None:
             return pieces and [p[:rows] if len(p) > 1 else p for p in pieces]
@@ -50,7 +58,7 @@ class Terms:
         return Terms(cut(self.shift), self.mu[:rows] if isinstance(self.mu, Tensor) else self.mu, cut(self.anchor))
 
     def add(self, grads: list[Tensor], leaves: list[Tensor]) -> None:
-        """g ← g + shift + μ (w − anchor), in place."""
+        """g ← g + shift + μ (w − anchor), in place; gradients and leaves [c, *stored] each."""
         if self.shift is not None:
             for g, s in zip(grads, self.shift, strict=True):
                 g.add_(s)
@@ -62,7 +70,7 @@ class Terms:
                     g.add_(w, alpha=self.mu).sub_(a, alpha=self.mu)
 
     def descend(self, i: int, w: Tensor, rule: Rule) -> None:
-        """w ← (1 − η(λ + μ)) w − η (shift − μ anchor) on leaf i, in place: all of a plain SGD step but the loss's."""
+        """w ← (1 − η(λ + μ)) w − η (shift − μ anchor) on leaf i, w [c, *stored], in place: SGD without the loss."""
         decay = rule.weight_decay + (self.mu if self.anchor is not None else 0.0)
         if isinstance(decay, Tensor):
             w.mul_(_column(1 - rule.lr * decay, w))
@@ -98,7 +106,7 @@ class Spread:
         return [value[:, b.start : b.stop].unflatten(1, b.stored) for b in self.blocks]
 
     def terms(self, shift: Tensor | None, pull: tuple[float | Tensor, Tensor] | None) -> Terms:
-        """`shift` and `pull` of `Round.train`, as this chunk's pieces."""
+        """Return `shift` and `pull` of `Round.train`, [C, Q] or [Q], as this chunk's pieces, [1 or c, *stored] each."""
         mu, anchor = pull if pull is not None else (0.0, None)
         return Terms(
             None if shift is None else self.pieces(shift),
@@ -120,7 +128,7 @@ class Spread:
         return start.expand(len(self.rows), -1) if start.dim() == 1 else start[self.rows]
 
     def store(self, out: Tensor, leaves: list[Tensor], first: int, last: int) -> None:
-        """Write rows first..last-1 of the leaves to `out`."""
+        """Write rows first..last-1 of the leaves, [c, *stored] each, to `out` [C, Q]."""
         columns = [(block.start, block.stop) for block in self.blocks] if self.by_block else [self.range]
         for (start, stop), leaf in zip(columns, leaves, strict=True):
             out[:, start:stop].index_copy_(0, self.rows[first:last], leaf[first:last].flatten(1))
@@ -128,7 +136,7 @@ class Spread:
     def gradient(
         self, leaves: list[Tensor], fixed: Tensor, b: "Batch", loss: Loss | None, ctx: Mapping[str, Tensor]
     ) -> list[Tensor]:
-        """Gradients of the mean loss in the leaves' shapes, contiguous."""
+        """Gradients of the mean loss in the leaves' shapes, [c, *stored] each, contiguous."""
         if not self.by_block:
             start, stop = self.range
             w = leaves[0] if self.whole else torch.cat([fixed[:, :start], leaves[0], fixed[:, stop:]], dim=1)
@@ -136,11 +144,11 @@ class Spread:
         return gradients(self.blocks, leaves, self.resting(fixed), b)
 
     def direct(self, rule: Rule) -> bool:
-        """Whether a step can go straight into the weights: plain SGD on a chain of linear layers."""
+        """True if a step can go straight into the weights: plain SGD on a chain of linear layers."""
         return self.by_block and self.trainer.chain is not None and rule.kind == "sgd" and not rule.momentum
 
     def resting(self, fixed: Tensor) -> dict[str, Tensor]:
-        """The network's parameters that do not move, by name."""
+        """The network's parameters that do not move, by name, [c, *shape] each."""
         return {k.name: k.view(fixed[:, k.start : k.stop].unflatten(1, k.stored)) for k in self.rest}
 
 
@@ -148,7 +156,7 @@ def gradients(blocks: tuple[Block, ...], leaves: list[Tensor], rest: Mapping[str
     """Gradients of each client's mean cross-entropy on `b`, in the leaves' shapes, contiguous.
 
     Args:
-        blocks, leaves: what moves, [c, *stored] each. rest: the network's other parameters, name -> [c, *shape].
+        blocks, leaves: the parameters that move, [c, *stored] each. rest: the network's others, name -> [c, *shape].
     """
     if b._trainer.chain is not None:
         by_name: dict[str | None, Tensor] = {}

@@ -25,12 +25,15 @@ def register(name: str) -> Callable[[F], F]:
     int64 [B]. It returns one value a sample, [B], differentiable in w. It is written for one client; the engine takes
     the mean over a batch, and stacks clients with `torch.vmap`.
 
-        @register("squared")
-        def squared(net, w, x, y):
-            return (net(w, x)[:, 0] - y).square()
-
     Raises:
         PflOpsError: the name is taken, or the function needs more than these four arguments.
+
+    >>> from pfl_ops.testing import scalar_net
+    >>> @register("example_squared")
+    ... def squared(net, w, x, y):
+    ...     return (net(w, x)[:, 0] - y).square()
+    >>> squared(scalar_net(), torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0]]), torch.tensor([30])).tolist()
+    [1.0]
     """
 
     def add(function: F) -> F:
@@ -46,7 +49,11 @@ def register(name: str) -> Callable[[F], F]:
 
 
 def positional(function: Callable[..., Any]) -> int:
-    """Return the number of arguments that a call has to give by position; 0 if Python can't tell."""
+    """Return the number of arguments that a call has to give by position; 0 if Python can't tell.
+
+    >>> positional(lambda net, w, x, y, scale=1.0: None)
+    4
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -55,10 +62,16 @@ def positional(function: Callable[..., Any]) -> int:
 
 
 def known(name: str) -> str:
-    """The name itself, if there is a loss of that name; nothing is imported.
+    """Return the name itself, if there is a loss of that name; nothing is imported.
 
     Raises:
         PflOpsError: there is none; the message has the nearest name.
+
+    >>> known("cross_entropy")
+    'cross_entropy'
+    >>> known("crossentropy")
+    Traceback (most recent call last):
+    pfl_ops.errors.PflOpsError: no loss named 'crossentropy'. Did you mean 'cross_entropy'? ...
     """
     if name not in LOSSES.builtin:
         LOSSES.get(name)

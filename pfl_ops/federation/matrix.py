@@ -13,18 +13,18 @@ from pfl_ops.errors import PflOpsError
 
 
 class Matrix(Protocol):
-    """Where the rows of all clients are. A row that was never written holds nothing that could be read."""
+    """Storage of the rows of all clients. A row must be written before it is read."""
 
     def read(self, clients: Tensor) -> Tensor:
-        """A copy of these rows (int64 [C]), [C, ...]."""
+        """Return a copy of the rows of clients (int64 [C]), [C, ...]."""
         ...
 
     def read_into(self, client: int, row: Tensor) -> None:
-        """Copy a row into `row`, which is contiguous."""
+        """Copy a client's row into `row` [...], which is contiguous."""
         ...
 
     def write(self, client: int, row: Tensor) -> None:
-        """Replace a row."""
+        """Replace a client's row by `row` [...]."""
         ...
 
 
@@ -88,7 +88,7 @@ class InFile:
             left = left[count:]
 
     def write(self, client: int, row: Tensor) -> None:
-        """Replace a row.
+        """Replace a client's row by `row` [...].
 
         Raises:
             PflOpsError: the disk is full.

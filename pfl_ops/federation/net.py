@@ -30,6 +30,11 @@ class Net:
     Args:
         network: `.body` and `.head` (an `nn.Linear`), their parameters all that is trained (see `models.base.check`).
         extra: blocks that a method adds, name -> shape.
+
+    >>> from pfl_ops.testing import scalar_net
+    >>> net = scalar_net()  # w = [v, u, c]: feature v x, score u (v x) + c
+    >>> net(torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0], [0.0]])).tolist()
+    [[31.0], [1.0]]
     """
 
     def __init__(self, network: nn.Module, extra: Mapping[str, tuple[int, ...]] | None = None) -> None:
@@ -51,11 +56,21 @@ class Net:
         return self.forward(views, x)
 
     def features(self, w: Tensor, x: Tensor) -> Tensor:
-        """What the head sees, [B, D]; `w` needs the body's columns only."""
+        """Return the input of the head, [B, D], for inputs x [B, ...]; `w` needs the body's columns only.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> scalar_net().features(torch.tensor([2.0]), torch.tensor([[5.0]])).tolist()
+        [[10.0]]
+        """
         return self._body(self.layout.views(w[..., self.layout.body], self.layout.body), x)
 
     def head(self, h: Tensor, f: Tensor) -> Tensor:
-        """Scores [B, L] of the head's columns `h` on features `f` [B, D]."""
+        """Scores [B, L] of the head's columns `h` on features `f` [B, D].
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> scalar_net().head(torch.tensor([3.0, 1.0]), torch.tensor([[10.0]])).tolist()  # 3 · 10 + 1
+        [[31.0]]
+        """
         views = self.layout.views(h, self.layout.head)
         return F.linear(f, views["head.weight"], views.get("head.bias"))
 
@@ -64,6 +79,10 @@ class Net:
 
         Raises:
             PflOpsError: the body has fewer such layers.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> scalar_net().cut(1)
+        slice(0, 1, None)
         """
         layers = [step for step in self.steps if step.own]
         if not 1 <= depth <= len(layers):
@@ -76,12 +95,22 @@ class Net:
         return slice(0, next(b.start for b in self.layout.blocks if b.name.startswith(behind)))
 
     def front(self, w: Tensor, x: Tensor, depth: int) -> Tensor:
-        """What leaves the client's side: activations [B, ...] of the body up to its layer `depth` with parameters."""
+        """Activations [B, ...] that leave the client's side: of the body up to its layer `depth` with parameters.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> scalar_net().front(torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0]]), depth=1).tolist()
+        [[10.0]]
+        """
         part = self.cut(depth)
         return self._through(self.steps[: self._at(depth)], self.layout.views(w[..., part], part), x)
 
     def back(self, w: Tensor, a: Tensor, depth: int) -> Tensor:
-        """Scores [B, L] of the server's side on activations [B, ...]; back(w, front(w, x)) is net(w, x)."""
+        """Scores [B, L] of the server's side on activations [B, ...]; back(w, front(w, x)) is net(w, x).
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> scalar_net().back(torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[10.0]]), depth=1).tolist()
+        [[31.0]]
+        """
         part = slice(self.cut(depth).stop, self.layout.net.stop)
         views = self.layout.views(w[..., part], part)
         f = self._through(self.steps[self._at(depth) :], views, a)
@@ -105,13 +134,25 @@ class Net:
         return x
 
     def stacked(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Scores [C, B, L] of C models at once: `views` name -> [C, *shape], `x` [C, B, ...] or [1, B, ...] for all."""
+        """Scores [C, B, L] of C models at once: `views` name -> [C, *shape], `x` [C, B, ...] or [1, B, ...] for all.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> net, w = scalar_net(), torch.tensor([[2.0, 3.0, 1.0], [1.0, 1.0, 0.0]])
+        >>> net.stacked(net.layout.views(w), torch.tensor([[[5.0]]])).tolist()
+        [[[31.0]], [[5.0]]]
+        """
         for step in self.steps:
             x = _apply_stacked(step, views, x)
         return _linear(x, views["head.weight"], views.get("head.bias"))
 
     def scores(self, w: Tensor, x: Tensor) -> Tensor:
-        """Scores [C, B, L] of rows `w` [C, Q]; a chunk of one runs on ordinary kernels."""
+        """Scores [C, B, L] of rows `w` [C, Q] on `x` [C, B, ...]; a chunk of one runs on ordinary kernels.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> w = torch.tensor([[2.0, 3.0, 1.0], [1.0, 1.0, 0.0]])
+        >>> scalar_net().scores(w, torch.tensor([[[5.0]], [[7.0]]])).tolist()
+        [[[31.0]], [[7.0]]]
+        """
         if len(w) == 1:
             return self(w[0], x[0])[None]
         return self.stacked(self.layout.views(w[:, self.layout.net], self.layout.net), x)

@@ -1,4 +1,4 @@
-"""What a method notes of its clients in a round: numbers for curves, which nobody reads back."""
+"""Values that a method notes of its clients in a round: for curves alone, never read back."""
 
 import re
 
@@ -30,6 +30,12 @@ class Notes:
 
         Raises:
             MisuseError: the name can't be part of a tracked key or was noted already, or the values are not [C].
+
+        >>> notes = Notes(clients=2)
+        >>> notes.add("gamma", torch.tensor([0.25, 0.75]))
+        >>> notes.add("drift", torch.zeros(3))
+        Traceback (most recent call last):
+        pfl_ops.federation.misuse.MisuseError: a note has one value a client, [2]; 'drift' is a float32 tensor [3]
         """
         if not NAME.fullmatch(name):
             raise MisuseError(f"a note's name is small letters, digits and underscores, got '{name}'")
@@ -40,11 +46,24 @@ class Notes:
         self._values[name] = values.detach().clone()
 
     def values(self) -> dict[str, Tensor]:
-        """Name -> copy of its values, [C]."""
+        """Return name -> copy of its values, [C].
+
+        >>> notes = Notes(clients=2)
+        >>> notes.add("gamma", torch.tensor([0.25, 0.75]))
+        >>> {name: value.tolist() for name, value in notes.values().items()}
+        {'gamma': [0.25, 0.75]}
+        """
         return {name: value.clone() for name, value in self._values.items()}
 
     def keys(self, stragglers: np.ndarray | None = None) -> dict[str, float]:
-        """Their tracked keys; `stragglers`: who of the cohort is one, bool [C]."""
+        """Return their tracked keys; `stragglers`: True for each straggler of the cohort, bool [C].
+
+        >>> notes = Notes(clients=2)
+        >>> notes.add("gamma", torch.tensor([0.25, 0.75]))
+        >>> found = notes.keys(stragglers=np.array([False, True]))
+        >>> found["method/gamma/mean"], found["method/gamma/stragglers/mean"]
+        (0.5, 0.75)
+        """
         found: dict[str, float] = {}
         for name, value in self._values.items():
             found |= metrics.noted(name, value.to("cpu", torch.float64).numpy(), stragglers)

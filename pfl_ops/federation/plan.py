@@ -58,7 +58,11 @@ def steps_of(n: int, *, batch: int | None, epochs: int | None, steps: int | None
 
 
 def part(n: int, share: Share, rng: np.random.Generator) -> np.ndarray:
-    """Positions of a share of n samples; where n >= 2 both sides of a cut inside (0, 1) keep a sample."""
+    """Positions of a share of n samples, int64 [m]; with n >= 2 both sides of a cut inside (0, 1) keep a sample.
+
+    >>> sorted(len(part(3, Share(low, high), np.random.default_rng(0))) for low, high in ((0, 0.1), (0.1, 1)))
+    [1, 2]
+    """
 
     def cut(x: float) -> int:
         if x <= 0:

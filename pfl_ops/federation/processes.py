@@ -49,7 +49,7 @@ class Memory:
         self._mapped = torch.from_file(self.path, shared=True, size=self.size, dtype=torch.uint8)
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor at its start."""
+        """Return a tensor of this shape at the start of the memory; it is shared, not copied."""
         return _view(self._mapped, shape, dtype)
 
 
@@ -164,13 +164,13 @@ class Processes:
         given: Mapping[str, Any],
         outs: Mapping[str, tuple[Sequence[int], torch.dtype]],
     ) -> tuple[list[Any], dict[str, Tensor]]:
-        """What each process answers: `do(held, part, outs=outs, **given)`, one part each.
+        """Call `do(held, part, outs=outs, **given)` in each process, one part each.
 
         Args:
             do: a function of a module. parts: one a process.
             outs: name -> shape and type of a tensor that they fill together.
         Returns:
-            The answers, and the tensors.
+            The results in the order of the parts, and the tensors [*shape] by name.
         Raises:
             PflOpsError: one of them died. Whatever `do` raises there is raised here.
         """

@@ -24,23 +24,30 @@ AT_ONCE = 500  # samples behind one piece of a full gradient: memory, not meanin
 
 @dataclass(frozen=True)
 class Traffic:
-    """Scalars that one client sends (`up`) and receives (`down`) in a round."""
+    """Numbers (scalars, not bytes) that one client sends (`up`) and receives (`down`) in a round."""
 
     up: float
     down: float
 
 
 class Round:
-    """A round t of the clients in `cohort`.
+    """Round t of the clients in `cohort`.
 
     Attributes:
         t: rounds finished before this one. task, layout: what does not change.
         lr: η of this round; a method with a schedule of its own sets it before it trains, and it is tracked as set.
         cohort: client numbers, int64 [C], sorted and unique. counts: how often each was drawn, [C].
         n: n_k of the cohort, [C]. class_counts: [C, L].
-        pooling: whether everybody's data was asked for; such a round costs the same whoever takes part.
+        pooling: True once `pooled` was called; such a round costs the same whichever clients take part.
         weights: aggregation weights, [C], sum 1: n_k x draws (`samples`) or draws (`uniform`).
         notes: what `note` took.
+
+    >>> from pfl_ops.testing import quadratic_round
+    >>> r = quadratic_round([0.0, 6.0, 9.0], sizes=[1, 3, 2], clients=[1, 0])
+    >>> r.cohort.tolist(), r.n.tolist(), r.weights.tolist()
+    ([0, 1], [1.0, 3.0], [0.25, 0.75])
+    >>> quadratic_round([0.0, 6.0], sizes=[1, 3], clients=[0, 0, 0, 1]).weights.tolist()  # 1 · 3 : 3 · 1
+    [0.5, 0.5]
     """
 
     def __init__(
@@ -88,7 +95,9 @@ class Round:
         stream: str = "",
         batches: int = 1,
     ) -> dict[str, Tensor]:
-        """Every client walks through its own batches, taking `step` at each.
+        """Take a step of the method's own at each batch of each client.
+
+        A worked example, a method with two losses, is in docs/rounds.md, "A step of your own".
 
         Args:
             carry: rows [C, ...] by name; what each client carries along.
@@ -107,6 +116,15 @@ class Round:
         Raises:
             MisuseError: the carry lacks a row for each client; the step returns no dict, an unknown name, another
                 shape, dtype or device; `batches` is below 1.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], start=2.0)  # ∇F_k(w) = w − b_k, b = (0, 6)
+        >>> def step(m, b):
+        ...     g = b.grad(m["w"])
+        ...     return {"w": m["w"] - 0.5 * g, "length": m["length"] + 0.5 * g.norm(dim=1)}
+        >>> m = r.walk({"w": r.task.initial.expand(2, 1), "length": torch.zeros(2).double()}, step, steps=2)
+        >>> m["w"].tolist(), m["length"].tolist()  # 2, 1, 0.5 and 2, 4, 5
+        ([[0.5], [5.0]], [1.5, 3.0])
         """
         if batches < 1:
             raise MisuseError(f"batches must be at least 1, got {batches}")
@@ -133,7 +151,7 @@ class Round:
         share: Share | None = None,
         stream: str = "",
     ) -> Tensor:
-        """Plain minibatch training of every client from `start`, by the experiment's optimiser.
+        """Train each client from `start` by minibatches, with the experiment's optimiser.
 
             w ← optimiser(w, ∇F_k(w; ξ) + shift + μ (w − anchor))
 
@@ -147,6 +165,13 @@ class Round:
             epochs, steps, batch, share, stream: as in `walk`.
         Returns:
             Trained rows, [C, Q].
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], start=2.0, lr=0.5, steps=2)
+        >>> r.train(r.task.initial).tolist()  # 2, 1, 0.5 and 2, 4, 5
+        [[0.5], [5.0]]
+        >>> r.train(r.task.initial, pull=(1.0, r.task.initial)).tolist()  # the second gradient, (w − b) + (w − 2), is 0
+        [[1.0], [4.0]]
         """
         length = Length(epochs, steps, batch, share, stream)
         rule = self._rule()
@@ -175,7 +200,12 @@ class Round:
         batch: int | None = None,
         share: Share | None = None,
     ) -> Tensor:
-        """Steps that a walk of this length takes, [C]; draws nothing."""
+        """Return the steps that a walk of this length takes, [C]; draws nothing.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> quadratic_round([0.0, 6.0], sizes=[1, 3]).steps(epochs=2, batch=2).tolist()  # 2 ⌈1/2⌉ and 2 ⌈3/2⌉
+        [2.0, 4.0]
+        """
         plans = self._trainer.plans(self._clients, Length(epochs, steps, batch, share), self._keys("", count=False))
         return torch.tensor([p.steps for p in plans]).to(self.n)
 
@@ -188,25 +218,43 @@ class Round:
         ctx: Mapping[str, Tensor] | None = None,
         batch: int = 500,
     ) -> tuple[Tensor, Tensor]:
-        """`function(net, w, x, y, **ctx) -> [B, ...]` summed over each client's own training samples.
+        """Sum `function(net, w, x, y, **ctx) -> [B, ...]` over each client's own training samples.
 
         Args:
             w: rows [C, Q], or one row [Q] for all.
             share: a part of each client's data; batch: samples at once (memory, not meaning).
         Returns:
             sums [C, ...] and counts [C].
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], sizes=[1, 3], start=2.0)
+        >>> sums, counts = r.sweep(r.task.initial, lambda net, w, x, y: (w - x).abs().sum(dim=1))
+        >>> sums.tolist(), counts.tolist()  # |2 − 0| once, |2 − 6| three times
+        ([2.0, 12.0], [1.0, 3.0])
         """
         return self._trainer.sweep(
             self._clients, w, function, self._keys("", count=False), share=share, ctx=ctx, batch=batch
         )
 
     def losses(self, w: Tensor, *, share: Share | None = None) -> Tensor:
-        """F_k(w_k) over all of each client's training samples (or a share), [C]."""
+        """Return F_k(w_k) over all of each client's training samples (or a share), [C].
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], start=2.0)
+        >>> r.losses(r.task.initial).tolist()  # ½ (2 − 0)² and ½ (2 − 6)²
+        [2.0, 8.0]
+        """
         sums, counts = self.sweep(w, self.task.loss, share=share)
         return sums / counts
 
     def grad(self, w: Tensor) -> Tensor:
-        """Full-batch gradients ∇F_k(w_k) over each client's training samples, [C, P]."""
+        """Return the full-batch gradients ∇F_k(w_k) over each client's training samples, [C, P].
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], start=2.0)
+        >>> r.grad(r.task.initial).tolist()
+        [[2.0], [-4.0]]
+        """
         start = w.expand(len(self._clients), -1) if w.dim() == 1 else w
         carry = {"w": start, "g": torch.zeros_like(start), "n": self.n}
         return self.walk(carry, _add_gradient, epochs=1, batch=AT_ONCE, stream="grad")["g"]
@@ -215,12 +263,23 @@ class Round:
         """Mean over each client's samples of ‖∇ loss(w_k; x, y)‖², [C]: the trace of its empirical Fisher information.
 
         On one CPU thread 1.2 to 1.7 times an epoch of training (cnn6, cnn).
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], start=2.0)
+        >>> r.square_norms(r.task.initial).tolist()  # 2² and (−4)²
+        [4.0, 16.0]
         """
         sums, counts = self.sweep(w, partial(fisher.square_lengths, loss=self.task.loss), batch=fisher.AT_ONCE)
         return sums / counts
 
     def class_means(self, w: Tensor) -> Tensor:
-        """Mean feature of each class over each client's samples, [C, L, D]; zero where a client lacks the class."""
+        """Mean feature of each class over each client's samples, [C, L, D]; zero where a client lacks the class.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([[0.0, 1.0], [6.0, 7.0]])  # one class, no body: a sample is its own feature
+        >>> r.class_means(r.task.initial).tolist()
+        [[[0.0, 1.0]], [[6.0, 7.0]]]
+        """
         sums, _ = self.sweep(w, _features_by_class, batch=max(1, 10 * AT_ONCE // self.net.n_classes))
         return sums / self.class_counts.clamp(min=1)[..., None]
 
@@ -232,21 +291,44 @@ class Round:
             share: the part of its data that a client judges on.
         Returns:
             losses [C, m].
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0])
+        >>> models = torch.tensor([[0.0], [6.0], [2.0]]).double()
+        >>> r.cross(models, who=torch.tensor([[1, 2], [0, 2]])).tolist()  # ½ 6², ½ 2²; ½ 6², ½ 4²
+        [[18.0, 2.0], [18.0, 8.0]]
         """
         columns = [self.losses(models[who[:, j].to(models.device)], share=share) for j in range(who.shape[1])]
         return torch.stack(columns, dim=1)
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Mean of the cohort's rows [C, Q] over draws, [Q], whatever the experiment's weighting."""
+        """Mean of the cohort's rows [C, Q] over draws, [Q], whatever the experiment's weighting.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], sizes=[5, 1], clients=[0, 1, 1])
+        >>> r.mean(torch.tensor([[0.0], [6.0]]).double()).tolist()  # (0 + 6 + 6) / 3
+        [4.0]
+        """
         return (self.counts / self.counts.sum()) @ rows
 
     @property
     def local_steps(self) -> int | None:
-        """J where the experiment counts steps; None where it counts epochs."""
+        """J where the experiment counts steps; None where it counts epochs.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> quadratic_round([0.0], steps=3).local_steps
+        3
+        """
         return self._trainer.length.steps
 
     def over(self, clients: Tensor) -> "Round":
-        """The same round for other clients."""
+        """Return the same round for other clients.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0, 9.0], start=2.0, clients=[0])
+        >>> r.over(torch.tensor([1, 2])).train(r.task.initial).tolist()
+        [[4.0], [5.5]]
+        """
         other = Round(
             self._trainer, self.t, clients, weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose
         )
@@ -254,7 +336,13 @@ class Round:
         return other
 
     def pooled(self) -> "Round":
-        """The same round for one client, number 0, that holds everybody's training data."""
+        """Return the same round for one client, number 0, that has the training data of all clients.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], sizes=[1, 3], start=2.0)
+        >>> r.pooled().n.tolist(), r.pooled().grad(r.task.initial).tolist()  # 2 − (0 + 6 + 6 + 6) / 4
+        ([4.0], [[-2.5]])
+        """
         self.pooling = True
         other = Round(
             self._trainer.as_one, self.t, torch.zeros(1, dtype=torch.int64),
@@ -264,34 +352,75 @@ class Round:
         return other
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """A generator for the server's own draws in this round."""
+        """Return a generator for the server's own draws in this round; one purpose, the same draws.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0])
+        >>> draws = [int(r.rng(purpose).integers(1000)) for purpose in ("pairs", "pairs", "noise")]
+        >>> draws[0] == draws[1], draws[0] == draws[2]
+        (True, False)
+        """
         return rng.generator(self.task.seed, f"method/{self._purpose}/{purpose}", self.t)
 
     def sent(self, *, up: float | None = None, down: float | None = None) -> None:
-        """Say what one client sends and receives in this round, in scalars; by default P each way."""
+        """State the numbers that one client sends and receives in this round; without it P each way.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([[0.0, 1.0], [6.0, 7.0]])
+        >>> r.sent(up=2 * r.layout.size)  # the model and a second vector
+        >>> r.traffic
+        Traffic(up=4, down=2)
+        """
         self.traffic = Traffic(self.traffic.up if up is None else up, self.traffic.down if down is None else down)
 
     def note(self, name: str, values: Tensor) -> None:
-        """Keep one value a client, [C], for the curves `method/<name>/…`; a copy that the method never gets back.
+        """Record one value a client, [C], for the curves `method/<name>/…`; a copy that the method never gets back.
 
-        What is noted in a round that is only looked at (L1, the last L2 of absent clients, `over`) goes nowhere.
+        Notes in a round for evaluation alone (L1, the last L2 of absent clients, `over`) are dropped.
 
         Raises:
             MisuseError: as for `Notes.add`.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0])
+        >>> r.note("drift", torch.tensor([1.0, 2.0]))
+        >>> r.notes.keys()["method/drift/mean"]
+        1.5
         """
         self.notes.add(name, values)
 
     @property
     def net(self) -> Net:
-        """The network as a function of a flat vector."""
+        """The network as a function of a flat vector: `net(w [P], x [B, ...]) -> scores [B, L]`.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([[0.0, 1.0]])  # a linear layer of two weights
+        >>> r.net(torch.tensor([2.0, 3.0]), torch.tensor([[1.0, 10.0]])).tolist()
+        [[32.0]]
+        """
         return self.task.net
 
     def calls(self) -> Counter[str]:
-        """How many walks of each stream were made so far."""
+        """Number of walks of each stream so far.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0])
+        >>> theta = r.train(r.task.initial, stream="head")
+        >>> r.calls()["head"], r.calls()["body"]
+        (1, 0)
+        """
         return self._calls.copy()
 
     def rewind(self, calls: Counter[str]) -> None:
-        """Count on from `calls`: what is asked next sees the batches that it would have seen then."""
+        """Count on from `calls`: the next walk gets the batches that it would have got then.
+
+        >>> from pfl_ops.testing import quadratic_round
+        >>> r = quadratic_round([0.0, 6.0], sizes=[8, 8])
+        >>> before, first = r.calls(), r.train(r.task.initial, batch=1)
+        >>> r.rewind(before)
+        >>> r.train(r.task.initial, batch=1).equal(first)
+        True
+        """
         self._calls.clear()
         self._calls.update(calls)
 

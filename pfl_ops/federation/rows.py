@@ -30,6 +30,11 @@ class ClientRows:
     Attributes:
         written: whose rows were ever written, bool [N].
         changed: whose rows were written since the last `kept`: what a checkpoint has to add.
+
+    >>> rows = ClientRows(torch.tensor([1.0, 1.0]), n=1000)
+    >>> rows.write(torch.tensor([7]), torch.tensor([[2.0, 3.0]]))
+    >>> rows[torch.tensor([6, 7])].tolist(), int(rows.written.sum())
+    ([[1.0, 1.0], [2.0, 3.0]], 1)
     """
 
     def __init__(self, base: Tensor, n: int, matrix: Matrix | None = None) -> None:
@@ -54,7 +59,7 @@ class ClientRows:
 
     @property
     def in_file(self) -> bool:
-        """Whether rows are in a file, not in memory."""
+        """True if rows are in a file, not in memory."""
         return isinstance(self._matrix, InFile)
 
     def __getitem__(self, clients: Tensor) -> Tensor:
@@ -79,6 +84,10 @@ class ClientRows:
         Args:
             clients, values: rows that a round is about to write: they count with their new values. Whether the engine
                 has written them already makes no difference.
+
+        >>> rows = ClientRows(torch.tensor([0.0]), n=4)
+        >>> rows.mean().tolist(), rows.mean(torch.tensor([1, 2]), torch.tensor([[2.0], [6.0]])).tolist()  # (2 + 6) / 4
+        ([0.0], [2.0])
         """
         if self._sum is None:
             self._sum = torch.zeros(self.base.shape, dtype=torch.float64)
@@ -97,6 +106,11 @@ class ClientRows:
         Args:
             weights: [N].
             clients, values: rows that a round is about to write: they count with their new values.
+
+        >>> rows = ClientRows(torch.tensor([1.0]), n=3)
+        >>> rows.write(torch.tensor([2]), torch.tensor([[5.0]]))
+        >>> rows.weighted(torch.tensor([0.25, 0.25, 0.5])).tolist()  # (1 + 1) / 4 + 5 / 2
+        [3.0]
         """
         weights = weights.to(self.base)
         unwritten, kept = ~self.written, self.written & (weights != 0).cpu()
@@ -114,6 +128,11 @@ class ClientRows:
 
         Raises:
             PflOpsError: they are in a file, and the disk is full.
+
+        >>> rows = ClientRows(torch.tensor(0.5), n=3)  # one number a client
+        >>> rows.write(torch.tensor([0, 2]), torch.tensor([0.1, 0.9]))
+        >>> rows[torch.arange(3)].tolist()
+        [0.1..., 0.5, 0.8...]
         """
         for k, value in zip(clients.tolist(), values.detach().cpu(), strict=True):
             if self._sum is not None:
@@ -125,7 +144,9 @@ class ClientRows:
     # -- what a checkpoint keeps --------------------------------------------------------------------------------------
 
     def pieces(self, limit: int, *, all_rows: bool) -> Iterator[dict[str, Tensor]]:
-        """Everything that a checkpoint needs as named tensors, some `limit` bytes at a time; `take` reads them.
+        """Yield everything that a checkpoint needs as named tensors, about `limit` bytes at a time; `take` reads them.
+
+        They are `base` [Q], `sum` [Q], and rows `values` [M, Q] with their `clients`, int64 [M].
 
         Args:
             all_rows: every row ever written; False: those that changed since `kept`, to be taken after what was kept
@@ -142,20 +163,34 @@ class ClientRows:
             yield {"clients": clients, "values": self._read(clients)}
 
     def kept(self) -> None:
-        """What was written so far is in a checkpoint."""
+        """Mark all rows written so far as being in a checkpoint."""
         self.changed.clear()
 
     def reset(self) -> None:
-        """As if no row had ever been written."""
+        """Forget all rows that were written.
+
+        >>> rows = ClientRows(torch.tensor([1.0]), n=2)
+        >>> rows.write(torch.tensor([0]), torch.tensor([[5.0]]))
+        >>> rows.reset()
+        >>> rows[torch.tensor([0])].tolist()
+        [[1.0]]
+        """
         self.written.zero_()
         self.changed.clear()
         self._sum = None
 
     def take(self, piece: Mapping[str, Tensor]) -> None:
-        """Take back one of `pieces`, in the order in which they were given.
+        """Restore one of `pieces`, in their order.
 
         Raises:
             ValueError: it is of rows of another shape or type, or of more clients.
+
+        >>> rows, again = (ClientRows(torch.tensor([1.0]), n=3) for _ in range(2))
+        >>> rows.write(torch.tensor([2]), torch.tensor([[5.0]]))
+        >>> for piece in rows.pieces(limit=1000, all_rows=True):
+        ...     again.take(piece)
+        >>> again[torch.arange(3)].tolist()
+        [[1.0], [1.0], [5.0]]
         """
         if "base" in piece:
             if piece["base"].shape != self.base.shape or piece["base"].dtype != self.dtype:

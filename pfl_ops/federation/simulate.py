@@ -163,7 +163,7 @@ class Simulation:
             self.trainer.close()
 
     def round_at(self, t: int, clients: Tensor, purpose: str = "train") -> Round:
-        """Round t for some clients; another purpose draws from generators of its own."""
+        """Round t for some clients, int64 [C], duplicates count as draws; each purpose has generators of its own."""
         p, s = self.participation, self.training
         return Round(self.trainer, t, clients, weighting=p.weighting, lr_decay=s.lr_decay, purpose=purpose)
 
@@ -310,7 +310,7 @@ class Simulation:
 
     @property
     def participants(self) -> Tensor:
-        """Clients that ever took part, by what the state holds of them, int64; all where it holds nothing of any."""
+        """Clients with a row that was ever written, int64 [M], ascending; all N if the state has no rows."""
         rows = [value.written for value in self.state.values() if isinstance(value, ClientRows)]
         return torch.stack(rows).any(dim=0).nonzero()[:, 0] if rows else torch.arange(self.task.n_clients)
 
@@ -320,7 +320,7 @@ class Simulation:
         return "file" if any(isinstance(v, ClientRows) and v.in_file for v in self._state.values()) else "memory"
 
     def global_model(self) -> dict[str, Tensor] | None:
-        """G of the last round by parameter name; None where a method has no global model, or the run is not over."""
+        """G of the last round, name -> [*shape]; None if a method has no global model, or the run is not over."""
         return None if self._global is None else self.task.layout.export(self._global)
 
     def personal_models(self, clients: Tensor | None = None) -> Models | None:

@@ -14,7 +14,7 @@ PART = 64 << 20  # bytes that are in memory at once, or one row where that is la
 
 
 def parts(s: State, *, whole: bool, extra: Mapping[str, Tensor] | None = None) -> Iterator[dict[str, Tensor]]:
-    """The tensors of each part.
+    """Yield the tensors of each part: name -> tensor [*shape], or rows [M, Q] with their clients, int64 [M].
 
     Args:
         whole: all rows; False: those that changed since rows were last `kept`.
@@ -50,10 +50,10 @@ def changed_bytes(s: State) -> int:
 
 
 def restore(given: Iterable[Mapping[str, Tensor]], s: State) -> State:
-    """The state that was taken apart: `s` with its tensors replaced, and its rows written.
+    """Restore a state from its parts: `s` with its tensors replaced, and its rows [M, Q] written.
 
     Args:
-        given: the parts of a whole state, then those of what changed, one time after the other.
+        given: the parts of a whole state, then those of the changes, one time after the other.
         s: a fresh `init`.
     Raises:
         ValueError: they are of a state of another form; says which name.

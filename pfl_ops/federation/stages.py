@@ -143,7 +143,7 @@ def repeatable(r: Round, stages: Stages) -> Stages:
 
 
 def made(stage: Stage, clients: Tensor) -> Models:
-    """A stage's models; a function is asked for those of `clients`."""
+    """Return a stage's models, [C, P] or [P]; a stage that is a function is called with `clients`, int64 [C]."""
     return stage if isinstance(stage, Models) else stage(clients)
 
 

@@ -147,7 +147,7 @@ class Trainer:
         return found
 
     def positions(self, client: int, share: Share | None, keys: Keys) -> np.ndarray | None:
-        """Positions of a share of the client's samples; None: all of them."""
+        """Positions of a share of the client's samples, int64 [m]; None: all of them."""
         if share is None:
             return None
         when = (keys.purpose, keys.round) if share.redraw else ()
@@ -171,7 +171,7 @@ class Trainer:
     def walk(
         self, clients: Sequence[int], carry: Mapping[str, Tensor], step: Step, length: Length, keys: Keys, rule: Rule
     ) -> dict[str, Tensor]:
-        """Each client through its plan by `step`; see `Round.walk`."""
+        """Take `step` at each batch of each client; carry rows [C, ...] by name, see `Round.walk`."""
         out = {name: value.clone() for name, value in carry.items()}
         further = [self.plans(clients, length, keys, nth) for nth in range(1, length.batches)]
         for chunk in self.groups(clients, length, keys):
@@ -289,7 +289,7 @@ class Trainer:
         ctx: Mapping[str, Tensor] | None = None,
         batch: int = 500,
     ) -> tuple[Tensor, Tensor]:
-        """`function` summed over each client's own samples; see `Round.sweep`."""
+        """Sum `function` over each client's own samples: sums [C, ...], counts [C]; see `Round.sweep`."""
         sums: Tensor | None = None
         counts = torch.zeros(len(clients), dtype=self.feed.dtype, device=self.feed.device)
         for i, k in enumerate(clients):

@@ -71,7 +71,7 @@ class PooledTrainer(Trainer):
         pull: tuple[float | Tensor, Tensor] | None = None,
         only: slice | None = None,
     ) -> Tensor:
-        """As `Trainer.train`."""
+        """Train in several processes, rows [C, Q]; see `Trainer.train`."""
         fixed = {"loss": loss, "only": only}
         given = {"start": start, "ctx": ctx or {}, "shift": shift, "pull": pull, "fixed": fixed, "rule": rule}
         like = {"rows": ((len(clients), start.shape[-1]), start.dtype)}
@@ -80,7 +80,7 @@ class PooledTrainer(Trainer):
     def walk(
         self, clients: Sequence[int], carry: Mapping[str, Tensor], step: Step, length: Length, keys: Keys, rule: Rule
     ) -> dict[str, Tensor]:
-        """As `Trainer.walk`."""
+        """Walk in several processes, rows [C, ...] by name; see `Trainer.walk`."""
         like = {name: (value.shape, value.dtype) for name, value in carry.items()}
         given = {"carry": dict(carry), "step": step, "rule": rule}
         return self._share_out(_walk, clients, length, keys, given, like)
@@ -96,7 +96,7 @@ class PooledTrainer(Trainer):
         ctx: Mapping[str, Tensor] | None = None,
         batch: int = 500,
     ) -> tuple[Tensor, Tensor]:
-        """As `Trainer.sweep`."""
+        """Sweep in several processes, sums [C, ...] and counts [C]; see `Trainer.sweep`."""
         parts = shared_out([int(self.feed.sizes[k]) for k in clients], 1, self.processes.count)
         how = {"share": share, "batch": batch}
         given = {"clients": list(clients), "w": w, "function": function, "keys": keys, "ctx": ctx or {}, "how": how}

@@ -15,7 +15,7 @@ N = TypeVar("N", bound=type)
 
 
 class ModelSection(Section):
-    """The `model` part of an experiment: which network, its own options, and where its parameters start.
+    """The `model` part of an experiment: the network, its options, and the source of its first parameters.
 
     The sections of single networks add their options as fields; ask `MODELS.get(name)` for them.
     """
@@ -59,12 +59,17 @@ def register(name: str) -> Callable[[N], N]:
     (an `nn.Linear`) whose parameters are all that it has; subclass `models.base.Network`, or write your own. A frozen
     feature extractor stands before it (`models.backbone`).
 
-        @register("wide")
-        class Wide(Network):
-            def __init__(self, shape, n_classes, *, width: Annotated[int, Field(ge=1)] = 512): ...
-
     Raises:
         PflOpsError: the name is taken.
+
+    >>> from pfl_ops.models.base import Network, build
+    >>> @register("example_wide")
+    ... class Wide(Network):
+    ...     def __init__(self, shape, n_classes, *, width: int = 512):
+    ...         super().__init__({"fc": torch.nn.Linear(shape[0], width)}, width, n_classes)
+    >>> section = MODELS.get("example_wide")(width=3)  # `model.width` of an experiment
+    >>> sum(p.numel() for p in build(section, (4,), n_classes=2, seed=0).parameters())  # 4 · 3 + 3, 3 · 2 + 2
+    23
     """
 
     def add(network: N) -> N:

@@ -1,7 +1,7 @@
-"""Frozen feature extractors: what stands before a network and is never trained.
+"""Frozen feature extractors, which are never trained.
 
-A client is a row of trained parameters, so a frozen part is none of it. It is applied to the samples once, before
-clients are built; what the federation trains on are its features.
+A client is a row of trained parameters, without the frozen part. That is applied to the samples once, before clients
+are built; the federation trains on its features.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Backbone:
 
 
 def backbone(section: ModelSection, shape: tuple[int, ...] | None = None) -> Backbone | None:
-    """The frozen part of a network; None: it has none.
+    """Return the frozen part of a network; None: it has none.
 
     A network's class declares one by a class method `backbone(section, shape) -> Backbone`; the class is then built for
     samples of shape (D,).
@@ -43,7 +43,10 @@ def backbone(section: ModelSection, shape: tuple[int, ...] | None = None) -> Bac
         section: name and options.
         shape: of one raw sample; None: not known, and not checked.
     Raises:
-        PflOpsError: its weights are nowhere to be had, or it can't take this shape.
+        PflOpsError: its weights can't be found or downloaded, or it can't take this shape.
+
+    >>> backbone(MODELS.get("mlp")()) is None, backbone(MODELS.get("resnet18_head")(pretrained=False)).width
+    (True, 512)
     """
     if not has_backbone(section):
         return None
@@ -52,15 +55,22 @@ def backbone(section: ModelSection, shape: tuple[int, ...] | None = None) -> Bac
 
 
 def has_backbone(section: ModelSection) -> bool:
-    """Whether `model.weights` are those of a frozen part, which the network itself does not hold."""
+    """True if `model.weights` are those of a frozen part, which the network itself does not have.
+
+    >>> has_backbone(MODELS.get("resnet18_head")()), has_backbone(MODELS.get("cnn")())
+    (True, False)
+    """
     return hasattr(MODELS.get(section.name).network, "backbone")
 
 
 def weights_file(section: ModelSection) -> Path | None:
-    """The file that decides parameters, trained or frozen; None: there is none.
+    """Return the file that decides parameters, trained or frozen; None: there is none.
 
     Raises:
-        PflOpsError: a frozen part's weights are nowhere to be had.
+        PflOpsError: a frozen part's weights can't be found or downloaded.
+
+    >>> weights_file(MODELS.get("mlp")(weights="start.safetensors")).name, weights_file(MODELS.get("mlp")())
+    ('start.safetensors', None)
     """
     frozen = backbone(section)
     if frozen is not None:

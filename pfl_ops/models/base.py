@@ -1,4 +1,4 @@
-"""What a network is, how one is built, and which networks a federation can hold."""
+"""Networks: their base class, how one is built from its section, and the checks that each must pass."""
 
 import math
 from collections.abc import Mapping
@@ -23,6 +23,10 @@ class Network(nn.Module):
         body: the feature extractor, plain layers by name, in order; parameters keep these names everywhere.
         n_features: D, the length of body(x).
         n_classes: L.
+
+    >>> network = Network({"fc": nn.Linear(4, 3), "relu": nn.ReLU()}, n_features=3, n_classes=2)
+    >>> [name for name, _ in network.named_parameters()]
+    ['body.fc.weight', 'body.fc.bias', 'head.weight', 'head.bias']
     """
 
     body: nn.Sequential
@@ -36,7 +40,11 @@ class Network(nn.Module):
         self.head = nn.Linear(n_features, n_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """f(body; x): [B, channels, height, width] or [B, d] -> [B, D]."""
+        """f(body; x): [B, channels, height, width] or [B, d] -> [B, D].
+
+        >>> Network({"relu": nn.ReLU()}, n_features=2, n_classes=3).features(torch.tensor([[-1.0, 2.0]])).tolist()
+        [[0.0, 2.0]]
+        """
         out: Tensor = self.body(x)
         return out
 
@@ -57,6 +65,12 @@ def image(shape: Shape, name: str, poolings: int, lost: int = 0) -> tuple[int, i
         Channels of the input, height and width after the last pooling.
     Raises:
         PflOpsError: feature vectors, or an image too small; the message names both sizes.
+
+    >>> image((28, 28, 1), "cnn", poolings=2), image((28, 28, 1), "cnn6", poolings=2, lost=4)
+    ((1, 7, 7), (1, 4, 4))
+    >>> image((8, 8, 1), "cnn6", poolings=2, lost=4)
+    Traceback (most recent call last):
+    pfl_ops.errors.PflOpsError: model 'cnn6' pools 2 times and needs images of at least 16 x 16, got 8 x 8; ...
     """
     if len(shape) != 3:
         raise PflOpsError(
@@ -78,7 +92,7 @@ def image(shape: Shape, name: str, poolings: int, lost: int = 0) -> tuple[int, i
 
 
 def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Network:
-    """The network of a section, with its first parameters Θ⁰.
+    """Build the network of a section, with its first parameters Θ⁰.
 
     They are drawn as PyTorch's layers draw them, by a generator of (seed, "model") alone, or read from
     `section.weights`. The process's own generator is left as it was.
@@ -92,6 +106,11 @@ def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Net
         A float32 network on the CPU, checked by `check`.
     Raises:
         PflOpsError: the network can't take this shape, breaks the rules of `check`, or its weights don't fit.
+
+    >>> section = MODELS.get("mlp")(hidden=(16,))
+    >>> one, same, other = (build(section, (8, 8, 1), n_classes=10, seed=seed) for seed in (0, 0, 1))
+    >>> one.head.weight.equal(same.head.weight), one.head.weight.equal(other.head.weight)
+    (True, False)
     """
     name = section.name
     chosen = {key: value for key, value in section if key not in ("name", "weights")}
@@ -117,13 +136,17 @@ def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Net
 
 
 def example_of(shape: Shape) -> Tensor:
-    """Two samples of made-up numbers in the form that a network sees: [2, channels, height, width], or [2, d]."""
+    """Two samples of made-up numbers in the form that a network sees: [2, channels, height, width], or [2, d].
+
+    >>> tuple(example_of((28, 28, 1)).shape), example_of((2,)).tolist()
+    ((2, 1, 28, 28), [[-1.0, -0.333...], [0.333..., 1.0]])
+    """
     seen = (shape[2], *shape[:2]) if len(shape) == 3 else shape
     return torch.linspace(-1.0, 1.0, 2 * math.prod(shape)).view(2, *seen)
 
 
 def check(network: nn.Module, example: Tensor | None = None, name: str = "") -> bool:
-    """Refuse a network that no federation of rows can hold, and say whether copies of it can be stacked.
+    """Refuse a network that is not a row of parameters; return True if copies of it can be stacked.
 
     A client is a row of parameters and nothing else. So everything trained must be a parameter of `body` or `head`,
     scores must be head(body(x)), and nothing may be remembered between batches; constant buffers are fine.
@@ -139,6 +162,12 @@ def check(network: nn.Module, example: Tensor | None = None, name: str = "") -> 
     Raises:
         PflOpsError: no body or head, parameters outside them, shared by them, frozen, or without a dimension; BatchNorm
             or other running statistics; a forward pass that fails, does not give [B, L], or is not head(body(x)).
+
+    >>> check(Network({"fc": nn.Linear(4, 3), "drop": nn.Dropout(0.5)}, 3, 2))  # trains one client at a time
+    False
+    >>> check(Network({"fc": nn.Linear(4, 3), "norm": nn.BatchNorm1d(3)}, 3, 2), name="mine")
+    Traceback (most recent call last):
+    pfl_ops.errors.PflOpsError: model 'mine': layer 'body.norm' (BatchNorm1d) has statistics over batches, which ...
     """
     name = name or type(network).__name__
     _check_parts(network, name)

@@ -16,6 +16,10 @@ class Codes(nn.Embedding):
 
     Raises:
         PflOpsError: a code beyond the table.
+
+    >>> codes = Codes.from_pretrained(torch.tensor([[0.0], [10.0], [20.0]]))
+    >>> codes(torch.tensor([[1.0, 2.0, 1.2]])).tolist()
+    [[[10.0], [20.0], [10.0]]]
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -26,7 +30,11 @@ class Codes(nn.Embedding):
 
 
 class LastState(nn.LSTM):
-    """What the top layer holds once it has read the whole line: [B, length, width] -> [B, units]."""
+    """The state of the top layer after the whole line: [B, length, width] -> [B, units].
+
+    >>> tuple(LastState(8, 16, num_layers=2, batch_first=True)(torch.zeros(3, 80, 8)).shape)
+    (3, 16)
+    """
 
     def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]  # one tensor, as a body gives
         states: Tensor = super().forward(input)[0]
@@ -39,6 +47,12 @@ class CharLSTM(Network):
 
     A sample is a line of character codes; classes are the same characters. Parameters: 819,920 with 80 characters.
     Recurrent layers can't be stacked: clients train one at a time.
+
+    >>> network = CharLSTM((80,), n_classes=80)
+    >>> sum(p.numel() for p in network.parameters())
+    819920
+    >>> 80 * 8 + 4 * 256 * (8 + 256 + 2) + 4 * 256 * (256 + 256 + 2) + 256 * 80 + 80  # four gates, two biases each
+    819920
 
     Source: FedAvg2Rep paper, Sec. 3.2.2, after McMahan et al., AISTATS 2017, Sec. 3, and LEAF (Caldas et al., 2018).
     Deviations: PyTorch's LSTM has two bias vectors a layer, whose sum is all that acts: 2,048 more parameters than the

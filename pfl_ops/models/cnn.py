@@ -14,6 +14,12 @@ class CNN(Network):
 
     Parameters: 1,663,370 on 28x28x1 with 10 classes, as in the paper.
 
+    >>> network = CNN((28, 28, 1), n_classes=10)
+    >>> sum(p.numel() for p in network.parameters()), tuple(network.features(torch.zeros(2, 1, 28, 28)).shape)
+    (1663370, (2, 512))
+    >>> 25 * 32 + 32 + 25 * 32 * 64 + 64 + 7 * 7 * 64 * 512 + 512 + 512 * 10 + 10  # two poolings: 28, 14, 7
+    1663370
+
     Source: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from
     Decentralized Data", AISTATS 2017, Sec. 3.
     Deviations: ReLU stands after pooling, which is the same function with the same gradient and a quarter of the work;

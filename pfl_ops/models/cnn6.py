@@ -15,6 +15,10 @@ class CNN6(Network):
     McMahan's network but for the padding. Parameters: 582,026 on 28x28x1 and 878,538 on 32x32x3, with 10 classes.
     Images of at least 16 x 16.
 
+    >>> network = CNN6((28, 28, 1), n_classes=10)  # 28 − 4 = 24, 12; 12 − 4 = 8, 4: 64 · 4 · 4
+    >>> sum(p.numel() for p in network.parameters()), network.body.fc.in_features
+    (582026, 1024)
+
     Source: FedAvgCNN in PFLlib (Zhang et al., "PFLlib: A Beginner-Friendly and Comprehensive Personalized Federated
     Learning Library and Benchmark", JMLR 26, 2025), which the code released with FedAS (Yang, Huang, Ye, CVPR 2024)
     uses.

@@ -14,6 +14,10 @@ class CNNCifar(Network):
 
     Parameters: 686,090 on 32x32x3 with 10 classes.
 
+    >>> network = CNNCifar((32, 32, 3), n_classes=10)
+    >>> sum(p.numel() for p in network.parameters()), tuple(network(torch.zeros(2, 3, 32, 32)).shape)
+    (686090, (2, 10))
+
     Source: FLIU paper, Sec. IV: "an additional Convolutional Layer is added before the Fully-Connected Layer".
     Deviations: the paper states neither width nor kernel of that convolution, nor whether it pools. 64 channels,
     5x5 and 2x2 max-pooling are ours: they follow its neighbour. ReLU stands after pooling, which is the same function.

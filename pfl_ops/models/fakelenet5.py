@@ -11,6 +11,10 @@ class FakeLeNet5(Network):
 
     Parameters: 815,332 on 32x32x3 with 100 classes (797,962 with 10). Images of at least 16 x 16.
 
+    >>> network = FakeLeNet5((32, 32, 3), n_classes=100)  # 32 − 4 = 28, 14; 14 − 4 = 10, 5: 64 · 5 · 5
+    >>> sum(p.numel() for p in network.parameters()), network.body.fc1.in_features
+    (815332, 1600)
+
     Source: FedAvg2Rep paper, Sec. 3.2.1, after Hsu, Qi, Brown, "Federated Visual Classification with Real-World Data
     Distribution", ECCV 2020.
     Deviations: padding and activations are not stated. No padding, as in LeNet-5 and in the network of this form that

@@ -14,6 +14,10 @@ class KMNISTCNN(Network):
 
     A quarter of the work of `cnn` a sample. Parameters: 215,370 on 28x28x1 with 10 classes.
 
+    >>> network = KMNISTCNN((28, 28, 1), n_classes=10)
+    >>> sum(p.numel() for p in network.parameters()), tuple(network(torch.zeros(2, 1, 28, 28)).shape)
+    (215370, (2, 10))
+
     Source: DRDM paper, Sec. 4: convolution, max-pooling, convolution, max-pooling, flatten, FC, ReLU, FC.
     Deviations: kernels, channels and widths are lost in the only text there is, and padding is not named: all ours.
     The text has a ReLU after the FC layer only; one after each pooling, as in its neighbours here, is ours.

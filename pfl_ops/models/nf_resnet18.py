@@ -16,9 +16,13 @@ STAGES = 4
 
 
 class ScaledConv(nn.Conv2d):
-    """A convolution whose filters have mean 0 and norm 1, times a trained gain: what it gives has its input's variance.
+    """A convolution whose filters have mean 0 and norm 1, times a trained gain: its output has its input's variance.
 
     Ŵ_o = g_o (W_o - mean W_o) / (std W_o · √n), n = numbers a filter, g one gain a filter.
+
+    >>> conv = ScaledConv(1, 1, kernel=1)  # one number a filter: it is its own mean
+    >>> conv(torch.ones(1, 1, 2, 2)).flatten().tolist()
+    [0.0, 0.0, 0.0, 0.0]
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
@@ -35,7 +39,11 @@ class ScaledConv(nn.Conv2d):
 
 
 def act(x: Tensor) -> Tensor:
-    """γ relu(x)."""
+    """γ relu(x), of any shape.
+
+    >>> [round(value, 3) for value in act(torch.tensor([-1.0, 1.0])).tolist()]  # γ = √(2 / (1 − 1/π))
+    [0.0, 1.713]
+    """
     return RELU_GAIN * F.relu(x)
 
 
@@ -46,6 +54,10 @@ class Block(nn.Module):
 
     Args:
         inputs, outputs: channels. stride: 1 or 2. alpha: α. beta: β, the standard deviation that x has at the start.
+
+    >>> block, x = Block(4, 4, stride=1, alpha=0.2, beta=1.0), torch.ones(1, 4, 8, 8)
+    >>> block(x).equal(x), tuple(Block(4, 8, stride=2, alpha=0.2, beta=1.0)(x).shape)  # s = 0: the shortcut alone
+    (True, (1, 8, 4, 4))
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, alpha: float, beta: float) -> None:
@@ -64,7 +76,11 @@ class Block(nn.Module):
 
 
 class MeanPool(nn.Module):
-    """The mean over each activated channel: [B, channels, H, W] -> [B, channels]."""
+    """The mean over each activated channel: [B, channels, H, W] -> [B, channels].
+
+    >>> MeanPool()(torch.tensor([[[[-1.0, 1.0]]]]) / RELU_GAIN).tolist()
+    [[0.5]]
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return act(x).mean((-2, -1))
@@ -78,6 +94,10 @@ class NFResNet18(Network):
     each block since the last change of width. Weights are standardised in each pass (`ScaledConv`), so signals keep
     that variance without statistics over a batch: clients are rows of parameters and nothing else. A stem of one 3x3
     convolution, without pooling, as is usual for 32x32. Parameters: 11,173,970 on 32x32x3 with 10 classes.
+
+    >>> network = NFResNet18((32, 32, 3), n_classes=10, width=2)
+    >>> tuple(network.features(torch.zeros(2, 3, 32, 32)).shape), len(network.body)  # 2, 4, 8, 16 channels
+    ((2, 16), 10)
 
     Source: Brock, De, Smith, "Characterizing Signal Propagation to Close the Performance Gap in Unnormalized ResNets",
     ICLR 2021 (α 0.2, scaled weight standardisation); Brock, De, Smith, Simonyan, "High-Performance Large-Scale Image

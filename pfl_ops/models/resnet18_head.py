@@ -42,6 +42,10 @@ class ResNet18Head(Network):
     Weights: `model.weights` names a file of torchvision's parameters (.pth or .safetensors); without it torchvision's
     own are downloaded once. `pretrained: false` takes a backbone of random weights, the same for every seed.
 
+    >>> network = ResNet18Head((512,), n_classes=10)
+    >>> sum(p.numel() for p in network.parameters()), tuple(network(torch.zeros(2, 512)).shape)  # 512 · 10 + 10
+    (5130, (2, 10))
+
     Source: DRDM paper, Sec. 4: "fine-tune the last layer of the pre-trained ResNet18 model", backbone fixed.
     Deviations: which weights and which input size is not stated: torchvision's IMAGENET1K_V1 and 112, a quarter of the
     work of ImageNet's 224, are ours. The classifier starts as PyTorch draws it and sees features as they are.
@@ -63,7 +67,13 @@ class ResNet18Head(Network):
 
     @classmethod
     def backbone(cls, section: ModelSection, shape: Shape | None = None) -> Backbone:
-        """See `models.backbone.backbone`."""
+        """Return the frozen ResNet-18; see `models.backbone.backbone`.
+
+        >>> from pfl_ops.models import MODELS
+        >>> frozen = ResNet18Head.backbone(MODELS.get("resnet18_head")(pretrained=False, size=64), (28, 28, 1))
+        >>> frozen.name, frozen.width, frozen.weights
+        ('resnet18 random, 64 x 64, 1', 512, None)
+        """
         pretrained, size = section.pretrained, section.size  # type: ignore[attr-defined]  # fields made from __init__
         if shape is not None and (len(shape) != 3 or shape[2] not in (1, 3)):
             raise PflOpsError(f"model 'resnet18_head' needs images of 1 or 3 channels, got samples of shape {shape}")

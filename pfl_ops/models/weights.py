@@ -15,10 +15,16 @@ TORCH = (".pth", ".pt")
 
 
 def read(file: str | Path) -> dict[str, Tensor]:
-    """Parameters by name: of a .safetensors file, or of a state_dict that torch.save wrote (.pth, .pt).
+    """Read parameters by name from a .safetensors file, or from a state_dict that torch.save wrote (.pth, .pt).
 
     Raises:
         PflOpsError: there is no such file, or it is damaged or something else.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save({"head.bias": torch.tensor([1.0, 2.0])}, f"{folder}/start.pth")
+    ...     read(f"{folder}/start.pth")["head.bias"].tolist()
+    [1.0, 2.0]
     """
     path = Path(file).expanduser()
     if not path.is_file():
@@ -65,6 +71,15 @@ def start_from(network: nn.Module, file: str, name: str) -> None:
         network: changed in place. file: .safetensors, .pth or .pt. name: the network's, for messages.
     Raises:
         PflOpsError: the file can't be read, lacks a parameter, or has one too many or of another shape.
+
+    >>> import tempfile
+    >>> network = nn.Module()
+    >>> network.head = nn.Linear(1, 1, bias=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save({"head.weight": torch.tensor([[3.0]])}, f"{folder}/start.pth")
+    ...     start_from(network, f"{folder}/start.pth", "mine")
+    >>> network.head.weight.tolist()
+    [[3.0]]
     """
     given, path = read(file), Path(file).expanduser()
     wanted = dict(network.named_parameters())
@@ -89,7 +104,7 @@ def start_from(network: nn.Module, file: str, name: str) -> None:
 
 
 def _other_classes(given: dict[str, Tensor], wanted: dict[str, nn.Parameter]) -> bool:
-    """Whether the file has a whole classifier of the right width for another number of classes."""
+    """True if the file has a whole classifier of the right width for another number of classes."""
     weight, bias, needs = given.get("head.weight"), given.get("head.bias"), wanted.get("head.weight")
     if weight is None or needs is None or weight.dim() != 2 or ("head.bias" in wanted) != (bias is not None):
         return False

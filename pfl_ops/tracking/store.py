@@ -5,6 +5,7 @@
 ...     run = store.run("fliu-digits-lsqs-1a2b3c4d", "003 fliu lr=0.01", identity=experiment.hash, parent=study)
 ...     run.log(records)
 ...     run.finish()
+True
 """
 
 import atexit

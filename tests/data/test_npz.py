@@ -1,6 +1,5 @@
 """Files that nobody vouches for: what is read, and one clear line for everything else."""
 
-import doctest
 import io
 import struct
 import tracemalloc
@@ -66,10 +65,6 @@ def test_the_users_clients_are_read(npz: Write) -> None:
 def text(names: list[str], n: int) -> np.ndarray:
     """These names in turns, [n]."""
     return np.resize(np.array(names), n)
-
-
-def test_the_example_of_number_names_is_true() -> None:
-    assert doctest.testmod(module).attempted and not doctest.testmod(module).failed
 
 
 @pytest.mark.parametrize(
