@@ -57,7 +57,10 @@ def _track(folder: Path) -> None:
         PflOpsError: the experiment can't be made again as it was, or its results can't be read.
     """
     request = requests.read(folder)
-    os.chdir(request.folder)
+    with suppress(OSError):  # a folder that is gone; only relative paths need it
+        os.chdir(request.folder)
+    for variable in requests.VARIABLES:
+        os.environ.pop(variable, None)
     os.environ.update(request.variables)
 
     from pfl_ops import runs
