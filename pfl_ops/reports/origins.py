@@ -117,6 +117,18 @@ def blocks(ran: Ran) -> Iterator[Block]:
         yield Table("settings", "Settings that are not simply the paper's", heads(), rows, (note,))
 
 
+def departures(ran: Ran) -> Iterator[Block]:
+    """Differences from the paper that no single setting shows, with their effect."""
+    if ran.suite.departures:
+        rows = tuple(
+            Row((Entry(departure.text), Entry(departure.effect or "not measured")))
+            for departure in ran.suite.departures
+        )
+        note = "Single settings that are run otherwise than stated are in the next table."
+        columns = (Head("departure"), Head("effect"))
+        yield Table("departures", "Departures from the paper", (columns,), rows, (note,))
+
+
 def settled(ran: Ran) -> Iterator[Block]:
     """Settings that run as the paper states them, and those without effect."""
     rows = tuple(Origins(ran).rows(SETTLED))

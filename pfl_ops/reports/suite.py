@@ -21,6 +21,7 @@ def suite_report(ran: Ran) -> Document:
         Section("", tuple(_first(ran))),
         *_exhibits(ran),
         Section("Claims", tuple(verdicts.blocks(ran))),
+        Section("Departures from the paper", tuple(origins.departures(ran))),
         Section("Settings and their origins", tuple(origins.blocks(ran))),
         Section("Settings as the paper states them", tuple(origins.settled(ran)), folded=True),
         Section("Damaged or not measured", tuple(background.left_open(ran))),
