@@ -202,6 +202,17 @@ class Suite:
         Raises:
             PflOpsError: the settings contradict each other.
         """
+        key = (cell.name, scale, data)
+        if key not in self._experiments:
+            self._experiments[key] = self._compose(cell, scale, data)
+        return self._experiments[key]
+
+    @cached_property
+    def _experiments(self) -> dict[tuple[str, ScaleName, str | None], Experiment]:
+        """Experiments that were composed before."""
+        return {}
+
+    def _compose(self, cell: Cell, scale: ScaleName, data: str | None) -> Experiment:
         levels = [self.axes[axis][label] for axis, label in cell.labels.items()]
         labels = {axis: list(of_axis) for axis, of_axis in self.axes.items()}
         for pattern, more in self.exceptions.items():
