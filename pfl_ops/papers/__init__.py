@@ -19,6 +19,7 @@ from pfl_ops.errors import unknown
 from pfl_ops.papers.claims import Claim, Instance, Verdict
 from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over
 from pfl_ops.papers.outcome import Outcome, Outcomes
+from pfl_ops.papers.provenance import Departure, Source, Sources, assumed, departed, stated
 from pfl_ops.papers.published import Published
 from pfl_ops.papers.suite import SCALES, Axis, Cell, Changes, Level, Measure, Scale, ScaleName, Suite
 
@@ -57,7 +58,7 @@ def find(name: str) -> Suite:
 
 
 __all__ = [
-    "PAPERS", "SCALES", "Allocation", "Axis", "Bars", "Cell", "Changes", "Claim", "Curves", "Energy", "Exhibit",
-    "Grid", "Instance", "Level", "Measure", "Outcome", "Outcomes", "Over", "Published", "Scale", "ScaleName", "Suite",
-    "Verdict", "find", "suites",
+    "PAPERS", "SCALES", "Allocation", "Axis", "Bars", "Cell", "Changes", "Claim", "Curves", "Departure", "Energy",
+    "Exhibit", "Grid", "Instance", "Level", "Measure", "Outcome", "Outcomes", "Over", "Published", "Scale",
+    "ScaleName", "Source", "Sources", "Suite", "Verdict", "assumed", "departed", "find", "stated", "suites",
 ]  # fmt: skip

@@ -176,6 +176,7 @@ TABLE_2 = Suite(
         ),
     ),
     sources=sources.TABLES,
+    departures=(*sources.OF_IMAGES, *sources.OF_LINES, *sources.OF_CENTRALIZED, *sources.ROUND),
     unmeasured=(
         *UNMEASURED,
         "Centralized training uses standard augmentation, which there is not here, and 40,000 of the images, the "
@@ -267,6 +268,7 @@ TABLE_3 = Suite(
         ),
     ),
     sources=sources.TABLES,
+    departures=(*sources.OF_IMAGES, *sources.OF_LINES, *sources.ROUND),
     unmeasured=UNMEASURED,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; {SMALL_LINES}; 240 · 4/J and 200 · 4/J rounds"),
     exceptions={f"{{shakespeare,shakespeare_iid}}{pattern[1:]}": more for pattern, more in ROUNDS_SHAKESPEARE.items()},
@@ -351,6 +353,7 @@ TABLE_4 = Suite(
         ),
     ),
     sources=sources.TABLE_4,
+    departures=(*sources.OF_IMAGES, *sources.OF_PRETRAINED),
     damage=('"See Table 2" and "consistent with Table 2" in Section 4.6.2 mean Table 3.',),
     unmeasured=(*UNMEASURED, *WITHOUT_FILE),
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; an eighth of the rounds, about"),
@@ -393,6 +396,7 @@ FIGURE_1 = Suite(
         ),
     ),
     sources=sources.FIGURE_1,
+    departures=(*sources.OF_CENTRALIZED, *sources.ROUND),
     damage=("The image is lost.",),
     unmeasured=("The test loss, which the figure shows too, is not tracked.", *TABLE_2.unmeasured[1:]),
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; 40 epochs"),
@@ -430,6 +434,7 @@ FIGURE_2 = Suite(
         ),
     ),
     sources=sources.FIGURE_2,
+    departures=(*sources.OF_LINES, *sources.ROUND),
     damage=("The image is lost.",),
     unmeasured=("That more local steps help against the plateau, too, has no setting in the text.",),
     small=Scale(repetitions=3, note=SMALL_LINES),
@@ -477,6 +482,7 @@ FIGURE_4 = Suite(
         ),
     ),
     sources=sources.PARTICIPATIONS,
+    departures=(*sources.OF_IMAGES, *sources.ROUND),
     damage=("The image is lost.",),
     unmeasured=(
         *UNMEASURED,
@@ -511,6 +517,7 @@ FIGURE_5 = Suite(
         ),
     ),
     sources=sources.PARTICIPATIONS,
+    departures=(*sources.OF_LINES, *sources.ROUND),
     damage=("The image is lost.",),
     small=Scale(repetitions=3, note=SMALL_LINES),
     exceptions={"*/j4/fedavg/*": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
@@ -567,6 +574,7 @@ FIGURE_7 = Suite(
         ),
     ),
     sources=sources.TABLE_4,
+    departures=(*sources.OF_IMAGES, *sources.OF_PRETRAINED),
     damage=("The image is lost.",),
     unmeasured=(
         *UNMEASURED,

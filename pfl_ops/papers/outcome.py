@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+HIGHEST = "best"
+"""After the # of a measure's key: the highest value over the scored rounds."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """One repetition of a cell, finished.
@@ -33,7 +37,7 @@ class Outcome:
     stages: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, key: str, at: str = "final", unit: float = 1.0) -> float | None:
-        """The value of a measure: the last or best one; "…@90": the first round with 90 or more; "…#20": of round 20.
+        """Return a measure: last or best; "…@90": first round with 90 or more; "…#20": round 20; "…#best": highest.
 
         Args:
             key: the measure's. at: "final" or "best". unit: tracked values are multiplied by it; targets are in it.
@@ -49,7 +53,8 @@ class Outcome:
             return math.inf if reached is None else float(reached)
         if "#" in key:
             name, _, number = key.partition("#")
-            value = self.curve(name).get(int(number))
+            curve = self.curve(name)
+            value = max(curve.values(), default=None) if number == HIGHEST else curve.get(int(number))
             return None if value is None else value * unit
         name = tracked_as(key, self.stages)
         found = self.metrics.get(f"{at}/{name}", self.metrics.get(name))

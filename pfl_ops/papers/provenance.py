@@ -1,4 +1,6 @@
-"""Origin of each setting's value at scale full: stated in the paper, run otherwise than stated, or an assumption.
+"""Origin of each setting's value at scale full, and departures of a suite from its paper.
+
+A value is stated in the paper, run otherwise than stated, or an assumption.
 
 A suite lists `Source`s. Of those that cover a setting of a cell, the last one counts:
 
@@ -59,6 +61,19 @@ class Source:
 
 
 Sources: TypeAlias = tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A difference between a paper and its suite that no source of a single setting tells.
+
+    Attributes:
+        text: the paper's way and ours, in a sentence.
+        effect: on results, with figures where they are known; "": not measured.
+    """
+
+    text: str
+    effect: str = ""
 
 
 def stated(

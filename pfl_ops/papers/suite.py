@@ -13,7 +13,7 @@ from pfl_ops.papers.claims import Claim, Verdict, decided
 from pfl_ops.papers.exhibits import Exhibit
 from pfl_ops.papers.expression import matching
 from pfl_ops.papers.outcome import Outcome
-from pfl_ops.papers.provenance import Source, Sources, sources_of
+from pfl_ops.papers.provenance import Departure, Source, Sources, sources_of
 from pfl_ops.papers.published import Published
 
 Changes: TypeAlias = Mapping[str, Any]
@@ -65,7 +65,8 @@ class Measure:
 
     Attributes:
         key: tracked key without `final/` or `best/`: "test/L1/acc"; "test/L2/local/mean@90" is the first round in which
-            the value is 90 or more, "test/L2/local/mean#20" its value in round 20.
+            the value is 90 or more, "test/L2/local/mean#20" its value in round 20, "test/L2/local/mean#best" its
+            highest value over the scored rounds.
         title: as the paper's table has it.
         unit: the paper's number is ours times this.
         digits: decimals shown. better: which way is better; "": neither.
@@ -106,7 +107,8 @@ class Suite:
         repetitions: n at scale full; its source says whether the paper states it.
         at: a cell's number is that of the last round, "final", or of the best one, "best".
         claims: sentences of the paper that can be true or false of numbers.
-        sources: origin of each setting's value at scale full, see `provenance`. damage: what extraction lost.
+        sources: origin of each setting's value at scale full, see `provenance`.
+        departures: differences from the paper that no single setting shows. damage: what extraction lost.
         unmeasured: what the exhibit shows and the suite does not, and why.
         absent: names of cells that the grid has not ("iid/apfl").
         exceptions: pattern of cells, as in claims -> what these set beyond their levels ("cifar10/*/fedfomo"); a level,
@@ -129,6 +131,7 @@ class Suite:
     at: Literal["final", "best"] = "final"
     claims: tuple[Claim, ...] = ()
     sources: Sources = ()
+    departures: tuple[Departure, ...] = ()
     damage: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -199,6 +202,17 @@ class Suite:
         Raises:
             PflOpsError: the settings contradict each other.
         """
+        key = (cell.name, scale, data)
+        if key not in self._experiments:
+            self._experiments[key] = self._compose(cell, scale, data)
+        return self._experiments[key]
+
+    @cached_property
+    def _experiments(self) -> dict[tuple[str, ScaleName, str | None], Experiment]:
+        """Experiments that were composed before."""
+        return {}
+
+    def _compose(self, cell: Cell, scale: ScaleName, data: str | None) -> Experiment:
         levels = [self.axes[axis][label] for axis, label in cell.labels.items()]
         labels = {axis: list(of_axis) for axis, of_axis in self.axes.items()}
         for pattern, more in self.exceptions.items():

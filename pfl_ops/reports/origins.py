@@ -96,9 +96,9 @@ class Origins:
         return len({line.path for line in self.lines if line.group == group})
 
 
-def blocks(ran: Ran) -> Iterator[Block]:
+def blocks(origins: Origins) -> Iterator[Block]:
     """Settings that the scale changes, that are run otherwise than stated, and that the paper does not state."""
-    origins = Origins(ran)
+    scale = origins.ran.scale
     counts = {group: origins.count(group) for group in TITLES}
     parts = [
         f"{counts['stated']} stated by the paper",
@@ -106,7 +106,7 @@ def blocks(ran: Ran) -> Iterator[Block]:
         f"{counts['departure']} run otherwise than stated",
         f"{counts['no effect']} without effect",
     ]
-    parts += [f"{counts['changed']} changed by scale {ran.scale}"] if ran.scale != "full" else []
+    parts += [f"{counts['changed']} changed by scale {scale}"] if scale != "full" else []
     parts += [f"{counts['none']} of unrecorded origin"] if counts["none"] else []
     yield Text(
         f"Settings of these cells: {', '.join(parts)}. A setting counts once for each origin that it has in them."
@@ -117,9 +117,21 @@ def blocks(ran: Ran) -> Iterator[Block]:
         yield Table("settings", "Settings that are not simply the paper's", heads(), rows, (note,))
 
 
-def settled(ran: Ran) -> Iterator[Block]:
+def departures(ran: Ran) -> Iterator[Block]:
+    """Differences from the paper that no single setting shows, with their effect."""
+    if ran.suite.departures:
+        rows = tuple(
+            Row((Entry(departure.text), Entry(departure.effect or "not measured")))
+            for departure in ran.suite.departures
+        )
+        note = "Single settings that are run otherwise than stated are in the next table."
+        columns = (Head("departure"), Head("effect"))
+        yield Table("departures", "Departures from the paper", (columns,), rows, (note,))
+
+
+def settled(origins: Origins) -> Iterator[Block]:
     """Settings that run as the paper states them, and those without effect."""
-    rows = tuple(Origins(ran).rows(SETTLED))
+    rows = tuple(origins.rows(SETTLED))
     if rows:
         yield Table("stated", "Settings that run as stated, and those without effect", heads(), rows)
 

@@ -15,14 +15,15 @@ def suite_report(ran: Ran) -> Document:
     ran = Ran(suite, "small", outcomes, chosen=names, stand_ins={}, problems={}, elsewhere={}, link=link)
     write(suite_report(ran), "reports/fliu/table1")
     """
-    suite = ran.suite
+    suite, found = ran.suite, origins.Origins(ran)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     sections = (
         Section("", tuple(_first(ran))),
         *_exhibits(ran),
         Section("Claims", tuple(verdicts.blocks(ran))),
-        Section("Settings and their origins", tuple(origins.blocks(ran))),
-        Section("Settings as the paper states them", tuple(origins.settled(ran)), folded=True),
+        Section("Departures from the paper", tuple(origins.departures(ran))),
+        Section("Settings and their origins", tuple(origins.blocks(found))),
+        Section("Settings as the paper states them", tuple(origins.settled(found)), folded=True),
         Section("Damaged or not measured", tuple(background.left_open(ran))),
         Section("Runs, machine and cost", tuple(background.cost(ran))),
         Section("Configurations", tuple(origins.configurations(ran)), folded=True),

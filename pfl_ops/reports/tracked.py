@@ -28,6 +28,8 @@ COMMON = "pfl_ops.common"
 SHORTEST_ID = 4  # characters of an id that are taken for one
 CLIENTS = "clients.parquet"
 CLIENT_COLUMNS = ("client", "stage", "local")
+EARLIER_PARAMS = {"data.scaling": "standard"}
+"""Settings that runs of earlier versions do not have, with the values that these runs had."""
 COSTS = ("cost/up_bytes", "cost/down_bytes", "cost/train_seconds")
 
 
@@ -111,7 +113,7 @@ class Tracked:
             group=run.tags["pfl_ops.group_hash"],
             split=split,
             stage=own if own in stages or not stages else stages[0],
-            params=run.params,
+            params={**EARLIER_PARAMS, **run.params},
             metrics=run.metrics,
             tags=run.tags,
             state=run.status.lower(),

@@ -86,3 +86,43 @@ def test_a_setting_without_effect_changes_no_result(path, other):
         for run in (short, short.override({path: other}))
     ]
     assert scores[0] == scores[1] != {}
+
+
+# -- departures --------------------------------------------------------------------------------------------------------
+
+READINGS = {"apfl_library", "fedfomo_library", "fedamp_absolute", "s_fedpg_last", "letter", "drdm_feddyn"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_departures_are_listed_where_something_is_trained(name):
+    suite = find(name)
+    told = [departure.text for departure in suite.departures]
+    assert len(told) == len(set(told)) and all(text.endswith(".") for text in told)
+    assert told or all(type(exhibit).__name__ == "Allocation" for exhibit in suite.exhibits)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_claim_is_judged_by_a_second_reading(name):
+    """A reading beside ours has no published number: it would leave claims undecided in the paper's own numbers."""
+    suite = find(name)
+    labels = {axis: list(levels) for axis, levels in suite.axes.items()}
+    judged = {part for claim in suite.claims for cell in claim.cells(labels) for part in cell.split("/")}
+    assert not judged & READINGS
+
+
+def test_every_second_reading_is_a_cell():
+    cells = {part for name in NAMES for cell in find(name).cells for part in cell.labels.values()}
+    assert cells >= READINGS
+
+
+def test_fedamp_with_absolute_units_is_local_training():
+    """Square distances of these networks are far above σ 0.1: exp(-x/σ) underflows, u_k is the client's own θ_k, and
+    the pull λ/α (θ_k - u_k) of 1e-4 of the way leaves all predictions as those of local training."""
+    suite = find("fedpg/table1")
+    scores = {}
+    for method in ("local", "fedamp", "fedamp_absolute"):
+        one = suite.experiment(suite.cell(f"fmnist/{method}"), "smoke", data="digits")
+        metrics = list(one.build(execution=LOOP).run())[-1].metrics
+        scores[method] = {key: metrics[key] for key in metrics if key.startswith("test/L1/local")}
+    assert scores["fedamp_absolute"] == scores["local"] != {}
+    assert scores["fedamp"] != scores["local"]

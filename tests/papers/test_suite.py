@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from toy_suite import ACC, TOY
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import Level, Outcome, Suite
+from pfl_ops.papers.outcome import tracked_keys
 from pfl_ops.papers.stand_in import BATCH, CLIENTS, ROUNDS, SAMPLES
 
 
@@ -106,6 +108,14 @@ def test_claims_stand_twice():
     assert below.instances[0].detail == "180.5 < 190.5 (n = 2)"  # in the paper's unit
     assert (below.status, above.status) == ("undecided", "undecided")
     assert below.needed == above.needed == (80.0, 80.0)  # 2 claims, for and against, at 0.05
+
+
+def test_the_highest_round_of_a_curve():
+    """Of 0.2, 0.7, 0.4 in percent; without a curve there is none."""
+    history = pd.DataFrame({"test/L1/local/mean": [0.2, 0.7, 0.4]}, index=[1, 2, 3])
+    assert Outcome(0, {}, history).value("test/L1/local/mean#best", unit=100.0) == pytest.approx(70.0)
+    assert Outcome(0, {}).value("test/L1/local/mean#best") is None
+    assert tracked_keys("test/L1/local/mean#best") == ["test/L1/local/mean"]
 
 
 def test_every_published_number_has_its_cell_and_measure():

@@ -30,7 +30,7 @@ from pfl_ops.papers import (
     Scale,
     Suite,
 )
-from pfl_ops.papers.provenance import assumed, departed, stated
+from pfl_ops.papers.provenance import Departure, assumed, departed, stated
 from pfl_ops.reports import Document, Entry, Items, Picture, Table, Text, suites, to_csv, to_html, to_markdown
 from pfl_ops.reports.background import amount
 from pfl_ops.reports.layout import signed, spread
@@ -314,6 +314,15 @@ def test_each_cell_has_its_whole_configuration(tmp_path: Path) -> None:
         for scale, entry, moved in (("small", here, data), ("full", full, None)):
             path = tmp_path / SUITE.name / str(entry.link)
             assert Experiment.from_yaml(path) == SUITE.experiment(cell, scale, data=moved)
+
+
+def test_departures_are_listed_with_their_effect() -> None:
+    told = (Departure("The paper shuffles: here not.", "two points"), Departure("The paper has a cap: here none."))
+    rows = table(suite_report(ran(replace(SUITE, departures=told))), "departures").rows
+    assert [tuple(entry.text for entry in row.entries) for row in rows] == [
+        ("The paper shuffles: here not.", "two points"),
+        ("The paper has a cap: here none.", "not measured"),
+    ]
 
 
 def test_damage_is_told() -> None:

