@@ -57,11 +57,6 @@ class Evidence:
         """The largest e-values at any look, for and against; 1 without a seed."""
         return float(self.supporting.max(initial=1.0)), float(self.opposing.max(initial=1.0))
 
-    @property
-    def reverse(self) -> "Evidence":
-        """The evidence for the opposite."""
-        return Evidence(self.opposing, self.supporting)
-
     def until(self, n: int) -> "Evidence":
         """The same after `n` seeds: values stay at the last one; without a seed they are 1."""
         parts = (self.supporting, self.opposing)
