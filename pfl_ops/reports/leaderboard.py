@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pfl_ops import figures
+from pfl_ops.display import tables
 from pfl_ops.reports.document import Block, Document, Entry, Head, Items, Mark, Picture, Row, Section, Table
 from pfl_ops.reports.numbers import chance, difference_title, signed
 from pfl_ops.units import with_unit
@@ -30,6 +31,7 @@ def leaderboard(
     about: Mapping[str, str] | None = None,
     title: str = "Leaderboard",
     generated: str = "",
+    costs: pd.DataFrame | None = None,
 ) -> Document:
     """The report of a benchmark.
 
@@ -42,6 +44,7 @@ def leaderboard(
         traces: one row a trial: method, trial, state, value, best. tests: one row a test run: method, seed, score,
             local, global, worst.
         notes: what has to be said with the table. about: what all methods share, term and text.
+        costs: scores of the searches at equal cost: cost, budget, method, trials, validation, rank; none: not shown.
         title: at the top. generated: when and by what.
     """
     colours = figures.colours(sorted(table["method"]))
@@ -56,6 +59,8 @@ def leaderboard(
             )
         )
     search: list[Block] = [_spent(table)]
+    if costs is not None and len(costs):
+        search.append(_equal_cost(costs, table["metric"][0]))
     if best := _best_so_far(traces):
         search.append(
             Picture(
@@ -71,7 +76,7 @@ def leaderboard(
         sections.append(Section("Seed by seed", (_by_seed(table, tests),)))
     if about:
         sections.append(Section("What all methods share", (Items(tuple(about.items())),)))
-    subtitle = f"{len(table)} methods, {int(table['trials'].max())} trials each"
+    subtitle = f"{len(table)} methods, {tables.searched(table)}"
     return Document(name, title, subtitle, tuple(sections), generated)
 
 
@@ -115,7 +120,7 @@ def _method(row: Mapping[Any, Any]) -> Entry:
 def _caption(table: pd.DataFrame) -> str:
     n = int(table["n"].max())
     over = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed" if n else "not tested"
-    return f"Leaderboard: scores of the last round; test: {over}"
+    return f"Leaderboard after {tables.searched(table)}: scores of the last round; test: {over}"
 
 
 def _difference(row: Mapping[Any, Any]) -> Entry:
@@ -157,6 +162,17 @@ def _spent(table: pd.DataFrame) -> Table:
     )
     caption = "Cost: seconds of all trials and runs with new seeds, and of one test run on average"
     return Table("cost", caption, (head,), tuple(rows), data=table)
+
+
+def _equal_cost(costs: pd.DataFrame, metric: str) -> Table:
+    """The best validation score of each search within the smallest budget that all have spent."""
+    rows = tables.equal_cost(costs, metric)
+    caption = (
+        "Search at equal cost: rank, best validation score (not the test), and trials that ended within the smallest "
+        "budget that all methods have spent; runs with new seeds are not counted"
+    )
+    head = tuple(map(Head, rows.heads))
+    return Table("equal-cost", caption, (head,), tuple(Row(tuple(map(Entry, row))) for row in rows.rows), data=costs)
 
 
 def _chosen(table: pd.DataFrame) -> Table:
