@@ -548,6 +548,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             openings=1,
             page=None,
             confirmation=None,
+            pictures=None,
             ended="search ended by --hours 2: 2.1 h are spent",
         )
 
@@ -693,7 +694,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[d
         traces = pd.DataFrame({"method": "fliu", "trial": range(4), "state": "complete", "best": 1.5})
         tests = pd.DataFrame({"method": "fliu", "seed": [0, 1], "score": [1.3, 1.5], "local": 0.9, "global": 0.5})
         made = SimpleNamespace(
-            **{"name": "mine", "studies": {"fliu": SimpleNamespace(experiment=Experiment.of("fliu"))}},
+            **{"name": "mine", "studies": {"fliu": SimpleNamespace(experiment=Experiment.of("fliu"), pictures=None)}},
             **{"table": pd.DataFrame(rows), "traces": traces, "tests": tests, "notes": ("Mark this.",)},
             page="/#/experiments/8/runs",
             costs=pd.DataFrame(

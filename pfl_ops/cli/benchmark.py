@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,8 +190,15 @@ def _write(made: "Benchmark") -> Path:
     }
     generated = f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}"
     title = f"Leaderboard: {first.data.label}, {first.partition.kind}"
+    name = "importance_fanova"
+    drawable = {
+        method: study.pictures
+        for method, study in made.studies.items()
+        if study.pictures is not None and name in study.pictures.drawable
+    }
+    importance = {method: partial(pictures.draw, name) for method, pictures in drawable.items()}
     document = leaderboard(
-        made.name, made.table, made.traces, made.tests, made.notes, about, title, generated, made.costs
+        made.name, made.table, made.traces, made.tests, made.notes, about, title, generated, made.costs, importance
     )
     return write(document, REPORTS / made.name)
 

@@ -283,6 +283,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
             say(console, note)
     for seed, how in study.diverged.items():
         say(console, f"test run with seed {seed}: {how}")
+    if study.pictures and (skipped := str(study.pictures)):
+        say(console, skipped)
     if study.openings:
         say(console, f"the test data were opened {study.openings} time{'s' * (study.openings != 1)} for this study")
     say(console, "\n" + look_closer(tracking_uri, study.page, "study", study.name))

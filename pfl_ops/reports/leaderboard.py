@@ -1,8 +1,8 @@
 """A benchmark as a report: who is ahead and by how much, how each method was searched, what was chosen."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,9 @@ from pfl_ops.display import tables
 from pfl_ops.reports.document import Block, Document, Entry, Head, Items, Mark, Picture, Row, Section, Table
 from pfl_ops.reports.numbers import chance, difference_title, signed
 from pfl_ops.units import with_unit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 VIEWS = {"local": "local", "global": "global", "worst": "local"}  # column -> view
 CLEAR = 0.05  # below this a corrected p is a difference
@@ -32,6 +35,7 @@ def leaderboard(
     title: str = "Leaderboard",
     generated: str = "",
     costs: pd.DataFrame | None = None,
+    importance: Mapping[str, Callable[[], "Figure"]] | None = None,
 ) -> Document:
     """The report of a benchmark.
 
@@ -45,6 +49,7 @@ def leaderboard(
             local, global, worst.
         notes: what has to be said with the table. about: what all methods share, term and text.
         costs: scores of the searches at equal cost: cost, budget, method, trials, validation, rank; none: not shown.
+        importance: method -> draws the importance of its parameters.
         title: at the top. generated: when and by what.
     """
     colours = figures.colours(sorted(table["method"]))
@@ -71,6 +76,10 @@ def leaderboard(
                 ),
             )
         )
+    search += [
+        Picture(f"importance-{method}", f"Importance of the parameters of {method} for the validation score.", draw)
+        for method, draw in (importance or {}).items()
+    ]
     sections = [Section("", tuple(ahead)), Section("Search", tuple(search)), Section("Chosen", (_chosen(table),))]
     if tests["seed"].nunique() > 1:
         sections.append(Section("Seed by seed", (_by_seed(table, tests),)))

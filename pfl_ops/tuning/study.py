@@ -29,6 +29,7 @@ from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.events import OnEvent
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.session import Session, StudyInterrupted
 from pfl_ops.tuning.settings import Settings, check_confirmation
@@ -57,6 +58,7 @@ class Study:
         page: where MLflow's page shows its trials, behind the server's address; None: it was never reached.
         confirmation: the best configurations with new seeds, from which the choice was made; None: it is the trial with
             the best value.
+        pictures: of its trials, drawn on demand: `study.pictures.draw("slice")`. None: it was not read.
         ended: a line on the budget that ended the search; "": trials were the only one.
     """
 
@@ -75,6 +77,7 @@ class Study:
     diverged: dict[int, str] = field(default_factory=dict)
     confirmation: Confirmation | None = None
     ended: str = ""
+    pictures: Pictures | None = None
 
     def __repr__(self) -> str:
         tests = f", {len(self.finals)} test run{'s' * (len(self.finals) != 1)}" if self.finals else ""
@@ -94,7 +97,17 @@ class Study:
                 f"the test data were opened {_times(self.openings)} for this study" * bool(self.openings)
             ),
             lambda: cards.picture(self.plot, f"The trials of study {self.name}"),
+            lambda: self._importance(),
+            lambda: cards.note(str(self.pictures or "")),
         )
+
+    def _importance(self) -> str:
+        from pfl_ops.display import cards
+
+        pictures, name = self.pictures, "importance_fanova"
+        if pictures is None or name not in pictures.drawable:
+            return ""
+        return cards.picture(lambda: pictures.draw(name), f"Importance of the parameters of study {self.name}")
 
     @property
     def _shown(self) -> tuple[pd.DataFrame, tuple[str, ...], int, str]:
@@ -296,6 +309,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             if study.confirmation:
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})
+            _keep_pictures(parent, study)
             if study.ended:
                 parent.tags({"pfl_ops.ended": study.ended})
             presented.end(parent, study, session.view)
@@ -383,7 +397,20 @@ def _result(session: Session, experiment: Experiment) -> Study:
         session.diverged,
         session.confirmation,
         ending(session.settings, ledger),
+        Pictures(ledger, session.settings.experiment, goal),
     )
+
+
+def _keep_pictures(parent: Run, study: Study) -> None:
+    """Keep the pictures of a study in its run, and the importance of its parameters as a table."""
+    pictures = study.pictures
+    assert pictures is not None
+    for name, figure in pictures.each():
+        parent.figure(figure, name)
+    if len(importance := pictures.importance):
+        parent.text(to_csv(importance), "importance.csv")
+    if told := str(pictures):
+        parent.tags({"pfl_ops.pictures": told[:500]})
 
 
 def _front(ledger: Ledger, table: pd.DataFrame) -> pd.DataFrame:
