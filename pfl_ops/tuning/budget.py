@@ -109,7 +109,9 @@ def ending(settings: "Settings", ledger: "Ledger") -> str:
     cause = spent(settings, ledger)
     if cause is None or not has_several(settings):
         return ""
-    used = f"{ledger.search_seconds() / HOUR:.3g} h", f"{ledger.search_samples():,} samples"
+    seconds = ledger.search_seconds()
+    time_text = f"{seconds / HOUR:.3g} h" if seconds >= 0.1 * HOUR else f"{seconds:.0f} s"
+    used = time_text, f"{ledger.search_samples():,} samples"
     trials = f"{ledger.done()} trial{'s' * (ledger.done() != 1)}"
     match cause:
         case "trials":
@@ -119,10 +121,9 @@ def ending(settings: "Settings", ledger: "Ledger") -> str:
         case "samples":
             return f"search ended by --samples {settings.samples:,}: {used[1]} are spent ({trials}, {used[0]})"
         case "terminate":
-            told = f"{ledger.since_best()} trials have not raised the best value"
-            if settings.objective.modes[0] == "min":
-                told = told.replace("raised", "lowered")
-            return f"search ended by --terminate {settings.terminate}: {told} ({trials}, {', '.join(used)})"
+            change = "raised" if settings.objective.modes[0] == "max" else "lowered"
+            why = f"{ledger.since_best()} trials have not {change} the best value"
+            return f"search ended by --terminate {settings.terminate}: {why} ({trials}, {', '.join(used)})"
 
 
 @dataclass

@@ -7,6 +7,7 @@ imported when a picture is drawn; matplotlib's settings are left as they were.
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -30,6 +31,7 @@ FEWEST = 5  # complete trials of a picture of parameters
 FEWEST_OF_A_MODEL = 10  # complete trials of importance and contour, which fit a model or interpolate
 MOST_AXES = 10  # parameters in one picture; more would not be readable
 TREES = 32  # of fANOVA's forest
+LINE = 80  # characters of a line of text above a picture
 
 NAMES = ("importance_fanova", "importance_ped_anova", "slice", "contour", "parallel_coordinate", "edf", "timeline")
 
@@ -107,8 +109,9 @@ class Pictures:
             axes.bar_label(bars, [f"{share:.2f}" for _, share in shares], padding=3)
             axes.set_xlim(0, 1.12 * max((share for _, share in shares), default=1.0) or 1.0)
             rest = [name for name in self.varied if name not in dict(shares)]
-            without = f"\nnot in all trials, so without: {', '.join(rest)}" if rest else ""
-            axes.set_xlabel(f"importance ({title}), {len(self.complete)} complete trials{without}")
+            axes.set_xlabel(f"importance ({title}), {len(self.complete)} complete trials")
+            if rest:
+                style.headline(figure, fill(f"Not in all trials, so without: {', '.join(rest)}", LINE))
         return figure
 
     def _slice(self, plots: Any) -> "Figure":
@@ -117,7 +120,7 @@ class Pictures:
         figure = _figure_of(axes)
         figure.set_size_inches(2.2 + 2.6 * len(shown), 4)
         for one in figure.axes:
-            _tilt(one, 30)
+            _turn_words(one)
         figure.suptitle("")
         return figure
 
@@ -297,11 +300,11 @@ def _figure_of(axes: Any) -> "Figure":
     return figure
 
 
-def _tilt(axes: Any, degrees: int) -> None:
-    """Turn the labels of values on the x axis where they are words."""
-    texts = [tick.get_text() for tick in axes.get_xticklabels()]
-    if any(len(text) > 4 and not text.startswith("$") for text in texts):
-        axes.tick_params(axis="x", rotation=degrees)
+def _turn_words(axes: Any) -> None:
+    """Turn the labels of values on the x axis upright where they are words, without quotation marks."""
+    ticks = [tick.get_text() for tick in axes.get_xticklabels()]
+    if any(text.startswith("'") for text in ticks):
+        axes.set_xticks(axes.get_xticks(), [text.strip("'") for text in ticks], rotation=90)
 
 
 @contextmanager

@@ -95,11 +95,9 @@ def test_terminate_counts_trials_that_ended_after_the_best_one(ledger):
     assert ledger.since_best() == 2 and spent(settings, ledger, 0) is None
     ended_trial(ledger, 0.9)
     assert spent(settings, ledger, 0) == "terminate"
-    assert ending(settings, ledger) == (
-        "search ended by --terminate 3: 3 trials have not raised the best value (5 trials, 0 h, 0 samples)".replace(
-            "0 h", f"{ledger.search_seconds() / 3600:.3g} h"
-        )
-    )
+    ledger.set_search_seconds(90)
+    line = "search ended by --terminate 3: 3 trials have not raised the best value (5 trials, 90 s, 0 samples)"
+    assert ending(settings, ledger) == line
     assert spent(settings.within(None, None, 0), ledger, 0) is None
 
 

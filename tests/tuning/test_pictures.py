@@ -1,5 +1,7 @@
 """Pictures of a study: labels, the ones that it is too small for, and settings of matplotlib that stay as they were."""
 
+import itertools
+
 import matplotlib
 import optuna
 import pytest
@@ -64,7 +66,8 @@ def test_importance_finds_the_parameter_that_decides(pictures):
     assert table.sum().tolist() == pytest.approx([1, 1]) and "gamma.value γ" not in table.index
     figure = found.draw("importance_fanova")
     [axes] = figure.axes
-    assert axes.get_xlabel().endswith("30 complete trials\nnot in all trials, so without: gamma.value γ")
+    assert axes.get_xlabel() == "importance (fANOVA), 30 complete trials"
+    assert figure.get_suptitle() == "Not in all trials, so without: gamma.value γ"
     assert {tick.get_text() for tick in axes.get_yticklabels()} == set(table.index)
 
 
@@ -81,7 +84,7 @@ def test_pictures_are_drawn_and_leave_matplotlib_as_it_was(pictures):
 
 
 def test_texts_of_a_picture_do_not_overlap(pictures):
-    """Labels of the axes and of their values, within each kind; the parallel coordinates' are tilted boxes."""
+    """Labels of axes, and labels of values on the x axis; those of the parallel coordinates are tilted boxes."""
     found = pictures(12)
     for name in ("importance_fanova", "importance_ped_anova", "slice", "contour", "edf", "timeline"):
         figure = found.draw(name)
@@ -89,6 +92,11 @@ def test_texts_of_a_picture_do_not_overlap(pictures):
         titles = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label) if text.get_text()]
         boxes = [text.get_window_extent() for text in titles]
         assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]), name
+        for axes in figure.axes if name != "timeline" else ():  # its times are tilted
+            ticks = [text for text in axes.get_xticklabels() if text.get_text()]
+            low, high = sorted(axes.get_xlim())
+            shown = [t.get_window_extent() for t in ticks if low <= t.get_position()[0] <= high]
+            assert not any(a.overlaps(b) for a, b in itertools.pairwise(shown)), name
 
 
 @pytest.mark.parametrize(
