@@ -62,6 +62,7 @@ OPTIONS = {
     "run": SHARED | {"--concurrency", "--address"},
     "tune": SHARED
     | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
+    | {"--hours", "--samples", "--terminate"}
     | {"--confirm", "--confirm-top", "--name", "--storage", "--address"},
     "compare": {"--filter", "--tag", "--trials", "--metric", "--target", "--at", "--html", "--csv", "--latex"}
     | {"--test", "--notes", "--tracking-uri"},
@@ -350,7 +351,8 @@ class Fake:
         return SimpleNamespace(final=final, experiment=experiment, clients=CLIENTS, complaints=[], origin="", **shown)
 
     def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
-        return Estimate(180, 8, 20, experiment.training.rounds, 500, 3, self.hints)
+        cost = {"samples": 120_000, "sent_bytes": 3 * 2**20}
+        return Estimate(180, 8, 20, experiment.training.rounds, 500, 3, self.hints, **cost)
 
 
 @pytest.fixture
@@ -546,6 +548,8 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             openings=1,
             page=None,
             confirmation=None,
+            pictures=None,
+            ended="search ended by --hours 2: 2.1 h are spent",
         )
 
     monkeypatch.setattr(tuning, "tune", tune)
@@ -596,6 +600,28 @@ def test_tune_passes_the_numbers_to_confirm_on(study: list[dict[str, Any]]) -> N
     assert (study[0]["confirm"], study[0]["confirm_top"]) == (2, 9)
     for without in (("--confirm", "0"), ("--trials", "1")):
         assert "again with" not in cli("tune", "fliu", *without).stderr
+
+
+def test_tune_passes_budgets_on_and_says_which_one_ended(study: list[dict[str, Any]]) -> None:
+    """Half an hour holds 10 trials of 3 min one after another; 500,000 samples 5 trials of 120,000."""
+    result = cli("tune", "fliu", "--hours", "0.5", "--terminate", "15", "--concurrency", "1")
+    assert result.exit_code == 0, result.output
+    assert (study[0]["hours"], study[0]["samples"], study[0]["terminate"]) == (0.5, None, 15)
+    assert "0.5 h, an end after 15 trials without a better value (10 fit), 1 at once" in " ".join(result.stderr.split())
+    assert "search ended by --hours 2: 2.1 h are spent" in result.stdout
+    dry = cli("tune", "fliu", "--samples", "5e5", "--trials", "9", "--concurrency", "1", "--dry-run").stdout
+    assert "9 trials, 500,000 samples (5 fit), 1 at once" in dry and "120,000 samples, 3.0 MiB sent" in dry
+    assert len(study) == 1
+
+
+@pytest.mark.parametrize("method", ["fliu", "fliu,ditto"])
+@pytest.mark.parametrize(
+    "words", ["--hours 0", "--hours -1", "--hours nan", "--hours inf", "--samples 0", "--samples nan", "--samples 2.5"]
+)
+def test_budgets_that_cannot_be_are_one_line(words: str, method: str, study: list[dict[str, Any]]) -> None:
+    result = cli("tune", method, *words.split())
+    assert result.exit_code == 2 and result.stderr.startswith(f"pfl-ops: {words.split()[0]} must be ")
+    assert result.stderr.count("\n") == 1 and not study and result.stdout == ""
 
 
 def test_how_many_trials_run_at_once_may_be_left_to_a_measurement(study: list[dict[str, Any]]) -> None:
@@ -668,9 +694,13 @@ def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[d
         traces = pd.DataFrame({"method": "fliu", "trial": range(4), "state": "complete", "best": 1.5})
         tests = pd.DataFrame({"method": "fliu", "seed": [0, 1], "score": [1.3, 1.5], "local": 0.9, "global": 0.5})
         made = SimpleNamespace(
-            **{"name": "mine", "studies": {"fliu": SimpleNamespace(experiment=Experiment.of("fliu"))}},
+            **{"name": "mine", "studies": {"fliu": SimpleNamespace(experiment=Experiment.of("fliu"), pictures=None)}},
             **{"table": pd.DataFrame(rows), "traces": traces, "tests": tests, "notes": ("Mark this.",)},
             page="/#/experiments/8/runs",
+            costs=pd.DataFrame(
+                {"cost": "samples", "budget": 1_000_000.0, "method": ["fliu", "ditto"], "trials": [3, 4]}
+                | {"validation": [1.45, nan], "rank": pd.array([1, None], "Int64")}
+            ),
         )
         given["report"](made)
         return made
@@ -696,6 +726,9 @@ def test_several_methods_are_tuned_under_one_budget(bench: list[dict[str, Any]],
         "Mark this.",
         "2.0 MB",
         "1,200,000",
+        "search at equal cost, validation",
+        "equal samples: 1,000,000",
+        "1.  145.0 %  (3 trials)",
     ):
         assert part in result.stdout
     assert "1  fliu *  L1" in result.stdout and "ditto *" not in result.stdout
@@ -703,6 +736,7 @@ def test_several_methods_are_tuned_under_one_budget(bench: list[dict[str, Any]],
     page = (tmp_path / "reports" / "mine" / "index.html").read_text(encoding="utf-8")
     assert "140.0" in page and "it broke" in page and "<svg" in page
     assert "restricted: optimiser sgd" in page and "1,200,000" in page
+    assert "Search at equal cost" in page and "1.  145.0 %  (3 trials)" in page
 
 
 def test_a_benchmark_is_told_though_its_report_cannot_be_written(bench: list[dict[str, Any]], tmp_path: Path) -> None:

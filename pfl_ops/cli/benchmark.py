@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,7 @@ def _tell_estimates(
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.estimate import duration
     from pfl_ops.tuning.asked import Asked
+    from pfl_ops.tuning.budget import affordable, budget_text
 
     cpus = given["cpus_per_trial"] if isinstance(given["cpus_per_trial"], float) else 1.0
     trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
@@ -141,12 +143,15 @@ def _tell_estimates(
     if wrong:
         raise together(wrong)
     asked = Asked(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
-    text = f"{len(found)} methods, each with {wanted} trials"
+    limits = replace(first, trials=wanted)
+    text = f"{len(found)} methods, each with {budget_text(limits)}"
     if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
         at_once = min(wanted, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
         one = next(iter(found.values())).with_startup()
         all_methods = replace(one, seconds=sum(estimate.seconds for estimate in found.values()))
-        took = duration(all_methods.of_trials(wanted + finals * at_once, at_once))
+        number = [affordable(limits, estimate, at_once) for estimate in found.values()]
+        seconds = sum(estimate.seconds * k for estimate, k in zip(found.values(), number, strict=True))
+        took = duration(all_methods.of_trials(finals * at_once, at_once) + seconds / at_once)
         tests = f" and {finals} test run{'s' * (finals != 1)}" if finals else ""
         text += f"{tests}, {at_once} at once: about {took} if none is stopped early"
     say(console, text)
@@ -154,7 +159,8 @@ def _tell_estimates(
         say(console, f"then the best {top} of each again with up to {first.confirm} new seeds (--confirm)")
     width = max(map(len, found))
     for method, estimate in found.items():
-        say(console, f"  {method:{width}}  each {estimate}")
+        cost = f", {estimate.cost}" if estimate.cost else ""
+        say(console, f"  {method:{width}}  each {estimate}{cost}")
     if common := next(iter(settings.values())).common:
         ranges = (f"{key.rpartition('.')[2]} {'; '.join(map(str, common.of(key)))}" for key in common.keys)
         say(console, f"all methods vary: {', '.join(ranges)}; each its own hyper-parameters besides")
@@ -184,19 +190,33 @@ def _write(made: "Benchmark") -> Path:
     }
     generated = f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}"
     title = f"Leaderboard: {first.data.label}, {first.partition.kind}"
-    document = leaderboard(made.name, made.table, made.traces, made.tests, made.notes, about, title, generated)
+    name = "importance_fanova"
+    drawable = {
+        method: study.pictures
+        for method, study in made.studies.items()
+        if study.pictures is not None and name in study.pictures.drawable
+    }
+    importance = {method: partial(pictures.draw, name) for method, pictures in drawable.items()}
+    document = leaderboard(
+        made.name, made.table, made.traces, made.tests, made.notes, about, title, generated, made.costs, importance
+    )
     return write(document, REPORTS / made.name)
 
 
 def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     """The leaderboard, what was chosen, and where to look closer."""
+    from pfl_ops.cli.live import drawn
     from pfl_ops.cli.output import out, say
     from pfl_ops.cli.run import look_closer
+    from pfl_ops.display.tables import equal_cost
 
     console = out()
     console.print(leaderboard_table(made))
     console.print()
     console.print(cost_table(made))
+    if len(made.costs):
+        console.print()
+        console.print(drawn(equal_cost(made.costs, made.table["metric"].iloc[0])))
     say(console, "\nchosen")
     width = max(map(len, made.table["method"]))
     for row in made.table.to_dict("records"):

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,7 +51,20 @@ _option = partial(option, panel=PANEL)
 def tune(
     algorithm: Annotated[list[str] | None, METHODS] = None,
     *,
-    trials: Annotated[int | None, _option("--trials", "Configurations to try.", "12", "INT", 1, 100_000)] = None,
+    trials: Annotated[
+        int | None,
+        _option("--trials", "Configurations to try.", "12; any number with --hours, --samples", "INT", 1, 100_000),
+    ] = None,
+    hours: Annotated[
+        float | None,
+        _option("--hours", "Hours of the search; the first budget that is spent ends it.", metavar="FLOAT"),
+    ] = None,
+    samples: Annotated[
+        float | None, _option("--samples", "Gradient samples of all trials, each counted.", metavar="INT")
+    ] = None,
+    terminate: Annotated[
+        int | None, _option("--terminate", "Trials in a row without a better value that end the search.", "0", "INT")
+    ] = None,
     metric: Annotated[
         list[str], _option("--metric", "What to optimise; repeated: a Pareto front.", "the method's, val/L1/acc", "KEY")
     ] = [],  # noqa: B006  (Typer copies it)
@@ -108,6 +122,7 @@ def tune(
     from pfl_ops.tuning.begin import check
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
+    from pfl_ops.tuning.budget import MOST_TRIALS, affordable, budget_text, check_budget
     from pfl_ops.tuning.ledger import check_storage
     from pfl_ops.tuning.settings import check_confirmation
 
@@ -115,6 +130,7 @@ def tune(
     if storage:
         check_storage(storage)
     check(trials, 0, name)
+    check_budget(hours, samples, terminate)
     check_confirmation(confirm, confirm_top)
     check_data_dir(data_dir)
     methods = methods_of(algorithm)
@@ -132,6 +148,9 @@ def tune(
     given: dict[str, Any] = {
         "space": search_space,
         "trials": trials,
+        "hours": hours,
+        "samples": samples,
+        "terminate": terminate,
         "metric": metric or None,
         "scheduler": scheduler,
         "cpus_per_trial": asked.cpus,
@@ -154,11 +173,12 @@ def tune(
         if not begun:
             found = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
             begun = settings_of_all(found, search_space, trials, metric or None, None, scheduler, held)
+        begun = {method: each.within(hours, samples, terminate) for method, each in begun.items()}
         first = found[0] if found else next(iter(begun.values())).experiment.override(repetitions)
         run_benchmark(
             found,
             begun,
-            wanted=trials or next(iter(begun.values())).trials,
+            wanted=trials or (MOST_TRIALS if found and (hours or samples) else next(iter(begun.values())).trials),
             finals=first.repetitions,
             execution=execution,
             dry_run=dry_run,
@@ -169,6 +189,7 @@ def tune(
     experiment = None
     if by_name:
         settings = tuning.recorded(str(name), storage=storage).confirming(confirm, confirm_top)
+        settings = settings.within(hours, samples, terminate)
         tuned = settings.experiment.algorithm.name
         if tuned_alone not in (None, tuned):
             raise PflOpsError(f"study '{name}' tunes {tuned}, not {tuned_alone}")
@@ -176,7 +197,19 @@ def tune(
     else:
         experiment = experiment_of(tuned_alone, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
         settings = tuning.Settings.of(
-            experiment, search_space, trials, metric or None, None, scheduler, held, None, confirm, confirm_top
+            experiment,
+            search_space,
+            trials,
+            metric or None,
+            None,
+            scheduler,
+            held,
+            None,
+            confirm,
+            confirm_top,
+            hours,
+            samples,
+            terminate,
         )
         finals = experiment.repetitions
 
@@ -187,12 +220,16 @@ def tune(
     top = min(settings.confirm_top, wanted)
     more = f"then the best {top} again with up to {settings.confirm} new seeds (--confirm)" if top > 1 else ""
     more *= settings.confirm > 0
+    budget = budget_text(replace(settings, trials=wanted))
+    each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
     if address or asked.kind(execution.device, address):  # how many fit is known once it is joined, or measured
-        text = f"{wanted} trials, each {estimate}"
+        text = f"{budget}, {each}"
     else:
         at_once = min(wanted, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
-        whole = duration(estimate.with_startup().of_trials(wanted, at_once))
-        text = f"{wanted} trials, {at_once} at once, about {whole} if none is stopped early; each {estimate}"
+        trials_within = affordable(replace(settings, trials=wanted), estimate, at_once)
+        whole = duration(estimate.with_startup().of_trials(trials_within, at_once))
+        fit = f" ({trials_within} fit)" if trials_within < wanted else ""
+        text = f"{budget}{fit}, {at_once} at once, about {whole} if none is stopped early; {each}"
         longest = duration(estimate.with_startup().of_trials(top * settings.confirm, at_once))
         more += f", at most {longest}" if more else ""
     for told in filter(None, (text, more, *estimate.hints)):
@@ -232,6 +269,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     front = study.table if study.pareto is None else study.pareto
     title = f"study {study.name}" if study.pareto is None else f"Pareto front of study {study.name}"
     console.print(trials_table(front, study.objective.metrics, study.trial, title))
+    if study.ended:
+        say(console, f"\n{study.ended}")
     if study.confirmation:
         say(console, f"\n{study.confirmation}")
     say(console, f"\nbest: trial {study.trial:03d}, {in_words(study.scores)}")
@@ -244,6 +283,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
             say(console, note)
     for seed, how in study.diverged.items():
         say(console, f"test run with seed {seed}: {how}")
+    if study.pictures and (skipped := str(study.pictures)):
+        say(console, skipped)
     if study.openings:
         say(console, f"the test data were opened {study.openings} time{'s' * (study.openings != 1)} for this study")
     say(console, "\n" + look_closer(tracking_uri, study.page, "study", study.name))

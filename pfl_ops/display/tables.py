@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_ops.metrics import ENOUGH, STAGES, summands
 from pfl_ops.units import difference_title, heading, signed, unit_of, with_unit
@@ -139,7 +139,7 @@ def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: s
     parts = [part for metric in metrics for part in summands(metric) if part in trials and part not in metrics]
     stages = {name.split("/")[1] for name in metrics if name != heading(name)}
     more += f", validation scores of {min(stages)}" if len(stages) == 1 else ""
-    known = {"trial", "state", "rounds", "seconds", "samples", "error", "note", *metrics, *parts}
+    known = {"trial", "state", "rounds", "seconds", "samples", "sent_bytes", "error", "note", *metrics, *parts}
     heads = ["trial", "state", "rounds"]
     for name in (*parts, *metrics):
         of = f" of {name.split('/')[1]}" if heading(name) != name and len(stages) > 1 else ""
@@ -171,6 +171,7 @@ def leaderboard(table: "pd.DataFrame", name: str) -> Rows:
     """
     n = int(table["n"].max())
     over = f", test: mean ± std of {n} seeds" if n > 1 else ""
+    over += f", ranked by {'test' if n else 'validation'} score after {searched(table)}"
     right = ("validation", "test", difference_title(table["metric"].iloc[0]), "p", "Acc(L)", "Acc(G)", "worst client")
     rows = tuple(
         (
@@ -187,6 +188,44 @@ def leaderboard(table: "pd.DataFrame", name: str) -> Rows:
     )
     first = 0 if rows and rows[0][0] == "1" else None
     return Rows(f"benchmark {name}{over}", ("", "method", "scored at", *right), rows, frozenset({0, 1, 2}), first)
+
+
+COSTS_TOLD = {"trials": "trials", "samples": "samples", "sent_bytes": "sent bytes", "seconds": "seconds"}
+
+
+def equal_cost(costs: "pd.DataFrame", metric: str) -> Rows:
+    """Return the methods' best validation scores at equal cost, a row a method, a column for each kind of cost.
+
+    Args:
+        costs: `Benchmark.costs`. metric: validation key.
+    """
+    kinds = {str(cost): part.set_index("method") for cost, part in costs.groupby("cost", sort=False)}
+    heads = [f"equal {COSTS_TOLD[cost]}: {_amount(cost, part['budget'].iloc[0])}" for cost, part in kinds.items()]
+    rows = tuple(
+        (method, *(_at_equal_cost(part.loc[method].to_dict(), metric) for part in kinds.values()))
+        for method in dict.fromkeys(costs["method"])
+    )
+    return Rows("search at equal cost, validation", ("method", *heads), rows)
+
+
+def _at_equal_cost(row: Mapping[str, Any], metric: str) -> str:
+    n = f"{row['trials']} trial{'s' * (row['trials'] != 1)}"
+    return f"{row['rank']}.  {with_unit(metric, row['validation'])}  ({n})" if _is(row["rank"]) else f"–  ({n})"
+
+
+def _amount(cost: str, value: float) -> str:
+    """A budget in its unit: 12, 1,200,000, 3.2 MB, 61.5 s."""
+    return {"sent_bytes": f"{value / 1e6:,.1f} MB", "seconds": f"{value:,.1f} s"}.get(cost, f"{value:,.0f}")
+
+
+def searched(table: "pd.DataFrame") -> str:
+    """Return the number of trials that methods had: "12 trials each", "8 to 12 trials".
+
+    Args:
+        table: `Benchmark.table`.
+    """
+    least, most = int(table["trials"].min()), int(table["trials"].max())
+    return f"{least} trial{'s' * (least != 1)} each" if least == most else f"{least} to {most} trials"
 
 
 def choices(table: "pd.DataFrame") -> Rows:

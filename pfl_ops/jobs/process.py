@@ -19,6 +19,7 @@ from pfl_ops.jobs.report import (
     RECORDS,
     ROUND,
     SAMPLES,
+    SENT_BYTES,
     Failure,
     ObjectiveMissing,
     failing_as_text,
@@ -55,7 +56,7 @@ class JobProcess(tune.Trainable):
     def _take(self, config: dict[str, Any]) -> None:
         self.payload: Payload = config[JOB]
         self.losses: tuple[float, ...] = ()
-        self.samples = 0
+        self.samples, self.sent_bytes = 0, 0.0
         keep_within(self.payload.execution.threads or self.payload.share.threads, self.payload.share.gpus)
         self.records = self.work(self.payload, self.place)
 
@@ -71,8 +72,8 @@ class JobProcess(tune.Trainable):
             values = dict.fromkeys(self.payload.metrics, math.nan)
             account = "".join(traceback.format_exception(error)) + str(Failure.of(error))
             last = since[-1].round if since else self.iteration
-            more = {SAMPLES: self.samples, RECORDS: since, FAILURE: account, "done": True}
-            return {ROUND: last, **values, **more}
+            spent = {SAMPLES: self.samples, SENT_BYTES: self.sent_bytes}
+            return {ROUND: last, **values, **spent, RECORDS: since, FAILURE: account, "done": True}
 
     def _step(self, since: list[Record]) -> dict[str, Any]:
         metrics, begun = self.payload.metrics, time.monotonic()
@@ -81,6 +82,7 @@ class JobProcess(tune.Trainable):
             if "train/loss" in record.metrics:
                 self.losses = (*self.losses[:1], float(record.metrics["train/loss"]))
             self.samples += _seen(record.metrics)
+            self.sent_bytes += sum(record.metrics.get(f"cost/{way}_bytes", 0.0) for way in ("up", "down"))
             last = record.round >= self.payload.rounds
             if not (last or metrics) and time.monotonic() - begun < SECONDS:
                 continue
@@ -91,8 +93,8 @@ class JobProcess(tune.Trainable):
                 over = last or not all(map(math.isfinite, values.values()))
                 parts = [part for metric in metrics for part in summands(metric) if part in record.metrics]
                 values |= {part: float(record.metrics[part]) for part in parts}
-                more = {LOSSES: self.losses, SAMPLES: self.samples, RECORDS: since, "done": over}
-                return {ROUND: record.round, **values, **more}
+                spent = {SAMPLES: self.samples, SENT_BYTES: self.sent_bytes}
+                return {ROUND: record.round, **values, LOSSES: self.losses, **spent, RECORDS: since, "done": over}
             self._expect(record)
         raise RuntimeError(f"the simulation ended after {since[-1].round if since else 'no'} rounds")
 

@@ -18,6 +18,7 @@ ROUND, RECORDS = "round", "records"  # finished rounds; records since the last r
 FAILURE = "failure"  # traceback and `Failure` of a job that raised
 LOSSES = "losses"  # the training loss of the first and of the last round
 SAMPLES = "samples"  # samples that were trained on so far
+SENT_BYTES = "sent_bytes"  # by all clients so far, up and down
 
 
 class ObjectiveMissing(PflOpsError):

@@ -1,16 +1,20 @@
 """A benchmark as a report: who is ahead and by how much, how each method was searched, what was chosen."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from pfl_ops import figures
+from pfl_ops.display import tables
 from pfl_ops.reports.document import Block, Document, Entry, Head, Items, Mark, Picture, Row, Section, Table
 from pfl_ops.reports.numbers import chance, difference_title, signed
 from pfl_ops.units import with_unit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 VIEWS = {"local": "local", "global": "global", "worst": "local"}  # column -> view
 CLEAR = 0.05  # below this a corrected p is a difference
@@ -30,6 +34,8 @@ def leaderboard(
     about: Mapping[str, str] | None = None,
     title: str = "Leaderboard",
     generated: str = "",
+    costs: pd.DataFrame | None = None,
+    importance: Mapping[str, Callable[[], "Figure"]] | None = None,
 ) -> Document:
     """The report of a benchmark.
 
@@ -42,6 +48,8 @@ def leaderboard(
         traces: one row a trial: method, trial, state, value, best. tests: one row a test run: method, seed, score,
             local, global, worst.
         notes: what has to be said with the table. about: what all methods share, term and text.
+        costs: scores of the searches at equal cost: cost, budget, method, trials, validation, rank; none: not shown.
+        importance: method -> draws the importance of its parameters.
         title: at the top. generated: when and by what.
     """
     colours = figures.colours(sorted(table["method"]))
@@ -56,6 +64,8 @@ def leaderboard(
             )
         )
     search: list[Block] = [_spent(table)]
+    if costs is not None and len(costs):
+        search.append(_equal_cost(costs, table["metric"][0]))
     if best := _best_so_far(traces):
         search.append(
             Picture(
@@ -66,12 +76,16 @@ def leaderboard(
                 ),
             )
         )
+    search += [
+        Picture(f"importance-{method}", f"Importance of the parameters of {method} for the validation score.", draw)
+        for method, draw in (importance or {}).items()
+    ]
     sections = [Section("", tuple(ahead)), Section("Search", tuple(search)), Section("Chosen", (_chosen(table),))]
     if tests["seed"].nunique() > 1:
         sections.append(Section("Seed by seed", (_by_seed(table, tests),)))
     if about:
         sections.append(Section("What all methods share", (Items(tuple(about.items())),)))
-    subtitle = f"{len(table)} methods, {int(table['trials'].max())} trials each"
+    subtitle = f"{len(table)} methods, {tables.searched(table)}"
     return Document(name, title, subtitle, tuple(sections), generated)
 
 
@@ -115,7 +129,7 @@ def _method(row: Mapping[Any, Any]) -> Entry:
 def _caption(table: pd.DataFrame) -> str:
     n = int(table["n"].max())
     over = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed" if n else "not tested"
-    return f"Leaderboard: scores of the last round; test: {over}"
+    return f"Leaderboard after {tables.searched(table)}: scores of the last round; test: {over}"
 
 
 def _difference(row: Mapping[Any, Any]) -> Entry:
@@ -157,6 +171,17 @@ def _spent(table: pd.DataFrame) -> Table:
     )
     caption = "Cost: seconds of all trials and runs with new seeds, and of one test run on average"
     return Table("cost", caption, (head,), tuple(rows), data=table)
+
+
+def _equal_cost(costs: pd.DataFrame, metric: str) -> Table:
+    """The best validation score of each search within the smallest budget that all have spent."""
+    rows = tables.equal_cost(costs, metric)
+    caption = (
+        "Search at equal cost: rank, best validation score (not the test), and trials that ended within the smallest "
+        "budget that all methods have spent; runs with new seeds are not counted"
+    )
+    head = tuple(map(Head, rows.heads))
+    return Table("equal-cost", caption, (head,), tuple(Row(tuple(map(Entry, row))) for row in rows.rows), data=costs)
 
 
 def _chosen(table: pd.DataFrame) -> Table:

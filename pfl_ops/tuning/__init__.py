@@ -4,6 +4,7 @@ The only package that imports Optuna.
 
     settings   what defines a study
     ledger     the study on disk: which trials were made and how they ended
+    budget     trials, hours, samples: what ends a search
     search     Optuna, asked and told
     trials     a study's trials as jobs, tracked
     events     what happens in a study, for who watches
@@ -12,10 +13,12 @@ The only package that imports Optuna.
     begin      a study before it begins, and what it runs with
     confirm    the best configurations with new seeds, from which the choice is made
     session    one call of a study: trials, confirmation, the test of the choice
+    pictures   importance and other pictures of a study
     study      `tune`
     terms      what methods must share to be compared
     benchmark  `benchmark`: several methods under one budget
     board      its leaderboard
+    costs      methods at equal cost of their searches
     show       a study in the terminal
 
 and for the papers' suites:

@@ -17,11 +17,11 @@ from pfl_ops.registry import plugins
 from pfl_ops.tracking import Home
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount, Asked, check_request
+from pfl_ops.tuning.budget import MOST_TRIALS, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.settings import CONFIRM_TOP, Settings
 
-MOST_TRIALS = 100_000
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
 
 
@@ -97,9 +97,16 @@ class Beginning:
         return self.experiment.algorithm.name
 
     def wanting(
-        self, ledger: Ledger, trials: int | None, confirm: int | None = None, confirm_top: int | None = None
+        self,
+        ledger: Ledger,
+        trials: int | None,
+        confirm: int | None = None,
+        confirm_top: int | None = None,
+        hours: float | None = None,
+        samples: float | None = None,
+        terminate: int | None = None,
     ) -> "Beginning":
-        """With the numbers of trials, and of seeds and configurations to confirm, that are wanted now.
+        """With the budgets, and the numbers of seeds and configurations to confirm, that are wanted now.
 
         The study remembers them. None: as it did before; a study of an earlier version confirmed nothing.
         """
@@ -108,7 +115,9 @@ class Beginning:
             known.get("confirm", 0) if confirm is None else confirm,
             known.get("confirm_top", CONFIRM_TOP) if confirm_top is None else confirm_top,
         )
-        ledger.remember(trials=settings.trials, confirm=settings.confirm, confirm_top=settings.confirm_top)
+        settings = settings.as_recorded(known).within(hours, samples, terminate)
+        names = ("trials", "confirm", "confirm_top", "hours", "samples", "terminate")
+        ledger.remember(**{name: getattr(settings, name) for name in names})
         return replace(self, settings=settings)
 
     def begin(self, means: Means, resume: bool) -> Ledger:
@@ -140,11 +149,13 @@ class Beginning:
             if not differs and (parts := differing_code(code, ledger.settings.get(CODE, ""))):
                 other = f"code ({parts}), so its trials are not comparable with new ones"
             raise PflOpsError(f"study '{self.name}' was begun with other {other}; choose another --name")
-        done, wanted = ledger.done(), self.settings.trials
-        if done < wanted and ledger.begun() and not resume:
+        mine, known = self.settings, self.settings.as_recorded(ledger.settings)
+        wanted = known.within(mine.hours, mine.samples, mine.terminate or None)
+        unfinished = ledger.is_cut_short() or not spent(wanted, ledger)
+        if ledger.done() < wanted.trials and unfinished and ledger.begun() and not resume:
             raise PflOpsError(
-                f"study '{self.name}' exists, {done} of {wanted} trials have a result; go on with --resume, "
-                "or choose another --name"
+                f"study '{self.name}' exists, {count(ledger.done(), wanted.trials)} trials have a result; go on with "
+                "--resume, or choose another --name"
             )
 
 

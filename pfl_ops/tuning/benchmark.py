@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -30,11 +30,12 @@ from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space
 from pfl_ops.tracking import Home, Run, Store, notes, provenance
-from pfl_ops.tuning import board
+from pfl_ops.tuning import board, costs
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import BENCHMARK, Beginning, Means, check, stored
 from pfl_ops.tuning.board import Entry
+from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.presented import trials_view
@@ -53,6 +54,7 @@ class Benchmark:
         name: of the MLflow experiment that holds all of it. run_id: of its run.
         studies: of each method that has a result. failures: why the others have none.
         table: the leaderboard, see `board.leaderboard`. traces: one row a trial. tests: one row a test run.
+        costs: best validation scores of the searches at equal cost, see `costs.equal_cost`.
         notes: what has to be said with the table.
         page: where MLflow's page shows its tests, behind the server's address; None: it was never reached.
     """
@@ -66,6 +68,7 @@ class Benchmark:
     tests: pd.DataFrame
     notes: tuple[str, ...]
     page: str | None = None
+    costs: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def __repr__(self) -> str:
         ranked = ", ".join(self.table["method"][self.table["rank"].notna()])
@@ -81,6 +84,7 @@ class Benchmark:
 
         return cards.card(
             lambda: cards.table(tables.leaderboard(self.table, self.name)),
+            lambda: cards.table(tables.equal_cost(self.costs, self.table["metric"].iloc[0])) if len(self.costs) else "",
             lambda: cards.table(tables.choices(self.table)),
             lambda: cards.note(*self.notes),
         )
@@ -97,6 +101,9 @@ def benchmark(
     *,
     space: Space | str | Path | None = None,
     trials: int | None = None,
+    hours: float | None = None,
+    samples: float | None = None,
+    terminate: int | None = None,
     metric: str | Sequence[str] | None = None,
     mode: str | None = None,
     scheduler: str | None = None,
@@ -131,7 +138,7 @@ def benchmark(
             those of the benchmark `name`, which is resumed.
         space: for all; a folder has a file for each method, and common.yaml for what they share (`spaces.share`); none:
             the package's own.
-        trials: of each method.
+        trials, hours, samples, terminate: budgets of each method's search, see `study.tune`.
         metric: one validation score for all; none: see above.
         name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
         final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ...
@@ -148,6 +155,7 @@ def benchmark(
     for file in plugins:
         load_plugin(Path(file))
     check(trials, final_repetitions, name)
+    check_budget(hours, samples, terminate)
     check_confirmation(confirm, confirm_top)
     means = Means.of(
         home=home,
@@ -173,14 +181,17 @@ def benchmark(
         check_builds(each, means)
     name = name or _name(list(settings.values()), means.data_dir)
     there = old or _members(ledgers.recorded(means.studies), name)
-    trials = trials or max([each.trials for each in there.values()], default=TRIALS)
-    for each in there.values():  # a method that is added later is confirmed as the others were
+    default = MOST_TRIALS if hours or samples else TRIALS
+    trials = trials or max([each.trials for each in there.values()], default=default)
+    for each in there.values():  # a method that is added later has the others' budgets, and is confirmed as they were
+        hours, samples = (each.hours if hours is None else hours), (each.samples if samples is None else samples)
+        terminate = each.terminate if terminate is None else terminate
         confirm = each.confirm if confirm is None else confirm
         confirm_top = each.confirm_top if confirm_top is None else confirm_top
     plans = [
         Beginning(
             one,
-            settings[method].wanting(trials).confirming(confirm, confirm_top),
+            settings[method].wanting(trials).confirming(confirm, confirm_top).within(hours, samples, terminate),
             f"{name}.{method}",
             final_repetitions,
             name,
@@ -195,7 +206,7 @@ def benchmark(
         means.wait(name, trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans, means) as run:
             try:
-                missing = any(ledger.done() < plan.settings.trials for plan, ledger in begun)
+                missing = any(ledger.is_cut_short() or not spent(plan.settings, ledger) for plan, ledger in begun)
                 if missing:
                     means.wait(name, trials, "starting Ray ...")
                 with cluster(address) if missing else nullcontext():  # one Ray for all of them
@@ -239,8 +250,19 @@ def _begin(plans: Sequence[Beginning], means: Means, name: str, resume: bool) ->
     begun = {}
     for plan in sorted(plans, key=lambda plan: plan.name not in known):
         ledger = plan.begin(means, resume and plan.name in known)
-        settings = plan.settings
-        begun[plan.name] = plan.wanting(ledger, settings.trials, settings.confirm, settings.confirm_top), ledger
+        wanted = plan.settings
+        begun[plan.name] = (
+            plan.wanting(
+                ledger,
+                wanted.trials,
+                wanted.confirm,
+                wanted.confirm_top,
+                wanted.hours,
+                wanted.samples,
+                wanted.terminate,
+            ),
+            ledger,
+        )
     return [begun[plan.name] for plan in plans]
 
 
@@ -248,7 +270,11 @@ def _run(store: Store, name: str, plans: Sequence[Beginning], means: Means) -> R
     """The benchmark's own run: what all methods share are its parameters."""
     flat = plans[0].settings.experiment.flat
     shared = {path: value for path, value in flat.items() if path.startswith(COMMON)}
-    budget = {"benchmark.trials": plans[0].settings.trials, "benchmark.repetitions": plans[0].finals}
+    budget = {
+        "benchmark.trials": plans[0].settings.trials,
+        "benchmark.budget": budget_text(plans[0].settings),
+        "benchmark.repetitions": plans[0].finals,
+    }
     return store.run(
         name,
         "benchmark",
@@ -293,6 +319,7 @@ def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None
     if len(failures) == len(entries):
         raise PflOpsError(f"no method of benchmark '{name}' has a result\n{together(failures)}")
     table = board.leaderboard(entries)
+    at_equal_cost = costs.equal_cost(entries)
     made = Benchmark(
         name,
         run.run_id,
@@ -301,10 +328,12 @@ def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None
         table,
         board.traces(entries),
         board.tests(entries),
-        board.notes(entries, table),
+        (*board.notes(entries, table), *costs.notes(at_equal_cost)),
         run.page("tests"),
+        at_equal_cost,
     )
-    for kept, file in ((made.table, "leaderboard"), (made.traces, "traces"), (made.tests, "tests")):
+    kept_tables = {"leaderboard": table, "traces": made.traces, "tests": made.tests, "equal_cost": made.costs}
+    for file, kept in kept_tables.items():
         run.text(to_csv(kept), f"{file}.csv")
     links = [notes.charts("tests", "charts of the tests")]
     links += [notes.charts(trials_view(method, shared=True), f"{method}'s trials") for method in made.studies]
@@ -332,7 +361,7 @@ def _go_on(begun: Sequence[tuple[Beginning, Ledger]], name: str, means: Means) -
     methods = ",".join(plan.method for plan, _ in begun)
     done, wanted = sum(ledger.done() for _, ledger in begun), sum(plan.settings.trials for plan, _ in begun)
     command = f"pfl-ops tune {methods} --name {name}{means.repeated(begun[0][0].finals)} --resume"
-    return f"stopped with {done} of {wanted} trials done; go on with: {command}"
+    return f"stopped with {count(done, wanted)} trials done; go on with: {command}"
 
 
 __all__ = ["Benchmark", "benchmark", "members", "settings_of"]

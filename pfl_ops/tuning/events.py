@@ -13,21 +13,33 @@ class Event:
 
     Attributes:
         kind: wait (something slow starts); packing (how many trials run at once is tried, is found); begin (the study,
-            or its resumption); start, report, end (of a trial); confirm (a run with a new seed starts, is over);
-            confirmed (the choice is made); test, rounds, final (a test run starts, has finished rounds, is over); study
-            (of a benchmark, is over).
+            or its resumption); start, report, end (of a trial); ended (a budget of the search is spent, no further
+            trial starts); confirm (a run with a new seed starts, is over); confirmed (the choice is made); test,
+            rounds, final (a test run starts, has finished rounds, is over); study (of a benchmark, is over).
         study: its name. wanted, done, running: numbers of trials.
         trial: the reader's number of the trial, or of the test run.
         round, rounds: finished, and of a whole trial. values: of the objective, by metric, with `metrics.summands`.
         state: complete, pruned, diverged or failed. error: why it has no result. params: the trial's point.
         best: (trial, values) of the best so far; None: none yet, or several objectives.
-        text: what is waited for, what a packing is, or how a run with a new seed, a confirmation or a study ended, in
-            one line.
+        text: what is waited for, what a packing is, or how a run with a new seed, a confirmation, a search or a study
+            ended, in one line.
         method, place: of a benchmark's study, "fliu" and "2 of 4"; "": it is no part of one.
     """
 
     kind: Literal[
-        "wait", "packing", "begin", "start", "report", "end", "test", "rounds", "final", "study", "confirm", "confirmed"
+        "wait",
+        "packing",
+        "begin",
+        "start",
+        "report",
+        "end",
+        "test",
+        "rounds",
+        "final",
+        "study",
+        "confirm",
+        "confirmed",
+        "ended",
     ]
     study: str
     wanted: int

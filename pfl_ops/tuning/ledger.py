@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import time
@@ -15,7 +16,7 @@ from filelock import FileLock, Timeout
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from pfl_ops import databases
 from pfl_ops.addresses import check_database, redact, redact_address
@@ -24,6 +25,7 @@ from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.files import check_writable
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, decoded
+from pfl_ops.tuning.budget import Cause
 from pfl_ops.tuning.objective import Objective
 
 log = logging.getLogger("pfl_ops.tuning")
@@ -36,7 +38,9 @@ FIRST = "first"  # a trial of the search space's first points: which of them
 ERROR, DIVERGED, REQUEUED, SETTINGS, OPENINGS = "error", "diverged", "requeued", "pfl_ops", "openings"
 CONFIRMATIONS, CHOICE = "confirmations", "choice"  # runs with new seeds; the trial that they chose
 NOTE = "note"  # on a trial that has a result
-ROUNDS, SAMPLES = "rounds", "samples"  # of a trial, so far
+ROUNDS, SAMPLES, SENT_BYTES = "rounds", "samples", "sent_bytes"  # of a trial, so far
+SEARCH_SECONDS = "search_seconds"  # wall time of the search, over all calls
+ENDED = "ended"  # the budget that ended the search, and its value
 SUMMANDS = "summands"  # of a trial: Acc(L) and Acc(G), where the objective is their sum
 NAME = "study storage"
 
@@ -285,6 +289,69 @@ class Ledger:
             self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         return len(running)
 
+    def is_cut_short(self) -> bool:
+        """True if a trial was begun and has not ended: it runs, or a kill cut it short."""
+        raw = self.raw()
+        waiting = any(t.state is TrialState.WAITING and CONTINUES in t.user_attrs for t in raw)
+        return waiting or any(t.state is TrialState.RUNNING for t in raw)
+
+    def take_cut_short(self, study: optuna.Study) -> Trial | None:
+        """Start the next trial that was cut short and queued again, before all others that wait; None: there is none.
+
+        Args:
+            study: this one, with a sampler.
+        """
+        for trial in self.study.get_trials(deepcopy=False):
+            waits = trial.state is TrialState.WAITING and CONTINUES in trial.user_attrs
+            if waits and self.store.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
+                return Trial(study, trial._trial_id)
+        return None
+
+    def since_best(self) -> int:
+        """Trials with a result that ended after the first one with the best value; 0: none is complete."""
+        done = sorted((t for t in self.raw() if t.state in DONE), key=lambda t: (t.datetime_complete, t.number))
+        sign = 1 if self.study.direction is StudyDirection.MAXIMIZE else -1
+        values = [sign * t.values[0] if t.state is TrialState.COMPLETE else -math.inf for t in done]
+        best = max(values, default=-math.inf)
+        return len(values) - 1 - values.index(best) if best > -math.inf else 0
+
+    def search_samples(self) -> int:
+        """Gradient samples of all trials, each counted; of those that run or were cut short, so far."""
+        most: dict[int, int] = {}
+        for trial in self.raw():
+            first = trial.user_attrs.get(CONTINUES, trial.number)
+            most[first] = max(most.get(first, 0), int(trial.user_attrs.get(SAMPLES, 0)))
+        return sum(most.values())
+
+    def search_seconds(self) -> float:
+        """Wall time of the search, over all calls.
+
+        Of a study of an earlier version, the time in which any trial with a result ran.
+        """
+        recorded = self.study.user_attrs.get(SEARCH_SECONDS)
+        if recorded is not None:
+            return float(recorded)
+        times = [(t.datetime_start, t.datetime_complete) for t in self.raw() if t.state in DONE]
+        total, last = 0.0, None
+        for start, end in sorted((start, end) for start, end in times if start and end):
+            begin = start if last is None else max(start, last)
+            total += max((end - begin).total_seconds(), 0.0)
+            last = end if last is None else max(end, last)
+        return total
+
+    def set_search_seconds(self, seconds: float) -> None:
+        """Record the wall time of the search so far."""
+        self.study.set_user_attr(SEARCH_SECONDS, seconds)
+
+    def ended(self) -> tuple[Cause, Any] | None:
+        """The budget that ended the search, and its value then; None: none is recorded."""
+        recorded = self.study.user_attrs.get(ENDED)
+        return (recorded["by"], recorded["at"]) if recorded else None
+
+    def end(self, by: Cause, at: Any) -> None:
+        """Record the budget that ended the search, and its value."""
+        self.study.set_user_attr(ENDED, {"by": by, "at": at})
+
     def top(self, k: int) -> list[tuple[int, FrozenTrial]]:
         """The k best complete trials of a single objective, each configuration once, the best first."""
         complete = [(n, t) for n, t in self.trials() if t.state is TrialState.COMPLETE]
@@ -347,10 +414,11 @@ class Ledger:
         return True
 
     def table(self, metrics: Sequence[str]) -> pd.DataFrame:
-        """One row a trial: trial, state, rounds, the metrics, seconds, samples, the parameters, error, note.
+        """One row a trial: trial, state, rounds, metrics, seconds, samples, sent_bytes, parameters, error, note.
 
         Acc(L) and Acc(G) stand behind the metrics where one of these is their sum (`metrics.summands`). samples: on
-        which gradients were taken, each time counted, over all clients and rounds.
+        which gradients were taken, each time counted, over all clients and rounds. sent_bytes: up and
+        down; NaN: a trial of an earlier version.
         """
         rows = []
         parts = [part for metric in metrics for part in summands(metric)]
@@ -364,9 +432,10 @@ class Ledger:
                 | dict(zip(metrics, values, strict=True))
                 | {part: t.user_attrs.get(SUMMANDS, {}).get(part) for part in parts}
                 | {"seconds": seconds, "samples": t.user_attrs.get(SAMPLES, 0)}
+                | {SENT_BYTES: t.user_attrs.get(SENT_BYTES, math.nan)}
                 | {**point_of(t), "error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
             )
-        columns = ["trial", "state", "rounds", *dict.fromkeys([*metrics, *parts]), "seconds", "samples"]
+        columns = ["trial", "state", "rounds", *dict.fromkeys([*metrics, *parts]), "seconds", "samples", SENT_BYTES]
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*columns, "error", "note"])
         last = ["error", "note"]
         return table[[*columns, *(c for c in table.columns if c not in {*columns, *last}), *last]]

@@ -13,7 +13,7 @@ from typing import Any
 import optuna
 from optuna.trial import Trial, TrialState
 
-from pfl_ops.jobs.report import LOSSES, ROUND, SAMPLES, Failure
+from pfl_ops.jobs.report import LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, Space
 from pfl_ops.tuning import ledger as ledgers
@@ -56,10 +56,15 @@ class Search:
         trial = self.study.ask()
         return trial, self.space(trial)
 
+    def ask_again(self) -> tuple[Trial, Point] | None:
+        """Return a trial that was cut short and waits to be continued, and its point; None: there is none."""
+        trial = self.ledger.take_cut_short(self.study)
+        return (trial, self.space(trial)) if trial else None
+
     def report(self, trial: Trial, report: Mapping[str, Any]) -> None:
         """Tell the value at a round, once."""
         trial.set_user_attr(ROUNDS, int(report[ROUND]))
-        trial.set_user_attr(ledgers.SAMPLES, int(report.get(SAMPLES, 0)))
+        self._note_cost(trial, report)
         parts = [part for metric in self.objective.metrics for part in summands(metric) if part in report]
         trial.set_user_attr(SUMMANDS, {part: float(report[part]) for part in parts})
         if self.objective.single:
@@ -79,7 +84,7 @@ class Search:
         if self._frozen(trial).state.is_finished():
             return
         if failure:
-            trial.set_user_attr(ledgers.SAMPLES, int(report.get(SAMPLES, 0)))
+            self._note_cost(trial, report)
             if failure.diverged:
                 trial.set_user_attr(DIVERGED, True)
             self._fail(trial, failure.line, TrialState.PRUNED if failure.diverged else TrialState.FAIL)
@@ -105,6 +110,10 @@ class Search:
         """Return (number, values) of the best complete trial of a single objective."""
         best = self.ledger.best() if self.objective.single else []
         return (best[0][0], {self.objective.metrics[0]: float(best[0][1].values[0])}) if best else None
+
+    def _note_cost(self, trial: Trial, report: Mapping[str, Any]) -> None:
+        trial.set_user_attr(ledgers.SAMPLES, int(report.get(SAMPLES, 0)))
+        trial.set_user_attr(ledgers.SENT_BYTES, float(report.get(SENT_BYTES, 0.0)))
 
     def _fail(self, trial: Trial, error: str, state: TrialState = TrialState.FAIL) -> None:
         """Record why a trial has no result; a diverged one (PRUNED) has the last finite value."""

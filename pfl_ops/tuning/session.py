@@ -24,6 +24,7 @@ from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.views import COLOUR
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
+from pfl_ops.tuning.budget import Clock, ending, spent
 from pfl_ops.tuning.confirm import Confirmation, Confirmations
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.finals import Finals
@@ -82,7 +83,7 @@ class Session:
                 confirm the choice has none.
         """
         missing = self.settings.trials - self.ledger.done()
-        if missing > 0:
+        if missing > 0 and (self.ledger.is_cut_short() or not spent(self.settings, self.ledger)):
             self._run_trials(missing)
             return
         confirmations = Confirmations(self, None, self.execution)
@@ -119,14 +120,16 @@ class Session:
                     settings.full_every,
                 )
 
-            trials = Trials(search, missing, settings.trials, make, self.open_run, self.on_event, self.forget)
+            clock = Clock(ledger)
+            is_over = self._budget(clock)
+            trials = Trials(search, missing, settings.trials, make, self.open_run, self.on_event, self.forget, is_over)
             scheduler = None
             if settings.scheduler == "asha" and settings.full_every < rounds:  # else no rung lies before the end
                 (metric,), (mode,) = settings.objective.metrics, settings.objective.modes
                 scheduler = EarlyStop(metric, mode, rounds, settings.full_every, ledger.curves().values())
             self.tell("begin")
             confirmations, tests = Confirmations(self, part, execution), Finals(self, part, execution)
-            jobs = _Phases(confirmations, tests, trials)
+            jobs = _Phases(confirmations, tests, trials, clock)
             runner = Runner(
                 self._place(),
                 part.concurrency,
@@ -140,11 +143,28 @@ class Session:
             except Interrupted:
                 raise StudyInterrupted from None
             finally:
+                jobs.stop_clock()
                 trials.close()
                 confirmations.close()
         if trials.hopeless:
             raise trials.hopeless
         self._gather(confirmations, tests)
+
+    def _budget(self, clock: Clock) -> Callable[[], bool]:
+        """Return a function that is True once a budget of the search is spent; it records which, and tells it."""
+        settings, ledger, over = self.settings, self.ledger, False
+
+        def is_over() -> bool:
+            nonlocal over
+            if not over and (cause := spent(settings, ledger, clock.seconds)):
+                over = True
+                clock.save(0.0)
+                ledger.end(cause, getattr(settings, cause))
+                if text := ending(settings, ledger):
+                    self.tell("ended", text=text)
+            return over
+
+        return is_over
 
     def _confirm(self, confirmations: Confirmations) -> None:
         """Confirm the choice of a study that has all its trials, and then run the tests in the same processes."""
@@ -370,26 +390,40 @@ class Session:
 
 
 class _Phases:
-    """The source of a study's jobs: trials if some are missing, then confirmations, then tests."""
+    """The source of a study's jobs: trials if some are missing, then confirmations, then tests.
 
-    def __init__(self, confirmations: Confirmations, tests: Finals, trials: Trials | None = None) -> None:
-        self.trials, self.confirmations, self.tests = trials, confirmations, tests
+    `clock` counts until the last trial has ended.
+    """
+
+    def __init__(
+        self, confirmations: Confirmations, tests: Finals, trials: Trials | None = None, clock: Clock | None = None
+    ) -> None:
+        self.trials, self.confirmations, self.tests, self.clock = trials, confirmations, tests, clock
 
     def next(self) -> Job | None:
         if self.trials is not None:
             job = self.trials.next()
             if job is not None or self.trials.running or self.trials.hopeless:
                 return job
+            self.stop_clock()
         job = self.confirmations.next()
         if job is not None or not self.confirmations.over:
             return job
         return self.tests.next()
+
+    def stop_clock(self) -> None:
+        """Record the time of the search, which is over."""
+        if self.clock is not None:
+            self.clock.save(0.0)
+            self.clock = None
 
     def take(self, event: JobEvent) -> None:
         match event.job.purpose:
             case "trial":
                 assert self.trials is not None
                 self.trials.take(event)
+                if self.clock is not None:
+                    self.clock.save()
             case "confirmation":
                 self.confirmations.take(event)
             case _:

@@ -12,6 +12,7 @@ from pfl_ops import metrics, spaces
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.experiment import Experiment
 from pfl_ops.spaces import Space
+from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget
 from pfl_ops.tuning.objective import Objective, objective
 
 Scheduler: TypeAlias = Literal["asha", "none"]
@@ -33,6 +34,8 @@ class Settings:
         common: the part of the space that the methods of a comparison share; None: it shares none.
         confirm: most new seeds with which the best configurations are run again before the choice; 0: none.
         confirm_top: number of these configurations.
+        hours: of the search, wall time over all calls. samples: gradient samples of all trials. None: no limit.
+        terminate: trials in a row without a better value that end the search; 0: no such limit.
     """
 
     experiment: Experiment
@@ -43,6 +46,9 @@ class Settings:
     common: Space | None = None
     confirm: int = CONFIRM
     confirm_top: int = CONFIRM_TOP
+    hours: float | None = None
+    samples: int | None = None
+    terminate: int = 0
 
     @classmethod
     def of(
@@ -57,6 +63,9 @@ class Settings:
         common: Space | None = None,
         confirm: int | None = None,
         confirm_top: int | None = None,
+        hours: float | None = None,
+        samples: float | None = None,
+        terminate: int | None = None,
     ) -> "Settings":
         """Checked settings; every mistake that can be seen before the first trial is an error here."""
         if trials is not None and trials < 1:
@@ -78,8 +87,9 @@ class Settings:
         spaces.check(varied, base)
         choice: Scheduler = "none" if scheduler == "none" or not goal.single else "asha"
         shared = spaces.hold(common, {*hold, *by_steps}, base) if common else None
-        made = cls(base, varied, goal, choice, trials or TRIALS, shared, CONFIRM if goal.single else 0)
-        return made.confirming(confirm, confirm_top)
+        limit = trials or (MOST_TRIALS if hours or samples else TRIALS)
+        made = cls(base, varied, goal, choice, limit, shared, CONFIRM if goal.single else 0)
+        return made.confirming(confirm, confirm_top).within(hours, samples, terminate)
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Settings":
@@ -93,6 +103,9 @@ class Settings:
             spaces.from_dict(common, spaces.COMMON) if (common := record.get("common")) else None,
             record.get("confirm", 0),  # a study of an earlier version made its choice without
             record.get("confirm_top", CONFIRM_TOP),
+            record.get("hours"),
+            record.get("samples"),
+            record.get("terminate", 0),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -108,6 +121,9 @@ class Settings:
             "common": self.common.as_yaml() if self.common else None,
             "confirm": self.confirm,
             "confirm_top": self.confirm_top,
+            "hours": self.hours,
+            "samples": self.samples,
+            "terminate": self.terminate,
         }
 
     @property
@@ -126,7 +142,7 @@ class Settings:
         if self.common is None:
             return {}
         seeds = f", {self.confirm} new seeds of {self.confirm_top}" if self.confirm else ""
-        return {COMMON: f"{self.common.digest[:12]}, {self.trials} trials{seeds}: {' '.join(self.common.keys)}"}
+        return {COMMON: f"{self.common.digest[:12]}, {budget_text(self)}{seeds}: {' '.join(self.common.keys)}"}
 
     def wanting(self, trials: int) -> "Settings":
         """The same study with another number of trials."""
@@ -145,6 +161,28 @@ class Settings:
             self,
             confirm=self.confirm if confirm is None else confirm,
             confirm_top=self.confirm_top if top is None else top,
+        )
+
+    def as_recorded(self, record: Mapping[str, Any]) -> "Settings":
+        """The same study with the budgets of a record but that of trials."""
+        return replace(
+            self, hours=record.get("hours"), samples=record.get("samples"), terminate=record.get("terminate", 0)
+        )
+
+    def within(self, hours: float | None, samples: float | None, terminate: int | None = None) -> "Settings":
+        """The same study with other budgets; None: as they are.
+
+        Raises:
+            PflOpsError: they can't be, or there are several objectives, which have no best value.
+        """
+        check_budget(hours, samples, terminate)
+        if terminate and not self.objective.single:
+            raise PflOpsError("a search by several objectives has no best value: leave out --terminate")
+        return replace(
+            self,
+            hours=self.hours if hours is None else float(hours),
+            samples=self.samples if samples is None else int(samples),
+            terminate=self.terminate if terminate is None else terminate,
         )
 
     def digest(self, data_dir: str | None) -> str:

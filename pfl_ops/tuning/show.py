@@ -11,6 +11,7 @@ from rich.text import Text
 
 from pfl_ops.display import live
 from pfl_ops.spaces.space import Point
+from pfl_ops.tuning.budget import count
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.units import in_words
 
@@ -53,7 +54,7 @@ class Show:
         elif event.trial is not None and event.kind == "end":
             self.running.pop(event.trial, None)
             self.ended[event.trial] = event
-        lasting = event.kind in ("packing", "study", "confirmed")  # stays above the live table, too
+        lasting = event.kind in ("packing", "study", "confirmed", "ended")  # stays above the live table, too
         line = self.line(event) if lasting or not self.live else ""
         if line and self.live:
             self.live.print(line)
@@ -66,16 +67,16 @@ class Show:
         """The event as one line; "" for those that say too little for one."""
         trial = f"{_of(event)}trial {event.trial:03d}" if event.trial is not None else ""
         match event.kind:
-            case "packing" | "wait" | "confirmed":
+            case "packing" | "wait" | "confirmed" | "ended":
                 return event.text
             case "confirm":
                 return f"{_of(event)}confirmation of trial {event.trial:03d}, {event.text}"
             case "study":
                 return f"{event.method} ({event.place}): {event.text}"
             case "begin" if event.method:
-                return f"method {event.place}, {event.method}: {event.done} of {event.wanted} trials done"
+                return f"method {event.place}, {event.method}: {count(event.done, event.wanted)} trials done"
             case "begin":
-                return f"study {event.study}: {event.done} of {event.wanted} trials done"
+                return f"study {event.study}: {count(event.done, event.wanted)} trials done"
             case "start":
                 return f"{trial} starts: {_point(event.params)}"
             case "end":
@@ -88,7 +89,7 @@ class Show:
         return ""
 
     def _count(self, event: Event) -> str:
-        return f"{event.done} of {event.wanted} done, {len(self.running)} running{self.best}"
+        return f"{count(event.done, event.wanted)} done, {len(self.running)} running{self.best}"
 
     def _picture(self) -> RenderableType:
         if self.last is None:

@@ -24,10 +24,12 @@ from pfl_ops.tuning import board, presented
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import Beginning, Means, check, recorded_settings, stored
+from pfl_ops.tuning.budget import check_budget, count, ending
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.events import OnEvent
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.session import Session, StudyInterrupted
 from pfl_ops.tuning.settings import Settings, check_confirmation
@@ -56,6 +58,8 @@ class Study:
         page: where MLflow's page shows its trials, behind the server's address; None: it was never reached.
         confirmation: the best configurations with new seeds, from which the choice was made; None: it is the trial with
             the best value.
+        pictures: of its trials, drawn on demand: `study.pictures.draw("slice")`. None: it was not read.
+        ended: a line on the budget that ended the search; "": trials were the only one.
     """
 
     name: str
@@ -72,6 +76,8 @@ class Study:
     page: str | None = None
     diverged: dict[int, str] = field(default_factory=dict)
     confirmation: Confirmation | None = None
+    ended: str = ""
+    pictures: Pictures | None = None
 
     def __repr__(self) -> str:
         tests = f", {len(self.finals)} test run{'s' * (len(self.finals) != 1)}" if self.finals else ""
@@ -83,7 +89,7 @@ class Study:
         return cards.card(
             lambda: cards.heading(f"study {self.name}", f"best: trial {self.trial:03d}, {in_words(self.scores)}"),
             lambda: cards.table(tables.chosen(self.best)),
-            lambda: cards.note(str(self.confirmation)) if self.confirmation else "",
+            lambda: cards.note(self.ended, str(self.confirmation or "")),
             lambda: cards.table(tables.trials(*self._shown)),
             lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
             lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
@@ -91,7 +97,17 @@ class Study:
                 f"the test data were opened {_times(self.openings)} for this study" * bool(self.openings)
             ),
             lambda: cards.picture(self.plot, f"The trials of study {self.name}"),
+            lambda: self._importance(),
+            lambda: cards.note(str(self.pictures or "")),
         )
+
+    def _importance(self) -> str:
+        from pfl_ops.display import cards
+
+        pictures, name = self.pictures, "importance_fanova"
+        if pictures is None or name not in pictures.drawable:
+            return ""
+        return cards.picture(lambda: pictures.draw(name), f"Importance of the parameters of study {self.name}")
 
     @property
     def _shown(self) -> tuple[pd.DataFrame, tuple[str, ...], int, str]:
@@ -127,6 +143,9 @@ def tune(
     *,
     space: Space | str | Path | None = None,
     trials: int | None = None,
+    hours: float | None = None,
+    samples: float | None = None,
+    terminate: int | None = None,
     metric: str | Sequence[str] | None = None,
     mode: str | Sequence[str] | None = None,
     scheduler: str | None = None,
@@ -159,7 +178,13 @@ def tune(
     Args:
         experiment: what to tune; none: that of the study `name`, which is resumed.
         space: what to vary; a space, its file or folder; none: the one for the method (`spaces.read`).
-        trials: in all, those of a resumed study included; none: 12, or as recorded.
+        trials: in all, those of a resumed study included; none: 12, or as recorded; without limit if `hours` or
+            `samples` is given.
+        hours: wall time of the search, over all calls; none: no limit, or as recorded. The search ends when the first
+            budget is spent: trials that run then end as usual, and no new one starts.
+        samples: gradient samples of all trials, each counted; likewise.
+        terminate: end the search when so many trials in a row, complete or stopped early, have not improved the best
+            value; none: 0, never, or as recorded.
         metric: one tracked key to optimise, or several (no early stopping, a Pareto front); none: val/L1/acc of the
             last round, or that of the stage in which the method has clients' own models (`Algorithm.own_stage`).
         mode: "max" or "min", for all metrics or for each; none: what is better for that key.
@@ -198,6 +223,7 @@ def tune(
     for file in plugins:
         load_plugin(Path(file))
     check(trials, final_repetitions, name)
+    check_budget(hours, samples, terminate)
     check_confirmation(confirm, confirm_top)
     means = Means.of(
         home=home,
@@ -211,9 +237,24 @@ def tune(
         on_event=on_event,
     )
     if experiment is not None:
-        settings = Settings.of(experiment, space, trials, metric, mode, scheduler, hold, None, confirm, confirm_top)
+        settings = Settings.of(
+            experiment,
+            space,
+            trials,
+            metric,
+            mode,
+            scheduler,
+            hold,
+            None,
+            confirm,
+            confirm_top,
+            hours,
+            samples,
+            terminate,
+        )
     elif name and resume:
         settings = recorded_settings(name, means.studies).confirming(confirm, confirm_top)
+        settings = settings.within(hours, samples, terminate)
         experiment = settings.experiment
     else:
         raise PflOpsError("give an experiment, or the name of a study and resume")
@@ -223,13 +264,13 @@ def tune(
     with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)
         ledger = plan.begin(means, resume)
-        plan = plan.wanting(ledger, trials, confirm, confirm_top)
+        plan = plan.wanting(ledger, trials, confirm, confirm_top, hours, samples, terminate)
         means.wait(name, plan.settings.trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking:
             try:
                 return conduct(plan, ledger, means, tracking)
             except StudyInterrupted:
-                done = f"stopped with {ledger.done()} of {plan.settings.trials} trials done; go on with: "
+                done = f"stopped with {count(ledger.done(), plan.settings.trials)} trials done; go on with: "
                 command = f"pfl-ops tune {plan.method} --name {name}{means.repeated(final_repetitions)} --resume"
                 raise StudyInterrupted(done + command) from None
 
@@ -268,6 +309,9 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             if study.confirmation:
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})
+            _keep_pictures(parent, study)
+            if study.ended:
+                parent.tags({"pfl_ops.ended": study.ended})
             presented.end(parent, study, session.view)
             return study
         except (KeyboardInterrupt, StudyInterrupted):
@@ -352,7 +396,21 @@ def _result(session: Session, experiment: Experiment) -> Study:
         parent.page(session.view),
         session.diverged,
         session.confirmation,
+        ending(session.settings, ledger),
+        Pictures(ledger, session.settings.experiment, goal),
     )
+
+
+def _keep_pictures(parent: Run, study: Study) -> None:
+    """Keep the pictures of a study in its run, and the importance of its parameters as a table."""
+    pictures = study.pictures
+    assert pictures is not None
+    for name, figure in pictures.each():
+        parent.figure(figure, name)
+    if len(importance := pictures.importance):
+        parent.text(to_csv(importance), "importance.csv")
+    if told := str(pictures):
+        parent.tags({"pfl_ops.pictures": told[:500]})
 
 
 def _front(ledger: Ledger, table: pd.DataFrame) -> pd.DataFrame:

@@ -50,24 +50,28 @@ class Trials:
         make: a trial's job. open_run: its run.
         on_event: told of everything; may be None.
         on_pruned: called with the point of each trial that was stopped early or diverged; may be None.
+        is_over: True once a budget is spent; then only trials that were cut short are still run.
     Attributes:
         hopeless: why no further trial makes sense; None: all is well.
     """
 
     def __init__(
         self, search: Search, missing: int, wanted: int, make: MakeJob, open_run: OpenRun, on_event: OnEvent | None,
-        on_pruned: Callable[[Point], None] | None = None,
+        on_pruned: Callable[[Point], None] | None = None, is_over: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.search, self.missing, self.wanted, self.make, self.open_run = search, missing, wanted, make, open_run
-        self.on_event, self.on_pruned = on_event, on_pruned
+        self.on_event, self.on_pruned, self.is_over = on_event, on_pruned, is_over
         self.running: dict[int, _Running] = {}
         self.hopeless: ObjectiveMissing | None = None
 
     def next(self) -> Job | None:
-        """The next trial; None: all have been given out."""
+        """The next trial; None: all have been given out, or a budget is spent."""
         while self.missing and not self.hopeless:
+            proposal = self.search.ask_again() if self.is_over() else self.search.ask()
+            if proposal is None:
+                return None
             self.missing -= 1
-            trial, point = self.search.ask()
+            trial, point = proposal
             number = self.search.ledger.number(trial.number)
             try:
                 job = self.make(number, point)

@@ -59,7 +59,7 @@ def benchmark(**given: Any) -> Benchmark:
         | {"error": ["", "it <broke>"]}
     )
     nothing = pd.DataFrame()
-    known = {"table": table, "notes": ("one note",)} | given
+    known = {"table": table.assign(trials=4), "notes": ("one note",)} | given
     return Benchmark("both", None, {}, {"ditto": "it <broke>"}, traces=nothing, tests=nothing, **known)
 
 

@@ -73,6 +73,9 @@ ROUGH = {
     "s_fedpg": "searches for a step, for as long as it takes",
 }
 """Methods whose first round says less about the others."""
+VARYING = {"cd2_pfed", "fedpg"}
+"""Methods that send more in the first round than in others."""
+KEYS = ("samples_per_second", "train_seconds", "up_bytes", "down_bytes")
 
 
 @pytest.mark.parametrize(("name", "more"), CASES, ids=str)
@@ -91,6 +94,12 @@ def test_near_the_real_run(name: str, more: dict[str, Any], monkeypatch: pytest.
     assert found.train_seconds == pytest.approx(np.mean(cost[0]), rel=0.35)  # clients of average size, few of them
     assert found.eval_seconds == pytest.approx(sum(cost[1]), rel=0.15)
     assert found.eval_seconds == pytest.approx(found.seconds - found.rounds * found.train_seconds)
+    # what a tuner's budgets count: samples as the rounds that were run report them, and bytes
+    costs = [{key: r.metrics[f"cost/{key}"] for key in KEYS} for r in records[1:]]
+    assert found.samples == pytest.approx(sum(c["samples_per_second"] * c["train_seconds"] for c in costs), rel=0.35)
+    assert found.sent_bytes == pytest.approx(
+        sum(c["up_bytes"] + c["down_bytes"] for c in costs), rel=0.5 if name in VARYING else 0.01
+    )
 
 
 def test_only_what_is_wanted_costs() -> None:

@@ -1,0 +1,156 @@
+"""Budgets of a search: trials, hours, gradient samples, trials without a better value. The first that is spent ends it.
+
+A trial that runs when a budget is spent ends as usual, and no new one starts; confirmation and tests follow. A trial
+that a kill cut short counts as one that runs.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from pfl_ops.errors import PflOpsError, echo
+
+if TYPE_CHECKING:
+    from pfl_ops.federation.estimate import Estimate
+    from pfl_ops.tuning.ledger import Ledger
+    from pfl_ops.tuning.settings import Settings
+
+MOST_TRIALS = 100_000
+MOST_HOURS = 1e6
+MOST_SAMPLES = 10**15
+HOUR = 3600.0  # seconds
+SAVE_EVERY = 10.0  # seconds between two records of the search's time
+
+Cause: TypeAlias = Literal["trials", "hours", "samples", "terminate"]
+
+
+def check_budget(hours: float | None, samples: float | None, terminate: int | None = None) -> None:
+    """Refuse budgets that can't be.
+
+    Args:
+        hours, samples, terminate: see `Settings`.
+    Raises:
+        PflOpsError: one is not finite, too small or too large; or samples are no whole number.
+    """
+    if hours is not None and not (math.isfinite(hours) and 0 < hours <= MOST_HOURS):
+        raise PflOpsError(f"--hours must be above 0 and at most {MOST_HOURS:,.0f}, got {echo(hours)}")
+    whole = samples is not None and math.isfinite(samples) and samples == int(samples)
+    if samples is not None and not (whole and 1 <= samples <= MOST_SAMPLES):
+        raise PflOpsError(
+            f"--samples must be a whole number of gradient samples in [1, {MOST_SAMPLES:,}], got {echo(samples)}"
+        )
+    if terminate is not None and not 0 <= terminate <= MOST_TRIALS:
+        raise PflOpsError(f"--terminate must be in [0, {MOST_TRIALS:,}] trials, got {terminate}")
+
+
+def count(done: int, wanted: int) -> str:
+    """Return "3 of 12", or "3" where the number of trials is not limited.
+
+    >>> count(3, 12), count(3, MOST_TRIALS)
+    ('3 of 12', '3')
+    """
+    return f"{done} of {wanted}" if wanted < MOST_TRIALS else str(done)
+
+
+def budget_text(settings: "Settings") -> str:
+    """Return the budgets of a search in words: "12 trials, 0.5 h, 2,000,000 samples"."""
+    parts = [f"{settings.trials} trials"] if settings.trials < MOST_TRIALS else []
+    parts += [f"{settings.hours:g} h"] if settings.hours else []
+    parts += [f"{settings.samples:,} samples"] if settings.samples else []
+    parts += [f"an end after {settings.terminate} trials without a better value"] if settings.terminate else []
+    return ", ".join(parts) or "no limit of trials"
+
+
+def affordable(settings: "Settings", trial: "Estimate", at_once: int) -> int:
+    """Return the number of whole trials of which the last one starts before a budget is spent.
+
+    Args:
+        trial: the cost of one that is not stopped early. at_once: trials side by side.
+    """
+    number = settings.trials
+    if settings.hours and trial.seconds > 0:
+        number = min(number, at_once * max(1, math.ceil(settings.hours * HOUR / trial.seconds)))
+    if settings.samples and trial.samples:
+        number = min(number, math.ceil(settings.samples / trial.samples) + at_once - 1)
+    return number
+
+
+def has_several(settings: "Settings") -> bool:
+    """True if anything but the number of trials may end the search."""
+    return bool(settings.hours or settings.samples or settings.terminate)
+
+
+def spent(settings: "Settings", ledger: "Ledger", seconds: float | None = None) -> Cause | None:
+    """Return the budget that is spent; None: the search goes on.
+
+    A cause that was recorded holds as long as its budget is not changed.
+
+    Args:
+        seconds: of the search so far; None: as recorded.
+    """
+    if ledger.done() >= settings.trials:
+        return "trials"
+    recorded = ledger.ended()
+    if recorded and getattr(settings, recorded[0]) == recorded[1]:
+        return recorded[0]
+    if settings.hours and (ledger.search_seconds() if seconds is None else seconds) >= settings.hours * HOUR:
+        return "hours"
+    if settings.samples and ledger.search_samples() >= settings.samples:
+        return "samples"
+    if settings.terminate and ledger.since_best() >= settings.terminate:
+        return "terminate"
+    return None
+
+
+def ending(settings: "Settings", ledger: "Ledger") -> str:
+    """Return a line on the budget that ended the search; "": it goes on, or trials are the only budget."""
+    cause = spent(settings, ledger)
+    if cause is None or not has_several(settings):
+        return ""
+    seconds = ledger.search_seconds()
+    time_text = f"{seconds / HOUR:.3g} h" if seconds >= 0.1 * HOUR else f"{seconds:.0f} s"
+    used = time_text, f"{ledger.search_samples():,} samples"
+    trials = f"{ledger.done()} trial{'s' * (ledger.done() != 1)}"
+    match cause:
+        case "trials":
+            return f"search ended by --trials: all {settings.trials} are done ({', '.join(used)})"
+        case "hours":
+            return f"search ended by --hours {settings.hours:g}: {used[0]} are spent ({trials}, {used[1]})"
+        case "samples":
+            return f"search ended by --samples {settings.samples:,}: {used[1]} are spent ({trials}, {used[0]})"
+        case "terminate":
+            change = "raised" if settings.objective.modes[0] == "max" else "lowered"
+            why = f"{ledger.since_best()} trials have not {change} the best value"
+            return f"search ended by --terminate {settings.terminate}: {why} ({trials}, {', '.join(used)})"
+
+
+@dataclass
+class Clock:
+    """Seconds of a study's search, over all of its calls.
+
+    Attributes:
+        ledger: where they are recorded. now: monotonic seconds.
+    """
+
+    ledger: "Ledger"
+    now: Callable[[], float] = time.monotonic
+    _before: float = field(init=False)
+    _begun: float = field(init=False)
+    _saved: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._before = self.ledger.search_seconds()
+        self._begun = self._saved = self.now()
+
+    @property
+    def seconds(self) -> float:
+        """Of earlier calls and of this one so far."""
+        return self._before + self.now() - self._begun
+
+    def save(self, every: float = SAVE_EVERY) -> None:
+        """Record the seconds, unless that was done less than `every` seconds ago: a kill loses no more than these."""
+        if self.now() - self._saved >= every:
+            self.ledger.set_search_seconds(self.seconds)
+            self._saved = self.now()

@@ -1,0 +1,94 @@
+"""Methods at equal cost: the best validation score of each search within the smallest budget that all have spent."""
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import pandas as pd
+from optuna.trial import TrialState
+
+from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.board import EQUAL, Entry
+
+COSTS = ("trials", "samples", "sent_bytes", "seconds")
+
+
+def equal_cost(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Rank methods within equal budgets of their searches, once for each kind of cost.
+
+    Trials count in the order in which they ended, whatever their state; runs with new seeds and test runs do not. The
+    budget is the smallest total among the methods with a complete trial. A method has the best value of the complete
+    trials that ended within it.
+
+    Returns:
+        a row for each kind of cost and method: cost: trials, samples (gradient samples), sent_bytes (up and down, all
+        clients), seconds (summed over trials, though they run side by side); budget; method; spent: by the whole
+        search; trials: that ended within the budget; trial, validation: the best of them, NaN: none is complete; rank:
+        of equal values the same. A cost that is not known of every method has no rows.
+    """
+    searches = {entry.plan.method: _search(entry) for entry in entries}
+    rows = []
+    for cost in COSTS:
+        totals = {method: float(search[cost].sum()) for method, search in searches.items() if _has_value(search)}
+        if not totals or any(search[cost].isna().any() for search in searches.values()):
+            continue
+        budget = min(totals.values())
+        for entry in entries:
+            method = entry.plan.method
+            search = searches[method]
+            within = search.loc[np.array([_at_most(used, budget) for used in accumulate(search[cost])], dtype=bool)]
+            complete = within.dropna(subset=["value"]).sort_values("value", ascending=not entry.larger, kind="stable")
+            trial, value = complete[["trial", "value"]].iloc[0] if len(complete) else (math.nan, math.nan)
+            rows.append((cost, budget, method, float(search[cost].sum()), len(within), float(trial), float(value)))
+    columns = ["cost", "budget", "method", "spent", "trials", "trial", "validation", "rank"]
+    table = pd.DataFrame(rows, columns=columns[:-1])
+    values = table["validation"].astype(float).round(EQUAL)
+    ranks = values.groupby(table["cost"]).rank(method="min", ascending=not entries[0].larger)
+    return table.assign(rank=ranks.astype("Int64"))[columns]
+
+
+def notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """Return a line with the order of the methods at each equal cost of the search; none for a single method."""
+    if table["method"].nunique() < 2:
+        return ()
+    orders = []
+    for cost, part in table.groupby("cost", sort=False):
+        ranked = part.dropna(subset=["rank"]).sort_values("rank", kind="stable")
+        orders.append(f"{str(cost).replace('_', ' ')}: {_order(ranked)}")
+    told = "Order by the best validation score of the search, not by tests, at equal"
+    return (f"{told} {'; '.join(orders)}.",)
+
+
+def _order(ranked: pd.DataFrame) -> str:
+    """Methods, best first: "a, b = c" where b and c are tied."""
+    pairs = list(zip(ranked["method"], ranked["rank"], strict=True))
+    text = ""
+    for i, (method, rank) in enumerate(pairs):
+        text += ("" if i == 0 else " = " if rank == pairs[i - 1][1] else ", ") + method
+    return text
+
+
+def _search(entry: Entry) -> pd.DataFrame:
+    """The trials of a search in the order in which they ended: trial, value (NaN: not complete), and `COSTS`."""
+    ended = [(number, trial) for number, trial in entry.ledger.trials() if trial.state.is_finished()]
+    rows = [
+        (
+            number,
+            float(trial.values[0]) if trial.state is TrialState.COMPLETE else math.nan,
+            1,
+            trial.user_attrs.get(ledgers.SAMPLES, 0),
+            trial.user_attrs.get(ledgers.SENT_BYTES, math.nan),
+            trial.duration.total_seconds() if trial.duration else 0.0,
+        )
+        for number, trial in sorted(ended, key=lambda pair: (pair[1].datetime_complete, pair[0]))
+    ]
+    return pd.DataFrame(rows, columns=["trial", "value", *COSTS]).astype({"value": float, "sent_bytes": float})
+
+
+def _has_value(search: pd.DataFrame) -> bool:
+    return bool(search["value"].notna().any())
+
+
+def _at_most(used: float, budget: float) -> bool:
+    return used <= budget * (1 + 1e-12)  # sums of the same numbers in another order

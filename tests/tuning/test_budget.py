@@ -1,0 +1,321 @@
+"""Budgets of a search: when it ends, the reason that is given, and what a kill leaves; methods at equal cost."""
+
+import datetime
+import math
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from optuna.trial import TrialState
+from tuning_fake import records, toy, tune
+
+from pfl_ops import spaces
+from pfl_ops.display import tables
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.estimate import Estimate
+from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.job import Job
+from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.tuning import costs
+from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.budget import MOST_TRIALS, Clock, affordable, budget_text, ending, spent
+from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.search import Search
+from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.trials import Trials
+
+METRIC = "val/L1/acc"
+SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")
+START = datetime.datetime(2026, 1, 1)
+
+
+def settings_of(**budget):
+    return Settings.of(toy(), SPACE, metric=METRIC, **budget)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return opened(tmp_path)
+
+
+def opened(tmp_path, name="s", **settings):
+    goal = settings_of().objective
+    return Ledger(name, ledgers.storage(str(tmp_path / "s.log")), goal, settings or {"digest": "d"})
+
+
+def ended_trial(ledger, value=None, samples=0, state=None):
+    trial = ledger.study.ask()
+    trial.suggest_float("algorithm.x", 0, 1)
+    trial.set_user_attr(ledgers.SAMPLES, samples)
+    ledger.study.tell(trial, value, state=state)
+
+
+# -- when a search ends -----------------------------------------------------------------------------------------------
+
+
+def test_budget_first_spent_ends_the_search(ledger):
+    """Two trials of 60 samples: 120 of 100; one of 60 is not enough."""
+    settings = settings_of(trials=3, hours=2, samples=100)
+    ended_trial(ledger, 0.5, 60)
+    assert spent(settings, ledger, seconds=7199) is None and ending(settings, ledger) == ""
+    assert spent(settings, ledger, seconds=7200) == "hours"
+    ended_trial(ledger, 0.6, 60)
+    assert spent(settings, ledger, seconds=10) == "samples"
+    ledger.set_search_seconds(1800)
+    assert ending(settings, ledger) == "search ended by --samples 100: 120 samples are spent (2 trials, 0.5 h)"
+    assert spent(settings.within(None, 121), ledger) is None
+    ended_trial(ledger, 0.6)
+    assert spent(settings, ledger, seconds=7200) == "trials"
+    assert ending(settings, ledger) == "search ended by --trials: all 3 are done (0.5 h, 120 samples)"
+    assert ending(settings_of(trials=3), ledger) == ""  # the only budget
+
+
+def test_reason_that_was_recorded_stays_until_its_budget_changes(ledger):
+    """A trial that was running when the samples were spent ends later, when the hours are spent too."""
+    settings = settings_of(hours=1, samples=100)
+    ended_trial(ledger, 0.5, 100)
+    ledger.end("samples", 100)
+    ledger.set_search_seconds(4000)
+    assert spent(settings, ledger) == "samples"
+    assert spent(settings.within(None, 200), ledger) == "hours"
+    assert spent(settings.within(2, 200), ledger) is None
+
+
+def test_terminate_counts_trials_that_ended_after_the_best_one(ledger):
+    """The best value, 0.9, is that of the second trial; later: a pruned one, a worse one and an equal one. A failed
+    trial says nothing."""
+    settings = settings_of(trials=20, terminate=3)
+    assert ledger.since_best() == 0
+    for value in (0.5, 0.9):
+        ended_trial(ledger, value)
+    ended_trial(ledger, state=TrialState.PRUNED)
+    ended_trial(ledger, 0.1)
+    ended_trial(ledger, state=TrialState.FAIL)
+    assert ledger.since_best() == 2 and spent(settings, ledger, 0) is None
+    ended_trial(ledger, 0.9)
+    assert spent(settings, ledger, 0) == "terminate"
+    ledger.set_search_seconds(90)
+    line = "search ended by --terminate 3: 3 trials have not raised the best value (5 trials, 90 s, 0 samples)"
+    assert ending(settings, ledger) == line
+    assert spent(settings.within(None, None, 0), ledger, 0) is None
+
+
+def test_samples_of_a_trial_that_was_cut_short_count_once(ledger):
+    """40 before the kill; its continuation reports 30 so far, then 90 in all."""
+    cut = ledger.study.ask()
+    cut.set_user_attr(ledgers.SAMPLES, 40)
+    assert ledger.is_cut_short()
+    ledger.recover()
+    assert ledger.search_samples() == 40 and ledger.is_cut_short()
+    again = ledger.study.ask()
+    again.set_user_attr(ledgers.SAMPLES, 30)
+    assert ledger.search_samples() == 40
+    again.set_user_attr(ledgers.SAMPLES, 90)
+    ledger.study.tell(again, 0.5)
+    assert ledger.search_samples() == 90 and not ledger.is_cut_short()
+
+
+def test_seconds_of_a_study_without_a_record_are_those_in_which_trials_ran(ledger):
+    """0 to 10 s and 5 to 20 s side by side, then 100 to 105 s: 25 s."""
+    times = [(0, 10), (5, 20), (100, 105)]
+    second = datetime.timedelta(seconds=1)
+    ledger._read = [
+        SimpleNamespace(
+            state=TrialState.COMPLETE, datetime_start=START + a * second, datetime_complete=START + b * second
+        )
+        for a, b in times
+    ]
+    assert ledger.search_seconds() == 25
+
+
+def test_clock_goes_on_from_the_seconds_of_earlier_calls(ledger):
+    """100 s from before; a kill after 29 s loses the 9 s since the last record."""
+    ledger.set_search_seconds(100)
+    time = [1000.0]
+    clock = Clock(ledger, now=lambda: time[0])
+    for later in (5, 20, 29):
+        time[0] = 1000.0 + later
+        clock.save()
+    assert clock.seconds == 129 and ledger.search_seconds() == 120
+    clock.save(0)
+    assert ledger.search_seconds() == 129
+
+
+# -- the source of trials ---------------------------------------------------------------------------------------------
+
+
+def source_of(ledger, is_over, missing=9):
+    settings = settings_of()
+    search = Search(ledger, SPACE, settings.objective, 9, 0)
+    share = Share(1.0, 0.0, 2)
+
+    def make(number, point):
+        return Job.of("trial", f"trial {number:03d}", number, toy(), None, Execution(), share)
+
+    run = SimpleNamespace(tags=lambda _: None, finish=lambda *_, **__: None, text=lambda *_: None)
+    return Trials(search, missing, missing, make, lambda number, point: run, None, is_over=is_over)
+
+
+def test_no_trial_starts_once_a_budget_is_spent_and_those_that_run_end(ledger):
+    over = [False]
+    source = source_of(ledger, lambda: over[0])
+    first, second = source.next(), source.next()
+    over[0] = True
+    assert source.next() is None and set(source.running) == {0, 1}
+    for job in (first, second):
+        source.take(JobEvent("ended", job, report={"round": 9, METRIC: 0.5, "samples": 10, "sent_bytes": 6.0}))
+    assert source.next() is None and not source.running and ledger.done() == 2
+    assert ledger.table([METRIC])[["samples", "sent_bytes"]].to_numpy().tolist() == [[10, 6], [10, 6]]
+
+
+def test_trial_that_was_cut_short_goes_on_after_its_budget_is_spent(ledger):
+    """It waits behind a first point of the space, which is not tried."""
+    cut = ledger.study.ask()
+    x = cut.suggest_float("algorithm.x", 0, 1)
+    ledger.study.enqueue_trial({"algorithm.x": 0.25}, {ledgers.FIRST: 0})
+    ledger.recover()
+    source = source_of(ledger, lambda: True)
+    job = source.next()
+    assert job is not None and source.running[0].point == {"algorithm.x": x} and source.next() is None
+    source.take(JobEvent("ended", job, report={"round": 9, METRIC: 0.5}))
+    assert source.next() is None and [t.state for _, t in ledger.trials()] == [TrialState.COMPLETE, TrialState.WAITING]
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        *[({"hours": h}, "--hours must be above 0 and at most 1,000,000") for h in (0, -1, math.nan, math.inf)],
+        *[({"samples": n}, "--samples must be a whole number") for n in (0, -1, 2.5, math.nan, math.inf)],
+        ({"terminate": -1}, "--terminate must be in [0, 100,000] trials, got -1"),
+    ],
+)
+def test_budget_that_cannot_be_is_refused(tmp_path, budget, message):
+    with pytest.raises(PflOpsError) as caught:
+        tune(toy(), space=SPACE, home=tmp_path, **budget)
+    assert message in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_terminate_needs_one_objective():
+    with pytest.raises(PflOpsError, match="several objectives has no best value"):
+        Settings.of(toy(), SPACE, metric=[METRIC, "train/loss"], terminate=5)
+
+
+def test_hours_or_samples_alone_do_not_limit_trials_and_are_recorded():
+    assert settings_of(terminate=5).trials == 12 and settings_of(hours=1, trials=7).trials == 7
+    settings = settings_of(hours=0.5, samples=2e6)
+    assert settings.trials == MOST_TRIALS and budget_text(settings) == "0.5 h, 2,000,000 samples"
+    again = Settings.from_dict(settings.as_dict())
+    assert (again.hours, again.samples, again.terminate, again.trials) == (0.5, 2_000_000, 0, MOST_TRIALS)
+    old = {key: value for key, value in settings.as_dict().items() if key not in ("hours", "samples", "terminate")}
+    assert budget_text(Settings.from_dict({**old, "trials": 12})) == "12 trials"
+    assert settings.digest(None) == settings_of().digest(None)
+
+
+def test_trials_that_fit_are_known_from_the_cost_of_one():
+    """Half an hour, trials of 600 s: three one after another; two at once: six. 1000 samples at 300 each: the fourth
+    starts with 900 spent."""
+    one = Estimate(600, 1, 1, 9, 1, 1, samples=300)
+    assert affordable(settings_of(hours=0.5), one, 1) == 3 and affordable(settings_of(hours=0.5), one, 2) == 6
+    assert affordable(settings_of(samples=1000), one, 1) == 4
+    assert affordable(settings_of(samples=1000, hours=0.5, trials=2), one, 1) == 2
+
+
+# -- methods at equal cost --------------------------------------------------------------------------------------------
+
+
+def search(method, *trials, larger=True):
+    """A method whose trials ended one after another: (value or None if pruned, samples, bytes, seconds)."""
+    ended, clock = [], START
+    for number, (value, samples, sent, seconds) in enumerate(trials):
+        clock += datetime.timedelta(seconds=seconds)
+        state = TrialState.PRUNED if value is None else TrialState.COMPLETE
+        known = {} if sent is None else {ledgers.SENT_BYTES: sent}
+        trial = SimpleNamespace(state=state, values=[value], user_attrs={ledgers.SAMPLES: samples, **known})
+        trial.datetime_complete, trial.duration = clock, datetime.timedelta(seconds=seconds)
+        ended.append((number, trial))
+    return SimpleNamespace(
+        plan=SimpleNamespace(method=method), ledger=SimpleNamespace(trials=lambda: ended), larger=larger
+    )
+
+
+CHEAP = search("cheap", (0.5, 100, 10.0, 1.0), (0.6, 100, 10.0, 1.0), (None, 50, 5.0, 0.5), (0.7, 100, 10.0, 1.0))
+DEAR = search("dear", (0.55, 300, 5.0, 8.0), (0.8, 300, 5.0, 8.0))
+
+
+def test_methods_are_ranked_within_the_smallest_budget_that_all_spent():
+    """Trials: 2 of each, 0.6 < 0.8. Samples: 350, cheap all four, 0.7, dear its first, 0.55. Bytes: 10, cheap one, 0.5,
+    dear both, 0.8. Seconds: 3.5, cheap all, dear none."""
+    table = costs.equal_cost([CHEAP, DEAR]).set_index(["cost", "method"])
+    assert table["budget"].xs("cheap", level="method").to_dict() == {
+        "trials": 2, "samples": 350, "sent_bytes": 10, "seconds": 3.5
+    }  # fmt: skip
+    assert table["validation"].xs("cheap", level="method").tolist() == [0.6, 0.7, 0.5, 0.7]
+    assert table["validation"].xs("dear", level="method").tolist()[:3] == [0.8, 0.55, 0.8]
+    assert table["rank"].xs("cheap", level="method").tolist() == [2, 1, 2, 1]
+    assert table["trials"].xs("dear", level="method").tolist() == [2, 1, 2, 0]
+    assert math.isnan(table["validation"]["seconds", "dear"]) and table["rank"]["seconds", "dear"] is pd.NA
+    assert table["spent"]["samples", "dear"] == 600
+    told = costs.notes(table.reset_index())[0]
+    assert told.endswith("at equal trials: dear, cheap; samples: cheap, dear; sent bytes: dear, cheap; seconds: cheap.")
+    shown = tables.equal_cost(table.reset_index(), METRIC)
+    assert shown.heads[1:] == (
+        "equal trials: 2",
+        "equal samples: 350",
+        "equal sent bytes: 0.0 MB",
+        "equal seconds: 3.5 s",
+    )
+    assert shown.rows[1] == (
+        "dear",
+        "1.  80.0 %  (2 trials)",
+        "2.  55.0 %  (1 trial)",
+        "1.  80.0 %  (2 trials)",
+        "–  (0 trials)",
+    )
+
+
+def test_equal_values_share_a_rank_and_small_ones_win_where_smaller_is_better():
+    a, b, c = (search(name, (v, 10, 1.0, 1.0), larger=False) for name, v in (("a", 0.3), ("b", 0.2), ("c", 0.2)))
+    table = costs.equal_cost([a, b, c])
+    assert table[table["cost"] == "trials"]["rank"].tolist() == [3, 1, 1]
+    assert "trials: b = c, a;" in costs.notes(table)[0]
+
+
+def test_method_without_a_complete_trial_sets_no_budget_and_an_unknown_cost_is_left_out():
+    """Bytes of a trial of an earlier version are not known."""
+    old = search("old", (0.4, 200, None, 2.0))
+    table = costs.equal_cost([CHEAP, old, search("failed"), search("pruned", (None, 1, 1.0, 0.1))])
+    assert table["cost"].unique().tolist() == ["trials", "samples", "seconds"]
+    assert table["budget"].unique().tolist() == [1, 200, 2]
+    assert table[table["cost"] == "samples"].set_index("method")["trials"].to_dict() == {
+        "cheap": 2, "old": 1, "failed": 0, "pruned": 1
+    }  # fmt: skip
+
+
+# -- a whole study ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
+def test_study_ends_by_samples_is_read_and_goes_on_with_more(home):
+    """A trial has nine rounds of 10 samples. 100: the second starts with 90 spent, the third does not. 250: with 180
+    the third starts, and it ends with 270."""
+    events = []
+    given = {"space": SPACE, "home": home, "records": records, "scheduler": "none", "name": "by-samples"}
+    given |= {"concurrency": 1, "final_repetitions": 0, "on_event": events.append}
+    study = tune(toy(seed=91), samples=100, hours=5, **given)
+    line = "search ended by --samples 100: 180 samples are spent (2 trials, "
+    assert study.table["samples"].tolist() == [90, 90] and study.table["sent_bytes"].tolist() == [54, 54]
+    assert study.ended.startswith(line)
+    assert [event.text.startswith(line) for event in events if event.kind == "ended"] == [True]
+    assert events[-1].wanted == MOST_TRIALS and not any("100000" in event.text for event in events)
+
+    read = tune(toy(seed=91), **given)  # finished: neither --resume nor the budgets are needed
+    assert read.ended == study.ended and len(read.table) == 2
+    more = tune(None, samples=250, **{**given, "space": None, "scheduler": None, "resume": True})
+    assert more.table["samples"].tolist() == [90] * 3 and "--samples 250: 270 samples" in more.ended
+    ended = tune(None, trials=3, **{**given, "space": None, "scheduler": None, "resume": True})
+    assert ended.ended.startswith("search ended by --trials: all 3 are done")

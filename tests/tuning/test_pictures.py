@@ -1,0 +1,124 @@
+"""Pictures of a study: labels, the ones that it is too small for, and settings of matplotlib that stay as they were."""
+
+import itertools
+
+import matplotlib
+import optuna
+import pytest
+from matplotlib import pyplot
+from optuna.trial import TrialState
+
+from pfl_ops.experiment import Experiment
+from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.pictures import NAMES, Pictures
+
+ONE = Objective(("val/L1/acc",), ("max",))
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Pictures of a study with so many complete trials; its value depends on the learning rate alone."""
+
+    def make(complete, *, goal=ONE, only_lr=False, value=lambda lr: -lr):
+        ledger = Ledger("s", ledgers.storage(str(tmp_path / "s.log")), goal, {"digest": "d"})
+        ledger.study.sampler = optuna.samplers.RandomSampler(seed=0)
+        for _ in range(complete):
+            trial = ledger.study.ask()
+            adam = not only_lr and trial.suggest_categorical("training.optimiser", ["sgd", "adam"]) == "adam"
+            low, high = (1e-4, 0.05) if adam else (1e-3, 0.5)
+            lr = trial.suggest_float("training.lr@adam" if adam else "training.lr@sgd", low, high, log=True)
+            if not only_lr:
+                trial.suggest_int("training.local_epochs", 1, 5)
+                if trial.suggest_categorical("algorithm.gamma.kind", ["fixed", "adaptive"]) == "fixed":
+                    trial.suggest_float("algorithm.gamma.value", 0, 1)
+            ledger.study.tell(trial, [value(lr)] * len(goal.metrics))
+        trial = ledger.study.ask()
+        trial.suggest_float("training.lr@sgd", 1e-3, 0.5, log=True)
+        ledger.study.tell(trial, state=TrialState.PRUNED)
+        return Pictures(ledger, Experiment.of("fliu"), goal)
+
+    return make
+
+
+def test_labels_have_symbols_and_join_the_ranges_of_one_path(pictures):
+    """η under SGD in [0.001, 0.5] and under Adam in [0.0001, 0.05] is one axis, [0.0001, 0.5]."""
+    found = pictures(12)
+    assert found.names == {
+        "training.optimiser": "optimiser",
+        "training.lr@sgd": "lr η",
+        "training.lr@adam": "lr η",
+        "training.local_epochs": "local_epochs E",
+        "algorithm.gamma.kind": "gamma.kind γ",
+        "algorithm.gamma.value": "gamma.value γ",
+    }
+    kinds = {trial.distributions["lr η"] for trial in found.complete}
+    assert kinds == {optuna.distributions.FloatDistribution(1e-4, 0.5, log=True)}
+
+
+def test_importance_finds_the_parameter_that_decides(pictures):
+    """The value is −η. gamma.value γ exists in some trials alone: it is left out, and the picture says so."""
+    found = pictures(30)
+    assert found.drawable == NAMES and str(found) == ""
+    table = found.importance.set_index("parameter")
+    assert table["fanova"].idxmax() == "lr η" and table["fanova"]["lr η"] > 0.5
+    assert table.sum().tolist() == pytest.approx([1, 1]) and "gamma.value γ" not in table.index
+    figure = found.draw("importance_fanova")
+    [axes] = figure.axes
+    assert axes.get_xlabel() == "importance (fANOVA), 30 complete trials"
+    assert figure.get_suptitle() == "Not in all trials, so without: gamma.value γ"
+    assert {tick.get_text() for tick in axes.get_yticklabels()} == set(table.index)
+
+
+def test_pictures_are_drawn_and_leave_matplotlib_as_it_was(pictures):
+    before, opened = dict(matplotlib.rcParams), pyplot.get_fignums()
+    found = pictures(12)
+    drawn = dict(found.each())
+    assert list(drawn) == list(NAMES) and found.skipped == {}
+    assert dict(matplotlib.rcParams) == before and pyplot.get_fignums() == opened
+    contour = drawn["contour"].axes[0]
+    assert {contour.get_xlabel(), contour.get_ylabel()} == {"lr η", "local_epochs E"}
+    assert drawn["parallel_coordinate"].axes[0].get_xticklabels()[0].get_text() == "Acc(L)+Acc(G)"
+    assert len(drawn["timeline"].axes[0].patches) == 13
+
+
+def test_texts_of_a_picture_do_not_overlap(pictures):
+    """Labels of axes, and labels of values on the x axis; those of the parallel coordinates are tilted boxes."""
+    found = pictures(12)
+    for name in ("importance_fanova", "importance_ped_anova", "slice", "contour", "edf", "timeline"):
+        figure = found.draw(name)
+        figure.draw_without_rendering()
+        titles = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label) if text.get_text()]
+        boxes = [text.get_window_extent() for text in titles]
+        assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]), name
+        for axes in figure.axes if name != "timeline" else ():  # its times are tilted
+            ticks = [text for text in axes.get_xticklabels() if text.get_text()]
+            low, high = sorted(axes.get_xlim())
+            shown = [t.get_window_extent() for t in ticks if low <= t.get_position()[0] <= high]
+            assert not any(a.overlaps(b) for a, b in itertools.pairwise(shown)), name
+
+
+@pytest.mark.parametrize(
+    ("complete", "how", "drawn", "told"),
+    [
+        (0, {}, ["timeline"], "0 complete trials, it takes 10; no picture slice, parallel_coordinate, edf: 0 complete"),
+        (6, {}, ["slice", "parallel_coordinate", "edf", "timeline"], "contour: 6 complete trials, it takes 10"),
+        (12, {"only_lr": True}, ["slice", "edf", "timeline"], "contour, parallel_coordinate: one parameter"),
+        (12, {"value": lambda lr: 0.5}, ["timeline"], "all complete trials have the same value"),
+        (12, {"goal": Objective(("val/L1/acc", "train/loss"), ("max", "min"))}, ["timeline"], "several objectives"),
+    ],
+)
+def test_pictures_that_a_study_is_too_small_for_are_told_in_one_line(pictures, complete, how, drawn, told):
+    found = pictures(complete, **how)
+    assert list(found.drawable) == drawn and told in str(found) and "\n" not in str(found)
+
+
+def test_picture_that_fails_is_skipped_with_its_error(pictures, monkeypatch):
+    def broken(self, plots):
+        raise ValueError("too\nthin")
+
+    found = pictures(6)
+    monkeypatch.setattr(Pictures, "_slice", broken)
+    assert [name for name, _ in found.each()] == ["parallel_coordinate", "edf", "timeline"]
+    assert "no picture slice: ValueError: too thin" in str(found)
