@@ -2,9 +2,11 @@
 
 import csv
 import io
+import json
 import math
 import platform
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -383,6 +385,48 @@ def test_a_report_of_nothing_is_a_report() -> None:
     text = to_markdown(suite_report(ran(outcomes={}, problems={})))
     assert "0 of 6 run" in text and "*not run*" in text
     assert to_html(suite_report(ran(outcomes={}, problems={}))).count("not run") >= 6
+
+
+def test_scale_medium_says_which_network_it_changes() -> None:
+    medium = replace(SUITE, medium=Scale({"model.name": "mlp"}, note="An MLP."))
+    found = ran(medium, scale="medium")
+    text = to_markdown(suite_report(found))
+    assert "Scale medium changes the network: mlp in place of cnn." in text
+    assert "count apart from those at full" in text and "Changed by scale medium" in text
+    assert suites.Summary.of_run(found).networks == ["mlp in place of cnn"]
+    for same in (ran(scale="medium"), ran(medium)):
+        assert "changes the network" not in to_markdown(suite_report(same))
+        assert suites.Summary.of_run(same).networks == []
+
+
+def test_derived_claims_are_counted_apart(tmp_path: Path) -> None:
+    """The first of three is marked; a report at full and one at medium, with another network, stand side by side."""
+    first, *others = SUITE.claims
+    mixed = replace(SUITE, claims=(replace(first, derived=True), *others), medium=Scale({"model.name": "mlp"}))
+    summary = suites.Summary.of_run(ran(mixed))
+    whole = suites.Summary.of_run(ran())
+    assert (sum(summary.ours.values()), sum(summary.derived.values())) == (len(others), 1)
+    assert Counter(summary.ours) + Counter(summary.derived) == Counter(whole.ours) and whole.derived == {}
+    document = suite_report(ran(mixed))
+    titles = [row.title for row in table(document, "claims").rows if row.kind == "block"]
+    assert titles == ["Claims of the paper", "Derived from its numbers, or with a threshold of ours: counted apart"]
+    assert "derived claims, counted apart" in to_markdown(document)
+    for scale in ("full", "medium"):
+        suites.keep(ran(mixed, scale=scale), tmp_path)
+    page = suites.overview(suites.found(tmp_path), suites.smaller(tmp_path))
+    rows = [[entry.text for entry in row.entries[:2]] for row in table(page, "decided").rows]
+    kinds = ("claims of the papers", "derived claims")
+    assert rows == [[scale, kind] for scale in ("full", "medium, another network") for kind in kinds]
+    (row,) = [row for row in table(page, "suites").rows if row.entries]
+    assert row.entries[-2].text == "0 of 1"
+
+
+def test_a_summary_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    place = suites.keep(ran(), tmp_path) / suites.FILE
+    old = {name: value for name, value in json.loads(place.read_text()).items() if name not in ("derived", "networks")}
+    place.write_text(json.dumps(old))
+    (found,) = suites.found(tmp_path)
+    assert (found.derived, found.networks) == ({}, ())
 
 
 def test_reports_are_kept_together(tmp_path: Path) -> None:
