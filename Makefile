@@ -18,7 +18,7 @@ help: ## list the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  make reproduce SUITE=fliu/table1 SCALE=small (or full) runs one of them at a larger size; pfl-ops reproduce --list"
+	@echo "  make reproduce SUITE=fliu/table1 SCALE=small (or medium, full) runs one of them at a larger size; pfl-ops reproduce --list"
 	@echo "  PYTHON=python3.12 chooses the interpreter (3.11 to 3.13), VENV=folder the virtual environment."
 
 install: $(STAMP) ## make .venv and install pfl-ops with the versions in constraints.txt (skipped when up to date)

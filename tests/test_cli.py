@@ -190,7 +190,7 @@ ERRORS = {
     "bench --model cnn,mpl": "no model named 'mpl'. Did you mean 'mlp'? (pfl-ops list models)",
     "bench --batch 10,x": "--batch (B) must be a list, each an integer in [1, 1,000,000], got 'x'",
     "reproduce fliu/tabel1": "no suite named 'fliu/tabel1'. Did you mean 'fliu/table1'? (pfl-ops reproduce --list)",
-    "reproduce fliu/table1 --scale tiny": "--scale must be one of smoke, small, full, got 'tiny'",
+    "reproduce fliu/table1 --scale tiny": "--scale must be one of smoke, small, medium, full, got 'tiny'",
     "reproduce fliu/table1 --only path/flui": "no label in 'path/flui' named 'flui'. Did you mean 'fliu'?",
     "reproduce fliu/table1 --only path": "'path' has 1 part, and cells have 2: environment/method",
     "reproduce fliu/table1 --cpus-per-cell none": "--cpus-per-cell must be a number above 0, got 'none'",
@@ -900,7 +900,7 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
         told.append(found.suite.name)
         if found.suite.name == names[0]:
             raise ValueError("an axis without end")
-        return SimpleNamespace(suite=found.suite.name, run="3 of 40", failed=0, ours={})
+        return SimpleNamespace(suite=found.suite.name, run="3 of 40", failed=0, ours={}, derived={}, networks=())
 
     monkeypatch.setattr(tuning, "plan", lambda chosen, *_, **__: [suite for suite, _ in chosen])
     monkeypatch.setattr(tuning, "reproduce", reproduce)
@@ -909,6 +909,23 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
     assert told == list(names)
     assert result.exit_code == 2 and "fliu/table2" in result.stdout and "3 of 40" in result.stdout
     assert result.stderr == "pfl-ops: no report of fliu/table1: ValueError: an axis without end\n"
+
+
+def test_claims_are_summed_up_apart_by_origin_and_network() -> None:
+    """What other networks decide is not added to what the papers' own do, nor a derived claim to the papers'."""
+    from pfl_ops.cli.reproduce import _totals
+
+    def summary(ours: dict[str, int], derived: dict[str, int], networks: tuple[str, ...] = ()) -> Any:
+        return SimpleNamespace(ours=ours, derived=derived, networks=networks)
+
+    own = [summary({"holds": 2, "undecided": 1}, {"does not hold": 1}), summary({"not run": 4}, {})]
+    other = summary({"holds": 1}, {}, ("mlp in place of cnn",))
+    assert _totals([*own, other]) == [
+        "2 of 7 claims decided: 2 hold, 0 do not",
+        "1 of 1 derived claims, counted apart, decided: 0 hold, 1 do not",
+        "1 of 1 claims decided for other networks than the papers', counted apart: 1 hold, 0 do not",
+    ]
+    assert _totals([]) == []
 
 
 def test_links_of_a_report_lead_to_the_server_that_keeps_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from pfl_ops.cli.run import PAGE, served
 from pfl_ops.errors import PflOpsError, echo, in_a_line, together
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     from numpy.typing import NDArray
     from rich.progress import Progress, TaskID
@@ -48,9 +50,9 @@ def reproduce(
         str,
         option(
             "--scale",
-            "Seconds a cell, about an hour a suite, or the paper's own size.",
+            "Seconds a cell; about an hour a suite; the paper's size with a network for CPUs; the paper's own.",
             "smoke",
-            "smoke|small|full",
+            "smoke|small|medium|full",
             panel=PANEL,
         ),
     ] = "smoke",
@@ -124,7 +126,7 @@ def reproduce(
     if hours is not None and not (until_decided and 0 < hours < math.inf):
         raise PflOpsError("--hours is a number above 0, and goes with --until-decided")
     if until_decided and size == "smoke":
-        raise PflOpsError("at scale smoke no claim is judged; --until-decided needs --scale small or full")
+        raise PflOpsError("at scale smoke no claim is judged; --until-decided needs a larger scale")
 
     from pfl_ops import tuning  # heavy; mistakes are told before
 
@@ -218,7 +220,7 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     out().print(table)
     say(
         out(),
-        "\nrun one with: pfl-ops reproduce SUITE --scale smoke|small|full "
+        "\nrun one with: pfl-ops reproduce SUITE --scale smoke|small|medium|full "
         "(n: repetitions at full, in brackets where the paper states none)",
     )
 
@@ -264,14 +266,17 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
     console = out()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("suite", no_wrap=True)
-    for title in ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged"):
+    for title in ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged", "derived"):
         table.add_column(title, justify="right")
     order = [one.suite.name for one in done]
     for summary in sorted(summaries, key=lambda summary: order.index(summary.suite)):
         stand = [summary.ours.get(status, 0) for status in STATUSES]
         counts = (str(n or "·") for n in (summary.failed, *stand))
-        table.add_row(summary.suite, summary.run, *counts)
+        derived = f"{_decided(summary.derived)} of {of}" if (of := sum(summary.derived.values())) else "·"
+        table.add_row(summary.suite, summary.run, *counts, derived)
     console.print(table)
+    for line in _totals(summaries):
+        say(console, line)
     for one in done:
         for cell, reason in one.problems.items():
             say(console, f"{one.suite.name} {cell}: {reason}")
@@ -281,6 +286,29 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
         say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")
     if summaries:
         say(console, f"\nreports: {folder}/index.html")
+
+
+def _decided(counts: "Mapping[str, int]") -> int:
+    return counts.get("holds", 0) + counts.get("does not hold", 0)
+
+
+def _totals(summaries: "list[Summary]") -> list[str]:
+    """Return how many claims are decided: those of the papers, those at other networks, and derived ones."""
+    from collections import Counter
+
+    found = []
+    kept = [one for one in summaries if not one.networks]
+    changed = [one for one in summaries if one.networks]
+    for group, where in ((kept, ""), (changed, " for other networks than the papers', counted apart")):
+        for title, counts in (
+            ("claims", [one.ours for one in group]),
+            ("derived claims, counted apart,", [one.derived for one in group]),
+        ):
+            total = sum(map(Counter, counts), Counter[str]())
+            if total:
+                say = f"{total['holds']} hold, {total['does not hold']} do not"
+                found.append(f"{_decided(total)} of {sum(total.values())} {title} decided{where}: {say}")
+    return found
 
 
 class Watch:

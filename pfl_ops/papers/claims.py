@@ -160,12 +160,15 @@ class Claim:
         remark: where it stands, whether it is derived (ours), what is odd about it.
         share: of the instances in which it has to be true, each counted once: "all", "most" (more than half), or a
             fraction as "8/10".
+        derived: True if the paper does not say it in these terms: it is worked out from the paper's numbers, or its
+            threshold is ours. Such claims are counted apart.
     """
 
     text: str
     says: str
     remark: str = ""
     share: str = "all"
+    derived: bool = False
 
     def least(self, instances: int) -> int:
         """Return the number of instances in which it has to be true.

@@ -20,6 +20,8 @@ from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
 
 ACC = "test/G/global/mean"
 TOP_1 = Measure(ACC, "Top-1 accuracy", digits=1)
+REPETITIONS = 5
+"""The paper names no number: a claim of one seed could never be judged."""
 
 # -- what all experiments share ----------------------------------------------------------------------------------------
 
@@ -150,6 +152,10 @@ WITHOUT_FILE = (
     "anew), as `centralized` leaves them on an .npz file of that data set; at small they must be those of cnn_tiny "
     "with 64 units. At smoke it starts from fresh weights, and no claim is judged.",
 )
+MEDIUM = Scale(
+    note="The same as full: FakeLeNet-5 and CharLSTM can be trained on CPUs. A run on CIFAR-100 is 80,000 minibatches "
+    "of 0.1 s of one core: two cores take some four days for Table 3, and eleven for Table 4."
+)
 SMALL_IMAGES = "cnn_tiny in place of FakeLeNet-5 and 10,000 images"
 SMALL_LINES = "CharLSTM with 64 units and 200 records a role"
 
@@ -175,6 +181,7 @@ TABLE_2 = Suite(
             "Section 4.3",
         ),
     ),
+    repetitions=REPETITIONS,
     sources=sources.TABLES,
     departures=(*sources.OF_IMAGES, *sources.OF_LINES, *sources.OF_CENTRALIZED, *sources.ROUND),
     unmeasured=(
@@ -182,6 +189,7 @@ TABLE_2 = Suite(
         "Centralized training uses standard augmentation, which there is not here, and 40,000 of the images, the "
         "others being held out; here all 50,000.",
     ),
+    medium=MEDIUM,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; {SMALL_LINES}; 240 and 200 rounds, 40 and 8 epochs"),
     exceptions={
         "shakespeare_iid/j4/fedavg": ROUNDS_SHAKESPEARE["*/j4/fedavg"],
@@ -249,6 +257,7 @@ TABLE_3 = Suite(
             "With N_C = 1 no improvement is observed",
             f"nc1/*/fedavg:{ACC} < 1.5",
             "Section 4.5; half a point over chance: ours",
+            derived=True,
         ),
         Claim(
             "J = 4 yields the best accuracy across all heterogeneous scenarios",
@@ -267,9 +276,11 @@ TABLE_3 = Suite(
             "Section 4.5",
         ),
     ),
+    repetitions=REPETITIONS,
     sources=sources.TABLES,
     departures=(*sources.OF_IMAGES, *sources.OF_LINES, *sources.ROUND),
     unmeasured=UNMEASURED,
+    medium=MEDIUM,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; {SMALL_LINES}; 240 · 4/J and 200 · 4/J rounds"),
     exceptions={f"{{shakespeare,shakespeare_iid}}{pattern[1:]}": more for pattern, more in ROUNDS_SHAKESPEARE.items()},
 )
@@ -309,6 +320,7 @@ TABLE_4 = Suite(
             "FedRep is below FedAvg",
             f"{SOME}/*/fedrep:{ACC} < {SOME}/*/fedavg:{ACC}",
             "ours, from Tables 3 and 4; Section 4.6.1 speaks of a poor quality",
+            derived=True,
         ),
         Claim(
             "With N_C = 1 FedRep performs worse than FedAvg",
@@ -324,6 +336,7 @@ TABLE_4 = Suite(
             "Pre-training shows a good accuracy even for N_C = 1",
             f"nc1/*/pretrained:{ACC} > 10",
             "Section 4.6.2; ten points are ours",
+            derived=True,
         ),
         Claim(
             "Pre-trained, more local steps lead to improved performance",
@@ -340,11 +353,13 @@ TABLE_4 = Suite(
             "... slightly",
             f"{SOME}/*/fedavg:{ACC} - {SOME}/*/fedavg2rep:{ACC} < 2",
             "Section 4.6.2; two points are ours",
+            derived=True,
         ),
         Claim(
             "FedAvg2Rep does not address the issues with N_C = 1",
             f"nc1/*/fedavg2rep:{ACC} < 1.5",
             "Section 4.6.2; half a point over chance: ours",
+            derived=True,
         ),
         Claim(
             "FedAvg2Rep: the optimal J seems to be 4",
@@ -352,10 +367,12 @@ TABLE_4 = Suite(
             "Section 4.6.2",
         ),
     ),
+    repetitions=REPETITIONS,
     sources=sources.TABLE_4,
     departures=(*sources.OF_IMAGES, *sources.OF_PRETRAINED),
     damage=('"See Table 2" and "consistent with Table 2" in Section 4.6.2 mean Table 3.',),
     unmeasured=(*UNMEASURED, *WITHOUT_FILE),
+    medium=MEDIUM,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; an eighth of the rounds, about"),
     exceptions=ROUNDS_HYBRIDS,
 )
@@ -393,12 +410,15 @@ FIGURE_1 = Suite(
             "The cosine annealing scheduler is the best",
             f"iid/cosine:{ACC} > max(iid/{{constant,exponential}}:{ACC})",
             "Section 3.2.1, by what was chosen; the others are ours",
+            derived=True,
         ),
     ),
+    repetitions=REPETITIONS,
     sources=sources.FIGURE_1,
     departures=(*sources.OF_CENTRALIZED, *sources.ROUND),
     damage=("The image is lost.",),
     unmeasured=("The test loss, which the figure shows too, is not tracked.", *TABLE_2.unmeasured[1:]),
+    medium=MEDIUM,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; 40 epochs"),
 )
 
@@ -426,17 +446,21 @@ FIGURE_2 = Suite(
             "η = 1 escapes the local minimum: it is better than lower rates",
             f"shakespeare_iid/j4/fedavg/eta1:{ACC} > shakespeare_iid/j4/fedavg/{{eta0.01,eta0.1}}:{ACC}",
             "Section 3.2.2; the lower rates are ours",
+            derived=True,
         ),
         Claim(
             "At a low rate accuracy hardly improves over 18.5 %",
             f"shakespeare_iid/j4/fedavg/eta0.01:{ACC} < 20",
             "Section 3.2.2; the rate and 20 % are ours",
+            derived=True,
         ),
     ),
+    repetitions=REPETITIONS,
     sources=sources.FIGURE_2,
     departures=(*sources.OF_LINES, *sources.ROUND),
     damage=("The image is lost.",),
     unmeasured=("That more local steps help against the plateau, too, has no setting in the text.",),
+    medium=MEDIUM,
     small=Scale(repetitions=3, note=SMALL_LINES),
     exceptions={"*/j4/fedavg/*": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
@@ -474,6 +498,7 @@ FIGURE_4 = Suite(
             "With γ = 0.1 accuracy ceases to improve after 500 rounds",
             f"iid/j4/fedavg/dir0.1:{ACC} - iid/j4/fedavg/dir0.1:{ACC}#500 < 1",
             "Section 4.4; one point is ours",
+            derived=True,
         ),
         Claim(
             "With random selection it continues to improve up to 1300 rounds",
@@ -481,6 +506,7 @@ FIGURE_4 = Suite(
             "Section 4.4",
         ),
     ),
+    repetitions=REPETITIONS,
     sources=sources.PARTICIPATIONS,
     departures=(*sources.OF_IMAGES, *sources.ROUND),
     damage=("The image is lost.",),
@@ -489,6 +515,7 @@ FIGURE_4 = Suite(
         "Figure 3, the clients' probabilities by γ, is no experiment: each run's table of clients has them.",
         "At smaller scales there are fewer than 500 rounds, and two claims are not judged.",
     ),
+    medium=MEDIUM,
     small=Scale(repetitions=5, note=f"{SMALL_IMAGES}; 240 rounds"),
 )
 
@@ -514,11 +541,14 @@ FIGURE_5 = Suite(
             "Participation has only a slight impact",
             f"abs(shakespeare_iid/j4/fedavg/random:{ACC} - shakespeare_iid/j4/fedavg/dir0.1:{ACC}) < 3",
             "Section 4.4; three points are ours",
+            derived=True,
         ),
     ),
+    repetitions=REPETITIONS,
     sources=sources.PARTICIPATIONS,
     departures=(*sources.OF_LINES, *sources.ROUND),
     damage=("The image is lost.",),
+    medium=MEDIUM,
     small=Scale(repetitions=3, note=SMALL_LINES),
     exceptions={"*/j4/fedavg/*": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
@@ -534,9 +564,11 @@ FIGURE_6 = Suite(
     measures=(TOP_1,),
     exhibits=(Allocation("shakespeare/j4/fedavg", caption="Who holds which characters"),),
     published={("shakespeare/j4/fedavg", ACC): TABLE_3.published["shakespeare/j4/fedavg", ACC]},
+    repetitions=REPETITIONS,
     sources=sources.TABLES,
     damage=("The image is lost.",),
     unmeasured=("That clients have a similar distribution of labels is left to the eye: no measure of it is named.",),
+    medium=MEDIUM,
     small=Scale(note=SMALL_LINES),
     exceptions={"*/j4/fedavg": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
@@ -566,6 +598,7 @@ FIGURE_7 = Suite(
             "Pre-trained, J = 4 and 8: single-class clients' accuracy peaks at first, then declines",
             f"nc1/{{j4,j8}}/pretrained:{ACC}#100 > nc1/{{j4,j8}}/pretrained:{ACC}",
             "Section 4.6.2; round 100 is ours",
+            derived=True,
         ),
         Claim(
             "FedAvg2Rep's curve continues to rise after the warm-up, particularly for N_C = 5 and 10",
@@ -573,6 +606,7 @@ FIGURE_7 = Suite(
             "Section 4.6.2; round 500 is the warm-up's last",
         ),
     ),
+    repetitions=REPETITIONS,
     sources=sources.TABLE_4,
     departures=(*sources.OF_IMAGES, *sources.OF_PRETRAINED),
     damage=("The image is lost.",),
@@ -581,6 +615,7 @@ FIGURE_7 = Suite(
         *WITHOUT_FILE,
         "At smaller scales the warm-up ends before round 500, and that claim is not judged.",
     ),
+    medium=MEDIUM,
     small=TABLE_4.small,
     exceptions=ROUNDS_HYBRIDS,
 )

@@ -1,7 +1,7 @@
 """What a suite is: one table or figure of a paper as data, from the grid of its experiments to the claims about it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from typing import Any, Literal, TypeAlias
@@ -19,8 +19,9 @@ from pfl_ops.papers.published import Published
 Changes: TypeAlias = Mapping[str, Any]
 """{path of the experiment: value}, as flags and files have them."""
 
-ScaleName: TypeAlias = Literal["smoke", "small", "full"]
-SCALES: tuple[ScaleName, ...] = ("smoke", "small", "full")
+ScaleName: TypeAlias = Literal["smoke", "small", "medium", "full"]
+SCALES: tuple[ScaleName, ...] = ("smoke", "small", "medium", "full")
+"""From the smallest to the largest."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ class Suite:
             where it depends on the scale.
         instead: data set -> the one that stands in for it where it can't be had; at smoke that is digits where none is
             named here.
+        medium: the paper's sizes with a network that two CPU cores can train; its n is that of full. No change: the
+            paper's own network is small enough.
         small, smoke: the suite at these scales; smoke is cut further, see `stand_in.cut`.
     """
 
@@ -137,6 +140,7 @@ class Suite:
     absent: tuple[str, ...] = ()
     exceptions: Mapping[str, Changes | Level] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
+    medium: Scale = field(default_factory=Scale)
     small: Scale = field(default_factory=Scale)
     smoke: Scale = field(default_factory=Scale)
 
@@ -192,7 +196,9 @@ class Suite:
 
     def scale(self, name: ScaleName) -> Scale:
         """Return the suite's size of that name; full: the paper's, as far as the paper states it."""
-        return {"smoke": self.smoke, "small": self.small, "full": Scale(repetitions=self.repetitions)}[name]
+        paper = Scale(repetitions=self.repetitions)
+        medium = replace(self.medium, repetitions=self.repetitions)
+        return {"smoke": self.smoke, "small": self.small, "medium": medium, "full": paper}[name]
 
     def experiment(self, cell: Cell, scale: ScaleName = "full", *, data: str | None = None) -> Experiment:
         """What a cell runs, with as many repetitions as the scale has.
@@ -242,10 +248,22 @@ class Suite:
     @cached_property
     def states_repetitions(self) -> bool:
         """True if the paper states the number of repetitions at full, which is one for all cells."""
+        return self._of_repetitions is not None and self._of_repetitions.kind == "stated"
+
+    @property
+    def papers_repetitions(self) -> str:
+        """The paper's own number of repetitions; "": it states none."""
+        source = self._of_repetitions
+        if source is None or source.kind not in ("stated", "departure"):
+            return ""
+        return str(self.repetitions) if source.kind == "stated" else source.said
+
+    @cached_property
+    def _of_repetitions(self) -> Source | None:
         covering = [
             source for source in self.sources if source.covers("repetitions", {"repetitions": self.repetitions})
         ]
-        return bool(covering) and covering[-1].kind == "stated"
+        return covering[-1] if covering else None
 
     def sources_of(self, cell: Cell) -> dict[str, Source | None]:
         """Return the origin of each setting of a cell's full experiment, by path; None: the suite lists none."""

@@ -199,7 +199,7 @@ def _cell(table: Table, entry: Entry, kind: str, tag: str) -> str:
         text = f'<a href="{escape(entry.link)}">{text}</a>'
     inside = f'<span class="text">{text}{_mark(table, entry.note)}</span>'
     if entry.below:
-        lines = "".join(f"<b>{_inline(line)}</b>" for line in entry.below)
+        lines = "<i>|</i>".join(f"<b>{_inline(line)}</b>" for line in entry.below)
         inside += f'<span class="below">{lines}</span>'
     if entry.more:
         lines = "".join(f"<li>{_inline(line)}</li>" for line in entry.more)

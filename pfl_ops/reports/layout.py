@@ -3,19 +3,20 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, product
 
 import pandas as pd
 
-from pfl_ops.papers import Cell, Grid, Measure
+from pfl_ops.papers import SCALES, Cell, Grid, Measure
 from pfl_ops.reports.document import Entry, Head, Row, Table
 from pfl_ops.reports.ran import Ran
 from pfl_ops.statistics import mean_std
 
 MEASURE = "measure"
 NEVER = "never"
+NOT_RUN = "not run"
 Place = tuple[str, ...]
 """Labels of some of the axes, the measure's key among them."""
 
@@ -47,7 +48,7 @@ class _Layout:
                 titles = self._titles(row, there[i - 1] if i else None)
                 entries = [self._entry(block, row, column, row in best[column]) for column in columns]
                 rule = i > 0 and len(row) > 1 and row[0] != there[i - 1][0]
-                body.append(Row((*titles, *entries), kind="rule" if rule else ""))
+                body.append(Row(tuple(_without(list(titles), entries)), kind="rule" if rule else ""))
         return Table(
             name=name,
             caption=self.grid.caption or self.ran.suite.title,
@@ -156,6 +157,15 @@ class _Layout:
         return entry(self.ran, *number, best=best) if number else Entry()
 
 
+def _without(titles: list[Entry], entries: list[Entry]) -> list[Entry]:
+    """Return a row; one of which nothing was run says so once, behind its title, and keeps the paper's numbers."""
+    there = [one for one in entries if one != Entry()]
+    if titles and there and all(one.mark == "missing" for one in there):
+        titles[-1] = replace(titles[-1], text=f"{titles[-1].text}, {NOT_RUN}")
+        entries = [replace(one, text="") for one in entries]
+    return [*titles, *entries]
+
+
 def _apart(title: str, shared: Collection[str]) -> tuple[str, str]:
     """L1, Acc(L) of "L1 Acc(L)" where others begin with L1 too."""
     first, _, rest = title.partition(" ")
@@ -193,7 +203,7 @@ def _absent(ran: Ran, cell: Cell, measure: Measure, below: tuple[str, ...], note
         return Entry("failed", mark="bad", note=reason, below=below)
     if ran.outcomes.get(cell.name):
         return Entry("–", mark="muted", note=note or "This method has no such number.", below=below)
-    for scale in ran.elsewhere:
+    for scale in sorted(ran.elsewhere, key=_size, reverse=True):
         values = ran.values(cell.name, measure, scale)
         if values:
             note = f"{note} Run at scale {scale} (n = {len(values)}), not at {ran.scale}.".strip()
@@ -201,7 +211,11 @@ def _absent(ran: Ran, cell: Cell, measure: Measure, below: tuple[str, ...], note
             return Entry(
                 _text(values, measure.digits), _moments(values)[0], ran.link(outcome), "elsewhere", note, below
             )
-    return Entry("not run", mark="missing", note=note, below=below)
+    return Entry(NOT_RUN, mark="missing", note=note, below=below)
+
+
+def _size(scale: str) -> int:
+    return SCALES.index(scale) if scale in SCALES else -1
 
 
 def legend(ran: Ran, measures: Sequence[Measure]) -> Iterator[str]:
@@ -223,7 +237,7 @@ def legend(ran: Ran, measures: Sequence[Measure]) -> Iterator[str]:
             "": "it does not say what its ± is over, so that it must not be compared with ours",
         }
         said = f"; {kinds[suite.spread_over]}" if spreads else ""
-        differs = "" if set(ran.outcomes) <= set(ran.stand_ins) else ", and ours − the paper's"
+        differs = "" if set(ran.outcomes) <= set(ran.stand_ins) else ", and behind | ours − the paper's"
         yield f"Small: the paper's number{differs}{said}."
 
 

@@ -55,17 +55,32 @@ def _first(ran: Ran) -> Iterator[Block]:
             "numbers are not those of the paper's setting.",
             "warning",
         )
+    if networks := replaced(ran):
+        yield Text(
+            f"Scale {ran.scale} changes the network: {', '.join(networks)}. All else is as at full. Claims are "
+            "decided for this network here, and count apart from those at full.",
+            "warning",
+        )
     yield Items(tuple(_items(ran)))
+
+
+def replaced(ran: Ran) -> list[str]:
+    """Return the networks that scale medium puts in place of those at full: "mlp in place of cnn"."""
+    if ran.scale != "medium":
+        return []
+    changed = (of_cell.get("model.name") for of_cell in ran.differences.values())
+    return sorted({f"{here} in place of {full}" for full, here in filter(None, changed)})
 
 
 def _items(ran: Ran) -> Iterator[tuple[str, str]]:
     suite, size = ran.suite, ran.suite.scale(ran.scale)
     setting = {
         "full": "the paper's setting where it states one, else assumptions",
+        "medium": "that of full, with another network where the paper's is too large for two CPU cores",
         "small": "reduced, see below",
         "smoke": "cut to seconds, see below",
     }
-    theirs = f"the paper: {suite.repetitions}" if suite.states_repetitions else "the paper states none"
+    theirs = f"the paper: {suite.papers_repetitions}" if suite.papers_repetitions else "the paper states none"
     yield "scale", f"{ran.scale}: {setting[ran.scale]}{f'. {size.note}' if size.note else ''}"
     yield "repetitions", f"{ran.n} ({theirs})"
     failed = sum(cell not in ran.outcomes for cell in ran.problems)
@@ -75,8 +90,11 @@ def _items(ran: Ran) -> Iterator[tuple[str, str]]:
         parts.append(f"{len(ran.chosen)} chosen for this run")
     yield "cells", ", ".join(parts)
     if suite.claims:
-        yield "claims in the paper's numbers", verdicts.count(verdicts.in_paper(ran))
-        yield "claims in ours", verdicts.count(verdicts.in_ours(ran))
+        yield "claims in the paper's numbers", verdicts.count(verdicts.in_paper(ran)) or "none"
+        yield "claims in ours", verdicts.count(verdicts.in_ours(ran)) or "none"
+    if any(claim.derived for claim in suite.claims):
+        papers, ours = (verdicts.count(of(ran, derived=True)) for of in (verdicts.in_paper, verdicts.in_ours))
+        yield "derived claims, counted apart", f"in the paper's numbers {papers}; in ours {ours}"
 
 
 def _exhibits(ran: Ran) -> Iterator[Section]:

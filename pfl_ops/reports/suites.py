@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from pfl_ops.papers import PAPERS, SCALES
 from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, Mark, Row, Section, Table, Text
 from pfl_ops.reports.ran import Ran
-from pfl_ops.reports.suite import suite_report
+from pfl_ops.reports.suite import replaced, suite_report
 from pfl_ops.reports.write import write
 
 FILE = "summary.json"
+DECIDED = ("holds", "does not hold")
 COLUMNS: Sequence[tuple[str, Mark]] = (("holds", "good"), ("does not hold", "bad"), ("undecided", "open"))
 
 
@@ -30,9 +31,11 @@ class Summary:
 
     Attributes:
         suite, title, scale: which. cells: finished. of: all that need a run. failed: could not be run.
-        paper, ours: how many claims stand how, in the paper's numbers and in ours.
+        paper, ours: how many claims of the paper stand how, in the paper's numbers and in ours.
         stand_ins: data sets that took the place of others. seconds: that its runs took.
         written: when.
+        derived: how many derived claims stand how in our numbers; a report of an earlier version counts them in `ours`.
+        networks: those that scale medium put in place of the paper's.
     """
 
     suite: str
@@ -46,6 +49,8 @@ class Summary:
     stand_ins: Sequence[str]
     seconds: float
     written: str
+    derived: Mapping[str, int] = field(default_factory=dict)
+    networks: Sequence[str] = ()
 
     @staticmethod
     def of_run(ran: Ran) -> "Summary":
@@ -63,6 +68,8 @@ class Summary:
             stand_ins=sorted({data for cell, data in ran.stand_ins.items() if cell in ran.outcomes}),
             seconds=sum(seconds for seconds in each if not math.isnan(seconds)),
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            derived=dict(Counter(verdicts.in_ours(ran, derived=True))),
+            networks=replaced(ran),
         )
 
     @property
@@ -72,8 +79,12 @@ class Summary:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Names and values for MLflow: suite/cells, suite/claims_hold, …"""
-        stand = {f"suite/claims_{name.replace(' ', '_')}": float(count) for name, count in self.ours.items()}
+        """Names and values for MLflow: suite/cells, suite/claims_holds, suite/derived_holds, …"""
+        stand = {
+            f"suite/{kind}_{name.replace(' ', '_')}": float(count)
+            for kind, counts in (("claims", self.ours), ("derived", self.derived))
+            for name, count in counts.items()
+        }
         return {"suite/cells": float(self.cells), "suite/cells_failed": float(self.failed), **stand}
 
 
@@ -93,13 +104,19 @@ def keep(ran: Ran, folder: str | Path) -> Path:
         place = place / ran.scale
     write(suite_report(ran), place)
     write_named(place / FILE, json.dumps(asdict(Summary.of_run(ran)), indent=1))
-    write(overview(found(folder)), folder)
+    write(overview(found(folder), smaller(folder)), folder)
     return place
 
 
 def found(folder: str | Path) -> list[Summary]:
     """Of every report in a folder, in the papers' order; one that can't be read is passed over."""
     read = (_summary(path) for path in Path(folder).glob(f"*/*/{FILE}"))
+    return sorted((summary for summary in read if summary is not None), key=_order)
+
+
+def smaller(folder: str | Path) -> list[Summary]:
+    """Return the summaries of the reports that stand beside those of a larger scale."""
+    read = (_summary(path) for path in Path(folder).glob(f"*/*/*/{FILE}"))
     return sorted((summary for summary in read if summary is not None), key=_order)
 
 
@@ -111,8 +128,12 @@ def _summary(path: Path) -> Summary | None:
     return summary if summary.scale in SCALES else None
 
 
-def overview(summaries: Sequence[Summary]) -> Document:
-    """The page that leads to every suite's, as `<suite>/index.html` beside it."""
+def overview(summaries: Sequence[Summary], beside: Sequence[Summary] = ()) -> Document:
+    """The page that leads to every suite's, as `<suite>/index.html` beside it.
+
+    Args:
+        summaries: of every suite, at the largest scale that was run. beside: of smaller scales, for the counts.
+    """
     blocks: list[Table | Text] = []
     moved = [summary.suite for summary in summaries if summary.stand_ins]
     if moved:
@@ -121,6 +142,7 @@ def overview(summaries: Sequence[Summary]) -> Document:
         )
     if summaries:
         blocks.append(_table(summaries))
+        blocks.append(_by_scale([*summaries, *beside]))
     else:
         blocks.append(Text("No suite has been run yet: `pfl-ops reproduce --list` names them."))
     return Document(
@@ -144,11 +166,14 @@ def _table(summaries: Sequence[Summary]) -> Table:
     claims = tuple(Head(text) for text in ("hold", "do not", "open"))
     head = (
         (Head(""), Head(""), Head(""), Head(""), Head("claims: the paper's", 3),
-         Head("claims: ours", 4), Head("")),
+         Head("claims: ours", 4), Head(""), Head("")),
         (Head("suite"), Head("shows"), Head("scale"), Head("cells run"), *claims, *claims, Head("not judged"),
-         Head("computing")),
+         Head("derived"), Head("computing")),
     )  # fmt: skip
-    note = "Open: undecided; in the paper's numbers: not printed. Not judged: not run, or on stand-in data."
+    note = (
+        "Open: undecided; in the paper's numbers: not printed. Not judged: not run, or on stand-in data. Derived: "
+        "claims worked out from the paper's numbers or with a threshold of ours, as many as are decided in ours."
+    )
     return Table(
         "suites", "Cells that were run, and claims: in the paper's own numbers, and in ours", head, tuple(rows), (note,)
     )
@@ -157,14 +182,40 @@ def _table(summaries: Sequence[Summary]) -> Table:
 def _entries(summary: Summary) -> Iterator[Entry]:
     yield Entry(summary.suite, link=f"{summary.suite}/index.html")
     yield Entry(summary.title)
-    yield Entry(summary.scale, below=("stand-in data",) if summary.stand_ins else ())
+    below = ("stand-in data",) if summary.stand_ins else ()
+    yield Entry(summary.scale, below=(*below, *(("another network",) if summary.networks else ())))
     failed = (f"{summary.failed} failed",) if summary.failed else ()
     yield Entry(summary.run, summary.cells, below=failed)
     yield from _counts(summary.paper, "not printed")
     yield from _counts(summary.ours)
     absent = summary.ours.get("not run", 0) + summary.ours.get("not judged", 0)
     yield Entry(str(absent or "·"), absent, mark="muted")
+    decided, derived = sum(summary.derived.get(name, 0) for name in DECIDED), sum(summary.derived.values())
+    yield Entry(f"{decided} of {derived}" if derived else "·", decided, mark="" if decided else "muted")
     yield Entry(duration(summary.seconds), summary.seconds)
+
+
+def _by_scale(summaries: Sequence[Summary]) -> Table:
+    """The counts of claims in our numbers, apart by scale, by network and by origin."""
+    kinds = (("claims of the papers", lambda one: one.ours), ("derived claims", lambda one: one.derived))
+    rows = []
+    for scale in reversed(SCALES):
+        for network in (False, True):
+            of = [one for one in summaries if one.scale == scale and bool(one.networks) == network]
+            for title, standings in kinds:
+                counts = sum((Counter(standings(one)) for one in of), Counter[str]())
+                if counts:
+                    absent = counts["not run"] + counts["not judged"]
+                    entries = (
+                        Entry(f"{scale}, another network" if network else scale),
+                        Entry(title),
+                        *_counts(counts),
+                        Entry(str(absent or "·"), absent, mark="muted"),
+                    )
+                    rows.append(Row(entries))
+    columns = ("scale", "", "hold", "do not", "open", "not judged")
+    note = "A suite that was run at several scales counts at each. Scale medium decides for other networks."
+    return Table("decided", "Claims in our numbers, by scale", (tuple(map(Head, columns)),), tuple(rows), (note,))
 
 
 def _counts(standings: Mapping[str, int], more: str = "") -> Iterator[Entry]:

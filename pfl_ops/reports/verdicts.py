@@ -18,6 +18,9 @@ STANDINGS: Mapping[str, tuple[str, Mark]] = {
 }
 """How a claim can stand, in words and with a sign that needs no colour."""
 
+TITLES = {False: "Claims of the paper", True: "Derived from its numbers, or with a threshold of ours: counted apart"}
+"""By `Claim.derived`."""
+
 HOW = (
     "In the paper's numbers: as printed. In ours: by an anytime-valid test of paired differences, e, so that seeds may "
     "be added after a look; a seed that a cell lacks ends the test there. For and against all claims of the suite are "
@@ -33,26 +36,34 @@ def blocks(ran: Ran) -> Iterator[Block]:
         return
     if any(verdict is None for verdict in ran.verdicts):
         yield Text("Claims about cells that ran on stand-in data are not judged.", "note")
-    rows = [
-        Row((
-            Entry(claim.text, below=(claim.remark,) if claim.remark else (), more=(f"`{claim.says}`",)),
-            _entry(paper, "not printed"),
-            _entry(ours, "not run"),
-        ))
-        for claim, paper, ours in zip(ran.suite.claims, ran.suite.judged(), ran.verdicts, strict=True)
-    ]  # fmt: skip
+    judged = list(zip(ran.suite.claims, ran.suite.judged(), ran.verdicts, strict=True))
+    rows: list[Row] = []
+    for derived, title in TITLES.items():
+        of = [one for one in judged if one[0].derived == derived]
+        if of and any(claim.derived for claim in ran.suite.claims):
+            rows.append(Row(title=title, kind="block"))
+        rows += [
+            Row((
+                Entry(claim.text, below=(claim.remark,) if claim.remark else (), more=(f"`{claim.says}`",)),
+                _entry(paper, "not printed"),
+                _entry(ours, "not run"),
+            ))
+            for claim, paper, ours in of
+        ]  # fmt: skip
     head = (Head("claim"), Head("in the paper's numbers"), Head("in ours"))
     yield Table("claims", "Sentences that can be true or false of numbers", (head,), tuple(rows), (HOW,))
 
 
-def in_paper(ran: Ran) -> list[str]:
-    """How each claim stands in the paper's own numbers."""
-    return ["not printed" if v.status == "not run" else v.status for v in ran.suite.judged()]
+def in_paper(ran: Ran, *, derived: bool = False) -> list[str]:
+    """Return how each claim of the paper stands in the paper's own numbers; `derived`: each derived one."""
+    judged = zip(ran.suite.claims, ran.suite.judged(), strict=True)
+    return ["not printed" if v.status == "not run" else v.status for claim, v in judged if claim.derived == derived]
 
 
-def in_ours(ran: Ran) -> list[str]:
-    """How each claim stands in ours."""
-    return ["not judged" if v is None else v.status for v in ran.verdicts]
+def in_ours(ran: Ran, *, derived: bool = False) -> list[str]:
+    """Return how each claim of the paper stands in ours; `derived`: each derived one."""
+    judged = zip(ran.suite.claims, ran.verdicts, strict=True)
+    return ["not judged" if v is None else v.status for claim, v in judged if claim.derived == derived]
 
 
 def count(standings: Sequence[str]) -> str:

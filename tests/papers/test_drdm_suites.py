@@ -5,6 +5,7 @@ import pytest
 from pfl_ops.papers import drdm
 from pfl_ops.papers.drdm.setting import AVERAGE, DEVIATION, WORST
 from pfl_ops.papers.published import load
+from pfl_ops.papers.suite import SCALES
 
 SUITES = {suite.name.partition("/")[2]: suite for suite in drdm.SUITES}
 TABLES = [f"table{number}" for number in range(1, 7)]
@@ -147,6 +148,6 @@ def test_methods_differ_in_nothing_but_the_method(exhibit):
 )
 def test_a_cell_in_two_exhibits_is_one_experiment(figure, table, cell):
     """Found by its hash, it is run once."""
-    for scale in ("full", "small", "smoke"):
+    for scale in SCALES:
         again, before = SUITES[figure], SUITES[table]
         assert again.experiment(again.cell(cell), scale) == before.experiment(before.cell(cell), scale)

@@ -85,16 +85,11 @@ FAILS = {
         "On PATH, FLIU's L2 Acc is above FedAvg's": "",
         "CLT performs poorly in all cases: Acc at L1 below FedAvg's": "4 of 5; not at path",
         "A high fixed γ (0.75, 0.9) is suboptimal: below the adaptive one at L1 Acc": "9 of 10; not at path, fliu75",
-        "Further local training diminishes Acc in nearly all environments: L2 below L1, of FedAvg and FLIU": "8 of 10; "
-        "not at path, fedavg, path, fliu",
         "Equal sizes give every client γ = 0.25: in IID, FLIU is FLIU25, within a point of L1 Acc": "",
         "Equal sizes give every client γ = 0.25: in LS, FLIU is FLIU25, within a point of L1 Acc": "",
     },
     "table3": {
-        "With 10 clients APFL is best in almost all metrics: Acc(L) on CIFAR-10": "2 of 3; not at qs",
-        "With 10 clients APFL is best in almost all metrics: Acc(G) on CIFAR-10": "2 of 3; not at qs",
         "With 100 clients it is reversed: FLIU's Acc(L) is above APFL's": "5 of 6; not at mnist, qs",
-        "Most methods are proficient in QS: all federated ones above 90 on MNIST": "3 of 4; not at fedfomo",
     },
     "fig7": {},
 }
@@ -107,6 +102,25 @@ def test_which_claims_fail_on_the_papers_own_numbers(exhibit):
     fails = {text: verdict.count for text, verdict in judged.items() if verdict.status == "does not hold"}
     assert fails == FAILS[exhibit]
     assert {verdict.status for text, verdict in judged.items() if text not in fails} == {"holds"}
+
+
+def test_claims_about_nearly_all_allow_for_exceptions():
+    """The paper's own exceptions: PATH in Table II (Sec. V says so), QS on CIFAR-10 and FedFomo on QS in Table III."""
+    held = {
+        claim.text: (verdict.count, claim.share)
+        for suite in (SUITES["table2"], SUITES["table3"])
+        for claim, verdict in zip(suite.claims, verdicts(suite), strict=True)
+        if verdict.status == "holds" and verdict.agreeing < len(verdict.instances)
+    }
+    assert held == {
+        "Further local training diminishes Acc in nearly all environments: L2 below L1, of FedAvg and FLIU": (
+            "8 of 10; not at path, fedavg, path, fliu",
+            "most",
+        ),
+        "With 10 clients APFL is best in almost all metrics: Acc(L) on CIFAR-10": ("2 of 3; not at qs", "most"),
+        "With 10 clients APFL is best in almost all metrics: Acc(G) on CIFAR-10": ("2 of 3; not at qs", "most"),
+        "The vast majority of approaches is proficient in QS: above 90 on MNIST": ("3 of 4; not at fedfomo", "most"),
+    }
 
 
 @pytest.mark.parametrize("exhibit", SUITES)

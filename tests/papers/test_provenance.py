@@ -61,6 +61,8 @@ def test_repetitions_are_stated_or_not():
     assert TOY.states_repetitions
     assert find("fliu/table1").states_repetitions
     assert not find("drdm/table3").states_repetitions  # "from Monte Carlo runs": the number is lost
+    assert [find(name).papers_repetitions for name in ("fedas/table2", "fedas/fig5")] == ["1", ""]
+    assert (TOY.papers_repetitions, find("fedas/table2").repetitions) == ("3", 5)
 
 
 def test_a_source_in_words():

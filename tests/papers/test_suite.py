@@ -1,5 +1,6 @@
 """A suite's grid, its sizes, and how its claims stand."""
 
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -7,7 +8,7 @@ import pytest
 from toy_suite import ACC, TOY
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import Level, Outcome, Suite
+from pfl_ops.papers import Level, Outcome, Scale, Suite, find, suites
 from pfl_ops.papers.outcome import tracked_keys
 from pfl_ops.papers.stand_in import BATCH, CLIENTS, ROUNDS, SAMPLES
 
@@ -51,6 +52,38 @@ def test_a_scale_changes_what_it_says_and_a_level_adds_to_it():
     assert (small.training.rounds, small.repetitions, small.partition.clients) == (4, 2, 12)
     assert (small.training.local_steps, small.training.local_epochs) == (3, None)  # steps go before the base's epochs
     assert TOY.experiment(TOY.cell("iid/fedavg"), "small").partition.clients == 20
+
+
+@pytest.mark.parametrize("name", [suite.name for suite in suites()])
+def test_medium_changes_nothing_but_networks(name):
+    """Every cell has the paper's data, clients, rounds, epochs and repetitions; a change has its reason."""
+    suite = find(name)
+    changed = {path for cell in suite.sample() for path in suite.differences(cell, "medium")}
+    assert all(path.startswith("model.") for path in changed)
+    assert suite.scale("medium").repetitions == suite.repetitions
+    assert bool(changed) == bool(suite.medium.changes)
+    assert suite.medium.note or not changed
+
+
+def test_medium_has_the_repetitions_of_full():
+    suite = replace(TOY, medium=Scale({"model.name": "mlp"}))
+    medium = suite.experiment(suite.cell("path/fliu"), "medium")
+    assert (medium.repetitions, medium.training.rounds, medium.model.name) == (3, 50, "mlp")
+    assert TOY.experiment(TOY.cell("path/fliu"), "medium") == TOY.experiment(TOY.cell("path/fliu"))
+
+
+@pytest.mark.parametrize("name", [suite.name for suite in suites() if suite.claims])
+def test_no_claim_is_left_with_one_seed(name):
+    """Nothing is decided by one seed: where a paper has one run, or names no number, five are run."""
+    suite = find(name)
+    assert min(suite.scale(scale).repetitions for scale in ("medium", "full")) >= 3
+
+
+@pytest.mark.parametrize("name", [suite.name for suite in suites()])
+def test_claims_that_are_ours_are_marked(name):
+    """The remark says that a claim is derived, or that its threshold is ours; `derived` counts it apart."""
+    for claim in find(name).claims:
+        assert claim.derived == bool(re.search(r"\b(ours|derived)\b", claim.remark)), claim.text
 
 
 def test_differences_are_told_by_path():

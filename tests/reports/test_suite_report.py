@@ -2,9 +2,11 @@
 
 import csv
 import io
+import json
 import math
 import platform
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -141,8 +143,27 @@ def test_what_was_not_run_says_so_and_what_failed_says_why() -> None:
     found = numbers(ran())
     assert (found["PATH FedAvg"].text, found["PATH FedAvg"].mark) == ("failed", "bad")
     assert "not enough memory" in found["PATH FedAvg"].note
-    assert (found["PATH FLIU"].text, found["PATH FLIU"].mark) == ("not run", "missing")
-    assert found["PATH FLIU"].below == ("–",) and "lost in extraction" in found["PATH FLIU"].note
+    absent = found["PATH FLIU, not run"]
+    assert (absent.text, absent.mark) == ("", "missing")
+    assert absent.below == ("–",) and "lost in extraction" in absent.note
+
+
+def test_a_row_of_which_nothing_was_run_says_so_once() -> None:
+    """Behind its title; the paper's numbers stay. Where one of a row's cells was run, the others say it themselves."""
+    without = {cell: found for cell, found in outcomes().items() if cell != "path/local"}
+    text = to_markdown(suite_report(ran(outcomes=without)))
+    (row,) = [line for line in text.splitlines() if line.startswith("| CLT, not run")]
+    assert row.count("not run") == 1 and "99.10" in row and "**" not in row
+    across = replace(SUITE, exhibits=(Grid(("method",), ("environment",), measures=(ACC,)),))
+    rows = {
+        row.entries[0].text: row.entries for row in table(suite_report(ran(across, outcomes=without)), "table1").rows
+    }
+    assert [entry.text for entry in rows["CLT"][1:]] == ["93.10 ± 0.14", "not run"]
+
+
+def test_quantities_under_a_number_are_told_apart() -> None:
+    page = to_html(suite_report(ran()))
+    assert '<span class="below"><b>98.70 ± 0.20</b><i>|</i><b>+0.10</b></span>' in page
 
 
 def test_what_was_run_at_another_scale_says_so() -> None:
@@ -381,8 +402,50 @@ def test_pictures_show_what_was_run_and_say_what_was_not() -> None:
 
 def test_a_report_of_nothing_is_a_report() -> None:
     text = to_markdown(suite_report(ran(outcomes={}, problems={})))
-    assert "0 of 6 run" in text and "*not run*" in text
+    assert "0 of 6 run" in text and "FLIU, not run" in text
     assert to_html(suite_report(ran(outcomes={}, problems={}))).count("not run") >= 6
+
+
+def test_scale_medium_says_which_network_it_changes() -> None:
+    medium = replace(SUITE, medium=Scale({"model.name": "mlp"}, note="An MLP."))
+    found = ran(medium, scale="medium")
+    text = to_markdown(suite_report(found))
+    assert "Scale medium changes the network: mlp in place of cnn." in text
+    assert "count apart from those at full" in text and "Changed by scale medium" in text
+    assert suites.Summary.of_run(found).networks == ["mlp in place of cnn"]
+    for same in (ran(scale="medium"), ran(medium)):
+        assert "changes the network" not in to_markdown(suite_report(same))
+        assert suites.Summary.of_run(same).networks == []
+
+
+def test_derived_claims_are_counted_apart(tmp_path: Path) -> None:
+    """The first of three is marked; a report at full and one at medium, with another network, stand side by side."""
+    first, *others = SUITE.claims
+    mixed = replace(SUITE, claims=(replace(first, derived=True), *others), medium=Scale({"model.name": "mlp"}))
+    summary = suites.Summary.of_run(ran(mixed))
+    whole = suites.Summary.of_run(ran())
+    assert (sum(summary.ours.values()), sum(summary.derived.values())) == (len(others), 1)
+    assert Counter(summary.ours) + Counter(summary.derived) == Counter(whole.ours) and whole.derived == {}
+    document = suite_report(ran(mixed))
+    titles = [row.title for row in table(document, "claims").rows if row.kind == "block"]
+    assert titles == ["Claims of the paper", "Derived from its numbers, or with a threshold of ours: counted apart"]
+    assert "derived claims, counted apart" in to_markdown(document)
+    for scale in ("full", "medium"):
+        suites.keep(ran(mixed, scale=scale), tmp_path)
+    page = suites.overview(suites.found(tmp_path), suites.smaller(tmp_path))
+    rows = [[entry.text for entry in row.entries[:2]] for row in table(page, "decided").rows]
+    kinds = ("claims of the papers", "derived claims")
+    assert rows == [[scale, kind] for scale in ("full", "medium, another network") for kind in kinds]
+    (row,) = [row for row in table(page, "suites").rows if row.entries]
+    assert row.entries[-2].text == "0 of 1"
+
+
+def test_a_summary_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    place = suites.keep(ran(), tmp_path) / suites.FILE
+    old = {name: value for name, value in json.loads(place.read_text()).items() if name not in ("derived", "networks")}
+    place.write_text(json.dumps(old))
+    (found,) = suites.found(tmp_path)
+    assert (found.derived, found.networks) == ({}, ())
 
 
 def test_reports_are_kept_together(tmp_path: Path) -> None:

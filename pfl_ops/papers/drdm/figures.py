@@ -11,6 +11,7 @@ from pfl_ops.papers.drdm.setting import (
     DRDM,
     KMNIST,
     MEASURES,
+    MEDIUM,
     METHODS,
     MNIST,
     SMALL_CNN,
@@ -55,12 +56,14 @@ def _curves(
                 f"DRDM needs the fewest rounds to a worst case of {percent} %",
                 f"*/drdm:{target} < min(*/{BASELINES}:{target})",
                 f"abstract: fewer communication rounds; {percent}: ours",
+                derived=True,
             ),
         ),
         sources=of_curves(number),
         departures=departures(str(data["model.name"])),
         damage=("The values of both skews are lost.",),
         instead={"kmnist": "fashion_mnist"},
+        medium=MEDIUM,
         small=small,
     )
 
@@ -107,6 +110,7 @@ def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...])
         sources=OF_STEPS,
         departures=departures("linear"),
         damage=("The numbers of local steps, and the rounds that each needs, are lost.",),
+        medium=MEDIUM,
         small=SMALL_LINEAR,
     )
 

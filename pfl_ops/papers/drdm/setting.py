@@ -90,6 +90,7 @@ MEASURES = (
     Measure(DEVIATION, "Standard deviation", better="low"),
 )
 
+MEDIUM = Scale(note="The same as full: the paper's own networks are small enough.")
 SMALL_CNN = Scale(
     {"data.train_size": 12_000, "training.rounds": 60, "training.batch_size": 20},
     repetitions=3,

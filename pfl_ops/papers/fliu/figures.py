@@ -18,6 +18,7 @@ from pfl_ops.papers.fliu.setting import (
     L2_GLOBAL,
     L2_LOCAL,
     LIBRARY,
+    MEDIUM,
     MNIST,
     SMALL,
     SMOKE,
@@ -70,6 +71,7 @@ def _path_curves(number: int, key: str, stage: str, view: str, claims: tuple[Cla
         claims=claims,
         sources=SOURCES,
         departures=DEPARTURES,
+        medium=MEDIUM,
         small=SMALL,
         smoke=SMOKE,
     )
@@ -132,6 +134,7 @@ FIGURE_7 = Suite(
     ),
     sources=SOURCES,
     departures=(*OF_LIBRARY, *DEPARTURES),
+    medium=MEDIUM,
     small=SMALL,
     smoke=SMOKE,
 )
@@ -174,6 +177,7 @@ FIGURE_8 = Suite(
     ),
     sources=SOURCES,
     departures=(*OF_LIBRARY, *DEPARTURES),
+    medium=MEDIUM,
     small=SMALL,
     smoke=SMOKE,
 )

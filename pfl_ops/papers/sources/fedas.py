@@ -5,6 +5,7 @@ from pfl_ops.papers.provenance import Departure, Sources, assumed, departed, sta
 CODE = "not stated: the published code's"
 DEFAULT = "not stated: this package's default"
 OWN_PAPER = "not stated: its own paper's"
+SEVERAL = "5: not stated; a paired test over seeds needs several"
 METHODS = [
     "fedavg_ft", "fedprox_ft", "fedper", "ditto", "lg_fedavg", "fedbabu", "fedproto", "fedala", "fedpac", "fedas",
 ]  # fmt: skip
@@ -87,13 +88,13 @@ SOURCES: Sources = (
         "evaluation.split",
     ),
     *assumed("all clients: not stated", "evaluation.clients"),
-    *assumed("0: not stated of this exhibit", "seed"),
-    *assumed("1: not stated of this exhibit", "repetitions"),
+    *assumed("from 0: not stated of this exhibit", "seed"),
+    *assumed(SEVERAL, "repetitions"),
 )  # fmt: skip
 
 ACCURACIES: Sources = (
     *stated("Sec. 4.1", {"seed": 0}),
-    *stated("Sec. 4.1: seed 0, hence one run", {"repetitions": 1}),
+    departed("repetitions", "1", "Sec. 4.1: seed 0, hence one run", "5: a paired test over seeds needs several"),
 )
 """Of the tables: "for all the accuracy value in tables" the seed is 0."""
 

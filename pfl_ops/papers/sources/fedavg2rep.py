@@ -69,8 +69,8 @@ SOURCES: Sources = (
     # scores
     *stated("Sec. 1.2: a global test set", {"evaluation.split": "test"}, "last round: the best one may be meant"),
     *assumed("the score needs G alone: clients' own models are scored for ten of them", "evaluation.clients"),
-    *assumed("0: not stated", "seed"),
-    *assumed("1: not stated", "repetitions"),
+    *assumed("from 0: not stated", "seed"),
+    *assumed("5: not stated; a paired test over seeds needs several", "repetitions"),
 )  # fmt: skip
 
 ROUNDS_TABLES: Sources = (
