@@ -21,11 +21,14 @@ from pfl_ops.tracking.requests import LOCK, LOG, OWNER, REQUEST, Request
 if TYPE_CHECKING:
     from pfl_ops.experiment import Experiment
 
-NICENESS = 10  # the simulation goes first
 
+def track(niceness: int, *folders: str) -> None:
+    """Track the runs of some requests, and end the process; its exit code is 1 if one of them failed.
 
-def track(*folders: str) -> None:
-    """Track the runs of some requests, and end the process; its exit code is 1 if one of them failed."""
+    Args:
+        niceness: how much the system prefers other processes, 0 to 19.
+    """
+    os.nice(niceness)
     failed = False
     for folder in map(Path, folders):
         lock = FileLock(folder / LOCK)
@@ -87,7 +90,6 @@ def _track(folder: Path) -> None:
             rerun=request.rerun,
         )
         if is_live:
-            os.nice(NICENESS)
             for line in sys.stdin:
                 run.log([Record(**json.loads(line))])
         end = requests.read_end(folder)

@@ -912,7 +912,7 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
 
 
 def test_claims_are_summed_up_apart_by_origin_and_network() -> None:
-    """What other networks decide is not added to what the papers' own do, nor a derived claim to the papers'."""
+    """Claims decided for other networks are counted apart, and so are derived claims."""
     from pfl_ops.cli.reproduce import _totals
 
     def summary(ours: dict[str, int], derived: dict[str, int], networks: tuple[str, ...] = ()) -> Any:

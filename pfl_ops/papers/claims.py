@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import count, pairwise, product, takewhile
 from statistics import fmean
 from typing import Literal, TypeAlias
 
@@ -138,7 +138,8 @@ def decided(verdicts: "Sequence[Verdict]", level: float = 0.05) -> "tuple[Verdic
     """Return the verdicts on all claims of a suite, decided as one family.
 
     The family is both directions of every claim, run or not: it is fixed before the first look. p = 1/max e, corrected
-    after Holm, so that with probability 1 − `level` no decision is wrong, whenever it was decided to stop adding seeds.
+    after Holm: if differences are normal, no decision is wrong with probability 1 − `level`, whenever it was decided to
+    stop adding seeds.
 
     Args:
         verdicts: on ours, in any state.
@@ -182,7 +183,9 @@ class Claim:
             return instances // 2 + 1
         return max(1, math.ceil(Fraction(self.share) * instances))
 
-    def judge(self, values: Values, labels: Labels, cells: Iterable[str], *, exact: bool = False) -> Verdict:
+    def judge(
+        self, values: Values, labels: Labels, cells: Iterable[str], *, exact: bool = False, first: int = 0
+    ) -> Verdict:
         """Judge it by those values.
 
         Ours: by the evidence of a − b for each comparison of a and b, paired over seeds up to the first one that a term
@@ -191,7 +194,7 @@ class Claim:
 
         Args:
             values: of each cell and key. labels: the suite's axes. cells: names of the cells that there are.
-            exact: the values have no spread: the paper's.
+            exact: the values have no spread: the paper's. first: seed of the first repetition.
         """
         there = set(cells)
         found = []
@@ -200,7 +203,7 @@ class Claim:
             if any(cell not in there for cell, _ in terms):
                 continue  # the paper's grid has a hole there
             where = ", ".join(dict.fromkeys(bound.values()))
-            found.append(self._instance(where, bound, labels, {at: values(*at) for at in terms}, exact))
+            found.append(self._instance(where, bound, labels, {at: values(*at) for at in terms}, exact, first))
         return Verdict(tuple(found), self.least(len(found)), exact)
 
     def check(self, labels: Labels, cells: Iterable[str], keys: Iterable[str]) -> None:
@@ -251,8 +254,9 @@ class Claim:
         labels: Labels,
         values: Mapping[tuple[str, str], Mapping[int, float]],
         exact: bool,
+        first: int,
     ) -> Instance:
-        seeds = _prefix(list(values.values())) if values else [0]
+        seeds = _prefix(list(values.values()), 0 if exact else first) if values else [0]
         if not seeds:
             return Instance(where, None, "")
         of = [_of(values, seed) for seed in seeds]
@@ -270,14 +274,10 @@ class Claim:
         return Instance(where, agrees, detail if exact else f"{detail} (n = {len(seeds)})", tuple(comparisons))
 
 
-def _prefix(values: Sequence[Mapping[int, float]]) -> list[int]:
-    """Return the seeds, by number, up to the first one that a term lacks: a bad repetition is never left out."""
-    found = []
-    for seed in sorted(set().union(*values)):
-        if any(math.isnan(one.get(seed, math.nan)) for one in values):
-            break
-        found.append(seed)
-    return found
+def _prefix(values: Sequence[Mapping[int, float]], first: int) -> list[int]:
+    """Return the seeds first, first + 1, ... up to one that a term lacks: a bad repetition is never left out."""
+    there = (all(not math.isnan(one.get(seed, math.nan)) for one in values) for seed in count(first))
+    return [first + i for i, _ in enumerate(takewhile(bool, there))]
 
 
 def _of(values: Numbers, seed: int) -> Callable[[str, str], float]:

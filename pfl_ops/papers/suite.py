@@ -269,6 +269,11 @@ class Suite:
         """Return the origin of each setting of a cell's full experiment, by path; None: the suite lists none."""
         return sources_of(self.experiment(cell), self.sources)
 
+    @property
+    def first_seed(self) -> int:
+        """The seed of every cell's first repetition."""
+        return int(self.base.get("seed", 0))
+
     def judged(self, outcomes: Mapping[str, Sequence[Outcome]] | None = None) -> tuple[Verdict, ...]:
         """Return the verdicts on all claims, ours decided as one family.
 
@@ -278,7 +283,9 @@ class Suite:
         labels = {axis: list(levels) for axis, levels in self.axes.items()}
         values = self._published if outcomes is None else partial(self._ours, outcomes)
         names = [cell.name for cell in self.cells]
-        found = tuple(claim.judge(values, labels, names, exact=outcomes is None) for claim in self.claims)
+        found = tuple(
+            claim.judge(values, labels, names, exact=outcomes is None, first=self.first_seed) for claim in self.claims
+        )
         return found if outcomes is None else decided(found)
 
     def _published(self, cell: str, key: str) -> dict[int, float]:

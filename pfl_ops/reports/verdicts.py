@@ -24,7 +24,8 @@ TITLES = {False: "Claims of the paper", True: "Derived from its numbers, or with
 HOW = (
     "In the paper's numbers: as printed. In ours: by an anytime-valid test of paired differences, e, so that seeds may "
     "be added after a look; a seed that a cell lacks ends the test there. For and against all claims of the suite are "
-    "one family (Holm): with 95 % probability none of its decisions is wrong. A claim about several cells holds if "
+    "one family (Holm): if differences are normal, none of its decisions is wrong with 95 % probability. A claim about "
+    "several cells holds if "
     "that is shown of all of them, or of as many as it says; each counts once. The numbers are means over seeds; "
     "how many of several are as claimed is counted and not tested."
 )

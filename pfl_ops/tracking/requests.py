@@ -49,6 +49,7 @@ KEY = "requests.key"  # in the user's cache
 PATIENCE_SECONDS = 60.0
 LOOK_EVERY_SECONDS = 0.05
 SHORT_RUN_SECONDS = 5.0
+BEHIND = 10  # niceness of a courier beside a simulation, the command's next repetition too: its seconds are recorded
 VARIABLES = ("PFL_OPS_DATA", "PFL_OPS_CACHE")  # environment variables by which a courier finds the data
 
 
@@ -138,7 +139,7 @@ class RequestedRun:
             return
         self._has_courier = True
         with suppress(OSError):  # without one, the next command starts it
-            pipe = start([self.folder], stdin=subprocess.PIPE).stdin
+            pipe = start([self.folder], stdin=subprocess.PIPE, niceness=BEHIND).stdin
             assert pipe is not None
             threading.Thread(target=_write, args=(self._lines, pipe), name="pfl-ops records", daemon=True).start()
 
@@ -155,7 +156,7 @@ class RequestedRun:
             _release(self._owner)
             if not self._has_courier:
                 with suppress(OSError):
-                    start([self.folder])
+                    start([self.folder], niceness=BEHIND)
 
 
 def _write(lines: "queue.SimpleQueue[str | None]", pipe: IO[bytes]) -> None:
@@ -166,12 +167,12 @@ def _write(lines: "queue.SimpleQueue[str | None]", pipe: IO[bytes]) -> None:
             pipe.flush()
 
 
-def start(folders: Sequence[Path], stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+def start(folders: Sequence[Path], stdin: int = subprocess.DEVNULL, niceness: int = 0) -> "subprocess.Popen[bytes]":
     """Start a courier for some requests, in a session of its own: Ctrl-C in a terminal does not reach it."""
     folders[0].parent.mkdir(exist_ok=True)
     with (folders[0].parent / LOG).open("ab") as messages:
         process = subprocess.Popen(
-            child.lasting_command("pfl_ops.courier.track", *map(str, folders)),
+            child.lasting_command("pfl_ops.courier.track", niceness, *map(str, folders)),
             stdin=stdin,
             stdout=subprocess.DEVNULL,
             stderr=messages,

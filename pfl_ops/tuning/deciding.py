@@ -8,6 +8,7 @@ of its cells. A claim that no number of seeds up to `evidence.FARTHEST` is expec
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from pfl_ops.papers import Claim, Outcome, Verdict
 from pfl_ops.papers.expression import Labels
@@ -53,12 +54,13 @@ def open_claims(
     labels: Labels,
     outcomes: Mapping[str, Sequence[Outcome]],
     cells: Collection[str],
+    first: int = 0,
 ) -> list[OpenClaim]:
     """Return the undecided claims, the one with the cheapest expected decision first.
 
     Args:
         claims, verdicts: of a suite, alike in order. labels: the suite's axes. outcomes: finished repetitions.
-        cells: names of those that may be run; a claim about another one is left out.
+        cells: names of those that may be run; a claim about another one is left out. first: seed of each first run.
     """
     found = []
     for claim, verdict in zip(claims, verdicts, strict=True):
@@ -66,16 +68,16 @@ def open_claims(
         meant = tuple(cell for cell in named if cell in cells)
         if verdict.status in ("holds", "does not hold") or len(meant) < len(named):
             continue
-        n = min(prefix(outcomes.get(cell, ())) for cell in meant)
+        n = min(prefix(outcomes.get(cell, ()), first) for cell in meant)
         seconds = sum(_seconds(outcomes.get(cell, ())) for cell in meant)
         found.append(OpenClaim(claim, meant, n, verdict.seeds, seconds))
     return sorted(found, key=lambda one: one.cost)
 
 
-def prefix(outcomes: Sequence[Outcome]) -> int:
-    """Return the number of seeds from the first one on without a gap."""
-    seeds = sorted(one.seed for one in outcomes)
-    return next((i for i, seed in enumerate(seeds) if seed != seeds[0] + i), len(seeds))
+def prefix(outcomes: Sequence[Outcome], first: int = 0) -> int:
+    """Return the number of seeds from `first` on without a gap."""
+    seeds = {one.seed for one in outcomes}
+    return next(i for i in count() if first + i not in seeds)
 
 
 def _seconds(outcomes: Sequence[Outcome]) -> float:

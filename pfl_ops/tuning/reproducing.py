@@ -196,10 +196,12 @@ class Sitting:
             StudyInterrupted: Ctrl-C came.
         """
         self._gather()
-        if not missing and self.hours is None:
+        cells = list(missing) or ([] if self.hours is None else self.more())
+        if not cells:
+            self.hours = None
+            self._gather()
             return
         queue: TrackingQueue[None] = TrackingQueue()
-        cells = list(missing)
 
         def take(event: JobEvent) -> None:
             cell = cells[event.job.number]
@@ -414,7 +416,9 @@ class Sitting:
         cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins)
         outcomes = self._outcomes(part)
         labels = {axis: list(levels) for axis, levels in part.suite.axes.items()}
-        return open_claims(part.suite.claims, part.suite.judged(outcomes), labels, outcomes, cells)
+        return open_claims(
+            part.suite.claims, part.suite.judged(outcomes), labels, outcomes, cells, part.suite.first_seed
+        )
 
     def _outcomes(self, part: Part) -> Outcomes:
         found: dict[str, list[Outcome]] = {}
@@ -447,7 +451,7 @@ class Sitting:
 
 
 class _Cells:
-    """The source of a sitting's jobs: the planned cells, then further seeds for undecided claims until time is over."""
+    """The source of the jobs of a call: planned cells, then further seeds for undecided claims until time is over."""
 
     def __init__(
         self, sitting: Sitting, cells: list[CellRun], queue: TrackingQueue[None], share: Share, execution: Execution

@@ -235,6 +235,13 @@ def test_a_seed_that_a_term_lacks_ends_the_test_there():
     assert ours(ABOVE, numbers).instances[0].detail == "93 > 90 (n = 3)"
     numbers["path/fliu"] = {3: 92.0}
     assert ours(ABOVE, numbers).status == "not run"
+    both = pair([92, 93, 94, 93, 93], [90] * 5)
+    for values in both.values():
+        del values[2]  # diverged in both: the seed was planned all the same
+    assert ours(ABOVE, both).instances[0].detail.endswith("(n = 2)")
+    for values in both.values():
+        del values[0]
+    assert ours(ABOVE, both).status == "not run"
 
 
 def test_an_instance_that_was_not_run_keeps_a_claim_undecided():

@@ -12,7 +12,7 @@ from toy_suite import ACC, TOY
 
 from pfl_ops.papers import Outcome
 from pfl_ops.papers.claims import Claim, decided
-from pfl_ops.tuning import deciding
+from pfl_ops.tuning import deciding, reproducing
 from pfl_ops.tuning.deciding import OpenClaim, open_claims, prefix
 
 LABELS = {"method": ["a", "b", "c"]}
@@ -59,7 +59,8 @@ def test_decided_claims_and_claims_about_cells_that_do_not_run_get_no_seeds():
 
 def test_a_gap_ends_the_common_seeds():
     assert prefix([]) == 0
-    assert prefix([Outcome(seed, {}) for seed in (3, 4, 6)]) == 2
+    assert prefix([Outcome(seed, {}) for seed in (3, 4, 6)]) == 0
+    assert prefix([Outcome(seed, {}) for seed in (3, 4, 6)], first=3) == 2
     assert math.isnan(Outcome(0, {}).seconds)
 
 
@@ -70,7 +71,9 @@ def few_seeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_seeds_are_added_until_claims_are_decided_or_no_more_may_be(one_ray, few_seeds, tmp_path: Path) -> None:
+def test_seeds_are_added_until_claims_are_decided_or_no_more_may_be(
+    one_ray, few_seeds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One seed is planned; the claims of two cells get two more, together. Again, all of it is read."""
     cells = tuple(TOY.cell(name) for name in ("iid/fedavg", "iid/local"))
     suite = replace(TOY, claims=(Claim("", f"iid/local:{ACC} < iid/fedavg:{ACC}"),))
@@ -84,6 +87,7 @@ def test_seeds_are_added_until_claims_are_decided_or_no_more_may_be(one_ray, few
     assert next(one.text for one in told if one.kind == "claim").startswith("more seeds for:")
     assert told[-1].done == told[-1].wanted == 6
     count = worked(tmp_path)
+    monkeypatch.setattr(reproducing, "cluster", lambda *_: pytest.fail("nothing is left: Ray is not needed"))
     (again,) = reproduce(planned(suite, cells=cells, repetitions=1), home=tmp_path, work=work, hours=1.0)
     assert worked(tmp_path) == count and set(count.values()) == {1}
     assert {cell: len(each) for cell, each in again.outcomes.items()} == {"iid/fedavg": 3, "iid/local": 3}

@@ -1,4 +1,4 @@
-"""What the test runs of a choice get of the machine."""
+"""The share of the machine that the test runs of a choice get."""
 
 from datetime import timedelta
 from types import SimpleNamespace
