@@ -70,4 +70,4 @@ class EarlyStop(ASHAScheduler):
 
 
 def _is_trial(trial: Any) -> bool:
-    return bool(trial.config[JOB].metrics)
+    return JOB in trial.config and bool(trial.config[JOB].metrics)

@@ -29,13 +29,16 @@ from pfl_ops.metrics import summands
 from pfl_ops.probe.memory import keep_within
 
 JOB = "job"  # key of a configuration: the `Payload`
+IDLE = "idle"  # or, for a process without a job, the `Share` that it keeps
 SECONDS = 0.5  # between reports where none has to hold anything
+PAUSES = (0.05, 1.0)  # shortest and longest between reports of a process without a job
 
 
 class JobProcess(tune.Trainable):
     """A process that does one job after another; a step goes on to the next report.
 
-    The report of a trial holds its objective: a step runs on to the next round in which all of it was evaluated.
+    Between jobs it reports now and then, so that it can be given the next one. The report of a trial holds its
+    objective: a step runs on to the next round in which all of it was evaluated.
     """
 
     def setup(self, config: dict[str, Any], place: Place | None = None, work: Work | None = None) -> None:
@@ -54,6 +57,9 @@ class JobProcess(tune.Trainable):
         return True
 
     def _take(self, config: dict[str, Any]) -> None:
+        self.idle_since = time.monotonic() if IDLE in config else None
+        if self.idle_since is not None:
+            return
         self.payload: Payload = config[JOB]
         self.losses: tuple[float, ...] = ()
         self.samples, self.sent_bytes = 0, 0.0
@@ -61,10 +67,14 @@ class JobProcess(tune.Trainable):
         self.records = self.work(self.payload, self.place)
 
     def step(self) -> dict[str, Any]:
-        """Return the next report, or the job's failure as its last one.
+        """Return the next report, or the job's failure as its last one; without a job, an empty one after a pause.
 
         An error is reported and not raised: an error that Ray sees is the process's own.
         """
+        if self.idle_since is not None:
+            shortest, longest = PAUSES
+            time.sleep(min(longest, max(shortest, (time.monotonic() - self.idle_since) / 10)))
+            return {ROUND: 0, "done": False}
         since: list[Record] = []
         try:
             return self._step(since)

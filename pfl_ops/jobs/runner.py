@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ray import tune
 from ray._private import worker as ray_worker
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.schedulers import TrialScheduler
-from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
 from pfl_ops.federation.checkpoint import Record
 from pfl_ops.jobs.job import Job, Place
-from pfl_ops.jobs.process import JOB, JobProcess
+from pfl_ops.jobs.process import IDLE, JOB, JobProcess
 from pfl_ops.jobs.report import FAILURE, RECORDS, Failure, has_died
+from pfl_ops.jobs.searcher import JobSearcher, Source
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.jobs.work import simulate
 
@@ -48,13 +48,6 @@ class JobEvent:
 
 
 OnJob: TypeAlias = Callable[[JobEvent], None]
-
-
-class Source(Protocol):
-    """A maker of jobs."""
-
-    def next(self) -> Job | None:
-        """The next job; None: there is none as long as none of those that run has ended."""
 
 
 class Listed:
@@ -102,7 +95,7 @@ class Runner:
         Raises:
             Interrupted: Ctrl-C came.
         """
-        search = _Search(source)
+        search = JobSearcher(source)
         driver = _Driver(search, self.on_job, self.is_hopeless)
         trainable = tune.with_parameters(JobProcess, place=self.place, work=simulate)
         tuner = tune.Tuner(
@@ -133,42 +126,10 @@ class Runner:
                 raise Interrupted
 
 
-class _Search(Searcher):
-    """A source as Ray Tune's searcher, which is asked for jobs and told nothing: `_Driver` hears it all."""
-
-    def __init__(self, source: Source) -> None:
-        super().__init__()
-        self.source = source
-        self.running: dict[str, Job] = {}  # Ray's trial -> job
-        self.again: deque[Job] = deque()
-        self.finished = False  # whether all jobs were given out and have ended
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # as for `_Driver`
-
-    def suggest(self, trial_id: str) -> Any:
-        job = self.again.popleft() if self.again else self.source.next()
-        if job is None:
-            self.finished = not self.running
-            return Searcher.FINISHED if self.finished else None
-        self.running[trial_id] = job
-        return {JOB: job.payload}
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        pass
-
-    def save(self, checkpoint_path: str) -> None:
-        """Do nothing: Ray's own record is never read."""
-        Path(checkpoint_path).touch()
-
-    def restore(self, checkpoint_path: str) -> None:
-        raise NotImplementedError("jobs go on from their own checkpoints")
-
-
 class _Driver(tune.Callback, Stopper):
-    """Ray's callback: it runs in the driver and turns what Ray says into events."""
+    """Ray's callback: it runs in the driver and turns what Ray says into events; idle trials have none."""
 
-    def __init__(self, search: _Search, on_job: OnJob, is_hopeless: Callable[[], bool]) -> None:
+    def __init__(self, search: JobSearcher, on_job: OnJob, is_hopeless: Callable[[], bool]) -> None:
         self.search, self.on_job, self.is_hopeless = search, on_job, is_hopeless
         self.begun: set[str] = set()
         self.deaths: dict[tuple[str, int], list[int]] = {}  # of a job's process: before the job began, and later
@@ -180,31 +141,43 @@ class _Driver(tune.Callback, Stopper):
 
     def on_trial_start(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
         self.begun.add(trial.trial_id)
-        self.on_job(JobEvent("started", self.search.running[trial.trial_id]))
+        self.search.begin(trial.trial_id)
+        if not self.search.is_idle(trial.trial_id):
+            self.on_job(JobEvent("started", self.search.running[trial.trial_id]))
 
     def on_trial_result(
         self, iteration: int, trials: list[RayTrial], trial: RayTrial, result: dict[str, Any], **info: Any
     ) -> None:
+        if self.search.is_idle(trial.trial_id):
+            return
         records = tuple(result.pop(RECORDS, ()))
         over = bool(result.get("done"))
         self.on_job(JobEvent("rounds", self.search.running[trial.trial_id], records, {**result, "done": over}))
 
     def on_trial_complete(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
+        if self.search.is_idle(trial.trial_id):
+            self.search.end(trial.trial_id)
+            return
         account = str(trial.last_result.get(FAILURE, ""))
         self._end(trial, Failure.in_account(account) if account else None, account)
 
     def on_trial_error(self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any) -> None:
         trial.run_metadata.pickled_error_filename = None  # else Ray unpickles it for its own table of results
+        if self.search.is_idle(trial.trial_id):
+            self.search.end(trial.trial_id, died=True)
+            return
         account = _account(trial)
         if has_died(account) and self._may_try_again(trial):
-            self.search.again.append(self.search.running.pop(trial.trial_id))
+            job = self.search.end(trial.trial_id, died=True)
+            assert job is not None
+            self.search.again.append(job)
             return
         self._end(trial, Failure.in_account(account), account)
 
     # -- Ray's stopper -----------------------------------------------------------------------------------------------
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return False
+        return self.search.is_idle(trial_id) and self.search.may_leave(trial_id)
 
     def stop_all(self) -> bool:
         return self.is_hopeless()
@@ -223,15 +196,16 @@ class _Driver(tune.Callback, Stopper):
         return deaths[begun] < (TRIES if begun else UNBEGUN)
 
     def _end(self, trial: RayTrial, failure: Failure | None, account: str) -> None:
-        job = self.search.running.pop(trial.trial_id)
+        job = self.search.end(trial.trial_id, died=has_died(account))
+        assert job is not None
         self.on_job(JobEvent("ended", job, report=trial.last_result or {}, failure=failure, account=account))
 
 
 def _resources(config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """A job's share; Ray also asks with no configuration at all."""
-    if JOB not in config:
+    """A job's share, or that of an idle trial; Ray also asks with no configuration at all."""
+    if JOB not in config and IDLE not in config:
         return PlacementGroupFactory([{"CPU": 1.0}])
-    share = config[JOB].share
+    share = config[JOB].share if JOB in config else config[IDLE]
     return PlacementGroupFactory([{"CPU": share.cpus, **({"GPU": share.gpus} if share.gpus else {})}])
 
 

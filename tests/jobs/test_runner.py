@@ -9,16 +9,20 @@ from ray.tune.search import Searcher
 
 from pfl_ops.jobs import runner
 from pfl_ops.jobs.report import Failure
-from pfl_ops.jobs.runner import TRIES, UNBEGUN, Listed, _Driver, _Search
+from pfl_ops.jobs.runner import TRIES, UNBEGUN, Listed, _Driver
+from pfl_ops.jobs.searcher import JobSearcher
 
 LOST = "The actor died unexpectedly before finishing this task."
-JOBS = [SimpleNamespace(purpose="cell", number=n, name=f"job {n}", payload=n) for n in range(2)]
+JOBS = [
+    SimpleNamespace(purpose="cell", number=n, name=f"job {n}", payload=SimpleNamespace(share="a core"))
+    for n in range(2)
+]
 
 
 @pytest.fixture
 def ray(tmp_path):
     """A search over two jobs, and a driver whose events are kept."""
-    search, events = _Search(Listed(list(JOBS))), []
+    search, events = JobSearcher(Listed(list(JOBS))), []
     driver = _Driver(search, events.append, lambda: False)
     return SimpleNamespace(search=search, driver=driver, events=events, folder=tmp_path)
 
@@ -33,7 +37,7 @@ def trial(ray, name, account=""):
 
 
 def test_jobs_are_given_out_and_the_search_ends_with_the_last_of_them(ray):
-    assert [ray.search.suggest(name) for name in "ab"] == [{"job": 0}, {"job": 1}]
+    assert [ray.search.suggest(name) for name in "ab"] == [{"job": job.payload} for job in JOBS]
     assert ray.search.suggest("c") is None  # one of them may yet need another process
     for name in "ab":
         ray.driver.on_trial_complete(0, [], trial(ray, name))
@@ -65,7 +69,7 @@ def test_ray_that_stops_between_two_jobs_was_interrupted(given, monkeypatch, tmp
 
 def test_a_job_whose_process_dies_gets_one_more(ray):
     for attempt in range(TRIES):
-        assert ray.search.suggest(f"a{attempt}") == {"job": 0}
+        assert ray.search.suggest(f"a{attempt}") == {"job": JOBS[0].payload}
         ray.driver.on_trial_start(0, [], trial(ray, f"a{attempt}"))
         ray.driver.on_trial_error(0, [], trial(ray, f"a{attempt}", LOST))
     *_, last = ray.events
@@ -82,14 +86,14 @@ def test_a_process_that_was_dead_before_the_job_began_is_no_try(ray):
     ray.driver.on_trial_start(0, [], trial(ray, "b"))
     ray.driver.on_trial_error(0, [], trial(ray, "b", LOST))
     assert [event.kind for event in ray.events] == ["started"]  # and it is tried once more
-    assert ray.search.suggest("c") == {"job": 0}
+    assert ray.search.suggest("c") == {"job": JOBS[0].payload}
 
 
 def test_a_job_that_says_why_it_failed_is_not_tried_again(ray):
     ray.search.suggest("a")
     ray.driver.on_trial_error(0, [], trial(ray, "a", f"JobFailed: {Failure('no data')}"))
     (event,) = ray.events
-    assert event.failure == Failure("no data") and ray.search.suggest("b") == {"job": 1}
+    assert event.failure == Failure("no data") and ray.search.suggest("b") == {"job": JOBS[1].payload}
 
 
 class Trap:
@@ -111,3 +115,89 @@ def test_no_pickled_error_is_read(ray):
     ray.driver.on_trial_error(0, [], failed)
     assert ray.events[0].failure.hopeless
     assert not (ray.folder / "opened").exists() and failed.run_metadata.pickled_error_filename is None
+
+
+class Phases:
+    """A source whose second phase is empty until it is opened."""
+
+    def __init__(self) -> None:
+        self.first, self.second, self.open = list(JOBS), [], False
+
+    def next(self):
+        now = self.second if self.open else self.first
+        return now.pop(0) if now else None
+
+
+@pytest.fixture
+def gap(tmp_path):
+    """Two jobs of a first phase have begun; the first has ended, and there is none until the second phase."""
+    source, events = Phases(), []
+    search = JobSearcher(source)
+    driver = _Driver(search, events.append, lambda: False)
+    ray = SimpleNamespace(source=source, search=search, driver=driver, events=events, folder=tmp_path)
+    for name in "ab":
+        search.suggest(name)
+    for name in "ab":
+        driver.on_trial_start(0, [], trial(ray, name))
+    driver.on_trial_complete(0, [], trial(ray, "a"))
+    return ray
+
+
+def test_a_process_without_a_job_is_kept_until_there_is_one(gap):
+    """Its idle trial has the last job's share, ends at the next report, and no event tells of it."""
+    told = len(gap.events)
+    assert gap.search.suggest("i") == {"idle": "a core"}
+    gap.driver.on_trial_start(0, [], trial(gap, "i"))
+    for _ in range(3):
+        assert not gap.driver("i", {})
+        gap.driver.on_trial_result(0, [], trial(gap, "i"), {"done": False})
+    gap.source.open, gap.source.second = True, [JOBS[0]]
+    assert gap.driver("i", {})
+    gap.driver.on_trial_complete(0, [], trial(gap, "i"))
+    assert len(gap.events) == told
+    assert gap.search.suggest("c") == {"job": JOBS[0].payload}
+
+
+def test_an_idle_trial_ends_with_the_last_job(gap):
+    gap.search.suggest("i")
+    gap.driver.on_trial_start(0, [], trial(gap, "i"))
+    assert not gap.driver("b", {})  # a job's own end is its own
+    gap.driver.on_trial_complete(0, [], trial(gap, "b"))
+    assert gap.driver("i", {})
+    gap.driver.on_trial_complete(0, [], trial(gap, "i"))
+    assert gap.search.suggest("c") == Searcher.FINISHED and gap.search.finished
+
+
+def test_no_more_processes_are_kept_than_there_are(gap):
+    """Ray would start one for each further idle trial; one that died is none."""
+    assert gap.search.suggest("i") == {"idle": "a core"}
+    assert gap.search.suggest("j") is None
+    gap.driver.on_trial_start(0, [], trial(gap, "i"))
+    assert gap.search.suggest("j") is None
+    gap.driver.on_trial_error(0, [], trial(gap, "i", LOST))
+    assert gap.search.suggest("j") is None
+
+
+def test_a_free_process_is_for_the_job_that_waits_for_its_own(gap):
+    """Ray gives it to that job, if nothing else takes it; and an idle trial makes room for that job, once."""
+    gap.source.open, gap.source.second = True, [JOBS[0]]
+    assert gap.search.suggest("c") == {"job": JOBS[0].payload}  # and has not begun
+    assert gap.search.suggest("i") is None
+    gap.driver.on_trial_start(0, [], trial(gap, "c"))
+    gap.driver.on_trial_complete(0, [], trial(gap, "c"))
+    assert gap.search.suggest("i") == {"idle": "a core"}
+    gap.driver.on_trial_start(0, [], trial(gap, "i"))
+    gap.source.second = [JOBS[1]]
+    assert gap.search.suggest("d") == {"job": JOBS[1].payload}  # Ray asked before the idle trial said anything
+    assert gap.driver("i", {})
+    gap.search.suggest("j")
+    assert not gap.driver("j", {})
+
+
+def test_a_job_that_is_to_be_tried_again_takes_an_idle_process(gap):
+    gap.search.suggest("i")
+    gap.driver.on_trial_start(0, [], trial(gap, "i"))
+    gap.driver.on_trial_error(0, [], trial(gap, "b", LOST))
+    assert gap.driver("i", {})
+    gap.driver.on_trial_complete(0, [], trial(gap, "i"))
+    assert gap.search.suggest("c") == {"job": JOBS[1].payload} and not gap.search.finished
