@@ -8,6 +8,7 @@ Ray runs any code that it is sent, so no one else may reach it:
   the system shows to their owner only, and is never written to a file. All services of Ray check it except gRPC's
   health check; local sockets lie in the folder below.
 - Ray opens its own temporary folder for all users (mode 0777). It lies inside a folder that only this user can enter.
+- Processes of Ray that serve no job are not started, see `_with_few_processes`.
 
 The private parts of Ray that this needs are in this module, and a test holds them against a running instance.
 """
@@ -26,12 +27,15 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants, utils, worker
+from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.scratch import PREFIX, scratch
 
 SOCKET_PATH = 107  # bytes that Linux allows
+IMPORTED = ("pfl_ops.jobs.process", "pfl_ops.jobs.work", "pfl_ops.runs")
+"""Modules that a job's process needs."""
 INNER = "r"  # Ray's own folder inside the private one
 SOCKET = len("/session_2025-01-01_00-00-00_000000_0000000/sockets/plasma_store")
 LONGEST = SOCKET_PATH - SOCKET - len(f"/{PREFIX}12345678/{INNER}")
@@ -39,19 +43,20 @@ LONGEST = SOCKET_PATH - SOCKET - len(f"/{PREFIX}12345678/{INNER}")
 
 
 @contextlib.contextmanager
-def started(cpus: int, gpus: int) -> Iterator[Path]:
+def started(cpus: int, gpus: int, jobs: int | None = None) -> Iterator[Path]:
     """Start Ray in this process; stop it and remove its files at the end.
 
     The user's own settings of Ray's authentication (`RAY_AUTH_*`) do not apply to it, and hold again afterwards.
 
     Args:
         cpus, gpus: what it may give to trials.
+        jobs: at once, as far as known; none: one a CPU. So many processes are there before the first one is asked for.
     Yields:
         the private folder, for further files that shall go with Ray.
     """
     with scratch(short_folder()) as folder:
         try:
-            with environment(_settings()), _on_loopback(), same_sigterm():
+            with environment(_settings(min(cpus, jobs or cpus))), _on_loopback(), _with_few_processes(), same_sigterm():
                 reload_settings()
                 ray.init(
                     "local",  # else RAY_ADDRESS would be joined
@@ -123,11 +128,20 @@ def short_folder() -> Path:
     raise PflOpsError("no temporary folder with a short enough path for Ray's sockets; set TMPDIR=/tmp")
 
 
-def _settings() -> dict[str, str | None]:
-    """Return the environment of Ray's processes: a new token, and modules from where this process imports its own."""
+def _settings(processes: int = 0) -> dict[str, str | None]:
+    """Return the environment of Ray's processes: a new token, and modules from where this process imports its own.
+
+    Args:
+        processes: for jobs, that Ray starts at once; they import what jobs need while the driver is still busy.
+    """
     modules = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_AUTH_TOKEN_PATH": None}
-    return {**token, "PYTHONPATH": modules}
+    processes_in_advance = {
+        "RAY_prestart_worker_first_driver": "0",  # one a CPU, whatever is to be done
+        "RAY_num_prestart_python_workers": str(processes),
+        "RAY_preload_python_modules": ",".join(IMPORTED),
+    }
+    return {**token, **processes_in_advance, "PYTHONPATH": modules}
 
 
 @contextlib.contextmanager
@@ -158,3 +172,22 @@ def _on_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _with_few_processes() -> Iterator[None]:
+    """Have a Ray that is started meanwhile do without the processes that serve no job on one machine.
+
+    They are the autoscaler's monitor, the one that copies logs to the driver, and the server behind the dashboard,
+    which Ray starts even where it is switched off. They are three Python processes of half a second to a second of
+    CPU time each, and the server listens.
+    """
+    unused = ("start_monitor", "start_log_monitor", "start_api_server")
+    before = {name: getattr(Node, name) for name in unused}
+    for name in unused:
+        setattr(Node, name, lambda self, **options: None)
+    try:
+        yield
+    finally:
+        for name, start in before.items():
+            setattr(Node, name, start)

@@ -54,13 +54,14 @@ def status(port: int, path: str, token: str | None = None, body: bytes = b"") ->
 
 def look() -> SimpleNamespace:
     """Listening sockets of this process and all that it started: who, where; and what each port answers."""
+    everyone = (psutil.Process(), *psutil.Process().children(recursive=True))
     listening = [
         (process, socket.laddr)
-        for process in (psutil.Process(), *psutil.Process().children(recursive=True))
+        for process in everyone
         for socket in process.net_connections("inet")
         if socket.status == psutil.CONN_LISTEN
     ]
-    lines = [word for process, _ in listening for word in process.cmdline()]
+    lines = [word for process in everyone for word in process.cmdline()]
     named = [(process.name(), at) for process, at in listening]
     raylet = next(process for process, _ in listening if process.name() == "raylet")
     token = raylet.environ()["RAY_AUTH_TOKEN"]
@@ -112,6 +113,10 @@ def test_nobody_reaches_ray_without_its_token(one_ray, home, monkeypatch):
 
     names = [name for name, _ in found.listening]
     assert names.count("gcs_server") == 1 and names.count("raylet") == 2 and len(names) >= 6, names
+    started = {
+        name for line in found.lines for name in ("dashboard.py", "monitor.py", "log_monitor.py") if name in line
+    }
+    assert not started, "processes of Ray that serve no job"
     for _, at in found.listening:
         ip = ipaddress.ip_address(at.ip)
         assert (getattr(ip, "ipv4_mapped", None) or ip).is_loopback, found.listening

@@ -116,20 +116,27 @@ def replaced(records: Callable[..., Any] | None, final: Callable[..., Any] | Non
 
 
 def tune(*args: Any, records: Callable[..., Any] | None = None, final: Any = None, **settings: Any) -> Any:
-    """Call `tuning.tune` with other trials and test runs; unless it is given, nothing is confirmed."""
+    """Call `tuning.tune` with other trials and test runs; unless it is given, nothing is confirmed.
+
+    At most two jobs at once, if it says nothing of shares: each has a process of its own to start.
+    """
     from pfl_ops import tuning
 
-    settings.setdefault("confirm", 0)
-
+    settings = {**_usual(settings), **settings}
     with replaced(records, final):
         return tuning.tune(*args, **settings)
 
 
 def benchmark(*args: Any, records: Callable[..., Any] | None = None, final: Any = None, **settings: Any) -> Any:
-    """Call `tuning.benchmark.benchmark` with other trials and test runs; unless it is given, nothing is confirmed."""
+    """Call `tuning.benchmark.benchmark` as `tune` calls `tuning.tune`."""
     from pfl_ops.tuning import benchmark as module
 
-    settings.setdefault("confirm", 0)
-
+    settings = {**_usual(settings), **settings}
     with replaced(records, final):
         return module.benchmark(*args, **settings)
+
+
+def _usual(settings: dict[str, Any]) -> dict[str, Any]:
+    """What a study has unless it is given."""
+    shared = {"cpus_per_trial", "gpus_per_trial"} & settings.keys()
+    return {"confirm": 0, **({} if shared else {"concurrency": 2})}
