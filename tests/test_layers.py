@@ -1,4 +1,4 @@
-"""Who may import whom. The picture is DESIGN's and the README's; this test is what keeps it true."""
+"""Who may import whom. The picture is in docs/architecture.md; this test is what keeps it true."""
 
 import ast
 import subprocess
@@ -94,7 +94,7 @@ def test_a_layer_imports_only_what_stands_below_it(file: Path) -> None:
     mine = part_of(file)
     if mine == "__init__":
         return  # the door: lazy by design, see below
-    assert mine in RANK, f"{mine} has no place in LAYERS yet: give it one, here and in the README"
+    assert mine in RANK, f"{mine} has no place in LAYERS yet: give it one, here and in docs/architecture.md"
     for module, line in imports(file):
         names = module.split(".")
         if names[0] != "pfl_ops" or len(names) < 2 or names[1] not in RANK or names[1] == mine:

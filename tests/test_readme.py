@@ -7,10 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from documents import ROOT, check_commands, check_links, run_marked
+from documents import ROOT, check_commands, check_links, make_targets, run_marked
+
+from pfl_ops.papers import suites
 
 README = ROOT / "README.md"
-EVERY = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+EVERY = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md")), *DOCS]
+LONGEST = 900
+"""Words of the README: one page."""
 
 
 def test_every_command_in_it_exists() -> None:
@@ -20,6 +25,36 @@ def test_every_command_in_it_exists() -> None:
 @pytest.mark.parametrize("page", EVERY, ids=lambda page: page.stem)
 def test_its_links_lead_somewhere(page: Path) -> None:
     check_links(page)
+
+
+@pytest.mark.parametrize("page", EVERY, ids=lambda page: page.stem)
+def test_its_make_targets_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert not [target for target in make_targets(page) if f"\n{target}:" not in makefile]
+
+
+def test_ci_runs_its_make_commands() -> None:
+    steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert {"install", "tune", "test"} == set(make_targets(README))
+    assert all(f"make {target}" in steps for target in make_targets(README))
+
+
+def test_it_is_one_page_and_links_all_others() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.split()) <= LONGEST
+    assert not [page.name for page in DOCS if f"(docs/{page.name})" not in text]
+
+
+def test_its_table_counts_the_suites_and_claims() -> None:
+    """A row `| paper | suites | claims | ... |` of the section State for each paper, whose numbers the suites have."""
+    state = README.read_text(encoding="utf-8").partition("## State")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in state.splitlines() if line[:1] == "|"]
+    counts: dict[str, list[int]] = {}
+    for suite in suites():
+        row = counts.setdefault(suite.name.partition("/")[0], [0, 0])
+        row[0] += 1
+        row[1] += len(suite.claims)
+    assert {name.lower(): [int(n), int(claims)] for name, n, claims, *_ in rows[2:]} == counts
 
 
 @pytest.mark.slow
