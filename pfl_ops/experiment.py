@@ -416,10 +416,13 @@ class Experiment(Section):
         ([0, 1], (650,))
         """
         from pfl_ops.federation.simulate import Simulation
+        from pfl_ops.final_samples import final_samples
         from pfl_ops.models.base import build, check, example_of
         from pfl_ops.samples import samples
 
-        clients = self.clients(samples(self, data_dir, execution))
+        dataset = samples(self, data_dir, execution)
+        clients = self.clients(dataset)
+        final_number = final_samples(self, dataset)
         network = build(self.model, clients.shape, clients.n_classes, self.seed)
         return Simulation(
             network,
@@ -427,7 +430,7 @@ class Experiment(Section):
             clients,
             self.training,
             self.participation,
-            self.evaluation,
+            self.evaluation.model_copy(update={"final": "all" if final_number is None else final_number}),
             seed=self.seed,
             execution=execution,
             stackable=check(network, example_of(clients.shape), self.model.name),

@@ -11,6 +11,7 @@ from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.fields import Tree
+from pfl_ops.final_samples import final_samples
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import weights_file
 from pfl_ops.registry import file_digest
@@ -29,7 +30,7 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     Every setting but `repetitions`; for files (a data set's, a partition's, weights) the SHA-256 of what is in them,
     never where they lie; the code of method, network and partition by `code_digest`, the engine by `RESULTS_VERSION`.
     A data set that the package knows keeps its name too: its published mean and deviation go with it. Of the input
-    scaling the numbers count, where they are not the published ones.
+    scaling the numbers count, where they are not the published ones; of `evaluation.final` the number that it means.
 
     Args:
         experiment: the experiment.
@@ -46,6 +47,9 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     del tree["data"]["scaling"]
     if data.scaled_by is not None:
         tree["data"]["scaling"] = {"mean": data.scaled_by.mean.tolist(), "std": data.scaled_by.std.tolist()}
+    tree["evaluation"]["final"] = final_samples(experiment, data)
+    if tree["evaluation"]["final"] is None:  # as all runs of earlier versions
+        del tree["evaluation"]["final"]
     tree["partition"] = experiment.partition.identity()
     tree["model"]["weights"] = weights_digest(experiment.model)
     tree[CODE] = {

@@ -4,6 +4,7 @@ Statistics are unweighted over clients: every client counts once, however much d
 NaN stands for a client that has none, because it holds no sample to be scored on: it is left out and counted.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -17,7 +18,8 @@ Split = Literal["val", "validation", "test"]
 STAGES = ("L1", "L2", "G")
 STATISTICS = ("mean", "std", "worst", "q10", "q50", "q90")
 WORST_OF_LARGE = "worst_min10"
-SMALLER_IS_BETTER = ("std", "loss", "lr", "bytes", "seconds", "mib")
+SAMPLES, ERROR = "samples", "se"  # of a global view that a part of the pooled samples stands for
+SMALLER_IS_BETTER = ("std", "se", "loss", "lr", "bytes", "seconds", "mib")
 SWEEP = (0, 1, 10, 30, 50, 70, 100)
 """c of FedPG's curves of S-acc (third seed, Fig. 4)."""
 
@@ -128,6 +130,39 @@ def tracked(
         if sizes is not None and len(large := _present(np.asarray(values)[np.asarray(sizes) >= ENOUGH])):
             keys[f"{start}/{WORST_OF_LARGE}"] = float(large.min())
     return keys
+
+
+def standard_error(values: ArrayLike, population: int) -> float:
+    """The standard error of a mean over values drawn without replacement: sqrt((1 − n/N) · s²/n).
+
+    Classes have their shares among the drawn samples, so that the true error is rather smaller.
+
+    Args:
+        values: of n drawn samples, [n]. population: N.
+    Returns:
+        NaN for fewer than two values.
+
+    >>> round(standard_error([0.0, 1.0, 1.0, 1.0], 8), 4)  # s² = 1/4; sqrt(1/2 · 1/16)
+    0.1768
+    """
+    drawn = np.asarray(values, dtype=np.float64)
+    n = len(drawn)
+    return float(np.sqrt(max(1 - n / population, 0.0) * drawn.var(ddof=1) / n)) if n > 1 else float("nan")
+
+
+def sampled(stage: str, split: Split, samples: int, error: float, prefix: str = "") -> dict[str, float]:
+    """The tracked keys of a global view that a part of the pooled samples stands for.
+
+    Without a prefix, that is in the curves, the number of samples is left out: it is the same in every round.
+
+    >>> sampled("G", "test", 100, 0.02, "final/")
+    {'final/test/G/global/samples': 100.0, 'final/test/G/global/se': 0.02}
+    """
+    start = key(split, stage, "global", prefix=prefix)
+    found = {SAMPLES: float(samples)} if prefix else {}
+    if not math.isnan(error):
+        found[ERROR] = error
+    return {f"{start}/{name}": value for name, value in found.items()}
 
 
 def noted(name: str, values: ArrayLike, stragglers: ArrayLike | None = None) -> dict[str, float]:

@@ -77,6 +77,7 @@ OTHER: dict[str, Any] = {
     "evaluation.targets": (0.9,),
     "evaluation.synthetic": (50,),
     "evaluation.clients": 5,
+    "evaluation.final": 30,
     "algorithm.name": "hash_other",
     "algorithm.gamma.kind": "between",
     "partition.kind": "iid",

@@ -172,6 +172,16 @@ class Dataset:
         return self._pool if self.pooled else self._part("train")
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """The numbers of training and test samples after the cut; with `pooled` of all samples, and 0.
+
+        >>> load("digits").sizes
+        (1438, 359)
+        """
+        train, test = (len(self._rows(part)) for part in ("train", "test"))
+        return (train + test, 0) if self.pooled else (train, test)
+
+    @property
     def test(self) -> Arrays:
         """The test samples, cut by the same factor.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pfl_ops.metrics import ENOUGH, STAGES, summands
+from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, summands
 from pfl_ops.units import difference_title, heading, signed, unit_of, with_unit
 
 if TYPE_CHECKING:
@@ -77,11 +77,32 @@ def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
     told = ["; ".join(text for stage, text in STAGES_TOLD.items() if stage in stages)]
     clients = results[0].clients
     sizes = clients.drop_duplicates("client")["n_held"].tolist() if len(clients) else []
+    told += sampling_notes([result.final for result in results], "Acc(G)")
     few = sum(size < ENOUGH for size in sizes)
     if few:
         what = "test" if split == "test" else "validation"
         told.append(f"n: a client's {what} samples; {few} of {len(sizes)} clients have fewer than {ENOUGH}")
     return told
+
+
+def sampling_notes(finals: Sequence[Mapping[str, float]], what: str) -> list[str]:
+    """Return the line on a global view that stands on a part of the test data, if it does.
+
+    Args:
+        finals: `final/…` keys of runs. what: the values, in words.
+
+    >>> sampling_notes([{"final/test/L1/global/samples": 1000, "final/test/L1/global/se": 0.006}], "Acc(G)")
+    ['Acc(G): from 1,000 of the samples, one set for all models, standard error 0.6 points (all: evaluation.final=all)']
+    """
+    ends = (f"/global/{SAMPLES}", f"/global/{ERROR}")
+    samples, errors = (
+        [v for final in finals for k, v in final.items() if k.startswith("final/") and k.endswith(end)] for end in ends
+    )
+    if not samples:
+        return []
+    numbers = " to ".join(f"{number:,.0f}" for number in sorted({min(samples), max(samples)}))
+    error = f", standard error {'up to ' * (len(errors) > 1)}{100 * max(errors):.1f} points" if errors else ""
+    return [f"{what}: from {numbers} of the samples, one set for all models{error} (all: evaluation.final=all)"]
 
 
 def _stages(results: Sequence[FinishedRun], split: str) -> list[str]:

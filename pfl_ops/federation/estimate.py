@@ -198,7 +198,7 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
     an_answer = _timed(ask)[0] / scorer.answers([some])
 
     local = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
-    everything, subset = float(len(scorer.everything)), float(len(scorer.subset))
+    everything, subset, last = (float(len(some)) for some in (scorer.everything, scorer.subset, scorer.last))
     evaluated, pooled = (-(-rounds // each) for each in (e.every, math.lcm(e.every, e.global_every)))  # and the last
     total = an_answer * min(local + subset, everything) if "L1" in models else 0.0  # the start
     for stage, m in models.items():
@@ -206,7 +206,8 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
         if stage == "G" and m.clients is None and "L1" in models and models["L1"].clients is None:
             continue  # the model that was just asked
         if m.clients is None:
-            total += an_answer * (evaluated * min(local + subset, everything) + simulation.with_final * everything)
+            shown = (evaluated * min(local + subset, everything), simulation.with_final * min(local + last, everything))
+            total += an_answer * sum(shown)
             continue
         total += evaluated * share * getting[stage] * scored
         if simulation.with_final:
@@ -216,8 +217,8 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
             continue
         total += share * an_answer * (evaluated * local + pooled * scored * subset)
         if simulation.with_final:
-            still = 1 - share if subset == everything else 1.0  # who was not asked the same a moment before
-            total += still * an_answer * (local + scored * everything)
+            still = 1 - share if subset == last else 1.0  # who was not asked the same a moment before
+            total += still * an_answer * (local + scored * last)
     return total
 
 

@@ -7,6 +7,7 @@ no setting can move training. Clients without a held-out sample are left out (Na
 """
 
 import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,13 +19,12 @@ from pfl_ops import metrics, rng
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.contract import Models
 from pfl_ops.federation.feed import Feed
-from pfl_ops.federation.settings import Evaluation
+from pfl_ops.federation.settings import ALL_UP_TO, Evaluation
 from pfl_ops.federation.train import Trainer
 
 BATCH = 500  # samples that one model is shown at once
 ANSWERS = 10_000  # models times samples at once: activations take memory
 STACK = 5  # models of linear layers at once where training stacks none: one product instead of five
-ALL_UP_TO = 200  # clients that are all scored by default; of more, as many are drawn
 
 
 @dataclass
@@ -35,11 +35,15 @@ class Scores:
         local: each model on its own client's held-out samples, [N].
         pooled: each model on the pooled samples, [N]; None: this view was not asked for.
         synthetic: c -> each model on its own and c % of the other clients' samples, [N].
+        samples: behind `pooled`, where they are not all of them; else 0.
+        error: standard error of the mean of `pooled` by the choice of these; NaN: they are all, or fewer than two.
     """
 
     local: np.ndarray
     pooled: np.ndarray | None = None
     synthetic: dict[int, np.ndarray] = field(default_factory=dict)
+    samples: int = 0
+    error: float = math.nan
 
 
 @dataclass
@@ -82,6 +86,9 @@ class Scorer:
             wanted_samples = min(max(len(trainer.feed.y) // 60, 100), 1000)
         if wanted_samples is not None and wanted_samples < len(self.everything):
             self.subset = pool.subset(wanted_samples, rng.generator(seed, "evaluation/subset")).to(feed.device)
+        self.last = self.everything
+        if isinstance(settings.final, int) and settings.final < len(self.everything):
+            self.last = pool.subset(settings.final, rng.generator(seed, "evaluation/subset")).to(feed.device)
         self._owner = pool.owner().to(feed.device)
         self._sizes = feed.sizes
         self._seed = seed
@@ -94,15 +101,19 @@ class Scorer:
         Args:
             models: the stage, whole or in chunks of clients, made one after the other; or one shared model.
             pooled: ask for the global view of models that clients hold each for itself (a shared model's is free).
-            full: on all pooled samples instead of the fixed subset.
+            full: on the samples for the last round instead of those for the curves.
         """
         nothing = np.full(self.n_clients, np.nan)
         scores = Scores(nothing.copy())
+        pool = self.last if full else self.subset
+        right, number = torch.zeros(len(pool), dtype=torch.float64, device=self.feed.device), 0
         for chunk in models:
-            if chunk.clients is None:
-                self._shared(scores, chunk, full)
-            else:
-                self._each(scores, chunk, pooled, full)
+            shared = chunk.clients is None
+            found, of = self._shared(scores, chunk, full) if shared else self._each(scores, chunk, pooled, full)
+            right, number = right + found, number + of
+        if number and 0 < len(pool) < len(self.everything):
+            scores.samples = len(pool)
+            scores.error = metrics.standard_error((right / number).cpu().numpy(), len(self.everything))
         return scores
 
     def forget(self) -> None:
@@ -124,9 +135,10 @@ class Scorer:
     # -- one model for all --------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _shared(self, scores: Scores, models: Models, full: bool) -> None:
+    def _shared(self, scores: Scores, models: Models, full: bool) -> tuple[Tensor, int]:
+        """Score one model for all; return its right answers on the pool, [n], and 1."""
         one = Models(models.params.reshape(1, -1), None, {k: v[None] for k, v in models.ctx.items()}, models.predict)
-        pool, clients = self.everything if full else self.subset, self.clients.numpy()
+        pool, clients = self.last if full else self.subset, self.clients.numpy()
         scored = torch.zeros(self.n_clients, dtype=torch.bool, device=self.feed.device)
         scored[self.clients.to(self.feed.device)] = True
         asked = scored[self._owner]
@@ -145,6 +157,7 @@ class Scorer:
         if len(pool):
             scores.pooled[clients] = float(right[pool].mean())
             self._synthetic(scores, clients, right[pool][None], pool)
+        return right[pool], 1
 
     def _given(self, models: Models, full: bool) -> Tensor | None:
         """The answers of the shared model that was asked last, where this is the same one: L1 and G often are."""
@@ -170,12 +183,14 @@ class Scorer:
     # -- a model for each client --------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _each(self, scores: Scores, models: Models, pooled: bool, full: bool) -> None:
+    def _each(self, scores: Scores, models: Models, pooled: bool, full: bool) -> tuple[Tensor, int]:
+        """Score a model for each client; return the sum of their right answers on the pool, [n], and their number."""
         assert models.clients is not None
         everyone = models.clients.cpu()
         rows = torch.isin(everyone, self.clients).nonzero()[:, 0]
         order = rows[np.argsort(-self._sizes[everyone[rows].numpy()], kind="stable")]
-        pool = self.everything if full else self.subset
+        pool = self.last if full else self.subset
+        total, number = torch.zeros(len(pool), dtype=torch.float64, device=self.feed.device), 0
         with self.trainer.answering():
             for part in order.split(self.stack) if len(order) else ():
                 own, numbers = _take(models, part), everyone[part].numpy()
@@ -185,7 +200,9 @@ class Scorer:
                 if scores.pooled is None:
                     scores.pooled = np.full(self.n_clients, np.nan)
                 scores.pooled[numbers] = right.double().mean(dim=1).cpu().numpy()
+                total, number = total + right.double().sum(dim=0), number + len(right)
                 self._synthetic(scores, numbers, right, pool)
+        return total, number
 
     def _asked(self, models: Models, clients: np.ndarray, pool: Tensor) -> tuple[np.ndarray, Tensor]:
         """Local accuracies [c] and answers on `pool`, bool [c, n]; models that were just asked are not asked again."""

@@ -98,6 +98,10 @@ def _listed(words: Mapping[str, tuple[int, ...]] = {}) -> BeforeValidator:
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
+ALL_UP_TO = 200
+"""Clients that are all scored by default; of more, as many are drawn."""
+
+
 class Evaluation(Section):
     """What is scored, on which data, how often. No setting here can move training."""
 
@@ -109,6 +113,9 @@ class Evaluation(Section):
     )
     subset: Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["auto"] | None = Field(
         "auto", description="pooled samples, stratified, behind the curves; auto: n/60 of n for training, 100 to 1000"
+    )
+    final: Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["auto", "all"] = Field(
+        "auto", description="pooled samples behind the last round's global view; auto: a tenth of training, >= 1000"
     )
     clients: int | None = Field(
         None, ge=1, le=MOST_COUNT, description="clients scored, drawn once; none: all up to 200, else 200"

@@ -156,6 +156,8 @@ def keys(
         found |= metrics.tracked(stage, split, "local", s.local, eps, prefix, sizes)
         if s.pooled is not None:
             found |= metrics.tracked(stage, split, "global", s.pooled, eps, prefix)
+            if s.samples and metrics.key(split, stage, "global", "mean", prefix=prefix) in found:
+                found |= metrics.sampled(stage, split, s.samples, s.error, prefix)
         for c, values in s.synthetic.items():
             found |= metrics.tracked(stage, split, metrics.synthetic_view(c), values, eps, prefix)
     return metrics.with_acc(found)

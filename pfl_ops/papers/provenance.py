@@ -122,6 +122,7 @@ ENGINE: Sources = (
         "rounds and samples of the curves; moves neither training nor the scores of the last round",
         "evaluation.every", "evaluation.global_every", "evaluation.subset",
     ),
+    *assumed("all test samples count in the last round: nothing else is stated", "evaluation.final"),
     *assumed(
         "adds quantities that are recorded beside the others; moves neither training nor any score",
         "evaluation.eps", "evaluation.targets", "evaluation.synthetic",

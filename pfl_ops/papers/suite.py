@@ -225,7 +225,7 @@ class Suite:
             if cell.name in matching(pattern, labels):
                 levels.append(more if isinstance(more, Level) else Level(more))
         size = self.scale(scale)
-        changes: dict[str, Any] = dict(self.base)
+        changes: dict[str, Any] = {"evaluation.final": "all", **self.base}
         for more in (
             *(level.changes for level in levels),
             size.changes,

@@ -6,6 +6,7 @@ from datetime import datetime
 import pandas as pd
 
 from pfl_ops import metrics
+from pfl_ops.display.tables import sampling_notes
 from pfl_ops.reports.compare import LEVEL, TESTS, At, Comparison, Group, Line, Test
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Block, Document, Entry, Head, Mark, Row, Section, Table, Text, anchor
@@ -171,6 +172,7 @@ def reading(c: Comparison) -> tuple[str, ...]:
         f"p: {TESTS[c.test]}; two-sided, corrected for all pairs of the group (Holm), since the same values decide "
         "which line is first. There is none if two lines differ in more than what is compared.",
         *([SEQUENTIAL] if c.test == "anytime" else []),
+        *sampling_notes([run.metrics for line in c.lines for run in line.runs], "Acc(G) of the last round"),
         "Best: the first line, if p is below 0.05 to every other line. Otherwise it is the highest, or the lowest. The "
         "highest mean of a column is marked, whatever the test says.",
         "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of.",

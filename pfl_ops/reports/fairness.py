@@ -50,6 +50,7 @@ def complaints(rows: Rows) -> list[str]:
         _settings(rows, "the rounds differ", "training.rounds"),
         _training(rows),
         _settings(rows, "other clients or subsets are scored", "evaluation.subset", "evaluation.clients"),
+        _different(rows, "Acc(G) of the last round stands on other samples", _sampled),
         _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role),
         _seeds(rows),
     ]
@@ -63,7 +64,7 @@ def differing(a: Tracked, b: Tracked) -> list[str]:
     A setting that one of the two does not have (it was made by an earlier version) is not counted, nor one that both
     chose from one common space under one budget (`Tracked.chosen`).
     """
-    return [
+    found = [
         path
         for path, value in a.params.items()
         if path.startswith(("data.", "partition.", "model.", "participation.", "training.", *SCORED))
@@ -71,6 +72,7 @@ def differing(a: Tracked, b: Tracked) -> list[str]:
         and not (a.method == b.method and path.startswith("training.") and path != ROUNDS)
         and not (a.common == b.common and path in a.chosen)
     ]
+    return [*found, *(["evaluation.final"] if a.final_samples != b.final_samples else [])]
 
 
 def comparable(a: Tracked, b: Tracked) -> bool:
@@ -96,6 +98,10 @@ def _differing(rows: Rows, what: str, start: str, without: str = "") -> str:
     paths = {path for a in firsts for b in firsts for path in differing(a, b)}
     paths = {path for path in paths if path.startswith(start) and path != without}
     return _settings(rows, what, *sorted(paths)) if paths else ""
+
+
+def _sampled(run: Tracked) -> str:
+    return "all" if run.final_samples is None else f"{run.final_samples:,}"
 
 
 def _role(run: Tracked) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import pandas as pd
 
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
-from pfl_ops.metrics import STAGES
+from pfl_ops.metrics import SAMPLES, STAGES, key
 from pfl_ops.scratch import scratch
 from pfl_ops.tracking import RunInfo, Store
 
@@ -84,6 +84,12 @@ class Tracked:
     def common(self) -> str:
         """The common space that it was chosen from, and the number of trials; "": none, see `spaces.share`."""
         return self.tags.get(COMMON, "")
+
+    @property
+    def final_samples(self) -> int | None:
+        """Pooled samples behind the global view of the last round; None: all."""
+        found = self.metrics.get(key(self.split, self.stage, "global", SAMPLES, prefix="final/"))
+        return None if found is None else int(found)
 
     @property
     def chosen(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from pfl_ops import metrics, statistics
+from pfl_ops.display.tables import sampling_notes
 from pfl_ops.federation.checkpoint import Record
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.ledger import Ledger, point_of
@@ -190,6 +191,7 @@ def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
             _shared(entries),
             _own_settings(entries),
             _budget(table),
+            *sampling_notes([result.final for entry in entries for result in entry.finals], "Acc(G) of test runs"),
             *_failures(table),
         )
         if note

@@ -122,6 +122,33 @@ def test_the_subset_is_for_the_curves_and_the_pool_for_the_last_round(stack: int
 
 
 @WAYS
+@pytest.mark.parametrize("final", [4, "all", 8, 9])
+def test_the_last_round_may_stand_on_fewer_samples(stack: int | None, final: int | str) -> None:
+    """4 of 8 samples: the same that the curves have of 4. Clients' models are right on c of them: 0 where all answer
+    class 0, on c_0; of classes 0 and 1 half of the models are right on each sample of these, none on the others.
+
+    Standard error: sqrt((1 - 4/8) s^2 / 4), s^2 over the 4 means.
+    """
+    s = scorer(stack, subset=4, final=final)
+    y = s.feed.y[s.last]
+    assert len(y) == (4 if final == 4 else 8) and (final != 4 or torch.equal(s.last, s.subset))
+    counts = torch.bincount(y, minlength=N_CLASSES).tolist()
+    everyone = s.score([each(s, [0] * 4)], pooled=True, full=True)
+    close(everyone.pooled, [counts[0] / len(y)] * 4)
+    close(everyone.local, [3 / 4, 0, NONE, 0])
+    halves = s.score([each(s, [0, 1], [0, 1]), each(s, [0, 1], [2, 3])], pooled=True, full=True)
+    if final == 4:
+        p = counts[0] / 4
+        assert everyone.samples == 4 and everyone.error == pytest.approx(np.sqrt(0.5 * (4 / 3 * p * (1 - p)) / 4))
+        means = np.array([0.5] * (counts[0] + counts[1]) + [0] * counts[2])
+        assert halves.error == pytest.approx(np.sqrt(0.5 * means.var(ddof=1) / 4))
+        shared = s.score([Models(always(0, s.trainer.task.initial))], pooled=True, full=True)
+        assert (shared.samples, shared.error) == (4, pytest.approx(everyone.error))
+    else:
+        assert [(one.samples, one.error) for one in (everyone, halves)] == [(0, pytest.approx(NONE, nan_ok=True))] * 2
+
+
+@WAYS
 def test_synthetic_from_own_samples_to_everybodys(stack: int | None) -> None:
     """c = 0 is the local view, c = 100 the global one; in between, by the companions that `metrics` draws."""
     s = scorer(stack, synthetic=(0, 50, 100))

@@ -505,6 +505,28 @@ def test_what_makes_a_comparison_unfair(made: Any, shelf: Any, other: dict[str, 
     assert go(shelf([made("fliu", 0), made("fedavg", **{"seed": 0, **other})])).complaints == (complaint,)
 
 
+def test_a_global_view_on_other_samples_takes_the_p_value_and_is_named(made: Any, shelf: Any) -> None:
+    """Beside it stands how far the choice of samples may move a mean: 0.6 points, the largest of all runs."""
+
+    def sampled(seed: int, error: float) -> Any:
+        run = made("fedavg", seed, 0.5 + seed / 100)
+        more = {"final/test/L1/global/samples": 1000.0, "final/test/L1/global/se": error}
+        return replace(run, metrics={**run.metrics, **more})
+
+    found = go(
+        shelf(
+            [*(made("fliu", seed, 0.6) for seed in (0, 1, 2)), sampled(0, 0.004), sampled(1, 0.006), sampled(2, 0.005)]
+        )
+    )
+    assert found.complaints == ("Acc(G) of the last round stands on other samples: all ('fliu'); 1,000 ('fedavg')",)
+    assert found.lines[1].difference and found.lines[1].difference.p is None
+    told = [note for note in reading(found) if note.startswith("Acc(G) of the last round")]
+    assert told == [
+        "Acc(G) of the last round: from 1,000 of the samples, one set for all models, standard error up to 0.6 points "
+        "(all: evaluation.final=all)"
+    ]
+
+
 def test_other_training_takes_the_p_value_and_is_named(made: Any, shelf: Any) -> None:
     """Of two methods; of one method, the training is what is compared."""
     adam = {"training.optimiser": "adam", "training.lr": 0.001}
