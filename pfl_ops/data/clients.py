@@ -206,7 +206,10 @@ def _hold_out(
 def _of_users(train: Arrays, owned: Sequence[np.ndarray], test: Arrays) -> list[np.ndarray]:
     """The test samples of the data set's own clients that `owned` names by their training samples."""
     assert train.client is not None and test.client is not None
-    return [np.flatnonzero(test.client == train.client[rows[0]]) for rows in owned]
+    order = np.argsort(test.client, kind="stable")  # positions of each client's samples, ascending
+    names = train.client[np.array([rows[0] for rows in owned], dtype=np.int64)]
+    starts, ends = (np.searchsorted(test.client, names, side, sorter=order) for side in ("left", "right"))
+    return [order[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def _given(scheme: Scheme, dataset: Dataset) -> Recorded | None:
