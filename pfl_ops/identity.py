@@ -10,6 +10,7 @@ from pfl_ops.data.datasets import DATASETS, load
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
+from pfl_ops.federation.settings import STAGES
 from pfl_ops.fields import Tree
 from pfl_ops.final_samples import final_samples
 from pfl_ops.models import MODELS, ModelSection
@@ -47,8 +48,12 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     del tree["data"]["scaling"]
     if data.scaled_by is not None:
         tree["data"]["scaling"] = {"mean": data.scaled_by.mean.tolist(), "std": data.scaled_by.std.tolist()}
+    if set(tree["evaluation"]["stages"]) == set(STAGES["all"]):  # as all runs of earlier versions
+        del tree["evaluation"]["stages"]
+    else:
+        tree["evaluation"]["stages"] = sorted(set(tree["evaluation"]["stages"]))
     tree["evaluation"]["final"] = final_samples(experiment, data)
-    if tree["evaluation"]["final"] is None:  # as all runs of earlier versions
+    if tree["evaluation"]["final"] is None:  # the same
         del tree["evaluation"]["final"]
     tree["partition"] = experiment.partition.identity()
     tree["model"]["weights"] = weights_digest(experiment.model)

@@ -49,6 +49,14 @@ def test_the_hash_knows_the_number_and_not_the_word() -> None:
     assert experiment.override({"evaluation.final": 30}).identity()["evaluation"]["final"] == 30
 
 
+def test_stages_of_the_curves_count_where_some_are_left_out() -> None:
+    experiment = Experiment.of("fedavg", dataset="digits")
+    every = ("all", ["G", "L2", "L1"], ["L1", "L2", "G"])
+    assert {experiment.override({"evaluation.stages": s}).hash for s in every} == {experiment.hash}
+    few = {experiment.override({"evaluation.stages": s}).hash for s in (["L1", "G"], ["G", "L1"])}
+    assert len(few) == 1 and few != {experiment.hash}
+
+
 def test_a_run_has_the_number_and_its_error() -> None:
     experiment = Experiment.of("fliu", dataset="digits", model="linear", rounds=1, **{"evaluation.final": 30})
     simulation = experiment.build()

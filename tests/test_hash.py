@@ -78,6 +78,7 @@ OTHER: dict[str, Any] = {
     "evaluation.synthetic": (50,),
     "evaluation.clients": 5,
     "evaluation.final": 30,
+    "evaluation.stages": ("G",),
     "algorithm.name": "hash_other",
     "algorithm.gamma.kind": "between",
     "partition.kind": "iid",

@@ -200,8 +200,13 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
     local = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
     everything, subset, last = (float(len(some)) for some in (scorer.everything, scorer.subset, scorer.last))
     evaluated, pooled = (-(-rounds // each) for each in (e.every, math.lcm(e.every, e.global_every)))  # and the last
-    total = an_answer * min(local + subset, everything) if "L1" in models else 0.0  # the start
+    during = {*e.stages}
+    if "G" in during and "L1" in models and models["L1"].clients is None:
+        during.add("L1")  # one model, which is asked once
+    total = an_answer * min(local + subset, everything) if "L1" in models and "L1" in during else 0.0  # the start
+    always = evaluated, pooled
     for stage, m in models.items():
+        evaluated, pooled = always if stage in during else (0, 0)
         share = min(simulation.task.cohort_size / len(scorer.feed.sizes), 1.0) if stage == "L2" else 1.0
         if stage == "G" and m.clients is None and "L1" in models and models["L1"].clients is None:
             continue  # the model that was just asked

@@ -84,7 +84,7 @@ Participation = Annotated[
 ]
 
 
-def _listed(words: Mapping[str, tuple[int, ...]] = {}) -> BeforeValidator:
+def _listed(words: Mapping[str, tuple[Any, ...]] = {}) -> BeforeValidator:
     """A list may be given as its only entry, or by a word."""
 
     def several(value: Any) -> Any:
@@ -98,6 +98,7 @@ def _listed(words: Mapping[str, tuple[int, ...]] = {}) -> BeforeValidator:
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
+STAGES: Mapping[str, tuple[str, ...]] = {"L1": ("L1",), "L2": ("L2",), "G": ("G",), "all": ("L1", "L2", "G")}
 ALL_UP_TO = 200
 """Clients that are all scored by default; of more, as many are drawn."""
 
@@ -113,6 +114,10 @@ class Evaluation(Section):
     )
     subset: Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["auto"] | None = Field(
         "auto", description="pooled samples, stratified, behind the curves; auto: n/60 of n for training, 100 to 1000"
+    )
+    stages: Annotated[tuple[Literal["L1", "L2", "G"], ...], _listed(STAGES), Field(min_length=1)] = Field(
+        ("L1", "L2", "G"),
+        description="stages scored during the run, one, several or all; the last round has all of them",
     )
     final: Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["auto", "all"] = Field(
         "auto", description="pooled samples behind the last round's global view; auto: a tenth of training, >= 1000"

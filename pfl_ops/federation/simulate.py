@@ -111,8 +111,9 @@ class Simulation:
             self.scorer = Scorer(self.trainer, clients.held, held, evaluation, seed)
         row = self.task.initial
         self._scores = StageScores(
-            self.method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size()
-        )
+            self.method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size(),
+            evaluation.stages,
+        )  # fmt: skip
         self._state: State = self.method.init(self.task)
         self._unread = found
         if found is not None:

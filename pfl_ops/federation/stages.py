@@ -24,19 +24,21 @@ class StageScores:
 
     Args:
         method: the algorithm. scorer: what scores its models. round_at: makes rounds.
-        wanted: the stages to score.
+        wanted: the stages to score. during: those of them to score before the last round.
         stack: clients stacked at once; 1: none. row_bytes: size of one model.
     """
 
     def __init__(
-        self, method: Method, scorer: Scorer, round_at: RoundAt, wanted: Collection[str], stack: int, row_bytes: int
-    ) -> None:
+        self, method: Method, scorer: Scorer, round_at: RoundAt, wanted: Collection[str], stack: int, row_bytes: int,
+        during: Collection[str] = metrics.STAGES,
+    ) -> None:  # fmt: skip
         self.method, self.scorer, self.round_at, self.wanted = method, scorer, round_at, frozenset(wanted)
+        self.during = self.wanted & frozenset(during)
         self.at_once = max(stack, min(AT_ONCE, BYTES_AT_ONCE // max(row_bytes, 1)), 1)
 
     def start(self, s: State) -> dict[str, Scores]:
         """L1 before round 1. Where clients start from the same models, as nearly always, one speaks for all."""
-        if "L1" not in self.wanted:
+        if "L1" not in self.during:
             return {}
         everyone = self.round_at(0, self.scorer.clients, "start")
         largest = everyone.n.argsort(descending=True, stable=True)[:2].cpu()
@@ -53,12 +55,13 @@ class StageScores:
 
     def curves(self, s: State, r: Round, stages: Stages, *, pooled: bool) -> dict[str, Scores]:
         """Scores once round `r` is committed to `s`: L2 of the cohort, L1 of everybody who is scored."""
-        return self._all(s, r, stages, self._l2(r, stages, r.cohort), pooled=pooled, full=False)
+        l2 = self._l2(r, stages, r.cohort) if "L2" in self.during else None
+        return self._all(s, r, stages, l2, self.during, pooled=pooled, full=False)
 
     def last(self, s: State, r: Round, stages: Stages, absent: Scores | None) -> dict[str, Scores]:
         """As `curves`, on all pooled samples and with L2 of everybody; `absent`: L2 as `absent_l2` found it."""
         l2 = None if absent is not None else self._l2(r, stages, self.scorer.clients)
-        found = self._all(s, r, stages, l2, pooled=True, full=True)
+        found = self._all(s, r, stages, l2, self.wanted, pooled=True, full=True)
         if absent is not None:
             found["L2"] = absent
         return {stage: found[stage] for stage in metrics.STAGES if stage in found}
@@ -87,12 +90,13 @@ class StageScores:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _all(
-        self, s: State, r: Round, stages: Stages, l2: Iterator[Models] | None, *, pooled: bool, full: bool
-    ) -> dict[str, Scores]:
+        self, s: State, r: Round, stages: Stages, l2: Iterator[Models] | None, wanted: Collection[str], *,
+        pooled: bool, full: bool,
+    ) -> dict[str, Scores]:  # fmt: skip
         models: dict[str, Iterator[Models] | None] = {
-            "L1": self._personal(s, r.t, "evaluate") if "L1" in self.wanted else None,
+            "L1": self._personal(s, r.t, "evaluate") if "L1" in wanted else None,
             "L2": l2,
-            "G": iter([made(stages["G"], self.scorer.clients)]) if "G" in stages and "G" in self.wanted else None,
+            "G": iter([made(stages["G"], self.scorer.clients)]) if "G" in stages and "G" in wanted else None,
         }
         return {
             stage: self.scorer.score(each, pooled=pooled, full=full)

@@ -120,7 +120,7 @@ def departed(path: str, said: str, place: str, reason: str, *, when: Mapping[str
 ENGINE: Sources = (
     *assumed(
         "rounds and samples of the curves; moves neither training nor the scores of the last round",
-        "evaluation.every", "evaluation.global_every", "evaluation.subset",
+        "evaluation.every", "evaluation.global_every", "evaluation.subset", "evaluation.stages",
     ),
     *assumed("all test samples count in the last round: nothing else is stated", "evaluation.final"),
     *assumed(

@@ -72,7 +72,7 @@ class Settings:
             raise PflOpsError(f"trials must be >= 1, got {trials}")
         if scheduler not in (None, "asha", "none"):
             raise PflOpsError(f"scheduler must be asha or none, got '{echo(scheduler)}'")
-        fixed: dict[str, Any] = {"evaluation.split": "validation", "repetitions": 1}
+        fixed: dict[str, Any] = {"evaluation.split": "validation", "evaluation.stages": "all", "repetitions": 1}
         if experiment.data.pooled and experiment.partition.seed is None:
             fixed["partition.seed"] = experiment.seed  # else a trial would see what the finals are tested on
         base = experiment.override(fixed)

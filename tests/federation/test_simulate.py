@@ -169,6 +169,24 @@ def test_stages_that_nobody_wants_are_not_asked_for() -> None:
     assert sim.global_model() is not None, "the model is kept, scored or not"
 
 
+@pytest.mark.parametrize(("stages", "expected"), [("G", {"G"}), (("L2", "L1"), {"L1", "L2"})], ids=str)
+def test_stages_of_the_curves_and_all_in_the_last_round(stages: Any, expected: set[str]) -> None:
+    """A stage that is not scored during the run is not asked of the method before the end."""
+    plain, _ = played(Puppet(lazy=True), rounds=3)
+    method = Puppet(lazy=True)
+    sim, records = played(method, rounds=3, evaluation={"stages": stages})
+    assert {key.split("/")[1] for r in records for key in r.metrics if key.startswith("test/")} == expected
+    assert ("test/L1/local/mean" in records[0].metrics) == ("L1" in expected)
+
+    def final(simulation: Simulation) -> dict[str, float]:
+        return {key: value for key, value in timeless(simulation.final).items() if key.startswith("final/")}
+
+    assert final(sim) == final(plain) and {key.split("/")[2] for key in final(sim)} == {"L1", "L2", "G"}
+    if "L2" not in expected:
+        everyone = list(range(sim.task.n_clients))
+        assert [sorted(asked) for asked in method.asked] == [everyone], "once, at the end"
+
+
 def test_no_cohort_member_is_scored() -> None:
     """One client is scored, one takes part: where it is another, L2 has no key in that round."""
     _, records = played(Puppet(lazy=True), rounds=8, share=0.25, evaluation={"clients": 1})
@@ -275,6 +293,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"eps": (0.5, 0.9), "targets": 0.9, "synthetic": "sweep", "equal_tests": True},
     {"clients": 1},
     {"synthetic": (0, 50, 100), "global_every": 1},
+    {"final": 4},
+    {"stages": "G"},
 ]
 
 
@@ -329,7 +349,7 @@ def test_the_last_round_is_full_and_the_curve_is_not() -> None:
     seen = torch.bincount(sim.scorer.feed.y[sim.scorer.subset], minlength=3)
     assert records[1].metrics["test/G/global/mean"] == pytest.approx(int(seen[0]) / 4)
     assert sim.final["final/test/G/global/mean"] == pytest.approx(3 / 8)
-    keys = {key for key in records[1].metrics if key.startswith("test/")}
+    keys = {key for key in records[1].metrics if key.startswith("test/") and not key.endswith("/se")}
     assert {key.removeprefix("final/") for key in sim.final if key.startswith("final/")} == keys
 
 
