@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_ops import metrics
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.checkpoint import Record
 from pfl_ops.registry import plugins
 from pfl_ops.scratch import scratch

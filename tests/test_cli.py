@@ -23,8 +23,8 @@ from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
 from pfl_ops.cli.run import look_closer, ui_hint
+from pfl_ops.config.experiment import FLAGS, Experiment, fields
 from pfl_ops.display.progress import RunProgress
-from pfl_ops.experiment import FLAGS, Experiment, fields
 from pfl_ops.federation import cores
 from pfl_ops.federation.estimate import Estimate
 from pfl_ops.federation.settings import Execution

@@ -127,8 +127,8 @@ def functions(module: str) -> dict[str, Any]:
 def areas() -> dict[str, dict[str, Any]]:
     """Return area -> its public names, each with what must have an example in its docstring."""
     from pfl_ops.algorithms.schedules import Gamma
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.data.partition import PARTITIONS
-    from pfl_ops.experiment import Experiment
     from pfl_ops.federation.batch import Batch
     from pfl_ops.federation.contract import Task
     from pfl_ops.federation.layout import Layout

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pfl_ops import spaces
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data import store
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation import durable
 from pfl_ops.federation.checkpoint import Checkpoints, Record
 from pfl_ops.federation.contract import ClientRows

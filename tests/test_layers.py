@@ -24,10 +24,7 @@ LAYERS = [
     ({"results"}, False),
     ({"display"}, False),
     ({"figures", "papers", "spaces", "testing"}, False),
-    (
-        {"experiment", "arguments", "precedence", "presets", "identity", "paths", "fields", "yaml_files", "samples"},
-        True,
-    ),
+    ({"config"}, False),
     ({"algorithms"}, False),
     ({"federation", "units"}, False),
     ({"data", "models", "metrics", "statistics", "energy"}, False),
@@ -141,8 +138,8 @@ def test_the_door_opens_at_once() -> None:
 
 
 def test_an_experiment_is_described_without_torch() -> None:
-    modules = _loaded_after("from pfl_ops import Experiment; from pfl_ops.experiment import fields; fields()")
-    assert "pfl_ops.experiment" in modules
+    modules = _loaded_after("from pfl_ops import Experiment; from pfl_ops.config.experiment import fields; fields()")
+    assert "pfl_ops.config.experiment" in modules
     assert not modules & {"torch", "mlflow", "ray", "optuna", "typer", "pandas", "sklearn", "matplotlib"}
 
 

@@ -17,7 +17,7 @@ from pfl_ops.files import check_writable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.estimate import Estimate
     from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning.benchmark import Benchmark
@@ -49,7 +49,7 @@ def experiments_of(
 def _of_some(methods: Sequence[str], sets: Iterable[str], wrong: Mapping[str, str]) -> PflOpsError | None:
     """The error for a hyper-parameter that some of the methods have and others don't."""
     from pfl_ops.algorithms import ALGORITHMS
-    from pfl_ops.precedence import assignments
+    from pfl_ops.config.precedence import assignments
 
     if not set(methods) <= set(ALGORITHMS.names()):
         return None

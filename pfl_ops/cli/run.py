@@ -24,7 +24,7 @@ from pfl_ops.cli.options import (
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.estimate import Estimate
     from pfl_ops.results import Result
 

@@ -115,8 +115,8 @@ def tune(
     """
     from pfl_ops import runs, tuning
     from pfl_ops.cli.output import err, out, say
+    from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.estimate import duration
-    from pfl_ops.precedence import assignments
     from pfl_ops.tracking.home import check_places
     from pfl_ops.tuning.asked import Asked, check_request
     from pfl_ops.tuning.begin import check

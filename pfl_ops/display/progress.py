@@ -18,7 +18,7 @@ from pfl_ops.metrics import STAGES
 from pfl_ops.units import with_unit
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.checkpoint import Record
 
     OnRecord = Callable[[Record], None]

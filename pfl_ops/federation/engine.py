@@ -8,7 +8,15 @@ import pfl_ops
 from pfl_ops import code_digest
 from pfl_ops.data.store import remember, remembered
 
-PARTS = ("federation/*.py", "data/*.py", "models/base.py", "algorithms/base.py", "metrics.py", "rng.py", "samples.py")
+PARTS = (
+    "federation/*.py",
+    "data/*.py",
+    "models/base.py",
+    "algorithms/base.py",
+    "metrics.py",
+    "rng.py",
+    "config/samples.py",
+)
 
 
 @cache

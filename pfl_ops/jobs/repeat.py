@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from pfl_ops import runs
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.diverged import Diverged
 from pfl_ops.federation.settings import Execution

@@ -14,7 +14,7 @@ from pfl_ops.probe import memory
 from pfl_ops.probe.settle import settle
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.settings import Execution
     from pfl_ops.federation.simulate import Simulation
 
@@ -43,7 +43,7 @@ class Trial:
     """The experiment in this process."""
 
     def __init__(self, measured: Measured) -> None:
-        from pfl_ops.experiment import Experiment
+        from pfl_ops.config.experiment import Experiment
 
         self.measured, self.experiment = measured, Experiment.model_validate(measured.experiment)
         self.device_before = memory.device_used()

@@ -16,7 +16,7 @@ from pfl_ops.probe.inside import Measured
 from pfl_ops.probe.memory import Held
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.settings import Execution
 
 SECONDS = 2.0  # of each measurement, once all are warm

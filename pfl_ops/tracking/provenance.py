@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pfl_ops.machine import cpu_model
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
 LIBRARIES = ("torch", "ray", "optuna", "mlflow", "pfl-ops")
 

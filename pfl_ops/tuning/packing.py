@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.store import remember, remembered
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation import cores, memory
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe, Speed, TooBig

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.partition import PARTITIONS
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 
 TABLE = Path(__file__).with_name("pinned_results.csv")

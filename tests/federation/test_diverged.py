@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation import diverged
 from pfl_ops.federation.contract import Models, Rows
 from pfl_ops.federation.diverged import Diverged

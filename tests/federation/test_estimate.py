@@ -13,7 +13,7 @@ from torch import nn
 from pfl_ops import machine
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fliu import FLIU
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation import snapshot
 from pfl_ops.federation.contract import Models
 from pfl_ops.federation.estimate import TRACKING_SECONDS, Estimate, duration, estimate, size

@@ -17,8 +17,8 @@ from pfl_ops.algorithms.apfl import APFL
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.algorithms.local import Local
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation import durable
 from pfl_ops.federation.checkpoint import Checkpoint, CheckpointError, Checkpoints
 from pfl_ops.federation.contract import ClientRows

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from pfl_ops.algorithms.local import Local
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation import evaluate
 from pfl_ops.federation.batch import Batch, Keys, Length
 from pfl_ops.federation.checked import MethodError

@@ -178,7 +178,7 @@ def test_a_server_that_is_down_leaves_it_to_the_next_start(study_session, monkey
 
 
 def test_kept_records_are_those_of_the_checkpoint(tmp_path):
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
     experiment = Experiment.of("fedavg", clients=4, rounds=2, train_size=200).override(
         {"evaluation.split": "validation"}

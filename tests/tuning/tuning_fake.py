@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.diverged import Diverged
 from pfl_ops.jobs.job import Payload, Place

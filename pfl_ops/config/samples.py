@@ -3,14 +3,14 @@
 import functools
 from typing import TYPE_CHECKING
 
+from pfl_ops.config.identity import weights_digest
 from pfl_ops.data.datasets import Dataset, load
 from pfl_ops.data.features import Features, key
 from pfl_ops.federation.settings import Execution
-from pfl_ops.identity import weights_digest
 from pfl_ops.models.backbone import backbone
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
 
 def samples(experiment: "Experiment", data_dir: str | None = None, execution: Execution | None = None) -> Dataset:

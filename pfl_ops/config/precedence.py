@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pfl_ops import yaml_files
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config import yaml_files
+from pfl_ops.config.fields import Tree, is_none, one_of, show
+from pfl_ops.config.paths import assign, nest
 from pfl_ops.data.datasets import PARTITION, DataSection, model_for, partition_for
 from pfl_ops.errors import PflOpsError, echo
-from pfl_ops.fields import Tree, is_none, one_of, show
-from pfl_ops.paths import assign, nest
 from pfl_ops.section import Section
 
 EITHER = (("training", "local_epochs", "local_steps"),)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-from pfl_ops import precedence, yaml_files
 from pfl_ops.algorithms import ALGORITHMS
-from pfl_ops.arguments import unknown_setting
+from pfl_ops.config import precedence, yaml_files
+from pfl_ops.config.arguments import unknown_setting
+from pfl_ops.config.fields import Kinds, Setting, Tree, settings, show
+from pfl_ops.config.identity import fingerprint, identity
+from pfl_ops.config.paths import explain, nest
+from pfl_ops.config.presets import preset as preset_values
 from pfl_ops.data.datasets import DataSection
 from pfl_ops.data.partition import PARTITIONS, Scheme
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training, UniformParticipation
-from pfl_ops.fields import Kinds, Setting, Tree, settings, show
-from pfl_ops.identity import fingerprint, identity
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import has_backbone
-from pfl_ops.paths import explain, nest
-from pfl_ops.presets import preset as preset_values
 from pfl_ops.section import MOST_SEED, Section
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Experiment(Section):
         (5, 0.5)
         >>> Experiment.of("pfedme", datset="mnist")
         Traceback (most recent call last):
-        pfl_ops.arguments.ArgumentError: no setting named 'datset'. Did you mean 'dataset'? (pfl-ops show pfedme)
+        pfl_ops.config.arguments.ArgumentError: no setting named 'datset'. Did you mean 'dataset'? (pfl-ops show pfedme)
         """
         known = FLAGS.keys() | cls.model_fields.keys()
         for name in flags:
@@ -415,9 +415,9 @@ class Experiment(Section):
         >>> [record.round for record in simulation.run()], tuple(simulation.state["central"].shape)  # 64 · 10 + 10
         ([0, 1], (650,))
         """
+        from pfl_ops.config.samples import samples
         from pfl_ops.federation.simulate import Simulation
         from pfl_ops.models.base import build, check, example_of
-        from pfl_ops.samples import samples
 
         clients = self.clients(samples(self, data_dir, execution))
         network = build(self.model, clients.shape, clients.n_classes, self.seed)

@@ -6,18 +6,18 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config.fields import Tree
 from pfl_ops.data.datasets import DATASETS, load
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
-from pfl_ops.fields import Tree
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import weights_file
 from pfl_ops.registry import file_digest
 from pfl_ops.results_version import RESULTS_VERSION
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
 CODE, VERSION = "code", "version"
 """Keys of an identity that say by what code the settings are run."""

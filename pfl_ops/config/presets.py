@@ -5,13 +5,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from pfl_ops import yaml_files
+from pfl_ops.config import yaml_files
 from pfl_ops.errors import unknown
 
 
 @cache
 def _presets() -> dict[str, Any]:
-    return yaml_files.mapping(files("pfl_ops").joinpath("presets.yaml").read_text(encoding="utf-8"), "presets.yaml")
+    return yaml_files.mapping(
+        files("pfl_ops.config").joinpath("presets.yaml").read_text(encoding="utf-8"), "presets.yaml"
+    )
 
 
 def presets() -> dict[str, str]:

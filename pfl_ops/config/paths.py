@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from pfl_ops.config.fields import Allowed, Kinds, Tree, node, one_of, plain, settings, show, symbol
 from pfl_ops.errors import LONGEST_NAME, PflOpsError, echo, nearest
-from pfl_ops.fields import Allowed, Kinds, Tree, node, one_of, plain, settings, show, symbol
 from pfl_ops.section import Section
 
 

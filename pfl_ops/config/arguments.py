@@ -23,10 +23,10 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     ... def load(data_dir=None): ...
     >>> load(datadir="data")
     Traceback (most recent call last):
-    pfl_ops.arguments.ArgumentError: load() has no argument 'datadir'. Did you mean 'data_dir'?
+    pfl_ops.config.arguments.ArgumentError: load() has no argument 'datadir'. Did you mean 'data_dir'?
     >>> load(rounds=3)
     Traceback (most recent call last):
-    pfl_ops.arguments.ArgumentError: load() has no argument 'rounds'. It is a setting: Experiment.of(..., rounds=...)
+    pfl_ops.config.arguments.ArgumentError: load() has no argument 'rounds'. It is a setting: ...
     """
     names = inspect.signature(function).parameters
 
@@ -41,7 +41,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
-    from pfl_ops.experiment import FLAGS
+    from pfl_ops.config.experiment import FLAGS
 
     if name in FLAGS:
         return f" It is a setting: Experiment.of(..., {name}=...)"
