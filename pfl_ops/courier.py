@@ -68,8 +68,8 @@ def _track(folder: Path) -> None:
 
     from pfl_ops import runs
     from pfl_ops.config.experiment import Experiment
-    from pfl_ops.federation.checkpoint import Record
     from pfl_ops.federation.settings import Execution
+    from pfl_ops.federation.state.checkpoint import Record
     from pfl_ops.registry import load_plugin
     from pfl_ops.tracking.store import Store
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from pfl_ops.federation.simulate import Simulation
+    from pfl_ops.federation.loop.simulate import Simulation
 
 
 VIEWS = {"Acc(L)": "local", "Acc(G)": "global"}

@@ -129,11 +129,11 @@ def areas() -> dict[str, dict[str, Any]]:
     from pfl_ops.algorithms.schedules import Gamma
     from pfl_ops.config.experiment import Experiment
     from pfl_ops.data.partition import PARTITIONS
-    from pfl_ops.federation.batch import Batch
-    from pfl_ops.federation.contract import Task
-    from pfl_ops.federation.layout import Layout
-    from pfl_ops.federation.net import Net
-    from pfl_ops.federation.round import Round
+    from pfl_ops.federation.method.batch import Batch
+    from pfl_ops.federation.method.contract import Task
+    from pfl_ops.federation.method.round import Round
+    from pfl_ops.federation.network.layout import Layout
+    from pfl_ops.federation.network.net import Net
     from pfl_ops.models import MODELS
 
     solvers = ("solvers", "schedules", "dual", "descent_direction", "parts", "losses", "substitution", "channels",

@@ -15,8 +15,8 @@ from pfl_ops.data.clients import Clients, Pool, build_clients
 from pfl_ops.data.datasets import DataSection, load
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import choose
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.execution import choose
+from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.settings import Execution, Precision
 from pfl_ops.models import MODELS
 from pfl_ops.models.base import Network, build, example_of

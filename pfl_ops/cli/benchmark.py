@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pfl_ops.config.experiment import Experiment
-    from pfl_ops.federation.estimate import Estimate
+    from pfl_ops.federation.loop.estimate import Estimate
     from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning.benchmark import Benchmark
     from pfl_ops.tuning.settings import Settings
@@ -125,7 +125,7 @@ def _tell_estimates(
     """Print the estimate of the whole and of each method's trial, and the ranges that all methods vary."""
     from pfl_ops import runs
     from pfl_ops.cli.output import err, out, say
-    from pfl_ops.federation.estimate import duration
+    from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.asked import Asked
     from pfl_ops.tuning.budget import affordable, budget_text
 
@@ -240,7 +240,7 @@ def leaderboard_table(made: "Benchmark") -> "Table":
 
 def cost_table(made: "Benchmark") -> "Table":
     """A row a method: what it took, in its search and for one test run."""
-    from pfl_ops.federation.estimate import duration
+    from pfl_ops.federation.loop.estimate import duration
 
     right = ("trials", "samples", "settings varied", "search", "a test run", "sent", "test data opened")
     table = _table("cost", ("method",), right)

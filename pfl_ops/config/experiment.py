@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pfl_ops.algorithms.base import Algorithm
     from pfl_ops.data.clients import Clients
     from pfl_ops.data.datasets import Dataset
-    from pfl_ops.federation.simulate import Simulation
+    from pfl_ops.federation.loop.simulate import Simulation
 else:
     Algorithm = Any  # its module imports torch
 
@@ -416,7 +416,7 @@ class Experiment(Section):
         ([0, 1], (650,))
         """
         from pfl_ops.config.samples import samples
-        from pfl_ops.federation.simulate import Simulation
+        from pfl_ops.federation.loop.simulate import Simulation
         from pfl_ops.models.base import build, check, example_of
 
         clients = self.clients(samples(self, data_dir, execution))

@@ -23,7 +23,7 @@ def samples(experiment: "Experiment", data_dir: str | None = None, execution: Ex
     Raises:
         PflOpsError: data or weights are missing, or the network can't take such samples.
     """
-    from pfl_ops.federation import choose
+    from pfl_ops.federation.execution import choose
 
     dataset = load(experiment.data, data_dir=data_dir, sealed=experiment.evaluation.split == "validation")
     frozen = backbone(experiment.model, dataset.shape)

@@ -8,13 +8,13 @@ from pfl_ops.errors import PflOpsError, in_a_line, place
 from pfl_ops.registry import Registry
 
 if TYPE_CHECKING:
-    from pfl_ops.federation.contract import Loss
-    from pfl_ops.federation.train import Trainer
+    from pfl_ops.federation.method.contract import Loss
+    from pfl_ops.federation.training.train import Trainer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 CROSS_ENTROPY = "cross_entropy"
-LOSSES: "Registry[Loss]" = Registry("loss", {CROSS_ENTROPY: "pfl_ops.federation.leaves"})
+LOSSES: "Registry[Loss]" = Registry("loss", {CROSS_ENTROPY: "pfl_ops.federation.training.leaves"})
 """Name -> function, `loss(net, w, x, y) -> [B]`."""
 
 
@@ -102,8 +102,8 @@ def _try(name: str, trainer: "Trainer") -> None:
     """One step of two clients; its draws are keyed apart from those of a run."""
     import torch
 
-    from pfl_ops.federation.memory import out_of_memory
-    from pfl_ops.federation.round import Round
+    from pfl_ops.federation.method.round import Round
+    from pfl_ops.system.memory import out_of_memory
 
     r = Round(trainer, 0, torch.arange(min(2, trainer.task.n_clients)), weighting="uniform", purpose="loss")
     try:

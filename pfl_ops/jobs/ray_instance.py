@@ -29,7 +29,7 @@ from ray._private import ray_constants, utils, worker
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.scratch import PREFIX, scratch
+from pfl_ops.system.scratch import PREFIX, scratch
 
 SOCKET_PATH = 107  # bytes that Linux allows
 INNER = "r"  # Ray's own folder inside the private one

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from filelock import FileLock
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Payload, Place
 
 if TYPE_CHECKING:

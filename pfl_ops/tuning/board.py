@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from pfl_ops import metrics, statistics
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.units import with_unit

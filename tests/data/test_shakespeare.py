@@ -18,7 +18,7 @@ from pfl_ops.data.datasets import DataSection, Dataset, load
 from pfl_ops.data.npz import DataError
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.training.feed import Feed
 
 WORDS = "Now, by two-headed Janus, Nature hath framed strange fellows in her time: some that will evermore peep "
 

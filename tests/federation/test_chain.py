@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from pfl_ops.algorithms.local import Local
-from pfl_ops.federation.chain import Chain
-from pfl_ops.federation.leaves import cross_entropy
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.network.chain import Chain
+from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.settings import Training
+from pfl_ops.federation.training.leaves import cross_entropy
 from pfl_ops.models.cnn_tiny import CNNTiny
 from pfl_ops.testing import Federation, Play, ragged_task
 

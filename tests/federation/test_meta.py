@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from pfl_ops import Experiment
 from pfl_ops.algorithms.local import Local
 from pfl_ops.data.clients import Pool
-from pfl_ops.federation.contract import Share
+from pfl_ops.federation.method.contract import Share
 from pfl_ops.federation.settings import Execution, Training
 from pfl_ops.models.char_lstm import CharLSTM
 from pfl_ops.testing import Federation, Play, quadratic_task, ragged_task

@@ -7,8 +7,8 @@ from optuna.trial import TrialState
 from tuning_fake import toy
 
 from pfl_ops import runs, spaces
-from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.ledger import DIVERGED, ERROR, Ledger
