@@ -29,7 +29,7 @@ ENGINE = {"pfl_ops.algorithms.base", "pfl_ops.models.base"} | {
 MOVED = {
     "pfl_ops.federation.method.contract": "pfl_ops.federation.contract",
     "pfl_ops.federation.method.round": "pfl_ops.federation.round",
-    "pfl_ops.federation.training.leaves": "pfl_ops.federation.leaves",
+    "pfl_ops.federation.network.cross_entropy": "pfl_ops.federation.leaves",
     "pfl_ops.system.scratch": "pfl_ops.scratch",
 }
 """New name of a module of ours -> the name by which a digest knows it, and sorts the import of it.

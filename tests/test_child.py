@@ -22,7 +22,7 @@ GRANDCHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'imp
 @contextmanager
 def parent_of(code: str, number: int) -> Iterator[tuple[subprocess.Popen[bytes], list[psutil.Process]]]:
     """A process that runs some code; and it with its descendants, once there are so many."""
-    start = f"import subprocess, sys; sys.path[:] = {sys.path!r}; from pfl_ops import child\n"
+    start = f"import subprocess, sys; sys.path[:] = {sys.path!r}; from pfl_ops.system import child\n"
     parent = subprocess.Popen([sys.executable, "-c", start + code])
     family: list[psutil.Process] = []
     try:

@@ -140,8 +140,8 @@ def areas() -> dict[str, dict[str, Any]]:
                "fedas", "fedpac", "fedproto", "fedrod", "splitgp")  # fmt: skip
     return {
         "round": {"Round": Round} | methods(Round),
-        # shown by the class's own example; an engine's verb
-        "batch": {"Batch": Batch} | methods(Batch, "n", "epoch", "ends", "count"),
+        # shown by the class's own example; engine's verbs
+        "batch": {"Batch": Batch} | methods(Batch, "n", "epoch", "ends", "count", "gradients"),
         "task": {"Task": Task} | methods(Task, "n_clients"),
         "network as a function": {"Net": Net, "Layout": Layout} | methods(Net, "forward") | methods(Layout),
         "solvers and losses": {k: f for module in solvers for k, f in functions(f"algorithms.{module}").items()},
@@ -151,7 +151,7 @@ def areas() -> dict[str, dict[str, Any]]:
         "networks": {name: MODELS.get(name).network for name in MODELS.builtin}
         | functions("models.base") | functions("models.backbone") | functions("models.weights"),
         "statistics": functions("metrics"),
-        "experiment": {"Experiment": Experiment} | methods(Experiment) | functions("experiment"),
+        "experiment": {"Experiment": Experiment} | methods(Experiment) | functions("config.experiment"),
     }  # fmt: skip
 
 

@@ -12,7 +12,6 @@ from pfl_ops.federation.method.contract import (
     ClientRows,
     Layout,
     Loss,
-    Method,
     Models,
     Net,
     Predict,
@@ -25,6 +24,7 @@ from pfl_ops.federation.method.contract import (
     Task,
     Update,
 )
+from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
 from pfl_ops.section import Section
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from pfl_ops.federation.network import fisher
+from pfl_ops.federation.network.cross_entropy import cross_entropy
 from pfl_ops.federation.network.net import Net
-from pfl_ops.federation.training.leaves import cross_entropy
 
 IMAGE = (2, 9, 8)
 BODIES = {

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.execution.processes import Processes
-from pfl_ops.federation.method.batch import Keys, Length, Step
 from pfl_ops.federation.method.contract import Loss, Models, Share
+from pfl_ops.federation.method.walk import Keys, Length, Step
 from pfl_ops.federation.network.optim import Rule
 from pfl_ops.federation.scoring.evaluate import Scorer, at_once
 from pfl_ops.federation.settings import Evaluation
-from pfl_ops.federation.training import plan
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
 
@@ -112,21 +111,13 @@ class PooledTrainer(Trainer):
         like: Mapping[str, tuple[Sequence[int], torch.dtype]],
     ) -> dict[str, Tensor]:  # fmt: skip
         """Let each process do its part of a walk, and add up what they counted."""
-        parts = shared_out(self._steps(clients, length, keys), self.chunk or 1, self.processes.count)
+        parts = shared_out(self.steps(clients, length, keys), self.chunk or 1, self.processes.count)
         given = {**given, "clients": list(clients), "length": length, "keys": keys}
         counted: list[Counted]
         counted, rows = self.processes.ask(do, parts, given, like)
         for stream, total, samples in counted:
             self.meter.add(stream, torch.tensor(total, dtype=torch.float64), samples)
         return rows
-
-    def _steps(self, clients: Sequence[int], length: Length, keys: Keys) -> list[int]:
-        """Steps of each client's walk; its batches are drawn where it is trained."""
-        own = self.length if length.epochs is None and length.steps is None else length
-        shares = {k: self.positions(k, length.share, keys) for k in clients}
-        sizes = [int(self.feed.sizes[k]) if p is None else len(p) for k, p in shares.items()]
-        batch = length.batch or self.length.batch
-        return [plan.steps_of(n, batch=batch, epochs=own.epochs, steps=own.steps) for n in sizes]
 
 
 class PooledScorer(Scorer):
@@ -253,7 +244,7 @@ def _sweep(
 @torch.no_grad()
 def _local(held: Held, part: Span, models: Models, clients: np.ndarray, group: int, outs: dict[str, Tensor]) -> None:
     scorer: Scorer = held["scorer"]
-    with scorer.trainer.answering():
+    with scorer.trainer.passes.answering():
         for first, last in _groups(part, group):
             found = scorer._local(_of(models, first, last), clients[first:last])
             outs["accuracy"][first:last] = torch.from_numpy(found)
@@ -265,7 +256,7 @@ def _answers(
 ) -> None:
     scorer: Scorer = held["scorer"]
     rows, (start, stop) = part
-    with scorer.trainer.answering():
+    with scorer.trainer.passes.answering():
         for first, last in _groups(rows, group):
             outs["right"][first:last, start:stop] = scorer._answers(_of(models, first, last), samples[start:stop])
 

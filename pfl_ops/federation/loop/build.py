@@ -13,9 +13,10 @@ from pfl_ops.federation.execution.decide import Work
 from pfl_ops.federation.execution.timing import Candidate, Go
 from pfl_ops.federation.loop import cohort
 from pfl_ops.federation.losses import LOSSES
-from pfl_ops.federation.method.batch import Length
-from pfl_ops.federation.method.contract import ClientRows, Method, Net, Task
+from pfl_ops.federation.method.contract import ClientRows, Net, Task
+from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
+from pfl_ops.federation.method.walk import Length
 from pfl_ops.federation.network.layout import initial_extra
 from pfl_ops.federation.network.optim import Rule
 from pfl_ops.federation.settings import Participation, Training

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.method.contract import Method, State, Task
+from pfl_ops.federation.method.contract import State, Task
+from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.settings import DirichletParticipation, Participation, StragglerParticipation
 
 

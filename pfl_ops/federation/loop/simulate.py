@@ -17,13 +17,15 @@ from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import losses
 from pfl_ops.federation.execution import choose
+from pfl_ops.federation.execution.stackable import stacks
 from pfl_ops.federation.execution.workers import PooledScorer, PooledTrainer
 from pfl_ops.federation.loop import cohort, diverged, engine, finish
 from pfl_ops.federation.loop.build import make_task, make_trainer, timed_steps, work_of
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.loop.finish import Ending
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_update
-from pfl_ops.federation.method.contract import ClientRows, Method, Models, Rows, Stages, State, Update
+from pfl_ops.federation.method.contract import ClientRows, Models, Rows, Stages, State, Update
+from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 from pfl_ops.federation.scoring.stages import StageScores, keys, made, repeatable
@@ -102,7 +104,7 @@ class Simulation:
         self._probabilities = cohort.probabilities(participation, self.task.n_clients, seed)
         self._stragglers = cohort.stragglers(participation, self.task.n_clients, seed)
         self.hints: list[str] = []
-        mapped = losses.stacks(training.loss, lambda n: make_trainer(self.task, self.feed, training, n, not stackable))
+        mapped = stacks(training.loss, lambda n: make_trainer(self.task, self.feed, training, n, not stackable))
         self.resolved = self._resolve(found, stackable and mapped)
         torch.set_num_threads(self.resolved.threads)
         self.trainer = make_trainer(self.task, self.feed, training, self.resolved.stack, draws=not stackable)

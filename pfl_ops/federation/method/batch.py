@@ -1,166 +1,53 @@
-"""Parts of a walk: its length and keys, clients' batches as rectangles, and one step of it as a method sees it.
+"""One step of a walk, for all clients of a chunk that still have batches."""
 
-Clients are sorted by their number of steps, so that those still at work are always the first rows of a chunk: there is
-no step mask, and an optimiser's step count is shared. Rows are padded with real samples to a rectangle; the padding
-carries weight zero in the mean.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pfl_ops.federation.method.contract import Loss, Share
+from pfl_ops.federation.method.contract import Loss
+from pfl_ops.federation.method.walk import Meter
+from pfl_ops.federation.network.cross_entropy import cross_entropy
 from pfl_ops.federation.network.layout import Block
 from pfl_ops.federation.network.optim import Rowwise, Rule, after
-from pfl_ops.federation.training import plan
-from pfl_ops.federation.training.feed import Feed
-from pfl_ops.federation.training.leaves import cross_entropy, gradients
-
-if TYPE_CHECKING:
-    from pfl_ops.federation.training.train import Trainer
-
-STRETCH = 1 << 19  # bytes of inputs that are made ready at once
-
-Step = Callable[..., Mapping[str, Tensor]]
-"""`step(m, b) -> changed rows`, or `step(m, b, b2, ...)` where a walk gives several batches a step."""
+from pfl_ops.federation.network.passes import Passes, mean_over_samples
 
 
 @dataclass(frozen=True)
-class Length:
-    """Length of a walk, its part of the data, and the number of batches that a step gets.
-
-    Neither epochs nor steps: the experiment's.
-    """
-
-    epochs: int | None = None
-    steps: int | None = None
-    batch: int | None = None
-    share: Share | None = None
-    stream: str = ""
-    batches: int = 1
-
-
-@dataclass(frozen=True)
-class Keys:
-    """Keys of the draws of one walk, beside the client: purpose, round, stream and call."""
-
-    seed: int
-    purpose: str
-    round: int
-    call: int = 0
-
-
-@dataclass
-class Meter:
-    """Mean minibatch loss of a round's main stream, kept on the device until it is read."""
-
-    total: Tensor | float = 0.0
-    samples: int = 0
-    by_stream: dict[str, int] = field(default_factory=dict)
-
-    def add(self, stream: str, losses: Tensor, samples: int) -> None:
-        self.by_stream[stream] = self.by_stream.get(stream, 0) + samples
-        if stream == "":
-            self.total = self.total + losses.double()  # float64: who adds what first must not show
-            self.samples += samples
-
-    def clear(self) -> None:
-        """Start a new round."""
-        self.total, self.samples, self.by_stream = 0.0, 0, {}
-
-    @property
-    def mean(self) -> float | None:
-        return float(self.total) / self.samples if self.samples else None
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Consecutive steps of a chunk by the same clients with batches of one width.
+class Walk:
+    """Values that all steps of a chunk's walk share.
 
     Attributes:
-        active: clients at work, c. total: real samples.
-        x: inputs [J, c, B, ...]; y: labels [J, c, B].
-        real: 1 on real samples, 0 on padding, [J, c, B]; share: the same over the batch's size. None: no padding.
+        passes: losses and gradients of the network. meter: takes the losses of `stream`.
+        rule: the experiment's optimiser. optimisers: its moments, by carry; chunks that are walked together share them.
     """
 
-    active: int
-    total: int
-    x: Tensor
-    y: Tensor
-    real: Tensor | None
-    share: Tensor | None
+    passes: Passes
+    meter: Meter
+    stream: str
+    rule: Rule
+    optimisers: dict[Any, Rowwise] = field(default_factory=dict)
 
 
-class Chunk:
-    """Some clients' whole walk as rectangles, longest walk first.
+class Rectangles(Protocol):
+    """Batches of a chunk's clients, as `Batch` reads them; see `training.chunk.Chunk`.
 
     Attributes:
-        rows: positions of these clients in the cohort, longest walk first.
-        samples: sample numbers, [J, c, B]; short batches repeat their first sample.
-        counts: real samples, int64 [J, c] on the host; 0 once a client has ended. n: the same on the device.
-        active: clients still at work, [J]. width: samples of the longest batch, [J]. total: of all batches, [J].
-        padded: whether any row is padded, [J].
+        n: real samples, [J, c]. epoch: number of the epoch, [J, c]. ends: last batch of its epoch, [J, c].
+        width: samples of the longest batch, [J]. total: of all batches, [J]. padded: whether any row is padded, [J].
     """
 
-    def __init__(self, feed: Feed, clients: Sequence[int], rows: list[int], plans: Sequence[plan.Plan]) -> None:
-        self.rows = rows
-        steps = max((plans[i].steps for i in rows), default=0)
-        self.counts = np.zeros((steps, len(rows)), np.int64)
-        for column, i in enumerate(rows):
-            self.counts[: plans[i].steps, column] = np.diff(plans[i].bounds)
-        width = int(self.counts.max(initial=0))
-        self.samples = torch.zeros((steps, len(rows), width), dtype=torch.int64, device=feed.device)
-        self.epoch = np.zeros((steps, len(rows)), np.int64)
-        self.ends = np.zeros((steps, len(rows)), bool)
-        for column, i in enumerate(rows):
-            p = plans[i]
-            if not p.steps:
-                continue
-            at = p.bounds[:-1, None] + np.arange(width)
-            at = np.where(at < p.bounds[1:, None], at, p.bounds[:-1, None])
-            own = torch.from_numpy(p.order[at]).to(feed.device)
-            self.samples[: p.steps, column] = feed.index[clients[i]][own]
-            self.epoch[: p.steps, column] = p.epoch
-            self.ends[: p.steps, column] = p.ends
-        at_work = self.counts > 0
-        self.active = at_work.sum(axis=1).tolist()
-        self.width = self.counts.max(axis=1, initial=0).tolist()
-        self.total = self.counts.sum(axis=1).tolist()
-        self.padded = ((self.counts != self.counts.max(axis=1, initial=0)[:, None]) & at_work).any(axis=1).tolist()
-        self.n = torch.from_numpy(self.counts).to(feed.device, feed.dtype)
-
-    def stretches(self, feed: Feed) -> Iterator[Stretch]:
-        """The steps in stretches whose inputs stay in the processor's cache."""
-        sample = feed.x[0].numel() * torch.empty((), dtype=feed.dtype).element_size()
-        first, steps = 0, len(self.active)
-        while first < steps:
-            kind = self.active[first], self.width[first], self.padded[first]
-            active, width, padded = kind
-            end, most = first + 1, first + max(1, STRETCH // max(sample * active * width, 1))
-            while end < min(steps, most) and (self.active[end], self.width[end], self.padded[end]) == kind:
-                end += 1
-            x, y = feed.batch(self.samples[first:end, :active, :width])
-            real = share = None
-            if padded:
-                n = self.n[first:end, :active, None]
-                real = (torch.arange(width, device=n.device) < n).to(n.dtype)
-                share = real / n
-            yield Stretch(active, sum(self.total[first:end]), x, y, real, share)
-            first = end
-
-    def batches(
-        self, trainer: "Trainer", stream: str, rule: Rule, optimisers: dict[Any, Rowwise] | None = None
-    ) -> Iterator["Batch"]:
-        """One `Batch` a step, over the clients still at work; `optimisers`: those of a chunk that is walked beside."""
-        optimisers = {} if optimisers is None else optimisers
-        for j, active in enumerate(self.active):
-            yield Batch(trainer, self, j, active, stream, rule, optimisers)
+    n: Tensor
+    epoch: np.ndarray
+    ends: np.ndarray
+    width: list[int]
+    total: list[int]
+    padded: list[bool]
 
 
 class Batch:
@@ -182,22 +69,16 @@ class Batch:
     3 [1.0] [1] [True] [1, 1, 1]
     """
 
-    def __init__(
-        self,
-        trainer: "Trainer",
-        chunk: Chunk,
-        j: int,
-        active: int,
-        stream: str,
-        rule: Rule,
-        optimisers: dict[Any, Rowwise],
-    ) -> None:
-        self._trainer, self._chunk, self._active, self._stream = trainer, chunk, active, stream
-        self._rule, self._optimisers = rule, optimisers
+    def __init__(self, walk: Walk, chunk: Rectangles, j: int, active: int, x: Tensor, y: Tensor) -> None:
+        self._walk, self._chunk, self._active = walk, chunk, active
         self.j = j
-        self.lr = rule.lr
+        self.lr = walk.rule.lr
         self.width, self.total, self.padded = chunk.width[j], chunk.total[j], chunk.padded[j]
-        self.x, self.y = trainer.feed.batch(chunk.samples[j, :active, : self.width])
+        self.x, self.y = x, y
+
+    @property
+    def _passes(self) -> Passes:
+        return self._walk.passes
 
     def _vector(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.y.device)
@@ -234,10 +115,10 @@ class Batch:
         >>> r.walk(carry, lambda m, b: {"x": b.mean(b.x[..., 0])}, steps=1)["x"].tolist()  # each sample is b_k
         [0.0, 6.0]
         """
-        return values.mean(dim=1) if self._weights is None else (values * self._weights).sum(dim=1)
+        return mean_over_samples(values, self._weights)
 
     def _losses(self, w: Tensor, loss: Loss | None, ctx: Mapping[str, Tensor]) -> Tensor:
-        return self.mean(self._trainer.per_sample(loss or self._trainer.task.loss, w, self.x, self.y, ctx))
+        return self.mean(self._passes.per_sample(loss or self._passes.task_loss, w, self.x, self.y, ctx))
 
     def _rows(self, w: Tensor) -> Tensor:
         return w.expand(self._active, -1) if w.dim() == 1 else w
@@ -275,7 +156,7 @@ class Batch:
         """
         w = self._rows(w).detach()
         start, stop, _ = (only or slice(None)).indices(w.shape[1])
-        blocks = self._blocks(start, stop) if (loss or self._trainer.task.loss) is cross_entropy and not ctx else ()
+        blocks = self._blocks(start, stop) if (loss or self._passes.task_loss) is cross_entropy and not ctx else ()
         if blocks:
             return self._by_block(w, blocks)
         leaf, whole = _leaf(w, start, stop)
@@ -324,7 +205,7 @@ class Batch:
         w, v = self._rows(w).detach(), self._rows(v).detach()
         start, stop, _ = (only or slice(None)).indices(w.shape[1])
         leaf, whole = _leaf(w, start, stop)
-        with self._trainer.twice_differentiable():
+        with self._passes.twice_differentiable():
             losses = self._losses(whole, loss, ctx or {})
         (g,) = torch.autograd.grad(losses.sum(), leaf, create_graph=True)
         if g.requires_grad:  # else the loss is linear in w
@@ -335,21 +216,27 @@ class Batch:
 
     def _blocks(self, start: int, stop: int) -> tuple[Block, ...]:
         """The parameters in these columns; none where a column cuts one."""
-        blocks = tuple(k for k in self._trainer.task.layout.blocks if k.start < stop and k.stop > start)
+        blocks = tuple(k for k in self._passes.net.layout.blocks if k.start < stop and k.stop > start)
         return blocks if blocks and blocks[0].start >= start and blocks[-1].stop <= stop else ()
 
     def _by_block(self, w: Tensor, blocks: tuple[Block, ...]) -> Tensor:
         """`grad` of the task's cross-entropy, a leaf a parameter: that saves a copy of the row for each."""
-        layout = self._trainer.task.layout
+        layout = self._passes.net.layout
         pieces = {k.name: w[:, k.start : k.stop].unflatten(1, k.stored) for k in layout.blocks if k.stop <= w.shape[1]}
         rest = {k.name: k.view(pieces[k.name]) for k in layout.within(layout.net) if k not in blocks}
-        grads = gradients(blocks, [pieces[k.name] for k in blocks], rest, self)
+        grads = self.gradients(blocks, [pieces[k.name] for k in blocks], rest)
         return F.pad(torch.cat([g.flatten(1) for g in grads], 1), (blocks[0].start, w.shape[1] - blocks[-1].stop))
+
+    def gradients(self, blocks: tuple[Block, ...], leaves: list[Tensor], rest: Mapping[str, Tensor]) -> list[Tensor]:
+        """Gradients of each client's mean cross-entropy, counted as by `grad`; see `Passes.gradients`."""
+        means, grads = self._passes.gradients(blocks, leaves, rest, self.x, self.y, self._weights)
+        self.count(means)
+        return grads
 
     def count(self, means: Tensor) -> None:
         """Add the mean loss of each client, [c], to `train/loss`; `grad` does so itself."""
         total = (means * self.n).sum() if self.padded else means.sum() * self.width
-        self._trainer.meter.add(self._stream, total, self.total)
+        self._walk.meter.add(self._walk.stream, total, self.total)
 
     def descend(self, name: str, w: Tensor, g: Tensor, only: slice | None = None) -> Tensor:
         """One step of the experiment's optimiser on carry `name`: new rows [c, Q] of rows `w` and gradients `g` [c, Q].
@@ -365,9 +252,9 @@ class Batch:
         [[0.0]]
         """
         if only is None:
-            return self._optimisers.setdefault(name, Rowwise(self._rule)).step(w, g)
+            return self._walk.optimisers.setdefault(name, Rowwise(self._walk.rule)).step(w, g)
         key = (name, only.start, only.stop)
-        part = self._optimisers.setdefault(key, Rowwise(self._rule)).step(w[:, only], g[:, only])
+        part = self._walk.optimisers.setdefault(key, Rowwise(self._walk.rule)).step(w[:, only], g[:, only])
         new = w.clone()
         new[:, only] = part
         return new
@@ -392,7 +279,7 @@ class Batch:
         ([[0.0]], [[8.0]], [2.0])
         """
         count = m["count"] + 1
-        w, first, second = after(self._rule, m["w"], g, m["first"], m["second"], count[:, None])
+        w, first, second = after(self._walk.rule, m["w"], g, m["first"], m["second"], count[:, None])
         return {"w": w, "first": first, "second": second, "count": count}
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 import pfl_ops
 from pfl_ops.errors import PflOpsError, echo, frames, in_a_line, place
-from pfl_ops.federation.method.contract import ClientRows, Method, Models, Rows, StageName, Stages, State, Task, Update
+from pfl_ops.federation.method.contract import ClientRows, Models, Rows, StageName, Stages, State, Task, Update
+from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
 from pfl_ops.federation.misuse import MisuseError, defined, dtype, kind
 from pfl_ops.system.memory import out_of_memory

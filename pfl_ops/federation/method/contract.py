@@ -7,22 +7,17 @@ devices, optimisers, evaluation, checkpoints, is the engine's.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pfl_ops import rng
+from pfl_ops.federation.network.cross_entropy import Loss
 from pfl_ops.federation.network.layout import Layout
 from pfl_ops.federation.network.net import Net
-from pfl_ops.federation.state.rows import ClientRows
-
-if TYPE_CHECKING:
-    from pfl_ops.federation.method.round import Round
-
-Loss: TypeAlias = Callable[..., Tensor]
-"""`loss(net, w [Q], x [B, ...], y [B], **ctx) -> [B]`: one value a sample, written for one client."""
+from pfl_ops.federation.state.rows import ClientRows, State
 
 Predict: TypeAlias = Callable[..., Tensor]
 """`predict(net, w [Q], x [B, ...], **ctx) -> scores [B, L]`: a module-level function, written for one client."""
@@ -100,8 +95,6 @@ class Share:
     redraw: bool = False
 
 
-State: TypeAlias = dict[str, Any]
-"""Name -> `Tensor`, or `ClientRows` for what each client keeps. Nothing else, and no key that appears later."""
 Update: TypeAlias = dict[str, Tensor | Rows]
 """What changed in a round: whole tensors, or `Rows` of a `ClientRows`; names, shapes and dtypes as in `init`."""
 Stage: TypeAlias = Models | Callable[[Tensor], Models]
@@ -173,35 +166,12 @@ class Task:
         return rng.generator(self.seed, "task", purpose)
 
 
-class Method(Protocol):
-    """A federated method. `round` is pure: it never writes into the state it is given.
-
-    What it says of a round beside its results, by `r.sent` and `r.note`, is tracked and never comes back to it.
-    """
-
-    def init(self, task: Task) -> State: ...
-
-    def round(self, s: State, r: "Round") -> tuple[Update, Stages]: ...
-
-    def personal(self, s: State, r: "Round") -> Models | None:
-        """L1 for the clients in `r.cohort`, any chunk of all: the models that they keep or start to train from.
-
-        It may train (fedas, fedala), by every verb of `r`; it never changes state, and its draws move no training.
-        """
-        ...
-
-    # optional:
-    #   cohort(s, task, generator) -> int64 [C], duplicates allowed
-    #   extra(task) -> {name: shape}: blocks added to the layout before init
-
-
 __all__ = [
     "Any",
     "ClientRows",
     "Iterator",
     "Layout",
     "Loss",
-    "Method",
     "Models",
     "Net",
     "Predict",

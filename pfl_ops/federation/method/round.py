@@ -1,23 +1,23 @@
 """One round as a method sees it: the cohort, and verbs that act on all of it at once."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pfl_ops import rng
-from pfl_ops.federation.method.batch import Batch, Keys, Length, Step
+from pfl_ops.federation.method.batch import Batch
 from pfl_ops.federation.method.contract import Layout, Loss, Net, Share, Task
 from pfl_ops.federation.method.notes import Notes
+from pfl_ops.federation.method.walk import Keys, Length, Step
 from pfl_ops.federation.misuse import MisuseError, kind
 from pfl_ops.federation.network import fisher
 from pfl_ops.federation.network.optim import Rule
-from pfl_ops.federation.training.train import Trainer
 
 AT_ONCE = 500  # samples behind one piece of a full gradient: memory, not meaning
 
@@ -28,6 +28,39 @@ class Traffic:
 
     up: float
     down: float
+
+
+class LocalTraining(Protocol):
+    """Training of a cohort as a round asks for it; see `training.train.Trainer`.
+
+    Clients are numbers, one row each in the tensors beside them.
+    """
+
+    task: Task
+    rule: Rule
+    length: Length
+
+    @property
+    def as_one(self) -> "LocalTraining":
+        """The same training for one client, number 0, that has the data of all."""
+        ...
+
+    def walk(
+        self, clients: Sequence[int], carry: Mapping[str, Tensor], step: Step, length: Length, keys: Keys, rule: Rule
+    ) -> dict[str, Tensor]: ...
+
+    def train(
+        self, clients: Sequence[int], start: Tensor, length: Length, keys: Keys, rule: Rule, *,
+        loss: Loss | None = None, ctx: Mapping[str, Tensor] | None = None, shift: Tensor | None = None,
+        pull: tuple[float | Tensor, Tensor] | None = None, only: slice | None = None,
+    ) -> Tensor: ...  # fmt: skip
+
+    def sweep(
+        self, clients: Sequence[int], w: Tensor, function: Loss, keys: Keys, *, share: Share | None = None,
+        ctx: Mapping[str, Tensor] | None = None, batch: int = 500,
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+
+    def steps(self, clients: Sequence[int], length: Length, keys: Keys) -> list[int]: ...
 
 
 class Round:
@@ -52,7 +85,7 @@ class Round:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: LocalTraining,
         t: int,
         clients: Tensor,
         *,
@@ -206,8 +239,8 @@ class Round:
         >>> quadratic_round([0.0, 6.0], sizes=[1, 3]).steps(epochs=2, batch=2).tolist()  # 2 ⌈1/2⌉ and 2 ⌈3/2⌉
         [2.0, 4.0]
         """
-        plans = self._trainer.plans(self._clients, Length(epochs, steps, batch, share), self._keys("", count=False))
-        return torch.tensor([p.steps for p in plans]).to(self.n)
+        length = Length(epochs, steps, batch, share)
+        return torch.tensor(self._trainer.steps(self._clients, length, self._keys("", count=False))).to(self.n)
 
     def sweep(
         self,

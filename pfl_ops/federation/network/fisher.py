@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from pfl_ops.federation.method.contract import Loss, Net
-from pfl_ops.federation.network.net import Step
-from pfl_ops.federation.training.leaves import cross_entropy
+from pfl_ops.federation.network.cross_entropy import Loss, cross_entropy
+from pfl_ops.federation.network.net import Net, Step
 
 AT_ONCE = 50  # samples: the patches of a convolution take memory
 

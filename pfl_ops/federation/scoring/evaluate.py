@@ -135,7 +135,7 @@ class Scorer:
         right = self._given(models, full)
         if right is None:
             right = torch.zeros(len(self.feed.y), dtype=torch.float64, device=self.feed.device)
-            with self.trainer.answering():
+            with self.trainer.passes.answering():
                 right[samples] = self._answers(one, samples)[0].double()
             self._last = (models, models.params._version, full, right)
         by_owner = right.new_zeros(self.n_clients).index_add_(0, self._owner, right).cpu().numpy()
@@ -165,7 +165,7 @@ class Scorer:
     @property
     def stack(self) -> int:
         """Models asked at once."""
-        return self.trainer.chunk or (STACK if self.trainer.chain is not None else 1)
+        return self.trainer.chunk or (STACK if self.trainer.passes.chain is not None else 1)
 
     # -- a model for each client --------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class Scorer:
         rows = torch.isin(everyone, self.clients).nonzero()[:, 0]
         order = rows[np.argsort(-self._sizes[everyone[rows].numpy()], kind="stable")]
         pool = self.everything if full else self.subset
-        with self.trainer.answering():
+        with self.trainer.passes.answering():
             for part in order.split(self.stack) if len(order) else ():
                 own, numbers = _take(models, part), everyone[part].numpy()
                 scores.local[numbers], right = self._asked(own, numbers, pool if pooled else pool[:0])
@@ -229,10 +229,10 @@ class Scorer:
     def _scores(self, models: Models, x: Tensor) -> Tensor:
         """Scores [c, B, L] on x [c, B, ...], or on the same x [1, B, ...] for all."""
         net, w = self.trainer.task.net, models.params
-        with self.trainer.autocast():
+        with self.trainer.passes.autocast():
             if models.predict is not None:
                 x = x.expand(len(w), *x.shape[1:])
-                return self.trainer.mapped(models.predict, w, x, None, models.ctx)
+                return self.trainer.passes.mapped(models.predict, w, x, None, models.ctx)
             return net.scores(w, x)
 
     def _synthetic(self, scores: Scores, clients: np.ndarray, right: Tensor, pool: Tensor) -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pfl_ops import metrics
-from pfl_ops.federation.method.contract import Method, Models, Stage, Stages, State
+from pfl_ops.federation.method.contract import Models, Stage, Stages, State
+from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 

@@ -25,9 +25,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.method.contract import ClientRows, State
 from pfl_ops.federation.state import durable, snapshot
 from pfl_ops.federation.state.durable import Damaged, Folder
+from pfl_ops.federation.state.rows import ClientRows, State
 
 FINISHED = "finished"
 MODEL = "results/global"

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +16,10 @@ SHARE = 0.25
 """Of the memory that is free, what state may take. Where everybody takes part, a round holds up to three further copies
 of it: what its clients start from, what they trained, what it makes of that."""
 AT_ONCE = 16 << 20  # bytes of rows that are added up at a time, or one row where that is larger
+
+
+State: TypeAlias = dict[str, Any]
+"""Name -> `Tensor`, or `ClientRows` for what each client keeps. Nothing else, and no key that appears later."""
 
 
 class ClientRows:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from torch import Tensor
 
-from pfl_ops.federation.method.contract import ClientRows, State
+from pfl_ops.federation.state.rows import ClientRows, State
 
 PART = 64 << 20  # bytes that are in memory at once, or one row where that is larger
 

@@ -4,37 +4,17 @@ A parameter that is a leaf of its own is about twice as fast as a slice of one f
 takes a flat vector and so gets the flat one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from pfl_ops.federation.losses import CROSS_ENTROPY, register
-from pfl_ops.federation.method.contract import Loss, Net
-from pfl_ops.federation.network.layout import Block
+from pfl_ops.federation.method.batch import Batch
+from pfl_ops.federation.method.contract import Loss
+from pfl_ops.federation.network.chain import Chain
+from pfl_ops.federation.network.layout import Layout
 from pfl_ops.federation.network.optim import Rule
-
-if TYPE_CHECKING:
-    from pfl_ops.federation.method.batch import Batch
-    from pfl_ops.federation.network.chain import Layer
-    from pfl_ops.federation.training.train import Trainer
-
-
-@register(CROSS_ENTROPY)
-def cross_entropy(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """−log softmax(net(w, x))_y, [B], of one model w [P] on inputs x [B, ...] and labels y, int64 [B].
-
-    >>> from pfl_ops.federation.network.net import Net
-    >>> from pfl_ops.models.base import Network
-    >>> net = Net(Network({}, n_features=1, n_classes=4))  # four weights, four biases
-    >>> loss = cross_entropy(net, torch.zeros(8), torch.tensor([[5.0]]), torch.tensor([2]))
-    >>> round(float(loss), 4)  # four equal scores: ln 4
-    1.3863
-    """
-    return F.cross_entropy(net(w, x), y, reduction="none")
 
 
 @dataclass
@@ -84,11 +64,15 @@ class Terms:
 
 
 class Spread:
-    """Rows as the leaves that are trained: one a parameter (`blocks`), or one flat leaf."""
+    """Rows as the leaves that are trained: one a parameter (`blocks`), or one flat leaf.
 
-    def __init__(self, trainer: "Trainer", width: int, only: slice | None, rows: Tensor, blocks: bool) -> None:
-        self.trainer, self.rows = trainer, rows
-        self.layout = trainer.task.layout
+    Args:
+        layout: of the rows. width: Q. only: the columns that move; None: all.
+        rows: positions of the chunk's clients in the cohort, int64 [c].
+    """
+
+    def __init__(self, layout: Layout, width: int, only: slice | None, rows: Tensor, blocks: bool) -> None:
+        self.layout, self.rows = layout, rows
         self.range = (only or slice(None)).indices(width)[:2]
         self.whole = self.range == (0, width)
         self.blocks = self.layout.within(slice(*self.range)) if blocks else ()
@@ -134,68 +118,22 @@ class Spread:
             out[:, start:stop].index_copy_(0, self.rows[first:last], leaf[first:last].flatten(1))
 
     def gradient(
-        self, leaves: list[Tensor], fixed: Tensor, b: "Batch", loss: Loss | None, ctx: Mapping[str, Tensor]
+        self, leaves: list[Tensor], fixed: Tensor, b: Batch, loss: Loss | None, ctx: Mapping[str, Tensor]
     ) -> list[Tensor]:
         """Gradients of the mean loss in the leaves' shapes, [c, *stored] each, contiguous."""
         if not self.by_block:
             start, stop = self.range
             w = leaves[0] if self.whole else torch.cat([fixed[:, :start], leaves[0], fixed[:, stop:]], dim=1)
             return [b.grad(w, loss, slice(start, stop), ctx)[:, start:stop].contiguous()]
-        return gradients(self.blocks, leaves, self.resting(fixed), b)
+        return b.gradients(self.blocks, leaves, self.resting(fixed))
 
-    def direct(self, rule: Rule) -> bool:
+    def direct(self, chain: Chain | None, rule: Rule) -> bool:
         """True if a step can go straight into the weights: plain SGD on a chain of linear layers."""
-        return self.by_block and self.trainer.chain is not None and rule.kind == "sgd" and not rule.momentum
+        return self.by_block and chain is not None and rule.kind == "sgd" and not rule.momentum
 
     def resting(self, fixed: Tensor) -> dict[str, Tensor]:
         """The network's parameters that do not move, by name, [c, *shape] each."""
         return {k.name: k.view(fixed[:, k.start : k.stop].unflatten(1, k.stored)) for k in self.rest}
-
-
-def gradients(blocks: tuple[Block, ...], leaves: list[Tensor], rest: Mapping[str, Tensor], b: "Batch") -> list[Tensor]:
-    """Gradients of each client's mean cross-entropy on `b`, in the leaves' shapes, contiguous.
-
-    Args:
-        blocks, leaves: the parameters that move, [c, *stored] each. rest: the network's others, name -> [c, *shape].
-    """
-    if b._trainer.chain is not None:
-        by_name: dict[str | None, Tensor] = {}
-        with torch.no_grad():
-            for layer, d, h in _back(blocks, leaves, rest, b):
-                by_name |= {layer.weight: torch.bmm(d.mT, h), layer.bias: d.sum(dim=1)}
-        return [
-            by_name[k.name] if k.name in by_name else torch.zeros_like(w) for k, w in zip(blocks, leaves, strict=True)
-        ]
-    leaves = [leaf.detach().requires_grad_() for leaf in leaves]
-    with b._trainer.autocast():
-        mean = _mean_loss(blocks, leaves, rest, b)
-    grads = torch.autograd.grad(mean.sum(), leaves, allow_unused=True)
-    b.count(mean.detach())
-    return [torch.zeros_like(w) if g is None else g.contiguous() for g, w in zip(grads, leaves, strict=True)]
-
-
-def _back(
-    blocks: tuple[Block, ...], leaves: list[Tensor], rest: Mapping[str, Tensor], b: "Batch"
-) -> "Iterator[tuple[Layer, Tensor, Tensor]]":
-    """A chain's way back from the losses of a batch; see `Chain.backward`."""
-    chain = b._trainer.chain
-    assert chain is not None
-    moving = {k.name: leaf for k, leaf in zip(blocks, leaves, strict=True)}
-    mean, back = chain.backward({**rest, **moving}, moving, b.x, b.y, b._weights)
-    b.count(mean)
-    return back
-
-
-def _mean_loss(blocks: tuple[Block, ...], leaves: list[Tensor], rest: Mapping[str, Tensor], b: "Batch") -> Tensor:
-    """Cross-entropy of each client's batch, [c]; a single client runs on ordinary kernels."""
-    net = b._trainer.task.net
-    moving = zip(blocks, leaves, strict=True)
-    if len(leaves[0]) == 1:
-        # squeezed, not indexed: the gradient of an index is a matrix of zeros to be filled
-        views = {k.name: k.view(leaf.squeeze(0)) for k, leaf in moving} | {name: w[0] for name, w in rest.items()}
-        return F.cross_entropy(net.forward(views, b.x[0]), b.y[0])[None]
-    scores = net.stacked({k.name: k.view(leaf) for k, leaf in moving} | dict(rest), b.x)
-    return b.mean(F.cross_entropy(scores.flatten(0, 1), b.y.flatten(), reduction="none").view(b.y.shape))
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

@@ -3,28 +3,30 @@
 What a client sees depends on (seed, purpose, round, client, stream, call) alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError, echo
-from pfl_ops.federation.method.batch import Chunk, Keys, Length, Meter, Step
+from pfl_ops.federation.method.batch import Walk
 from pfl_ops.federation.method.contract import Loss, Share, Task
+from pfl_ops.federation.method.walk import Keys, Length, Meter, Step
 from pfl_ops.federation.misuse import MisuseError, kind, name_of
 from pfl_ops.federation.network.chain import Chain
-from pfl_ops.federation.network.optim import Leaves, Rowwise, Rule
+from pfl_ops.federation.network.cross_entropy import cross_entropy
+from pfl_ops.federation.network.optim import Leaves, Rule
+from pfl_ops.federation.network.passes import Passes
 from pfl_ops.federation.training import plan
+from pfl_ops.federation.training.chunk import Chunk
 from pfl_ops.federation.training.descent import Descent
 from pfl_ops.federation.training.feed import Feed
-from pfl_ops.federation.training.leaves import Spread, Terms, cross_entropy
+from pfl_ops.federation.training.leaves import Spread, Terms
 
 
 class Trainer:
@@ -53,7 +55,7 @@ class Trainer:
         self.task, self.feed, self.rule, self.length = task, feed, rule, length
         self.chunk = chunk
         self.bfloat16, self.draws = bfloat16, draws
-        self.chain = None if bfloat16 else Chain.of(task.net)
+        self.passes = Passes(task.net, task.loss, feed.device, bfloat16)
         self.meter = Meter()
 
     @cached_property
@@ -65,62 +67,7 @@ class Trainer:
         one.meter = self.meter
         return one
 
-    # -- what every verb stands on ------------------------------------------------------------------------------------
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """A context of its own for each forward pass: autocast's cache of weights goes stale under in-place updates."""
-        return torch.autocast(self.feed.device.type, torch.bfloat16) if self.bfloat16 else nullcontext()
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """The network as it answers rather than learns: dropout off."""
-        modes = [(layer, layer.training) for layer in self.task.net.network.modules()]
-        self.task.net.network.eval()
-        try:
-            yield
-        finally:
-            for layer, mode in modes:
-                layer.training = mode
-
-    def twice_differentiable(self) -> AbstractContextManager[Any]:
-        """A context for forward passes that are differentiated twice, which cuDNN's recurrent layers can't be."""
-        recurrent = any(isinstance(layer, nn.RNNBase) for layer in self.task.net.network.modules())
-        return torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
-
-    def per_sample(self, loss: Loss, w: Tensor, x: Tensor, y: Tensor, ctx: Mapping[str, Tensor]) -> Tensor:
-        """Per-sample losses [c, B] of rows `w` [c, Q] on x [c, B, ...], y [c, B]."""
-        net = self.task.net
-        with self.autocast():
-            if loss is cross_entropy and not ctx and len(w) > 1:
-                scores = net.scores(w, x)
-                values = F.cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-            else:
-                values = self.mapped(loss, w, x, y, ctx)
-        if values.shape != y.shape:
-            got = f"got {list(values.shape[1:])} for B = {y.shape[1]}"
-            raise MisuseError(f"loss '{name_of(loss)}' must give one value a sample, [B]; {got}", loss)
-        return values.to(w.dtype)
-
-    def mapped(
-        self, function: Callable[..., Tensor], w: Tensor, x: Tensor, y: Tensor | None, ctx: Mapping[str, Tensor]
-    ) -> Tensor:
-        """`function(net, w, x[, y], **ctx)`, written for one client, on c of them."""
-        net, names = self.task.net, list(ctx)
-        labels = () if y is None else (y,)
-
-        def one(w: Tensor, x: Tensor, *rest: Tensor) -> Tensor:
-            own = dict(zip(names, rest[len(labels) :], strict=True))
-            values: Any = function(net, w, x, *rest[: len(labels)], **own)
-            if isinstance(values, Tensor):
-                return values
-            raise MisuseError(
-                f"{name_of(function)}() returned {kind(values)}; expected a tensor, one row a sample", function
-            )
-
-        rows = (w, x, *labels, *ctx.values())
-        if len(w) == 1:
-            return one(*(r[0] for r in rows))[None]
-        return torch.vmap(one)(*rows)
+    # -- batch plans --------------------------------------------------------------------------------------------------
 
     def plans(self, clients: Sequence[int], length: Length, keys: Keys, nth: int = 0) -> list[plan.Plan]:
         """The batch plan of each client, positions among its own samples.
@@ -145,6 +92,14 @@ class Trainer:
                 p = plan.Plan(positions[p.order], p.bounds, p.epoch, p.ends)
             found.append(p)
         return found
+
+    def steps(self, clients: Sequence[int], length: Length, keys: Keys) -> list[int]:
+        """Return the steps of each client's plan; only shares are drawn."""
+        own = self.length if length.epochs is None and length.steps is None else length
+        shares = {k: self.positions(k, length.share, keys) for k in clients}
+        sizes = [int(self.feed.sizes[k]) if p is None else len(p) for k, p in shares.items()]
+        batch = length.batch or self.length.batch
+        return [plan.steps_of(n, batch=batch, epochs=own.epochs, steps=own.steps) for n in sizes]
 
     def positions(self, client: int, share: Share | None, keys: Keys) -> np.ndarray | None:
         """Positions of a share of the client's samples, int64 [m]; None: all of them."""
@@ -178,9 +133,9 @@ class Trainer:
             rows = torch.tensor(chunk.rows)
             m = {name: value[rows.to(value.device)] for name, value in carry.items()}
             at_work = len(chunk.rows)
-            optimisers: dict[Any, Rowwise] = {}
+            walk = Walk(self.passes, self.meter, length.stream, rule)
             chunks = [chunk, *(Chunk(self.feed, clients, chunk.rows, plans) for plans in further)]
-            for b, *more in zip(*(c.batches(self, length.stream, rule, optimisers) for c in chunks), strict=True):
+            for b, *more in zip(*(c.batches(self.feed, walk) for c in chunks), strict=True):
                 if b._active < at_work:
                     for name, value in m.items():
                         out[name][rows[b._active : at_work].to(value.device)] = value[b._active :]
@@ -230,14 +185,16 @@ class Trainer:
         only: slice | None,
     ) -> None:
         rows = torch.tensor(chunk.rows, device=out.device)
-        spread = Spread(self, out.shape[1], only, rows, blocks=loss is None and self.task.loss is cross_entropy)
+        by_block = loss is None and self.task.loss is cross_entropy
+        spread = Spread(self.task.layout, out.shape[1], only, rows, by_block)
         leaves, fixed, terms = spread.leaves(start), spread.fixed(start), spread.terms(shift, pull)
-        if self.chain is not None and spread.direct(rule):
-            self._descend(self.chain, out, chunk, spread, leaves, fixed, terms, stream, rule)
+        chain = self.passes.chain
+        if chain is not None and spread.direct(chain, rule):
+            self._descend(chain, out, chunk, spread, leaves, fixed, terms, stream, rule)
             return
         optimiser = Leaves(rule, leaves)
         at_work = len(chunk.rows)
-        for b in chunk.batches(self, stream, rule):
+        for b in chunk.batches(self.feed, Walk(self.passes, self.meter, stream, rule)):
             if b._active < at_work:
                 spread.store(out, leaves, b._active, at_work)
                 at_work = b._active
@@ -301,8 +258,8 @@ class Trainer:
             now = {name: value[i : i + 1] for name, value in (ctx or {}).items()}
             for samples in own.split(batch):
                 x, y = self.feed.batch(samples)
-                with self.autocast(), self.answering():
-                    values = self.mapped(function, row, x[None], y[None], now)[0]
+                with self.passes.autocast(), self.passes.answering():
+                    values = self.passes.mapped(function, row, x[None], y[None], now)[0]
                 if sums is None:
                     sums = values.new_zeros(len(clients), *values.shape[1:], dtype=self.feed.dtype)
                 sums[i] += values.sum(dim=0)
