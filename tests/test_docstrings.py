@@ -140,7 +140,7 @@ def areas() -> dict[str, dict[str, Any]]:
                "fedas", "fedpac", "fedproto", "fedrod", "splitgp")  # fmt: skip
     return {
         "round": {"Round": Round} | methods(Round),
-        # shown by the class's own example; engine's verbs
+        # shown by the class's own example, or a verb of the engine
         "batch": {"Batch": Batch} | methods(Batch, "n", "epoch", "ends", "count", "gradients"),
         "task": {"Task": Task} | methods(Task, "n_clients"),
         "network as a function": {"Net": Net, "Layout": Layout} | methods(Net, "forward") | methods(Layout),
