@@ -138,6 +138,23 @@ def test_code_without_a_file_has_none() -> None:
     assert code_digest.digest("builtins") is None
 
 
+def test_a_module_that_moved_is_known_by_its_former_name() -> None:
+    """Imports are sorted by name, so a move may change their order too; others of ours count where they stand."""
+    before = (
+        "from torch import Tensor\n\nfrom pfl_ops.federation.contract import Task\n"
+        "from pfl_ops.federation.leaves import cross_entropy\nfrom pfl_ops.federation.round import Round\nx = 1"
+    )
+    after = (
+        "from torch import Tensor\n\nfrom pfl_ops.federation.method.contract import Task\n"
+        "from pfl_ops.federation.method.round import Round\n"
+        "from pfl_ops.federation.network.cross_entropy import cross_entropy\nx = 1"
+    )
+    assert syntax(after) == syntax(before)
+    assert syntax(after.replace("import Task", "import State")) != syntax(before)
+    one, other = "from pfl_ops.rng import a", "from pfl_ops.errors import b"
+    assert syntax(f"{one}\n{other}") != syntax(f"{other}\n{one}")
+
+
 PINNED = Path(__file__).parent / "contract" / "pinned_code.csv"
 TABLES: dict[str, Registry[Any]] = {"algorithm": ALGORITHMS, "model": MODELS, "partition": PARTITIONS}
 
