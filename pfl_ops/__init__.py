@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment as Experiment
+    from pfl_ops.config.experiment import Experiment as Experiment
     from pfl_ops.jobs.repeat import repeat as repeat
     from pfl_ops.reports.compare import compare as compare
     from pfl_ops.runs import run as run
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WHERE = {
-    "Experiment": "pfl_ops.experiment",
+    "Experiment": "pfl_ops.config.experiment",
     "run": "pfl_ops.runs",
     "tune": "pfl_ops.tuning",
     "benchmark": "pfl_ops.tuning.benchmark",

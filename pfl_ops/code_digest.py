@@ -9,11 +9,13 @@ import ast
 import contextlib
 import hashlib
 import importlib.util
+import itertools
 import sys
 import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PARTS = ("pfl_ops.algorithms", "pfl_ops.models", "pfl_ops.data")
 """Packages with methods, networks, partitions, and helpers of theirs."""
@@ -23,6 +25,18 @@ ENGINE = {"pfl_ops.algorithms.base", "pfl_ops.models.base"} | {
     for name in ("clients", "datasets", "download", "features", "npz", "partition", "shakespeare", "store")
 }
 """Modules in these packages that all runs need."""
+
+MOVED = {
+    "pfl_ops.federation.method.contract": "pfl_ops.federation.contract",
+    "pfl_ops.federation.method.round": "pfl_ops.federation.round",
+    "pfl_ops.federation.network.cross_entropy": "pfl_ops.federation.leaves",
+    "pfl_ops.system.scratch": "pfl_ops.scratch",
+}
+"""New name of a module of ours -> the name by which a digest knows it, and sorts the import of it.
+
+A digest covers import statements, and is part of a run's hash: without this table, moving a module of the engine would
+change the hashes of all methods that import it, and their finished runs would be computed again.
+"""
 
 WORDS = {"title", "description"}
 """Keyword arguments of `Field` that only say something."""
@@ -156,13 +170,35 @@ def _write(node: ast.AST, depth: int, lines: list[str]) -> None:
             lines.append(f"{depth} = {ast.unparse(node.target)}")
         elif isinstance(value, list):
             kept = [each for each in value if not _is_words(each, node, field)]
+            kept = _in_former_order(kept)
             if kept:
                 lines.append(f"{depth} .{field} {len(kept)}")
             for each in kept:
                 _write_value(each, depth + 1, lines)
         elif value is not None or isinstance(node, ast.Constant):
             lines.append(f"{depth} .{field}")
-            _write_value(value, depth + 1, lines)
+            former = _former(node) if isinstance(node, ast.ImportFrom) and field == "module" else value
+            _write_value(former, depth + 1, lines)
+
+
+def _former(node: ast.ImportFrom) -> str | None:
+    """Return the name of the module that names are imported from, as it was before it moved."""
+    return node.module if node.level else MOVED.get(node.module or "", node.module)
+
+
+def _in_former_order(nodes: list[Any]) -> list[Any]:
+    """Return statements in which neighbouring imports of ours stand as before a module among them moved: by name."""
+    ordered: list[Any] = []
+    for ours, group in itertools.groupby(nodes, key=_is_import_of_ours):
+        several = list(group)
+        if ours and any(node.module in MOVED for node in several):
+            several.sort(key=lambda node: str(_former(node)))
+        ordered += several
+    return ordered
+
+
+def _is_import_of_ours(node: object) -> bool:
+    return isinstance(node, ast.ImportFrom) and not node.level and f"{node.module}.".startswith("pfl_ops.")
 
 
 def _write_value(value: object, depth: int, lines: list[str]) -> None:

@@ -19,7 +19,7 @@ from pfl_ops.tracking.home import Home, Target
 from pfl_ops.tracking.requests import LOCK, LOG, OWNER, REQUEST, Request
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
 
 def track(niceness: int, *folders: str) -> None:
@@ -67,9 +67,9 @@ def _track(folder: Path) -> None:
     os.environ.update(request.variables)
 
     from pfl_ops import runs
-    from pfl_ops.experiment import Experiment
-    from pfl_ops.federation.checkpoint import Record
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.settings import Execution
+    from pfl_ops.federation.state.checkpoint import Record
     from pfl_ops.registry import load_plugin
     from pfl_ops.tracking.store import Store
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_ops import metrics
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.registry import plugins
-from pfl_ops.scratch import scratch
+from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.requests import End, RequestedRun
 
 if TYPE_CHECKING:
-    from pfl_ops.federation.simulate import Simulation
+    from pfl_ops.federation.loop.simulate import Simulation
     from pfl_ops.tracking.run import Run
     from pfl_ops.tracking.store import RunInfo
 
@@ -120,7 +120,7 @@ def is_kept(found: "list[RunInfo]", digest: str, parent: "Run | None") -> bool:
 
 def run_tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:
     """Return the tags of a run: where it came from and how it is computed."""
-    from pfl_ops.federation import engine
+    from pfl_ops.federation.loop import engine
     from pfl_ops.tracking.notes import line
     from pfl_ops.tracking.provenance import described, provenance
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pfl_ops import metrics
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.energy import Effort, grid, linear
 from pfl_ops.errors import PflOpsError, unknown
-from pfl_ops.experiment import Experiment
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from pfl_ops.federation.simulate import Simulation
+    from pfl_ops.federation.loop.simulate import Simulation
 
 
 VIEWS = {"Acc(L)": "local", "Acc(G)": "global"}

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from pfl_ops.arguments import checked
+from pfl_ops.config.arguments import checked
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.fields import Tree
+from pfl_ops.config.identity import fingerprint
 from pfl_ops.databases import tables
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation.checkpoint import CheckpointError, Checkpoints, Record
-from pfl_ops.federation.diverged import Diverged
+from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
-from pfl_ops.fields import Tree
+from pfl_ops.federation.state.checkpoint import CheckpointError, Checkpoints, Record
 from pfl_ops.files import write_whole
-from pfl_ops.identity import fingerprint
 from pfl_ops.recording import DIVERGED, CourierRecorder, Recorder, StoreRecorder, is_kept, run_tags
 from pfl_ops.registry import plugins
 from pfl_ops.results import Result
@@ -36,8 +36,8 @@ from pfl_ops.tracking.short import short_address
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pfl_ops.federation.estimate import Estimate
-    from pfl_ops.federation.simulate import Simulation
+    from pfl_ops.federation.loop.estimate import Estimate
+    from pfl_ops.federation.loop.simulate import Simulation
     from pfl_ops.tracking.run import Run
     from pfl_ops.tracking.store import Store
 
@@ -301,7 +301,7 @@ def _leaving_none(place: Home | None) -> Iterator[None]:
 
 def _measured(simulation: "Simulation") -> "Estimate":
     """Return what a run takes, from the simulation that then runs: a measured round changes none of its state."""
-    from pfl_ops.federation.estimate import estimate as measured
+    from pfl_ops.federation.loop.estimate import estimate as measured
 
     return measured(simulation)
 

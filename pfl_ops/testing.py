@@ -31,16 +31,17 @@ from pfl_ops import rng
 from pfl_ops.algorithms.base import Algorithm, ClientRows, Loss, Models, Net, Round, Rows, Stage, State, Task
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.data.clients import Pool
-from pfl_ops.federation.batch import Chunk, Length
-from pfl_ops.federation.checked import CheckedMethod
-from pfl_ops.federation.checkpoint import Checkpoints
-from pfl_ops.federation.feed import Feed
-from pfl_ops.federation.layout import initial_extra
-from pfl_ops.federation.leaves import cross_entropy
-from pfl_ops.federation.optim import Rule
+from pfl_ops.federation.loop.simulate import commit
+from pfl_ops.federation.method.checked import CheckedMethod
+from pfl_ops.federation.method.walk import Length
+from pfl_ops.federation.network.cross_entropy import cross_entropy
+from pfl_ops.federation.network.layout import initial_extra
+from pfl_ops.federation.network.optim import Rule
 from pfl_ops.federation.settings import Training
-from pfl_ops.federation.simulate import commit
-from pfl_ops.federation.train import Trainer
+from pfl_ops.federation.state.checkpoint import Checkpoints
+from pfl_ops.federation.training.chunk import Chunk
+from pfl_ops.federation.training.feed import Feed
+from pfl_ops.federation.training.train import Trainer
 from pfl_ops.models.base import Network
 
 Values = dict[str, Tensor]

@@ -129,8 +129,8 @@ def furnish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
 
 @pytest.fixture
 def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start the processes of `pfl_ops.child` by the fork server."""
-    from pfl_ops import child
+    """Start the processes of `pfl_ops.system.child` by the fork server."""
+    from pfl_ops.system import child
 
     real = child._python
     monkeypatch.setattr(child, "_python", lambda code: [*fork_server.python(), *real(code)[1:]])

@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent / "federation"))
 from little import LOOP, simulation, traces
 
 from pfl_ops.algorithms.fliu import FLIU
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data import store as cache
 from pfl_ops.data.recorded import Recorded, read_partition, write_partition
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.files import write_whole
 from pfl_ops.reports.document import Document, Entry, Head, Row, Section, Table
 from pfl_ops.reports.write import write

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pfl_ops import benchmark, compare, run, tune
-from pfl_ops.arguments import ArgumentError
+from pfl_ops.config.arguments import ArgumentError
+from pfl_ops.config.experiment import FLAGS, Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import FLAGS, Experiment
 from pfl_ops.tuning import reproduce
 
 FUNCTIONS = [run, tune, benchmark, compare]

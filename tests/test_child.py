@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
-from pfl_ops import child
-from pfl_ops.federation.processes import Processes
-from pfl_ops.hosting import Hosted
+from pfl_ops.federation.execution.processes import Processes
+from pfl_ops.system import child
+from pfl_ops.system.hosting import Hosted
 
 PATIENCE = 60.0  # seconds; a deadline for a busy machine, not a measurement
 
@@ -22,7 +22,7 @@ GRANDCHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'imp
 @contextmanager
 def parent_of(code: str, number: int) -> Iterator[tuple[subprocess.Popen[bytes], list[psutil.Process]]]:
     """A process that runs some code; and it with its descendants, once there are so many."""
-    start = f"import subprocess, sys; sys.path[:] = {sys.path!r}; from pfl_ops import child\n"
+    start = f"import subprocess, sys; sys.path[:] = {sys.path!r}; from pfl_ops.system import child\n"
     parent = subprocess.Popen([sys.executable, "-c", start + code])
     family: list[psutil.Process] = []
     try:
@@ -65,7 +65,7 @@ def test_children_of_a_killed_parent_end(code, number):
 
 def test_a_parent_that_died_before_is_noticed():
     """This process is not the child of the process with the number 0."""
-    code = "import time; from pfl_ops.child import end_with; end_with(0); time.sleep(600)"
+    code = "import time; from pfl_ops.system.child import end_with; end_with(0); time.sleep(600)"
     assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE).returncode == 1
 
 
@@ -86,7 +86,7 @@ def test_a_guard_passes_on_sigterm_that_comes_while_it_starts_the_program():
     """Here as soon as the program is there, before `Popen` has returned."""
     code = """if 1:
         import os, signal, subprocess
-        from pfl_ops import child
+        from pfl_ops.system import child
 
         def early(argv, start=subprocess.Popen):
             program = start(argv)
@@ -105,7 +105,7 @@ def test_a_worker_in_the_middle_of_a_long_job_ends(tmp_path):
     """A real worker process, which reads its pipe between jobs only."""
     code = f"""
 import pathlib, time
-from pfl_ops.federation.processes import Processes
+from pfl_ops.federation.execution.processes import Processes
 def long(held, part, outs):
     pathlib.Path({str(tmp_path)!r}, "begun").touch()
     time.sleep(600)

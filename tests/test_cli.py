@@ -16,21 +16,21 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
-from pfl_ops import machine, runs, tuning
+from pfl_ops import runs, tuning
 from pfl_ops.cli import app
 from pfl_ops.cli.live import percent, results_notes, results_table, trials_table
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
 from pfl_ops.cli.run import look_closer, ui_hint
+from pfl_ops.config.experiment import FLAGS, Experiment, fields
 from pfl_ops.display.progress import RunProgress
-from pfl_ops.experiment import FLAGS, Experiment, fields
-from pfl_ops.federation import cores
-from pfl_ops.federation.estimate import Estimate
+from pfl_ops.federation.loop.estimate import Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import repeat as jobs_repeat
 from pfl_ops.jobs.repeat import Repeated
 from pfl_ops.papers import Outcome
+from pfl_ops.system import cores, machine
 
 ROOT = Path(__file__).parents[1]
 
@@ -361,7 +361,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     monkeypatch.setattr(runs, "run", made.run)
     monkeypatch.setattr(runs, "estimate", made.estimate)
     monkeypatch.setattr(machine, "process_age", lambda: 5.0)
-    monkeypatch.setattr("pfl_ops.federation.estimate.TRACKING_SECONDS", 0.0)
+    monkeypatch.setattr("pfl_ops.federation.loop.estimate.TRACKING_SECONDS", 0.0)
     return made  # type: ignore[return-value]
 
 

@@ -14,7 +14,7 @@ import fork_server
 import pytest
 
 from pfl_ops import recording, runs
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.tracking import Store, requests
 from pfl_ops.tracking.home import Home
@@ -98,7 +98,7 @@ def test_a_long_run_is_in_mlflow_while_it_goes_on(home, monkeypatch):
 
 def test_the_simulating_process_imports_no_mlflow(home):
     code = (
-        "import sys; from pfl_ops import runs; from pfl_ops.experiment import Experiment; "
+        "import sys; from pfl_ops import runs; from pfl_ops.config.experiment import Experiment; "
         f"e = Experiment.of('fedavg', dataset='digits', model='linear', clients=3, rounds=1); "
         f"runs.run(e, home={str(home)!r}, progress=False, wait=False); "
         "print([name for name in ('mlflow', 'matplotlib', 'sqlalchemy', 'ray') if name in sys.modules])"

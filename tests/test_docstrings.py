@@ -127,21 +127,21 @@ def functions(module: str) -> dict[str, Any]:
 def areas() -> dict[str, dict[str, Any]]:
     """Return area -> its public names, each with what must have an example in its docstring."""
     from pfl_ops.algorithms.schedules import Gamma
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.data.partition import PARTITIONS
-    from pfl_ops.experiment import Experiment
-    from pfl_ops.federation.batch import Batch
-    from pfl_ops.federation.contract import Task
-    from pfl_ops.federation.layout import Layout
-    from pfl_ops.federation.net import Net
-    from pfl_ops.federation.round import Round
+    from pfl_ops.federation.method.batch import Batch
+    from pfl_ops.federation.method.contract import Task
+    from pfl_ops.federation.method.round import Round
+    from pfl_ops.federation.network.layout import Layout
+    from pfl_ops.federation.network.net import Net
     from pfl_ops.models import MODELS
 
     solvers = ("solvers", "schedules", "dual", "descent_direction", "parts", "losses", "substitution", "channels",
                "fedas", "fedpac", "fedproto", "fedrod", "splitgp")  # fmt: skip
     return {
         "round": {"Round": Round} | methods(Round),
-        # shown by the class's own example; an engine's verb
-        "batch": {"Batch": Batch} | methods(Batch, "n", "epoch", "ends", "count"),
+        # shown by the class's own example, or a verb of the engine
+        "batch": {"Batch": Batch} | methods(Batch, "n", "epoch", "ends", "count", "gradients"),
         "task": {"Task": Task} | methods(Task, "n_clients"),
         "network as a function": {"Net": Net, "Layout": Layout} | methods(Net, "forward") | methods(Layout),
         "solvers and losses": {k: f for module in solvers for k, f in functions(f"algorithms.{module}").items()},
@@ -151,7 +151,7 @@ def areas() -> dict[str, dict[str, Any]]:
         "networks": {name: MODELS.get(name).network for name in MODELS.builtin}
         | functions("models.base") | functions("models.backbone") | functions("models.weights"),
         "statistics": functions("metrics"),
-        "experiment": {"Experiment": Experiment} | methods(Experiment) | functions("experiment"),
+        "experiment": {"Experiment": Experiment} | methods(Experiment) | functions("config.experiment"),
     }  # fmt: skip
 
 

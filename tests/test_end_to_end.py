@@ -10,9 +10,9 @@ from end_to_end import SMALL, Tuned, pfl_ops, pfl_ops_here
 from mlflow.tracking import MlflowClient
 from safetensors.torch import load_file
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.datasets import load
 from pfl_ops.data.recorded import read_partition
-from pfl_ops.experiment import Experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -9,11 +9,11 @@ from pydantic import Field
 
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.base import Algorithm, Models, Round, Stages, State, Task, Update, register
+from pfl_ops.config.experiment import FLAGS, Experiment, fields
+from pfl_ops.config.precedence import assignments
+from pfl_ops.config.presets import presets
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import FLAGS, Experiment, fields
 from pfl_ops.federation.settings import Execution, Training
-from pfl_ops.precedence import assignments
-from pfl_ops.presets import presets
 from pfl_ops.section import Section
 
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.final_samples import final_samples
 from pfl_ops.data.datasets import load
-from pfl_ops.experiment import Experiment
-from pfl_ops.final_samples import final_samples
 
 
 def images(pooled: bool = False) -> SimpleNamespace:

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pfl_ops import spaces
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data import store
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation import durable
-from pfl_ops.federation.checkpoint import Checkpoints, Record
-from pfl_ops.federation.contract import ClientRows
-from pfl_ops.federation.durable import Damaged
+from pfl_ops.federation.method.contract import ClientRows
+from pfl_ops.federation.state import durable
+from pfl_ops.federation.state.checkpoint import Checkpoints, Record
+from pfl_ops.federation.state.durable import Damaged
 from pfl_ops.tuning import ledger
 
 fuzz = partial(

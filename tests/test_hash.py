@@ -12,11 +12,11 @@ from pydantic import Field
 
 from pfl_ops import register as register_any
 from pfl_ops.algorithms.base import Algorithm, register
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.identity import canonical, code_line, differing_code, fingerprint
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import Execution
-from pfl_ops.identity import canonical, code_line, differing_code, fingerprint
 from pfl_ops.registry import load_plugin
 from pfl_ops.results_version import RESULTS_VERSION
 from pfl_ops.section import Section

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.hosting import Hosted, Meanwhile, OutOfMemory, answers
+from pfl_ops.system.hosting import Hosted, Meanwhile, OutOfMemory, answers
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children")]
 

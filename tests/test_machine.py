@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pfl_ops import machine
+from pfl_ops.system import machine
 
 X86 = """processor\t: 0
 cpu family\t: 25

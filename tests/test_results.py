@@ -9,9 +9,9 @@ import pytest
 
 from pfl_ops import figures
 from pfl_ops import results as results_module
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.energy import Effort
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.results import Result, energy_table
 
 NAN = float("nan")

@@ -18,11 +18,12 @@ from pfl_ops import figures, recording, runs
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation import checkpoint, durable, engine
-from pfl_ops.federation.checked import MethodError
+from pfl_ops.federation.loop import engine
+from pfl_ops.federation.method.checked import MethodError
 from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state import checkpoint, durable
 from pfl_ops.reports.tracked import select
 from pfl_ops.tracking.store import RunInfo, Store
 

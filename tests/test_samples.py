@@ -8,12 +8,12 @@ import pytest
 import torch
 from torchvision.models import resnet18
 
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.samples import samples
 from pfl_ops.data.datasets import load
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.models.backbone import backbone
-from pfl_ops.samples import samples
 
 CPU = Execution(device="cpu", way="vmap", chunk=2, threads=1, workers=1)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pfl_ops.scratch import OWNER, PREFIX, scratch, sweep
+from pfl_ops.system.scratch import OWNER, PREFIX, scratch, sweep
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def left(tmp_path: Path) -> Path:
     """A folder with a file in it, left by a process that was killed."""
     code = (
         f"import os, sys; sys.path[:] = {sys.path!r}\n"
-        f"from pfl_ops.scratch import scratch\n"
+        f"from pfl_ops.system.scratch import scratch\n"
         f"with scratch({str(tmp_path)!r}) as folder:\n"
         f"    (folder / 'inner').mkdir(); (folder / 'inner' / 'file').touch(); print(folder, flush=True)\n"
         f"    os.kill(os.getpid(), 9)"

@@ -6,8 +6,8 @@ import optuna
 import pytest
 
 from pfl_ops import spaces
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.spaces import Method
 from pfl_ops.tuning import Settings
 from pfl_ops.tuning.terms import settings_of

@@ -8,8 +8,8 @@ import pytest
 from pfl_ops import spaces
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.base import Algorithm, Field, register
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.section import Section
 from pfl_ops.spaces.derived import TRAINING, from_fields
 

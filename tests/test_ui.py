@@ -17,7 +17,7 @@ import pytest
 from end_to_end import Tuned
 
 from pfl_ops import runs
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.reports import Document, Entry, Head, Row, Section, Table, to_html
 from pfl_ops.tracking import Store, newest_pages

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfl_ops import yaml_files
+from pfl_ops.config import yaml_files
 from pfl_ops.errors import PflOpsError
 
 

@@ -7,12 +7,11 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pfl_ops.algorithms import ALGORITHMS
-from pfl_ops.federation.batch import Batch
-from pfl_ops.federation.contract import (
+from pfl_ops.federation.method.batch import Batch
+from pfl_ops.federation.method.contract import (
     ClientRows,
     Layout,
     Loss,
-    Method,
     Models,
     Net,
     Predict,
@@ -25,7 +24,8 @@ from pfl_ops.federation.contract import (
     Task,
     Update,
 )
-from pfl_ops.federation.round import Round
+from pfl_ops.federation.method.method import Method
+from pfl_ops.federation.method.round import Round
 from pfl_ops.section import Section
 
 

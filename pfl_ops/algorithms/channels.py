@@ -96,7 +96,7 @@ def alike(net: Net, w: Tensor, x: Tensor, y: Tensor, *, groups: tuple[Tensor, Te
     Args:
         groups: the columns that are left to the shared and to the private channels, bool [P] each.
 
-    >>> from pfl_ops.federation.net import Net
+    >>> from pfl_ops.federation.network.net import Net
     >>> from pfl_ops.models.base import Network
     >>> net, x, y = Net(Network({}, n_features=2, n_classes=2)), torch.ones(1, 2), torch.tensor([0])
     >>> w = torch.tensor([0.0, 0.0, 1.0, -1.0, 0.0, 0.0])  # the inputs cancel: ln 2; alone they give (0, 1), (0, −1)

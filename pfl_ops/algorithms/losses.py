@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from pfl_ops.federation.contract import Net
+from pfl_ops.federation.method.contract import Net
 
 
 def towards_centres(

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.contract import ClientRows, Models, Task
-from pfl_ops.federation.leaves import cross_entropy
-from pfl_ops.federation.round import Round
+from pfl_ops.federation.method.contract import ClientRows, Models, Task
+from pfl_ops.federation.method.round import Round
+from pfl_ops.federation.network.cross_entropy import cross_entropy
 
 
 def whole(body: Tensor, heads: Tensor) -> Tensor:

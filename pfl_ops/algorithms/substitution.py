@@ -35,7 +35,7 @@ def note_substituted(r: Round, w: Tensor, share: float) -> None:
 def right(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """1 where the largest score is the label's, else 0, [B], of one model w [P] on inputs x [B, ...], labels y [B].
 
-    >>> from pfl_ops.federation.net import Net
+    >>> from pfl_ops.federation.network.net import Net
     >>> from pfl_ops.models.base import Network
     >>> net = Net(Network({}, n_features=1, n_classes=2))  # scores (x, −x) with the weights below
     >>> right(net, torch.tensor([1.0, -1.0, 0.0, 0.0]), torch.tensor([[5.0], [-5.0]]), torch.tensor([0, 0])).tolist()

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pfl_ops.bench.settings import Settings
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.clients import Clients, Pool, build_clients
 from pfl_ops.data.datasets import DataSection, load
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation import choose
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.execution import choose
+from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.settings import Execution, Precision
 from pfl_ops.models import MODELS
 from pfl_ops.models.base import Network, build, example_of

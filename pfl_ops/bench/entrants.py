@@ -10,7 +10,7 @@ from pfl_ops.bench.process import Entrant
 from pfl_ops.bench.settings import Figure
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Precision
-from pfl_ops.machine import cores
+from pfl_ops.system.machine import cores
 
 HOPELESS = 0.5  # part of the best rate so far, below which a candidate is given up
 JUDGED_BY: dict[Figure, Figure] = {"train": "train", "round": "train", "evaluate": "evaluate"}

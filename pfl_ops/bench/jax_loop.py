@@ -23,8 +23,8 @@ from pfl_ops.bench.candidate import Candidate, Label
 from pfl_ops.bench.case import RATE, Case, normalised
 from pfl_ops.bench.settings import Figure
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import plan
-from pfl_ops.federation.optim import BETA_1, BETA_2, EPS
+from pfl_ops.federation.network.optim import BETA_1, BETA_2, EPS
+from pfl_ops.federation.training import plan
 from pfl_ops.models.base import Network
 
 Parameters = list[tuple[Any, Any]]

@@ -8,11 +8,11 @@ import torch
 from pfl_ops.bench.candidate import Candidate, Label
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.settings import Figure
-from pfl_ops.federation.checkpoint import Record
-from pfl_ops.federation.contract import Models
-from pfl_ops.federation.evaluate import Scores
+from pfl_ops.federation.loop.simulate import Simulation
+from pfl_ops.federation.method.contract import Models
+from pfl_ops.federation.scoring.evaluate import Scores
 from pfl_ops.federation.settings import Execution
-from pfl_ops.federation.simulate import Simulation
+from pfl_ops.federation.state.checkpoint import Record
 
 
 class Ours(Candidate):

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from pfl_ops.federation import choose
+from pfl_ops.federation.execution import choose
 from pfl_ops.federation.settings import Execution, Precision
 
 SIDE = {"cpu": 2048, "cuda": 8192}  # of the square matrices

@@ -13,7 +13,7 @@ from pfl_ops import rng
 from pfl_ops.bench.candidate import Candidate, Label
 from pfl_ops.bench.case import RATE, Case, as_written, normalised
 from pfl_ops.data.clients import Clients
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.network.net import Net
 
 AT_ONCE = 500  # images that a model is shown at once in evaluation, as in ours
 

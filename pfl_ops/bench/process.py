@@ -10,9 +10,10 @@ from pfl_ops.bench.candidate import Candidate, Label
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.settings import Figure
 from pfl_ops.bench.stopwatch import Stopwatch, Window
-from pfl_ops.federation import choose, memory
+from pfl_ops.federation.execution import choose
 from pfl_ops.federation.settings import Execution
-from pfl_ops.hosting import Hosted
+from pfl_ops.system import memory
+from pfl_ops.system.hosting import Hosted
 
 
 class Entrant:

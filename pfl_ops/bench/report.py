@@ -12,7 +12,7 @@ from pfl_ops.bench.candidate import Label
 from pfl_ops.bench.case import Case, Work
 from pfl_ops.bench.measure import Series
 from pfl_ops.bench.settings import Figure, Settings
-from pfl_ops.machine import cores, cpu_flags, cpu_model
+from pfl_ops.system.machine import cores, cpu_flags, cpu_model
 
 UNITS: dict[Figure, str] = {"train": "samples/s", "evaluate": "samples/s", "round": "rounds/s"}
 

@@ -14,8 +14,8 @@ from pfl_ops.bench.peak import matmul_rate
 from pfl_ops.bench.report import CaseReport, Report, Row, case_report, machine
 from pfl_ops.bench.settings import Settings
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import choose
-from pfl_ops.federation.estimate import duration
+from pfl_ops.federation.execution import choose
+from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.federation.settings import Execution, Precision
 
 Say = Callable[[str], None]

@@ -106,7 +106,7 @@ def settings_of(given: dict[str, Any], *, quick: bool = False, prefix: str = "")
     """
     from pydantic import ValidationError
 
-    from pfl_ops.paths import explain
+    from pfl_ops.config.paths import explain
 
     values = {**(QUICK if quick else {}), **given}
     for name in values:

@@ -17,8 +17,8 @@ from pfl_ops.files import check_writable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pfl_ops.experiment import Experiment
-    from pfl_ops.federation.estimate import Estimate
+    from pfl_ops.config.experiment import Experiment
+    from pfl_ops.federation.loop.estimate import Estimate
     from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning.benchmark import Benchmark
     from pfl_ops.tuning.settings import Settings
@@ -49,7 +49,7 @@ def experiments_of(
 def _of_some(methods: Sequence[str], sets: Iterable[str], wrong: Mapping[str, str]) -> PflOpsError | None:
     """The error for a hyper-parameter that some of the methods have and others don't."""
     from pfl_ops.algorithms import ALGORITHMS
-    from pfl_ops.precedence import assignments
+    from pfl_ops.config.precedence import assignments
 
     if not set(methods) <= set(ALGORITHMS.names()):
         return None
@@ -125,7 +125,7 @@ def _tell_estimates(
     """Print the estimate of the whole and of each method's trial, and the ranges that all methods vary."""
     from pfl_ops import runs
     from pfl_ops.cli.output import err, out, say
-    from pfl_ops.federation.estimate import duration
+    from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.asked import Asked
     from pfl_ops.tuning.budget import affordable, budget_text
 
@@ -240,7 +240,7 @@ def leaderboard_table(made: "Benchmark") -> "Table":
 
 def cost_table(made: "Benchmark") -> "Table":
     """A row a method: what it took, in its search and for one test run."""
-    from pfl_ops.federation.estimate import duration
+    from pfl_ops.federation.loop.estimate import duration
 
     right = ("trials", "samples", "settings varied", "search", "a test run", "sent", "test data opened")
     table = _table("cost", ("method",), right)

@@ -137,8 +137,8 @@ def ui(
     import signal
     import subprocess
 
-    from pfl_ops import child
     from pfl_ops.cli.output import err, say
+    from pfl_ops.system import child
     from pfl_ops.tracking import newest_pages, settle_runs, ui_command
 
     argv, env = ui_command(tracking_uri=tracking_uri, port=port)

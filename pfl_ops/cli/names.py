@@ -22,7 +22,7 @@ def known(kind: str) -> list[str]:
 
         return names()
     if kind == "presets":
-        from pfl_ops.presets import presets
+        from pfl_ops.config.presets import presets
 
         return list(presets())
     return registry_of(kind).names()

@@ -12,7 +12,7 @@ from pfl_ops.cli.names import Names, completion, names_of
 from pfl_ops.errors import PflOpsError, echo
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.settings import Execution
 
 
@@ -228,8 +228,8 @@ def experiment_of(
     Raises:
         PflOpsError: anything in it that does not exist or is not allowed.
     """
-    from pfl_ops.experiment import Experiment
-    from pfl_ops.precedence import assignments
+    from pfl_ops.config.experiment import Experiment
+    from pfl_ops.config.precedence import assignments
 
     check_data_dir(data_dir)
     load_plugins(plugins)
@@ -246,8 +246,8 @@ def execution_of(flags: Mapping[str, str | None]) -> "Execution":
     """Where and how to compute, as the flags say."""
     from pydantic import ValidationError
 
+    from pfl_ops.config.paths import explain
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.paths import explain
 
     given = settings_of(EXECUTION, flags)
     try:

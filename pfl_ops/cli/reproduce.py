@@ -353,7 +353,7 @@ class Watch:
 
     def line(self, happened: "Happened") -> str:
         """The end of a job in a line: 12 of 48  fliu/table1 path/fliu seed 0  about 10 min left."""
-        from pfl_ops.federation.estimate import duration
+        from pfl_ops.federation.loop.estimate import duration
 
         assert happened.job is not None
         parts = [f"{happened.done} of {happened.wanted}", f"{happened.job.suite.name} {happened.job.name}"]

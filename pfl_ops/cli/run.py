@@ -24,8 +24,8 @@ from pfl_ops.cli.options import (
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
-    from pfl_ops.federation.estimate import Estimate
+    from pfl_ops.config.experiment import Experiment
+    from pfl_ops.federation.loop.estimate import Estimate
     from pfl_ops.results import Result
 
 Outcome: TypeAlias = "tuple[list[Result], dict[int, str]]"
@@ -126,7 +126,7 @@ def _side_by_side(
     """True if repetitions run at once: where a flag asks for it, or where it saves more than Ray's start."""
     from pfl_ops import runs
     from pfl_ops.cli.output import err, say
-    from pfl_ops.federation import cores
+    from pfl_ops.system import cores
 
     n = experiment.repetitions
     if address is not None or n == 1 or concurrency is not None:

@@ -16,7 +16,7 @@ from pfl_ops.cli.output import out, say
 from pfl_ops.errors import unknown
 
 if TYPE_CHECKING:
-    from pfl_ops.fields import Allowed
+    from pfl_ops.config.fields import Allowed
     from pfl_ops.section import Section
     from pfl_ops.spaces import Space
 
@@ -36,7 +36,7 @@ def summary(kind: str, name: str) -> str:
     if kind == "datasets":
         return describe_dataset(name)
     if kind == "presets":
-        from pfl_ops.presets import presets
+        from pfl_ops.config.presets import presets
 
         return presets()[name]
     if kind == "spaces":
@@ -150,7 +150,7 @@ def rows_of(section: type["Section"], prefix: str, when: str = "", skip: frozens
     """
     from pydantic_core import PydanticUndefined
 
-    from pfl_ops.fields import Allowed, Kinds, node
+    from pfl_ops.config.fields import Allowed, Kinds, node
 
     for name, info in section.model_fields.items():
         path, inside = f"{prefix}{name}", node(info)
@@ -218,7 +218,7 @@ def space_table(space: "Space") -> Table:
 
 
 def _show_preset(name: str) -> None:
-    from pfl_ops.presets import preset, presets
+    from pfl_ops.config.presets import preset, presets
 
     _heading(name, "preset")
     say(out(), presets()[name])

@@ -115,8 +115,8 @@ def tune(
     """
     from pfl_ops import runs, tuning
     from pfl_ops.cli.output import err, out, say
-    from pfl_ops.federation.estimate import duration
-    from pfl_ops.precedence import assignments
+    from pfl_ops.config.precedence import assignments
+    from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tracking.home import check_places
     from pfl_ops.tuning.asked import Asked, check_request
     from pfl_ops.tuning.begin import check
@@ -262,7 +262,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     """The table of trials, the best configuration, its test, and where to look closer."""
     from pfl_ops.cli.live import results_notes, results_table, trials_table
     from pfl_ops.cli.output import out, say
-    from pfl_ops.federation.diverged import Diverged
+    from pfl_ops.federation.loop.diverged import Diverged
     from pfl_ops.units import in_words
 
     console = out()

@@ -9,7 +9,7 @@ import numpy as np
 
 from pfl_ops.data.npz import DataError
 from pfl_ops.fetching import patience, reason
-from pfl_ops.scratch import scratch
+from pfl_ops.system.scratch import scratch
 
 # torchvision fetches CIFAR as pickles; the same publisher's binary files hold the same images and need no unpickling.
 # file, MD5, files for training, file for testing, label bytes a record (the last one is the class), the tar's folder

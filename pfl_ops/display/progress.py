@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from pfl_ops.display import live
-from pfl_ops.federation.estimate import duration
+from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.metrics import STAGES
 from pfl_ops.units import with_unit
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
-    from pfl_ops.federation.checkpoint import Record
+    from pfl_ops.config.experiment import Experiment
+    from pfl_ops.federation.state.checkpoint import Record
 
     OnRecord = Callable[[Record], None]
 

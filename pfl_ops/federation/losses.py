@@ -2,19 +2,15 @@
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from pfl_ops.errors import PflOpsError, in_a_line, place
+from pfl_ops.errors import PflOpsError
 from pfl_ops.registry import Registry
-
-if TYPE_CHECKING:
-    from pfl_ops.federation.contract import Loss
-    from pfl_ops.federation.train import Trainer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 CROSS_ENTROPY = "cross_entropy"
-LOSSES: "Registry[Loss]" = Registry("loss", {CROSS_ENTROPY: "pfl_ops.federation.leaves"})
+LOSSES: Registry[Callable[..., Any]] = Registry("loss", {CROSS_ENTROPY: "pfl_ops.federation.network.cross_entropy"})
 """Name -> function, `loss(net, w, x, y) -> [B]`."""
 
 
@@ -78,43 +74,4 @@ def known(name: str) -> str:
     return name
 
 
-def stacks(name: str, trainer: Callable[[int | None], "Trainer"]) -> bool:
-    """Take one training step with a loss, and say whether clients can be stacked under it.
-
-    Args:
-        name: of the loss. trainer: makes a trainer that stacks so many clients; None: one client at a time.
-    Returns:
-        True if `torch.vmap` takes the loss; False for branches on data and the like.
-    Raises:
-        PflOpsError: the loss fails for a single client too, or does not return one differentiable value a sample.
-    """
-    if name in LOSSES.builtin:
-        return True
-    _try(name, trainer(None))
-    try:
-        _try(name, trainer(2))
-    except PflOpsError:
-        return False
-    return True
-
-
-def _try(name: str, trainer: "Trainer") -> None:
-    """One step of two clients; its draws are keyed apart from those of a run."""
-    import torch
-
-    from pfl_ops.federation.memory import out_of_memory
-    from pfl_ops.federation.round import Round
-
-    r = Round(trainer, 0, torch.arange(min(2, trainer.task.n_clients)), weighting="uniform", purpose="loss")
-    try:
-        r.train(trainer.task.initial, steps=1)
-    except PflOpsError:
-        raise
-    except Exception as error:  # a user's function may raise anything
-        if out_of_memory(error):
-            raise
-        file = inspect.getsourcefile(LOSSES.get(name))
-        raise PflOpsError(f"loss '{name}' fails: {in_a_line(error)}{place(error, file)}") from error
-
-
-__all__ = ["CROSS_ENTROPY", "LOSSES", "known", "positional", "register", "stacks"]
+__all__ = ["CROSS_ENTROPY", "LOSSES", "known", "positional", "register"]

@@ -4,9 +4,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.identity import fingerprint
 from pfl_ops.federation.settings import Execution
-from pfl_ops.identity import fingerprint
 from pfl_ops.jobs.plugins import Packed
 from pfl_ops.jobs.resources import Share
 

@@ -10,7 +10,7 @@ from typing import Any
 from ray import tune
 
 from pfl_ops.errors import nearest
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Payload, Place
 from pfl_ops.jobs.report import (

@@ -31,7 +31,7 @@ from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.scratch import PREFIX, scratch
+from pfl_ops.system.scratch import PREFIX, scratch
 
 SOCKET_PATH = 107  # bytes that Linux allows
 IMPORTED = ("pfl_ops.jobs.process", "pfl_ops.jobs.work", "pfl_ops.runs")

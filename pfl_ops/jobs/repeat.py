@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from pfl_ops import runs
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation.checkpoint import Record
-from pfl_ops.federation.diverged import Diverged
+from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.resources import cluster, joining, most_cpus, nodes, share

@@ -1,6 +1,6 @@
 """Reports of a job's process: rounds, the end, and why it failed, all as plain values and text.
 
-A finished round is a `federation.checkpoint.Record`.
+A finished round is a `federation.state.checkpoint.Record`.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.federation.diverged import Diverged
+from pfl_ops.federation.loop.diverged import Diverged
 
 # keys of a report, beside the metrics that it has to hold
 ROUND, RECORDS = "round", "records"  # finished rounds; records since the last report

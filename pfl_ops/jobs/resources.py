@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import cores
-from pfl_ops.scratch import scratch
+from pfl_ops.system import cores
+from pfl_ops.system.scratch import scratch
 
 # Ray reads these when it is imported or started. Defaults: whoever sets them keeps their own.
 for _name, _value in {

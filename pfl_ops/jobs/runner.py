@@ -16,7 +16,7 @@ from ray.tune.experiment import Trial as RayTrial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.stopper import Stopper
 
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.process import IDLE, JOB, JobProcess
 from pfl_ops.jobs.report import FAILURE, RECORDS, Failure, has_died

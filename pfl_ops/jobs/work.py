@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from filelock import FileLock
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Payload, Place
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
 Work: TypeAlias = Callable[[Payload, Place], Iterator[Record]]
 """The work of a job's process: a module-level function, since it travels. `simulate` is the real one."""
@@ -27,7 +27,7 @@ def simulate(payload: Payload, place: Place) -> Iterator[Record]:
         Diverged: training diverged.
     """
     from pfl_ops import runs
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
     experiment = Experiment.model_validate(payload.experiment)
     check(experiment, payload, place)

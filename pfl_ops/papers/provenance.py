@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.models.backbone import has_backbone
 
 SourceKind: TypeAlias = Literal["stated", "departure", "assumption", "no effect"]

@@ -5,7 +5,7 @@ Neither says anything about a paper's numbers; a report marks both.
 
 from typing import Any
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 
 SAMPLES, CLIENTS, ROUNDS, BATCH, STEPS, SUBSET = 400, 8, 2, 20, 2, 100
 DIGITS = 10  # classes of the data set that stands in for any other

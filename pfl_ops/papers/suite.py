@@ -6,8 +6,8 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any, Literal, TypeAlias
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, unknown
-from pfl_ops.experiment import Experiment
 from pfl_ops.papers import stand_in
 from pfl_ops.papers.claims import Claim, Verdict, decided
 from pfl_ops.papers.exhibits import Exhibit

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.memory import peak
-from pfl_ops.hosting import Meanwhile
 from pfl_ops.probe import memory
 from pfl_ops.probe.settle import settle
+from pfl_ops.system.hosting import Meanwhile
+from pfl_ops.system.memory import peak
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
+    from pfl_ops.federation.loop.simulate import Simulation
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.federation.simulate import Simulation
 
 A_ROUND = 0.7  # seconds; where rounds are longer, they are cut to so many local steps as last this long
 ENDLESS = 1_000_000  # rounds
@@ -43,7 +43,7 @@ class Trial:
     """The experiment in this process."""
 
     def __init__(self, measured: Measured) -> None:
-        from pfl_ops.experiment import Experiment
+        from pfl_ops.config.experiment import Experiment
 
         self.measured, self.experiment = measured, Experiment.model_validate(measured.experiment)
         self.device_before = memory.device_used()

@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.hosting import Hosted, OutOfMemory, answers
 from pfl_ops.probe.inside import Measured
 from pfl_ops.probe.memory import Held
+from pfl_ops.system.hosting import Hosted, OutOfMemory, answers
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.settings import Execution
 
 SECONDS = 2.0  # of each measurement, once all are warm

@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.settings import Execution
 
 

@@ -8,11 +8,11 @@ from importlib.metadata import version as installed
 
 import pandas as pd
 
-from pfl_ops.federation.estimate import duration
-from pfl_ops.machine import cpu_model
+from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.papers import Outcome
 from pfl_ops.reports.document import Block, Entry, Head, Items, Row, Table, Text
 from pfl_ops.reports.ran import Ran
+from pfl_ops.system.machine import cpu_model
 
 BYTES = ("cost/up_bytes", "cost/down_bytes")
 TAGS = {

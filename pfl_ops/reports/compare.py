@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.arguments import checked
+from pfl_ops.config.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.files import write_named

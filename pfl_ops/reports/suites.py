@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from pfl_ops.federation.estimate import duration
+from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.files import write_named
 from pfl_ops.papers import PAPERS, SCALES
 from pfl_ops.reports import verdicts

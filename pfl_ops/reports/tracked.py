@@ -11,7 +11,7 @@ import pandas as pd
 
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.metrics import SAMPLES, STAGES, key
-from pfl_ops.scratch import scratch
+from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import RunInfo, Store
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pfl_ops.errors import PflOpsError, nearest
 from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, named, point_problem, short
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
 MOST_CONTEXTS = 10_000  # combinations of values above one parameter
 DRAWS = 64  # points drawn to see that the experiment accepts what the space allows

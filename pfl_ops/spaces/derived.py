@@ -6,8 +6,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from pfl_ops.algorithms.base import Algorithm
+from pfl_ops.config.fields import Allowed, node
 from pfl_ops.federation.settings import Training
-from pfl_ops.fields import Allowed, node
 from pfl_ops.spaces.reading import from_dict
 from pfl_ops.spaces.space import Point, Space, point_problem
 

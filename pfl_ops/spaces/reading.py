@@ -7,8 +7,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pfl_ops import yaml_files
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config import yaml_files
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
 from pfl_ops.spaces.space import Conditions, Parameter, Space, SpaceError, named, point_problem, short
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from pfl_ops.config.precedence import EITHER
 from pfl_ops.errors import PflOpsError
-from pfl_ops.precedence import EITHER
 from pfl_ops.spaces.checking import hold
 from pfl_ops.spaces.reading import ordered
 from pfl_ops.spaces.space import Parameter, Point, Space, point_problem
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pfl_ops.config.fields import Tree
+from pfl_ops.config.identity import CODE, VERSION, code_line, differing_code, fingerprint
 from pfl_ops.errors import PflOpsError
-from pfl_ops.fields import Tree
-from pfl_ops.identity import CODE, VERSION, code_line, differing_code, fingerprint
 from pfl_ops.tracking.home import Home
 
 if TYPE_CHECKING:

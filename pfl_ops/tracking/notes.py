@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.tracking.views import EXPERIMENT, artifact_address, view_address
 
 GIVEN = ("algorithm.name", "data.name", "partition.kind", "model.name")

@@ -8,10 +8,10 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfl_ops.machine import cpu_model
+from pfl_ops.system.machine import cpu_model
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
 LIBRARIES = ("torch", "ray", "optuna", "mlflow", "pfl-ops")
 

@@ -34,10 +34,10 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from pfl_ops import child
 from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import replacing, write_whole
+from pfl_ops.system import child
 from pfl_ops.tracking.home import Home, Target
 
 log = logging.getLogger("pfl_ops.tracking")

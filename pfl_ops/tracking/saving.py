@@ -15,7 +15,7 @@ from mlflow.utils import environment
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pfl_ops.scratch import scratch
+from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.provenance import version
 
 

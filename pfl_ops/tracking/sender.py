@@ -33,7 +33,7 @@ from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
-from pfl_ops.scratch import scratch
+from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import views
 from pfl_ops.tracking.home import Target
 from pfl_ops.tracking.journal import Damaged, Entry, Header, key

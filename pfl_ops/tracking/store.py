@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pfl_ops.addresses import redact
 from pfl_ops.databases import probe
 from pfl_ops.errors import PflOpsError
-from pfl_ops.scratch import scratch
+from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import logs, outbox, requests
 from pfl_ops.tracking.delivery import Delivery, verdict
 from pfl_ops.tracking.home import Home, Target

@@ -7,9 +7,9 @@ from typing import Literal, Self, TypeAlias
 import torch
 
 from pfl_ops.errors import PflOpsError, echo
-from pfl_ops.federation import cores
 from pfl_ops.federation.settings import Device
 from pfl_ops.jobs.resources import LEAST, check_address, is_running, share
+from pfl_ops.system import cores
 from pfl_ops.tuning.packing import Kind, Layout, cpu_layouts, gpu_layouts
 
 Auto: TypeAlias = Literal["auto"]

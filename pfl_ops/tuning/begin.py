@@ -8,11 +8,11 @@ from pathlib import Path
 from optuna.storages import BaseStorage
 
 from pfl_ops.addresses import redact_address
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.fields import show
+from pfl_ops.config.identity import CODE, code_line, differing_code
 from pfl_ops.errors import PflOpsError, check_name
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.fields import show
-from pfl_ops.identity import CODE, code_line, differing_code
 from pfl_ops.registry import plugins
 from pfl_ops.tracking import Home
 from pfl_ops.tuning import ledger as ledgers

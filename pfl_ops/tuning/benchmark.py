@@ -20,12 +20,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from pfl_ops.arguments import checked
+from pfl_ops.config.arguments import checked
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, in_a_line, together, unknown
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space

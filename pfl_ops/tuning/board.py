@@ -10,7 +10,7 @@ import pandas as pd
 
 from pfl_ops import metrics, statistics
 from pfl_ops.display.tables import sampling_notes
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.units import with_unit

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from pfl_ops.errors import PflOpsError, echo
 
 if TYPE_CHECKING:
-    from pfl_ops.federation.estimate import Estimate
+    from pfl_ops.federation.loop.estimate import Estimate
     from pfl_ops.tuning.ledger import Ledger
     from pfl_ops.tuning.settings import Settings
 

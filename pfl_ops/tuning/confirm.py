@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from optuna.trial import FrozenTrial
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import SAMPLES
 from pfl_ops.jobs.resources import Share

@@ -4,9 +4,9 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation.diverged import Diverged
+from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import Share, most_cpus

@@ -8,7 +8,7 @@ from pfl_ops import metrics
 from pfl_ops.errors import PflOpsError, echo, nearest
 
 if TYPE_CHECKING:
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
 Mode: TypeAlias = Literal["max", "min"]
 

@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.store import remember, remembered
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation import cores, memory
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe, Speed, TooBig
+from pfl_ops.system import cores, memory
 
 ON_A_GPU = (1, 2, 4, 8)
 NEAR = 0.95  # of the best total: as good, and then fewer trials at once are better, since the search learns in between

@@ -16,8 +16,8 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import in_a_line
-from pfl_ops.experiment import Experiment
 from pfl_ops.spaces import decoded
 from pfl_ops.spaces.space import VARIANT
 from pfl_ops.tuning.ledger import Ledger

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.datasets import here
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.papers import Cell, ScaleName, Suite
 
 

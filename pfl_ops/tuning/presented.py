@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from pfl_ops import statistics
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Run, notes, questions
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.objective import Objective

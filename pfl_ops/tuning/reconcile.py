@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState
 
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tuning.ledger import ERROR, point_of, state_of
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pfl_ops import runs
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.federation.checkpoint import Record
-from pfl_ops.federation.estimate import duration, size
+from pfl_ops.federation.loop.estimate import duration, size
 from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.resources import Share, cluster, joining, share

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.early_stop import EarlyStop

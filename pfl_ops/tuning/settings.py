@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops import metrics, spaces
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo
-from pfl_ops.experiment import Experiment
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget
 from pfl_ops.tuning.objective import Objective, objective

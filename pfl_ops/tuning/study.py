@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from pfl_ops.addresses import redact
-from pfl_ops.arguments import checked
+from pfl_ops.config.arguments import checked
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
 from pfl_ops.metrics import summands

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pfl_ops import spaces
 from pfl_ops.algorithms.base import Algorithm
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, together
-from pfl_ops.experiment import Experiment
 from pfl_ops.spaces import Method, Space
 from pfl_ops.tuning.begin import Means
 from pfl_ops.tuning.settings import Settings

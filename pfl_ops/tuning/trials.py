@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 from optuna.trial import Trial
 
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import FAILURE, Failure, ObjectiveMissing
 from pfl_ops.jobs.runner import JobEvent

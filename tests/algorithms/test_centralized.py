@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 from pfl_ops import rng
 from pfl_ops.algorithms.centralized import Centralized
-from pfl_ops.federation import plan
 from pfl_ops.federation.settings import Training
+from pfl_ops.federation.training import plan
 from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
 
 

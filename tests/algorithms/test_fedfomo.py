@@ -7,8 +7,8 @@ import torch
 from pfl_ops import rng
 from pfl_ops.algorithms.fedfomo import FedFomo, _distances
 from pfl_ops.data.clients import Pool
-from pfl_ops.federation.batch import Keys
-from pfl_ops.federation.contract import Share
+from pfl_ops.federation.method.contract import Share
+from pfl_ops.federation.method.walk import Keys
 from pfl_ops.federation.settings import Training
 from pfl_ops.testing import AlgorithmContract, Federation, Play, quadratic_play, quadratic_task
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.per_fedavg import PerFedAvg
-from pfl_ops.federation.batch import Keys, Length
+from pfl_ops.federation.method.walk import Keys, Length
 from pfl_ops.federation.settings import Training
 from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
 

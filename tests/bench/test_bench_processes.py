@@ -17,7 +17,7 @@ from pfl_ops.bench.session import bench
 from pfl_ops.bench.settings import settings_of
 from pfl_ops.data.npz import DataError
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import memory
+from pfl_ops.system import memory
 
 SMALLEST = {
     "dataset": "digits", "model": "linear", "batch": 10, "clients": 4, "steps": 2, "repeats": 2, "seconds": 0.001,

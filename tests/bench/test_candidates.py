@@ -11,7 +11,7 @@ from pfl_ops.bench.candidate import Label
 from pfl_ops.bench.ours import Ours, chosen
 from pfl_ops.bench.plain import PlainLoop
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.network.net import Net
 
 LOOP, STACKED = Label("loop"), Label("vmap", chunk=3)
 

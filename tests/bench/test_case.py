@@ -9,7 +9,7 @@ from bench_case import small
 
 from pfl_ops.bench.case import Work, as_written, count, normalised
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.training.feed import Feed
 from pfl_ops.models import MODELS
 from pfl_ops.models.base import build
 

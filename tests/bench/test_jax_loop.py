@@ -7,7 +7,7 @@ from bench_case import small
 from pfl_ops.bench.candidate import Label
 from pfl_ops.bench.ours import Ours
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.network.net import Net
 
 pytest.importorskip("jax", reason="needs the extra `peers`")
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.partition import PARTITIONS
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 
 TABLE = Path(__file__).with_name("pinned_results.csv")
@@ -52,7 +52,7 @@ ENGINE: dict[str, dict[str, Any]] = {
     f"partition {kind}": {"partition.kind": kind} for kind in PARTITIONS.builtin if kind not in ("natural", "file")
 }  # fmt: skip
 
-ADDED = ("/worst_min10",)
+ADDED = ("/worst_min10", "/se")
 """Ends of keys that came after the table: they change no number that was there."""
 
 

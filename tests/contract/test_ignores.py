@@ -7,7 +7,7 @@ import torch
 
 from pfl_ops import spaces
 from pfl_ops.algorithms import ALGORITHMS
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 
 OTHER = {

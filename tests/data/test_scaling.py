@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.identity import fingerprint
 from pfl_ops.data import datasets
 from pfl_ops.data.datasets import DATASETS, DataSection, load
 from pfl_ops.data.npz import DataError
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.identity import fingerprint
 
 LOOP = Execution(device="cpu", way="loop", workers=1, threads=1)
 Y = np.arange(20) % 10

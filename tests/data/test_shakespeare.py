@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data import shakespeare
 from pfl_ops.data.clients import Clients, build_clients
 from pfl_ops.data.datasets import DataSection, Dataset, load
 from pfl_ops.data.npz import DataError
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.training.feed import Feed
 
 WORDS = "Now, by two-headed Janus, Nature hath framed strange fellows in her time: some that will evermore peep "
 

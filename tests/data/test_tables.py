@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data import npz as npz_module
 from pfl_ops.data.clients import build_clients
 from pfl_ops.data.datasets import DataSection, load, partition_for
 from pfl_ops.data.npz import DataError, checked
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.data.tables import read_table
-from pfl_ops.experiment import Experiment
 
 Save = Callable[[pd.DataFrame], Path]
 

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from pfl_ops import figures
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import cards
 from pfl_ops.display.tables import Rows
-from pfl_ops.experiment import Experiment
 from pfl_ops.results import Result
 from pfl_ops.tuning import Study
 from pfl_ops.tuning.benchmark import Benchmark

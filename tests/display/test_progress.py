@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import live
 from pfl_ops.display.progress import RunProgress, watching
-from pfl_ops.experiment import Experiment
 from pfl_ops.tuning import Event
 from pfl_ops.tuning import show as shows
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pfl_ops import machine
+from pfl_ops.system import machine
 
 torch.set_num_threads(1)  # networks of some forty numbers: threads only wait for one another
 

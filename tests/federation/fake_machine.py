@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pfl_ops.federation import timing
-from pfl_ops.federation.timing import Candidate, Go
+from pfl_ops.federation.execution import timing
+from pfl_ops.federation.execution.timing import Candidate, Go
 
 Key = tuple[int | None, int]
 """Stack and threads."""

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from little import LOOP, timeless
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation.checkpoint import Checkpoints, Record
-from pfl_ops.federation.contract import ClientRows, State
+from pfl_ops.federation.method.contract import ClientRows, State
+from pfl_ops.federation.state.checkpoint import Checkpoints, Record
 
 
 def fork(work: Callable[[], None]) -> int:

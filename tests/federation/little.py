@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pfl_ops.data.clients import Clients, Pool
-from pfl_ops.federation import snapshot
-from pfl_ops.federation.contract import Models, Rows, Stages, State, Task, Update
-from pfl_ops.federation.round import Round
+from pfl_ops.federation.loop.simulate import Simulation
+from pfl_ops.federation.method.contract import Models, Rows, Stages, State, Task, Update
+from pfl_ops.federation.method.round import Round
 from pfl_ops.federation.settings import Evaluation, Execution, Training, UniformParticipation
-from pfl_ops.federation.simulate import Simulation
+from pfl_ops.federation.state import snapshot
 
 LOOP = Execution(device="cpu", way="loop", threads=1)
 N_FEATURES, N_CLASSES = 2, 3

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from pfl_ops.algorithms.local import Local
-from pfl_ops.federation.chain import Chain
-from pfl_ops.federation.leaves import cross_entropy
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.network.chain import Chain
+from pfl_ops.federation.network.cross_entropy import cross_entropy
+from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.settings import Training
 from pfl_ops.models.cnn_tiny import CNNTiny
 from pfl_ops.testing import Federation, Play, ragged_task
@@ -47,9 +47,9 @@ def play(net, stack, by_hand=True, **how):
     """Two epochs of batches of three, the last of an epoch short; `by_hand` off: the same by autograd."""
     how = {"rounds": 2, "local_epochs": 2, "batch_size": 3, "lr": 0.1, "precision": "float64", **how}
     p = Play(Federation(net, RAGGED.pool, 3), Local(), Training(**how), stack=stack)
-    assert p.trainer.chain is not None
+    assert p.trainer.passes.chain is not None
     if not by_hand:
-        p.trainer.chain = None
+        p.trainer.passes.chain = None
     return p
 
 

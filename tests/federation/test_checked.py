@@ -9,8 +9,8 @@ import torch
 from little import Puppet, always, simulation
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.checked import CheckedMethod, MethodError
-from pfl_ops.federation.contract import Models, Rows
+from pfl_ops.federation.method.checked import CheckedMethod, MethodError
+from pfl_ops.federation.method.contract import Models, Rows
 
 
 class Breaks(Puppet):

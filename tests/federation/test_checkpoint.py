@@ -10,10 +10,10 @@ import pytest
 import torch
 from test_durable import DAMAGE, flip
 
-from pfl_ops.federation import checkpoint, durable, snapshot
-from pfl_ops.federation.checkpoint import CheckpointError, Checkpoints, Record, Results
-from pfl_ops.federation.contract import ClientRows, State
-from pfl_ops.federation.rows import RowStore
+from pfl_ops.federation.method.contract import ClientRows, State
+from pfl_ops.federation.state import checkpoint, durable, snapshot
+from pfl_ops.federation.state.checkpoint import CheckpointError, Checkpoints, Record, Results
+from pfl_ops.federation.state.rows import RowStore
 
 META = {"resolved": {"way": "loop"}}
 N, WIDTH = 1000, 50
@@ -393,7 +393,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_no_round(
 
     played(s, rounds + 1)
     with monkeypatch.context() as patch:
-        patch.setattr(f"pfl_ops.federation.durable.{at}", full)
+        patch.setattr(f"pfl_ops.federation.state.durable.{at}", full)
         with pytest.raises(CheckpointError, match=rf"can't write \w+-0000{rounds + 1} in .*: No space left") as caught:
             kept.save(rounds + 1, s, after(rounds + 1)[1], META)
     assert "\n" not in str(caught.value)

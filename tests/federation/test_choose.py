@@ -12,9 +12,9 @@ from little import network, simulation
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.data.store import remember
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import choose, timing
-from pfl_ops.federation.choose import Resolved
-from pfl_ops.federation.decide import Work
+from pfl_ops.federation.execution import choose, timing
+from pfl_ops.federation.execution.choose import Resolved
+from pfl_ops.federation.execution.decide import Work
 from pfl_ops.federation.settings import Execution, Precision
 
 CPU = torch.device("cpu")
@@ -218,7 +218,7 @@ def test_timing_leaves_no_trace() -> None:
 
 
 def test_hints_reach_the_simulation_and_its_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pfl_ops.federation.estimate import estimate
+    from pfl_ops.federation.loop.estimate import estimate
 
     monkeypatch.setattr(choose, "hint", lambda timing, precision: f"not {precision}")
     timed = simulation(FedAvg(), execution=Execution(device="cpu", threads=1))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import cohort
+from pfl_ops.federation.loop import cohort
 from pfl_ops.federation.settings import DirichletParticipation, StragglerParticipation, UniformParticipation
 
 

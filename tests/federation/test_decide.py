@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pfl_ops.federation.decide import Choice, Scope, Work, decide, hint, shares, together
-from pfl_ops.federation.timing import Candidate, Timing
+from pfl_ops.federation.execution.decide import Choice, Scope, Work, decide, hint, shares, together
+from pfl_ops.federation.execution.timing import Candidate, Timing
 
 Rates = dict[tuple[int | None, int], float]
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation import diverged
-from pfl_ops.federation.contract import Models, Rows
-from pfl_ops.federation.diverged import Diverged
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.federation.loop import diverged
+from pfl_ops.federation.loop.diverged import Diverged
+from pfl_ops.federation.method.contract import Models, Rows
 from pfl_ops.federation.settings import Execution
 
 FINE = torch.ones(2, 3)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfl_ops.federation import durable
-from pfl_ops.federation.durable import Damaged, Folder
+from pfl_ops.federation.state import durable
+from pfl_ops.federation.state.durable import Damaged, Folder
 
 PARTS = [{"w": torch.arange(6.0), "n": torch.tensor(3)}, {"w": torch.ones(2, 2, dtype=torch.bfloat16)}]
 ABOUT = {"name": "mine", "scores": [0.1, math.nan], "nested": {"b": 1, "a": None}}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pfl_ops.algorithms import ALGORITHMS
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation.contract import ClientRows
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.federation.method.contract import ClientRows
 from pfl_ops.federation.settings import Execution
 
 LOOP = Execution(device="cpu", way="loop", threads=1, workers=1)

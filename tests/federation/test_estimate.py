@@ -10,17 +10,17 @@ import torch
 from little import LOOP, clients, network, same, simulation, traces
 from torch import nn
 
-from pfl_ops import machine
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fliu import FLIU
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation import snapshot
-from pfl_ops.federation.contract import Models
-from pfl_ops.federation.estimate import TRACKING_SECONDS, Estimate, duration, estimate, size
-from pfl_ops.federation.evaluate import Scorer
-from pfl_ops.federation.feed import Feed
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.federation.loop.estimate import TRACKING_SECONDS, Estimate, duration, estimate, size
+from pfl_ops.federation.loop.simulate import Simulation
+from pfl_ops.federation.method.contract import Models
+from pfl_ops.federation.scoring.evaluate import Scorer
 from pfl_ops.federation.settings import Execution
-from pfl_ops.federation.simulate import Simulation
+from pfl_ops.federation.state import snapshot
+from pfl_ops.federation.training.feed import Feed
+from pfl_ops.system import machine
 
 CHUNK = Execution(device="cpu", way="vmap", chunk=4, threads=1)
 

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from pfl_ops import metrics
 from pfl_ops.data.clients import Clients
-from pfl_ops.federation.build import make_task, make_trainer
-from pfl_ops.federation.contract import Models, Net
-from pfl_ops.federation.evaluate import Scorer, Scores
-from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.loop.build import make_task, make_trainer
+from pfl_ops.federation.method.contract import Models, Net
+from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 from pfl_ops.federation.settings import Evaluation, Training, UniformParticipation
+from pfl_ops.federation.training.feed import Feed
 
 NONE = float("nan")
 WAYS = pytest.mark.parametrize("stack", [None, 1, 2, 5], ids=lambda s: f"stack={s}")
@@ -207,8 +207,8 @@ def test_many_samples_go_by_in_pieces(stack: int | None, monkeypatch: pytest.Mon
     whole = scorer(stack)
     models = Models(torch.randn(4, whole.trainer.task.layout.size), torch.arange(4))
     expected = whole.score([models], pooled=True)
-    monkeypatch.setattr("pfl_ops.federation.evaluate.BATCH", 3)
-    monkeypatch.setattr("pfl_ops.federation.evaluate.ANSWERS", 4)
+    monkeypatch.setattr("pfl_ops.federation.scoring.evaluate.BATCH", 3)
+    monkeypatch.setattr("pfl_ops.federation.scoring.evaluate.ANSWERS", 4)
     found = whole.score([models], pooled=True)
     close(found.local, list(expected.local))
     close(found.pooled, list(expected.pooled))  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pfl_ops.data.clients import Pool
-from pfl_ops.federation.feed import Feed
+from pfl_ops.federation.training.feed import Feed
 
 CPU = torch.device("cpu")
 

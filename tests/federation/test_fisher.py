@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pfl_ops.federation import fisher
-from pfl_ops.federation.leaves import cross_entropy
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.network import fisher
+from pfl_ops.federation.network.cross_entropy import cross_entropy
+from pfl_ops.federation.network.net import Net
 
 IMAGE = (2, 9, 8)
 BODIES = {

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.layout import Layout, initial_extra
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.network.layout import Layout, initial_extra
+from pfl_ops.federation.network.net import Net
 from pfl_ops.models.cnn_tiny import CNNTiny
 from pfl_ops.models.linear import Linear
 from pfl_ops.models.mlp import MLP

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.matrix import InFile
+from pfl_ops.federation.state.matrix import InFile
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from pfl_ops import Experiment
 from pfl_ops.algorithms.local import Local
 from pfl_ops.data.clients import Pool
-from pfl_ops.federation.contract import Share
+from pfl_ops.federation.method.contract import Share
 from pfl_ops.federation.settings import Execution, Training
 from pfl_ops.models.char_lstm import CharLSTM
 from pfl_ops.testing import Federation, Play, quadratic_task, ragged_task
@@ -190,7 +190,7 @@ def test_hvp_in_other_precisions(stack, precision, within):
     found = {}
     for name in ("float64", precision):
         p = play(stack, precision="float32" if name != "float64" else name)
-        p.trainer.bfloat16 = name == "bfloat16"
+        p.trainer.passes.bfloat16 = name == "bfloat16"
         w = p.task.initial.expand(4, -1)
         v = direction(w)
         found[name] = p.at(CLIENTS).walk({"w": w}, lambda m, b, v=v: {"w": b.hvp(m["w"], v[: len(m["w"])])}, steps=1)
@@ -267,11 +267,11 @@ def test_a_layer_without_second_derivative_says_so():
 def test_recurrent_layers_are_differentiated_twice_without_cudnn():
     """cuDNN has no second derivative of its recurrent layers; other networks keep cuDNN."""
     p = play()
-    with p.trainer.twice_differentiable():
+    with p.trainer.passes.twice_differentiable():
         assert torch.backends.cudnn.enabled
     p.task.net.network.extra = nn.LSTM(2, 2)
     try:
-        with p.trainer.twice_differentiable():
+        with p.trainer.passes.twice_differentiable():
             assert not torch.backends.cudnn.enabled
     finally:
         del p.task.net.network.extra

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pfl_ops.federation.optim import Leaves, Rowwise, Rule
+from pfl_ops.federation.network.optim import Leaves, Rowwise, Rule
 
 RULES = {
     "sgd": Rule("sgd", 0.1),

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfl_ops import rng
-from pfl_ops.federation.contract import Share
-from pfl_ops.federation.plan import draw, part
+from pfl_ops.federation.method.contract import Share
+from pfl_ops.federation.training.plan import draw, part
 
 
 def generator(*parts):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from pfl_ops.federation import processes
-from pfl_ops.federation.processes import SHARED_FROM, Memories, Memory, _receive, _send, _sendable
+from pfl_ops.federation.execution import processes
+from pfl_ops.federation.execution.processes import SHARED_FROM, Memories, Memory, _receive, _send, _sendable
 
 
 def arrived(thing: Any, outs: dict[int, Memory] | None = None) -> tuple[Any, int]:

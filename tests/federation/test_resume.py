@@ -17,14 +17,14 @@ from pfl_ops.algorithms.apfl import APFL
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.algorithms.local import Local
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation import durable
-from pfl_ops.federation.checkpoint import Checkpoint, CheckpointError, Checkpoints
-from pfl_ops.federation.contract import ClientRows
-from pfl_ops.federation.matrix import InFile
+from pfl_ops.federation.loop.simulate import Simulation
+from pfl_ops.federation.method.contract import ClientRows
 from pfl_ops.federation.settings import Execution
-from pfl_ops.federation.simulate import Simulation
+from pfl_ops.federation.state import durable
+from pfl_ops.federation.state.checkpoint import Checkpoint, CheckpointError, Checkpoints
+from pfl_ops.federation.state.matrix import InFile
 
 
 def upto(sim: Simulation, round_: int) -> None:

@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from pfl_ops.algorithms.local import Local
-from pfl_ops.federation import round as round_
-from pfl_ops.federation.batch import Keys, Length
-from pfl_ops.federation.contract import Share
+from pfl_ops.federation.method import round as round_
+from pfl_ops.federation.method.contract import Share
+from pfl_ops.federation.method.walk import Keys, Length
 from pfl_ops.federation.settings import Training
 from pfl_ops.testing import Federation, Play, ragged_task
 

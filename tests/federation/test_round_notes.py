@@ -11,10 +11,10 @@ from torch import Tensor
 
 from pfl_ops.algorithms.base import Models, Round, Rows, Stages, State, Task, Update
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import cohort
-from pfl_ops.federation.notes import Notes
+from pfl_ops.federation.loop import cohort
+from pfl_ops.federation.loop.simulate import Simulation
+from pfl_ops.federation.method.notes import Notes
 from pfl_ops.federation.settings import Evaluation, StragglerParticipation, Training
-from pfl_ops.federation.simulate import Simulation
 
 LATE = StragglerParticipation(share=0.75, stragglers=0.5, chance=0.5)
 

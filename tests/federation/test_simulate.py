@@ -14,8 +14,9 @@ from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.algorithms.local import Local
 from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import finish
-from pfl_ops.federation.contract import ClientRows, Models, Rows
+from pfl_ops.federation.loop import finish
+from pfl_ops.federation.loop.simulate import Record, Simulation, commit
+from pfl_ops.federation.method.contract import ClientRows, Models, Rows
 from pfl_ops.federation.settings import (
     DirichletParticipation,
     Evaluation,
@@ -24,7 +25,6 @@ from pfl_ops.federation.settings import (
     Training,
     UniformParticipation,
 )
-from pfl_ops.federation.simulate import Record, Simulation, commit
 
 
 def played(method: Any, **settings: Any) -> tuple[Simulation, list[Record]]:
@@ -236,7 +236,7 @@ def test_a_stage_that_trains_gives_the_same_however_often_and_for_whom_it_is_ask
     played(method, rounds=1)
     (who, curve), (_, last) = method.rows
     assert torch.equal(curve, last)
-    monkeypatch.setattr("pfl_ops.federation.stages.AT_ONCE", 1)
+    monkeypatch.setattr("pfl_ops.federation.scoring.stages.AT_ONCE", 1)
     method.rows.clear()
     played(method, rounds=1)
     assert [w for w, _ in method.rows] == [[k] for k in who] * 2
@@ -246,7 +246,7 @@ def test_a_stage_that_trains_gives_the_same_however_often_and_for_whom_it_is_ask
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_models_may_be_asked_for_a_few_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = traces(played(FLIU(), rounds=2, share=0.5)[0])
-    monkeypatch.setattr("pfl_ops.federation.stages.AT_ONCE", at_once)
+    monkeypatch.setattr("pfl_ops.federation.scoring.stages.AT_ONCE", at_once)
     same(whole, traces(played(FLIU(), rounds=2, share=0.5)[0]))
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from pfl_ops.federation import snapshot
-from pfl_ops.federation.contract import ClientRows, State
+from pfl_ops.federation.method.contract import ClientRows, State
+from pfl_ops.federation.state import snapshot
 
 
 def state(number: float = 0.0, clients: int = 5) -> State:

@@ -9,8 +9,8 @@ import torch
 from fake_machine import Machine
 
 from pfl_ops.data.store import remember
-from pfl_ops.federation import timing
-from pfl_ops.federation.timing import Candidate, Lane, Race, Timing, measure, recalled
+from pfl_ops.federation.execution import timing
+from pfl_ops.federation.execution.timing import Candidate, Lane, Race, Timing, measure, recalled
 
 CPU = torch.device("cpu")
 SIZES = (2, 5, 10, 20, 50, 100)

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from pfl_ops.algorithms.local import Local
 from pfl_ops.data.clients import Pool
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.batch import Keys, Length
-from pfl_ops.federation.contract import Share
-from pfl_ops.federation.feed import Feed
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.method.contract import Share
+from pfl_ops.federation.method.walk import Keys, Length
+from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.settings import Training
+from pfl_ops.federation.training.feed import Feed
 from pfl_ops.models.cnn_tiny import CNNTiny
 from pfl_ops.testing import Federation, Play, ragged_task
 
@@ -355,7 +355,7 @@ def test_bfloat16_sees_every_update(stack):
     trained = {}
     for lower in (False, True):
         p = play(stack, precision="float32", local_epochs=None, local_steps=12, lr=0.5)
-        p.trainer.bfloat16 = lower
+        p.trainer.passes.bfloat16 = lower
         trained[lower] = p.at(CLIENTS).train(p.task.initial)
     far = (trained[False] - p.task.initial).abs().max()
     gap = (trained[True] - trained[False]).abs().max()

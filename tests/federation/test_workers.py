@@ -11,18 +11,19 @@ import pytest
 import torch
 
 from pfl_ops.algorithms.local import Local
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation import evaluate
-from pfl_ops.federation.batch import Batch, Keys, Length
-from pfl_ops.federation.checked import MethodError
-from pfl_ops.federation.contract import ClientRows, Models, Net, Share
-from pfl_ops.federation.leaves import cross_entropy
-from pfl_ops.federation.optim import Rule
+from pfl_ops.federation.execution.workers import PooledTrainer, shared_out
+from pfl_ops.federation.loop.simulate import Simulation
+from pfl_ops.federation.method.batch import Batch
+from pfl_ops.federation.method.checked import MethodError
+from pfl_ops.federation.method.contract import ClientRows, Models, Net, Share
+from pfl_ops.federation.method.walk import Keys, Length
+from pfl_ops.federation.network.cross_entropy import cross_entropy
+from pfl_ops.federation.network.optim import Rule
+from pfl_ops.federation.scoring import evaluate
 from pfl_ops.federation.settings import Execution, Training
-from pfl_ops.federation.simulate import Simulation
-from pfl_ops.federation.train import Trainer
-from pfl_ops.federation.workers import PooledTrainer, shared_out
+from pfl_ops.federation.training.train import Trainer
 from pfl_ops.testing import Play, ragged_task
 
 ONE = Execution(way="loop", threads=1)
@@ -81,7 +82,7 @@ def test_steps_are_counted_as_they_are_drawn(length: Length) -> None:
     trainer = Play(federation, Local(), Training(local_epochs=2, batch_size=3, precision="float64")).trainer
     keys = Keys(0, "train", 4)
     drawn = [plan.steps for plan in trainer.plans(range(6), length, keys)]
-    assert PooledTrainer(trainer, 2)._steps(range(6), length, keys) == drawn
+    assert PooledTrainer(trainer, 2).steps(range(6), length, keys) == drawn
 
 
 # -- what comes out ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.net import Net
+from pfl_ops.federation.network.net import Net
 from pfl_ops.models import MODELS, build, check
 from pfl_ops.models.base import example_of
 

@@ -8,8 +8,8 @@ import torch
 
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.data.clients import Clients, Pool
+from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.settings import Evaluation, Execution, Training, UniformParticipation
-from pfl_ops.federation.simulate import Simulation
 from pfl_ops.models import MODELS, build, check
 from pfl_ops.models.base import example_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pfl_ops.papers import fedas
-from pfl_ops.papers.fedas import LOCAL
+from pfl_ops.papers.fedas.setting import LOCAL, METHODS, PARTICIPATION, SKEW
 from pfl_ops.papers.published import load
 from pfl_ops.papers.suite import SCALES
 
@@ -36,8 +36,8 @@ def test_printed_deltas_are_the_margin_over_the_best_baseline_but_for_slips(tabl
     numbers = {cell: number.value for (cell, _), number in load(table).items()}
     assert len(numbers) == 120
     for i, delta in enumerate(DELTAS[table]):
-        where = f"{list(fedas.SKEW)[i // 4]}/{list(fedas.PARTICIPATION)[i % 4]}"
-        baselines = {name: numbers[f"{where}/{name}"] for name in fedas.METHODS if name != "fedas"}
+        where = f"{list(SKEW)[i // 4]}/{list(PARTICIPATION)[i % 4]}"
+        baselines = {name: numbers[f"{where}/{name}"] for name in METHODS if name != "fedas"}
         against = SLIPS[table].get(i, max(baselines, key=baselines.get))
         assert numbers[f"{where}/fedas"] - baselines[against] == pytest.approx(delta, abs=1e-6), where
         if i in SLIPS[table]:
@@ -46,14 +46,14 @@ def test_printed_deltas_are_the_margin_over_the_best_baseline_but_for_slips(tabl
 
 def test_the_ablation_repeats_table_3():
     three, four = load("fedas_table3"), load("fedas_table4")
-    for p in fedas.PARTICIPATION:
+    for p in PARTICIPATION:
         assert four[f"{p}/none", LOCAL].value == three[f"b0.1/{p}/fedper", LOCAL].value
         assert four[f"{p}/both", LOCAL].value == three[f"b0.1/{p}/fedas", LOCAL].value
 
 
 def test_printed_deltas_of_the_ablation():
     four = load("fedas_table4")
-    for p, delta in zip(fedas.PARTICIPATION, (0.58, 1.10, 0.91, 1.09), strict=True):
+    for p, delta in zip(PARTICIPATION, (0.58, 1.10, 0.91, 1.09), strict=True):
         alone = max(four[f"{p}/{part}", LOCAL].value for part in ("pa", "cs"))
         assert four[f"{p}/both", LOCAL].value - alone == pytest.approx(delta, abs=1e-6)
 

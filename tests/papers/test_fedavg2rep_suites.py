@@ -4,7 +4,7 @@ import pytest
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import fedavg2rep
-from pfl_ops.papers.fedavg2rep import ACC
+from pfl_ops.papers.fedavg2rep.setting import ACC, HYBRIDS
 from pfl_ops.papers.suite import SCALES
 
 SUITES = {suite.name.partition("/")[2]: suite for suite in fedavg2rep.SUITES}
@@ -105,7 +105,7 @@ def test_local_steps_times_rounds():
     for j in ("j4", "j8", "j16"):
         assert steps("table3", f"nc5/{j}/fedavg") == 8000
         assert steps("table3", f"shakespeare/{j}/fedavg") == 800
-        assert [steps("table4", f"nc1/{j}/{method}") for method in fedavg2rep.HYBRIDS] == [8000, 6000, 8000]
+        assert [steps("table4", f"nc1/{j}/{method}") for method in HYBRIDS] == [8000, 6000, 8000]
     assert SUITES["table4"].experiment(SUITES["table4"].cell("nc5/j16/fedavg2rep")).training.rounds == 500 + 375
 
 

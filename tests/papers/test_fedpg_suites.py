@@ -3,11 +3,13 @@
 import pytest
 
 from pfl_ops.papers import fedpg
+from pfl_ops.papers.fedpg import setting
+from pfl_ops.papers.fedpg.figures import OVER
 from pfl_ops.papers.outcome import Outcome
 from pfl_ops.papers.suite import SCALES
 
 SUITES = {suite.name.partition("/")[2]: suite for suite in fedpg.SUITES}
-MEANS = [measure.key for measure in fedpg.MEASURES]
+MEANS = [measure.key for measure in setting.MEASURES]
 
 
 # -- the transcription -----------------------------------------------------------------------------------------------
@@ -20,15 +22,15 @@ def test_table_1_is_whole():
     lost = {cell.partition("/")[2] for (cell, key), number in numbers.items() if number.value is None}
     assert lost == {"local", "fedamp"}
     assert all(0 < number.value < 1 for number in numbers.values() if number.value is not None)
-    personal = [number for (_, key), number in numbers.items() if key != fedpg.GLOBAL]
+    personal = [number for (_, key), number in numbers.items() if key != setting.GLOBAL]
     assert all(0 < number.spread < 0.2 for number in personal)
 
 
 def test_a_larger_gamma_leaves_the_global_model_alone():
     """γ concerns personal models only: one number in four rows."""
     numbers = SUITES["table1"].published
-    for data in fedpg.DATASETS:
-        rows = {numbers[f"{data}/{method}", fedpg.GLOBAL].value for method in ("fedpg", *fedpg.LARGER)}
+    for data in setting.DATASETS:
+        rows = {numbers[f"{data}/{method}", setting.GLOBAL].value for method in ("fedpg", *setting.LARGER)}
         assert len(rows) == 1
 
 
@@ -36,8 +38,8 @@ def test_a_larger_gamma_leaves_the_global_model_alone():
 def test_reductions_that_the_text_names(method, percents):
     """1 − G-acc / GM, as Section 4.1 has them; its 21.4 % for pFedMe on CIFAR-100 is APFL's."""
     numbers = SUITES["table1"].published
-    for data, percent in zip(fedpg.DATASETS, percents, strict=True):
-        both = (numbers[f"{data}/{method}", key].value for key in (fedpg.ALL, fedpg.GLOBAL))
+    for data, percent in zip(setting.DATASETS, percents, strict=True):
+        both = (numbers[f"{data}/{method}", key].value for key in (setting.ALL, setting.GLOBAL))
         personal, whole = both
         assert 100 * (1 - personal / whole) == pytest.approx(percent, abs=0.15)
 
@@ -49,7 +51,7 @@ def test_table_2_has_each_spread_twice():
     for (cell, key), number in numbers.items():
         if key.endswith("/mean"):
             assert numbers[cell, key.replace("/mean", "/std")].value == number.spread
-    assert [numbers[f"cifar10/{method}", fedpg.GLOBAL].value for method in ("m1", "fedpg")] == [0.563, 0.741]
+    assert [numbers[f"cifar10/{method}", setting.GLOBAL].value for method in ("m1", "fedpg")] == [0.563, 0.741]
 
 
 def test_figure_4_begins_and_ends_with_table_1():
@@ -57,8 +59,8 @@ def test_figure_4_begins_and_ends_with_table_1():
     methods = SUITES["fig4"].axes["method"]
     assert len(numbers) == 14 * 3 == len(methods) * 3
     for method in methods:
-        for c, key in ((0, fedpg.LOCAL), (50, fedpg.SOME), (100, fedpg.ALL)):
-            assert fedpg.OVER[c] == key
+        for c, key in ((0, setting.LOCAL), (50, setting.SOME), (100, setting.ALL)):
+            assert OVER[c] == key
             assert numbers[f"cifar10/{method}", key] == table[f"cifar10/{method}", key]
 
 
@@ -128,8 +130,8 @@ def test_where_personal_models_are_scored(method, stage):
     suite = SUITES["table1"]
     tracked = {f"final/test/{place}/local/mean": value for place, value in (("L1", 0.25), ("L2", 0.5), ("G", 0.75))}
     outcome = Outcome(0, tracked, stages=suite.stages(suite.cell(f"cifar10/{method}")))
-    assert outcome.value(fedpg.LOCAL) == {"L1": 0.25, "L2": 0.5}[stage]
-    assert outcome.value(fedpg.GLOBAL) == 0.75
+    assert outcome.value(setting.LOCAL) == {"L1": 0.25, "L2": 0.5}[stage]
+    assert outcome.value(setting.GLOBAL) == 0.75
 
 
 def test_one_cell_measures_all_that_the_exhibits_show():
@@ -140,6 +142,6 @@ def test_one_cell_measures_all_that_the_exhibits_show():
     list(simulation.run())
     simulation.close()
     outcome = Outcome(0, simulation.final, stages=suite.stages(cell))
-    found = [outcome.value(key) for key in (*fedpg.OVER.values(), *MEANS)]
+    found = [outcome.value(key) for key in (*OVER.values(), *MEANS)]
     assert None not in found
     assert outcome.value("test/P/synthetic_0/mean") == pytest.approx(found[0])  # c = 0 is the local view

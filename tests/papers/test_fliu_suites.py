@@ -2,7 +2,7 @@
 
 import pytest
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.papers import fliu
 from pfl_ops.papers.published import load
 from pfl_ops.papers.suite import SCALES

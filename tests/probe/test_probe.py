@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pfl_ops import child
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe, TooBig, processes
 from pfl_ops.registry import load_plugin
+from pfl_ops.system import child
 
 HERE = Path(__file__).parent
 LOOP = Execution(device="cpu", way="loop", threads=1)
@@ -132,7 +132,7 @@ def test_they_end_with_their_parent(end):
     code = f"""
 import signal, sys; sys.path[:] = {sys.path!r}
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe
 experiment = Experiment.of("fedavg", clients=4, **{{"evaluation.split": "validation"}})

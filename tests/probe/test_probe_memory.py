@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pfl_ops.federation import memory as federation_memory
 from pfl_ops.probe import memory
+from pfl_ops.system import memory as federation_memory
 
 
 @pytest.mark.parametrize(

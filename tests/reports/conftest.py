@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.tracking import RunInfo
 
 Make = Callable[..., RunInfo]

@@ -20,8 +20,8 @@ from typer.testing import CliRunner, Result
 from pfl_ops import statistics
 from pfl_ops.cli import app
 from pfl_ops.cli.compare import _columns, show
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.reports import compare as compare_module
 from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.papers import (
     Allocation,
     Axis,

@@ -2,7 +2,7 @@
 
 import re
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.tracking.notes import LONGEST_TRIAL_NAME, MOST, began, line, study, title, trial_colour, trial_name
 
 

@@ -10,7 +10,7 @@ import pytest
 from mlflow import MlflowClient
 
 from pfl_ops import recording, runs
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.models import MODELS, build
 from pfl_ops.tracking import Store, delivery
 from pfl_ops.tracking.short import short_address

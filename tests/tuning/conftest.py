@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # `tuning_fake` is imported by R
 
 from tuning_fake import toy
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.jobs import ray_instance
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Payload, Place
 from pfl_ops.jobs.work import simulate
 

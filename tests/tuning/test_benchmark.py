@@ -10,8 +10,8 @@ import pytest
 from tuning_fake import benchmark, records, replaced, toy, tune
 
 from pfl_ops import spaces, statistics, tuning
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.reports.compare import compare
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.views import view_address

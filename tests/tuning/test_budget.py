@@ -12,7 +12,7 @@ from tuning_fake import records, toy, tune
 from pfl_ops import spaces
 from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.estimate import Estimate
+from pfl_ops.federation.loop.estimate import Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import Share

@@ -15,10 +15,10 @@ from toy_suite import TOY
 from tuning_fake import records_of_a_node, toy, tune
 
 from pfl_ops import runs, spaces, tuning
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import ray_instance, runner
-from pfl_ops.scratch import scratch
+from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import Store
 
 pytestmark = pytest.mark.slow

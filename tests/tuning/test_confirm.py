@@ -9,8 +9,8 @@ from tuning_fake import SEARCH_LUCK, lucky_records, toy, tune
 
 from pfl_ops import spaces, statistics
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import Share

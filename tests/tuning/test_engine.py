@@ -6,9 +6,9 @@ from reproducing_work import dies_with_seed_one
 from tuning_fake import tune as tune_with
 
 from pfl_ops import spaces
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data import datasets
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import tune
 

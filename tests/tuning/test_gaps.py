@@ -3,7 +3,7 @@
 import gap_work
 import pytest
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins, runner
 from pfl_ops.jobs.job import Job, Place

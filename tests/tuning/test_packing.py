@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import pytest
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Speed, TooBig
 from pfl_ops.tuning import packing

@@ -8,7 +8,7 @@ import pytest
 from matplotlib import pyplot
 from optuna.trial import TrialState
 
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective

@@ -7,8 +7,8 @@ from optuna.trial import TrialState
 from tuning_fake import toy
 
 from pfl_ops import runs, spaces
-from pfl_ops.federation.checkpoint import Record
 from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.ledger import DIVERGED, ERROR, Ledger
@@ -178,7 +178,7 @@ def test_a_server_that_is_down_leaves_it_to_the_next_start(study_session, monkey
 
 
 def test_kept_records_are_those_of_the_checkpoint(tmp_path):
-    from pfl_ops.experiment import Experiment
+    from pfl_ops.config.experiment import Experiment
 
     experiment = Experiment.of("fedavg", clients=4, rounds=2, train_size=200).override(
         {"evaluation.split": "validation"}

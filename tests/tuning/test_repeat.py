@@ -4,8 +4,8 @@ import pytest
 from nodes_work import begun, slowly
 
 from pfl_ops import runs
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import runner
 from pfl_ops.jobs.repeat import repeat

@@ -9,7 +9,7 @@ import pytest
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs import ray_instance, resources
-from pfl_ops.scratch import scratch
+from pfl_ops.system.scratch import scratch
 from pfl_ops.tuning.asked import Asked, check_request
 
 

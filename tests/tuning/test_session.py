@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pfl_ops import spaces
-from pfl_ops.experiment import Experiment
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import Share
 from pfl_ops.tuning.packing import Layout, Packing

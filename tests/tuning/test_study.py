@@ -11,7 +11,7 @@ from tuning_fake import records, toy, tune
 
 from pfl_ops import runs, spaces
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.diverged import Diverged
+from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.notes import trial_colour
 from pfl_ops.tuning import packing

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pfl_ops.experiment import Experiment
-from pfl_ops.federation.checkpoint import Record
-from pfl_ops.federation.diverged import Diverged
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.federation.loop.diverged import Diverged
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Payload, Place
 from pfl_ops.jobs.work import check
 from pfl_ops.registry import load_plugin

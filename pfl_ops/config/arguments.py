@@ -1,0 +1,88 @@
+"""Keyword arguments: one that does not exist is refused in one line, which names the nearest that does."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.errors import PflOpsError, echo, nearest
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class ArgumentError(PflOpsError, TypeError):
+    """A keyword argument that does not exist."""
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: raise `ArgumentError` for a keyword argument that the function does not have.
+
+    >>> @checked
+    ... def load(data_dir=None): ...
+    >>> load(datadir="data")
+    Traceback (most recent call last):
+    pfl_ops.config.arguments.ArgumentError: load() has no argument 'datadir'. Did you mean 'data_dir'?
+    >>> load(rounds=3)
+    Traceback (most recent call last):
+    pfl_ops.config.arguments.ArgumentError: load() has no argument 'rounds'. It is a setting: ...
+    """
+    names = inspect.signature(function).parameters
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name in kwargs:
+            if name not in names:
+                raise ArgumentError(f"{function.__name__}() has no argument '{echo(name)}'.{_hint(name, names)}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    from pfl_ops.config.experiment import FLAGS
+
+    if name in FLAGS:
+        return f" It is a setting: Experiment.of(..., {name}=...)"
+    close = nearest(name, names)
+    return f" Did you mean '{close}'?" if close else f" It has: {', '.join(names)}."
+
+
+def unknown_setting(algorithm: str, name: str, short: Mapping[str, Any], paths: Iterable[str]) -> ArgumentError:
+    """Return the error for a keyword that names no setting of an experiment.
+
+    A setting's last name is enough to find its path ("beta": "algorithm.beta"), of the method before all others.
+
+    Args:
+        algorithm: the method. name: the keyword.
+        short: short names of settings. paths: of all settings but the method's.
+    """
+    own = [f"algorithm.{field}" for field in ALGORITHMS.get(algorithm).model_fields if field != "name"]
+    found = {path.rpartition(".")[2]: path for path in [*paths, *own]} | {flag: flag for flag in short}
+    see = f" (pfl-ops show {algorithm})"
+    start = f"no setting named '{echo(name)}'."
+    if name not in found and (owners := _owners(name)):
+        return ArgumentError(f"{start} {algorithm} has no {name}; {', '.join(owners)} {_have(owners)} it{see}")
+    close = name if name in found else nearest(name, found)
+    if close is None:
+        return ArgumentError(f"{start} Short names: {', '.join(short)}; all others are paths{see}")
+    path = found[close]
+    form = f", as **{{'{path}': ...}}" if "." in path else ""
+    return ArgumentError(f"{start} Did you mean '{path}'{form}?{see}")
+
+
+def _owners(name: str) -> list[str]:
+    """Methods that have a hyper-parameter of this name."""
+    found = []
+    for method in ALGORITHMS.names():
+        try:
+            if name in ALGORITHMS.get(method).model_fields:
+                found.append(method)
+        except Exception:  # a broken plug-in is no reason to hide the error
+            continue
+    return found
+
+
+def _have(names: list[str]) -> str:
+    return "has" if len(names) == 1 else "have"

@@ -1,0 +1,102 @@
+"""What an experiment is, whoever runs it and wherever its files lie: canonical JSON, and its SHA-256."""
+
+import hashlib
+import json
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config.fields import Tree
+from pfl_ops.config.final_samples import final_samples
+from pfl_ops.data.datasets import DATASETS, load
+from pfl_ops.data.partition import PARTITIONS
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.losses import LOSSES
+from pfl_ops.federation.settings import STAGES
+from pfl_ops.models import MODELS, ModelSection
+from pfl_ops.models.backbone import weights_file
+from pfl_ops.registry import file_digest
+from pfl_ops.results_version import RESULTS_VERSION
+
+if TYPE_CHECKING:
+    from pfl_ops.config.experiment import Experiment
+
+CODE, VERSION = "code", "version"
+"""Keys of an identity that say by what code the settings are run."""
+
+
+def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
+    """All that decides the result of a run, as plain values.
+
+    Every setting but `repetitions`; for files (a data set's, a partition's, weights) the SHA-256 of what is in them,
+    never where they lie; the code of method, network and partition by `code_digest`, the engine by `RESULTS_VERSION`.
+    A data set that the package knows keeps its name too: its published mean and deviation go with it. Of the input
+    scaling the numbers count, where they are not the published ones; of `evaluation.final` the number that it means.
+
+    Args:
+        experiment: the experiment.
+        data_dir: where the data lie; none: as `data.datasets.load` finds them.
+    Raises:
+        PflOpsError: a file can't be read.
+    """
+    tree = experiment.resolved
+    del tree["repetitions"]
+    if experiment.data.name not in DATASETS:
+        del tree["data"]["name"]
+    data = load(experiment.data, data_dir=data_dir)
+    tree["data"]["digest"] = data.digest
+    del tree["data"]["scaling"]
+    if data.scaled_by is not None:
+        tree["data"]["scaling"] = {"mean": data.scaled_by.mean.tolist(), "std": data.scaled_by.std.tolist()}
+    if set(tree["evaluation"]["stages"]) == set(STAGES["all"]):  # as all runs of earlier versions
+        del tree["evaluation"]["stages"]
+    else:
+        tree["evaluation"]["stages"] = sorted(set(tree["evaluation"]["stages"]))
+    tree["evaluation"]["final"] = final_samples(experiment, data)
+    if tree["evaluation"]["final"] is None:  # the same
+        del tree["evaluation"]["final"]
+    tree["partition"] = experiment.partition.identity()
+    tree["model"]["weights"] = weights_digest(experiment.model)
+    tree[CODE] = {
+        "algorithm": ALGORITHMS.digest(experiment.algorithm.name),
+        "partition": PARTITIONS.digest(experiment.partition.kind),
+        "model": MODELS.digest(experiment.model.name),
+    }
+    if experiment.training.loss not in LOSSES.builtin:  # those are the engine's
+        tree[CODE]["loss"] = LOSSES.digest(experiment.training.loss)
+    return {VERSION: RESULTS_VERSION, **tree}
+
+
+def differing_code(mine: str, theirs: str) -> str:
+    """Return the parts in which two `code_line`s differ, "method and network"; "": none, or `theirs` is empty."""
+    names = {"algorithm": "method", "model": "network", VERSION: "engine's results version"}
+    differing = [part.partition("=")[0] for part in mine.split() if part not in theirs.split()]
+    return " and ".join(names.get(part, part) for part in differing) if theirs else ""
+
+
+def code_line(identity: Tree) -> str:
+    """The code of an identity in a line: "algorithm=1f2e... model=... partition=... version=2"."""
+    parts = {**{kind: digest[:16] for kind, digest in identity[CODE].items()}, VERSION: identity[VERSION]}
+    return " ".join(f"{part}={value}" for part, value in sorted(parts.items()))
+
+
+def canonical(identity: Tree, without: Collection[str] = ()) -> str:
+    """JSON with sorted keys and no spaces; `without`: top keys that are left out."""
+    kept = {key: value for key, value in identity.items() if key not in without}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def fingerprint(identity: Tree, without: Collection[str] = ()) -> str:
+    """SHA-256 of the canonical JSON, in hexadecimal."""
+    return hashlib.sha256(canonical(identity, without).encode()).hexdigest()
+
+
+def weights_digest(section: ModelSection) -> str | None:
+    """SHA-256 of the file that a network's parameters come from, its frozen part's included; None: there is none."""
+    path = weights_file(section)
+    if path is None:
+        return None
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise PflOpsError(f"model.weights: can't read {path}: {error.strerror}") from error

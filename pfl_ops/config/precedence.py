@@ -1,0 +1,120 @@
+"""Layers of values, weak to strong: a method's recommendation, a preset, a file, flags; merged, then validated once."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config import yaml_files
+from pfl_ops.config.fields import Tree, is_none, one_of, show
+from pfl_ops.config.paths import assign, nest
+from pfl_ops.data.datasets import PARTITION, DataSection, model_for, partition_for
+from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.section import Section
+
+EITHER = (("training", "local_epochs", "local_steps"),)
+"""(section, field, field): setting one clears the other."""
+
+Layer = tuple[str, Mapping[str, Any]]
+"""Where the values were read (put before an error; or ""), and the values: paths dotted or nested."""
+
+
+def merge(root: type[Section], given: Sequence[Layer], data_dir: str | None = None) -> Tree:
+    """One nested mapping out of layers, later ones stronger, over what the method and the data set recommend.
+
+    Args:
+        root: the experiment's class.
+        given: the layers.
+        data_dir: where a data file may lie, whose form decides the network and the partition.
+    Returns:
+        Nested values that name every kind; fields that no layer names are left to their defaults.
+    Raises:
+        PflOpsError: nobody names the method, or a path does not exist.
+    """
+    algorithm = last(given, "algorithm.name")
+    if not isinstance(algorithm, str):
+        raise PflOpsError(f"an experiment needs algorithm.name, {one_of(ALGORITHMS.names())}")
+    given = [(f"{algorithm}'s recommended values", ALGORITHMS.get(algorithm).recommended), *given]
+    data = last(given, "data.name") or DataSection.model_fields["name"].default
+    # the form of a named partition is checked later; here only whether there is one
+    partition = PARTITION if last(given, "partition.kind") else partition_for(str(data), data_dir)
+    tree: Tree = {
+        "data": {"name": data},
+        "partition": {"kind": partition},
+        "model": {"name": last(given, "model.name") or model_for(str(data), data_dir)},
+        "algorithm": {"name": algorithm},
+    }
+    for source, values in given:
+        with _naming(source):
+            tree = change(root, tree, values)
+    return tree
+
+
+def change(root: type[Section], tree: Mapping[str, Any], changes: Mapping[str, Any]) -> Tree:
+    """`paths.assign` with an experiment's own rules: either of two, `file:PATH`, and the recommended network.
+
+    Args:
+        root: the experiment's class.
+        tree: nested values with every kind named.
+        changes: {path: value}, dotted or nested.
+    """
+    new = nest(changes)
+    for section, *pair in EITHER:
+        _either(section, pair, new.get(section))
+    partition, model, data = new.get("partition"), new.get("model"), new.get("data")
+    if isinstance(partition, dict) and str(partition.get("kind")).startswith("file:"):
+        partition["kind"], _, partition["path"] = partition["kind"].partition(":")
+    if isinstance(model, dict) and "name" in model and is_none(model["name"]):
+        name = data.get("name") if isinstance(data, dict) else None
+        model["name"] = model_for(str(name or tree["data"]["name"]))
+    return assign(root, tree, new, see=f"pfl-ops show {tree['algorithm']['name']}")
+
+
+def _either(section: str, pair: Sequence[str], changes: Any) -> None:
+    named = [name for name in pair if isinstance(changes, dict) and not is_none(changes.get(name))]
+    if len(named) == 2:
+        raise PflOpsError(f"{section}.{pair[0]} and {section}.{pair[1]} exclude each other; set one of them")
+    for name in named:
+        changes[pair[1 - pair.index(name)]] = None
+
+
+def assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """{path: value} of `--set path=value`; values are YAML: numbers, true, none, [lists].
+
+    Raises:
+        PflOpsError: a text without "=", or a path that is given twice.
+    """
+    changes: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        path = path.strip()
+        if not equals or not path:
+            raise PflOpsError(f"--set needs path=value, as in training.lr=0.1; got {show(text)}")
+        if not value.strip():
+            raise PflOpsError(f"--set {echo(path)}= needs a value; 'none' stands for no value")
+        if path in changes:
+            raise PflOpsError(f"--set {echo(path)} is given twice; give it once")
+        changes[path] = yaml_files.scalar(value)
+    return changes
+
+
+def last(given: Sequence[Layer], path: str) -> Any:
+    """The strongest layer's value at `path`; None where no layer has one."""
+    for source, values in reversed(given):
+        with _naming(source):
+            value: Any = nest(values)
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if not is_none(value):
+            return value
+    return None
+
+
+@contextmanager
+def _naming(source: str) -> Iterator[None]:
+    try:
+        yield
+    except PflOpsError as error:
+        if not source:
+            raise
+        raise type(error)(f"{source}: {error}") from error

@@ -1,0 +1,145 @@
+"""Which candidate a run takes once they are timed: arithmetic on rates, the same answer for the same figures."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pfl_ops.federation.execution.timing import Candidate, Lane, Timing
+from pfl_ops.federation.settings import Precision, Way
+
+CHUNKS = (2, 5, 10, 20, 50, 100)
+GAIN = 1.15  # what several processes, or fewer threads, must promise: the promise rests on a few steps
+LONG = 30.0  # seconds of training in one process, below which no others are started; that takes about three
+A_JOB = 0.005  # seconds that sharing out one round takes
+FASTER = 1.5  # from here on, another number format is worth a line
+
+
+class Work(NamedTuple):
+    """What a run has to train.
+
+    Attributes:
+        cohort: clients a round. rounds: T. samples: that a round's clients see, all epochs together.
+        batch: samples that a step shows to a client. walk: steps of a client a round.
+    """
+
+    cohort: int
+    rounds: int
+    samples: float
+    batch: float
+    walk: int
+
+
+class Choice(NamedTuple):
+    """Clients stacked at once (None: one after the other), CPU threads of this process, processes that train."""
+
+    stack: int | None
+    threads: int
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an execution leaves open, and what it does not.
+
+    Attributes:
+        way, chunk: as asked for. cohort: clients a round, of which no more are stacked.
+        threads: of this process. fewer: it may be one alone: others keep the cores busy, its own workers too.
+        least, most: processes.
+    """
+
+    way: Way
+    chunk: int | None
+    cohort: int
+    threads: int
+    fewer: bool = False
+    least: int = 1
+    most: int = 1
+
+    def stacks(self, limit: int) -> tuple[int | None, ...]:
+        """Sizes to compare, smallest first, None for the loop way; none that was not asked for is above `limit`."""
+        if self.way == "loop":
+            return (None,)
+        if self.chunk is not None:
+            return (min(self.chunk, self.cohort),)
+        sizes = [*(c for c in CHUNKS if c < limit), *([limit] if 1 < limit <= CHUNKS[-1] else [])]
+        return (None, *sizes) if self.way == "auto" else tuple(sizes) or (1,)
+
+    @property
+    def settled(self) -> Choice | None:
+        """The only choice, where there is one."""
+        stacks = self.stacks(self.cohort)
+        if len(stacks) > 1 or self.least < self.most:
+            return None
+        return Choice(stacks[0], self.threads_beside(self.most), self.most)
+
+    def threads_beside(self, workers: int) -> int:
+        """Threads of this process where so many train: it has little to do, and should leave them their cores."""
+        return 1 if workers > 1 and self.fewer else self.threads
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """What to time: what a process does on one thread, and one process on all of them."""
+        alone, shared = self.stacks(self.cohort), self.stacks(-(-self.cohort // self.most))
+        if self.least > 1 or self.threads == 1:
+            return [Lane(1, shared)]
+        return [*([Lane(1, shared)] if self.fewer or self.most > 1 else []), Lane(self.threads, alone)]
+
+
+def decide(timing: Timing, work: Work, precision: Precision, scope: Scope) -> Choice:
+    """The choice that trains fastest; several processes only where the run is long enough for them."""
+    rates = {c: rate for c, rate in timing.rates.items() if c.precision == precision}
+    promises = {c: together(rate, c.stack, work, scope, timing.scaling) for c, rate in rates.items() if c.threads == 1}
+    shared = max(promises, key=lambda c: promises[c], default=None) if scope.most > 1 else None
+    if scope.least > 1 and shared is not None:
+        return _shared(shared, work, scope)
+    best = max((c for c in rates if c.threads == scope.threads), key=lambda c: rates[c], default=None)
+    single = max((c for c in rates if c.threads == 1), key=lambda c: rates[c], default=None)
+    if best is None or (scope.fewer and single is not None and rates[single] > GAIN * rates[best]):
+        assert single is not None
+        best = single
+    seconds = work.rounds * work.samples / max(rates[best], 1e-9)
+    if shared is not None and seconds >= LONG:
+        promised = work.rounds * (work.samples / max(promises[shared], 1e-9) + A_JOB)
+        if seconds >= GAIN * promised:
+            return _shared(shared, work, scope)
+    return Choice(best.stack, best.threads if scope.fewer else scope.threads)
+
+
+def together(rate: float, stack: int | None, work: Work, scope: Scope, scaling: float) -> float:
+    """Samples a second of several processes, each at `rate` on a core of its own; the one with the most to do counts.
+
+    Args:
+        rate: of one process of one thread. scaling: see `Timing`.
+    """
+    size, processes = shares(stack, work.cohort, scope)
+    chunks = -(-work.cohort // size)
+    longest = min(-(-chunks // processes) * size, work.cohort)
+    cores = min(processes, max(scaling, 1.0))
+    return rate * cores / processes * work.cohort / longest
+
+
+def shares(stack: int | None, cohort: int, scope: Scope) -> tuple[int, int]:
+    """Clients in a chunk, and processes: as many as can start at once, and a stack that gives each the same."""
+    size = stack or 1
+    if stack is not None and scope.chunk is None:
+        each = -(-cohort // scope.most)
+        size = -(-each // -(-each // size))
+    chunks = -(-cohort // size)
+    return size, -(-chunks // -(-chunks // scope.most))
+
+
+def _shared(candidate: Candidate, work: Work, scope: Scope) -> Choice:
+    size, processes = shares(candidate.stack, work.cohort, scope)
+    return Choice(None if candidate.stack is None else size, scope.threads_beside(processes), processes)
+
+
+def hint(timing: Timing, precision: Precision) -> str | None:
+    """One line where training in another number format would be much faster here."""
+    best = timing.rates[timing.fastest(precision)]
+    others = {c.precision: rate / best for c, rate in timing.rates.items() if c.precision != precision and best}
+    other = max(others, key=lambda p: others[p], default=None)
+    if other is None or others[other] < FASTER:
+        return None
+    return (
+        f"precision {other} would train about {others[other]:.1f} times as fast here, and changes results; "
+        f"to have it: --precision {other}"
+    )

@@ -1,0 +1,96 @@
+"""From an experiment's sections to what the engine runs on: the task that a method sees, the trainer, its timing."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from pfl_ops.data.clients import Clients
+from pfl_ops.federation.execution.choose import switch
+from pfl_ops.federation.execution.decide import Work
+from pfl_ops.federation.execution.timing import Candidate, Go
+from pfl_ops.federation.loop import cohort
+from pfl_ops.federation.losses import LOSSES
+from pfl_ops.federation.method.contract import ClientRows, Net, Task
+from pfl_ops.federation.method.method import Method
+from pfl_ops.federation.method.round import Round
+from pfl_ops.federation.method.walk import Length
+from pfl_ops.federation.network.layout import initial_extra
+from pfl_ops.federation.network.optim import Rule
+from pfl_ops.federation.settings import Participation, Training
+from pfl_ops.federation.training.feed import Feed
+from pfl_ops.federation.training.train import Trainer
+from pfl_ops.system.allocator import keep_freed_memory
+
+
+def make_task(
+    network: nn.Module, method: Method, clients: Clients, feed: Feed, training: Training, participation: Participation,
+    seed: int, new_rows: Callable[[Tensor, int], ClientRows] = ClientRows,
+) -> Task:  # fmt: skip
+    """Make the task; Θ⁰ [P] is the network's parameters, then the first values of a method's own blocks.
+
+    Args:
+        new_rows: makes the state of all clients, of a row [Q] and their number; in memory or in a file.
+    """
+    net = Net(network)
+    sizes = clients.train.sizes
+    task = Task(
+        net=net,
+        layout=net.layout,
+        initial=net.layout.flatten({name: p.detach() for name, p in network.named_parameters()}),
+        sizes=sizes.to(feed.device),
+        class_counts=clients.train.class_counts(clients.n_classes).to(feed.device),
+        rounds=training.rounds,
+        cohort_size=cohort.size(participation, len(sizes)),
+        seed=seed,
+        example=feed.inputs(torch.zeros(1, dtype=torch.int64, device=feed.device)),
+        loss=LOSSES.get(training.loss),
+        new_rows=new_rows,
+    )
+    blocks: Mapping[str, tuple[int, ...]] = getattr(method, "extra", lambda task: {})(task)
+    if not blocks:
+        return task
+    net = Net(network, blocks)
+    added = initial_extra(blocks, seed)
+    return replace(task, net=net, layout=net.layout, initial=torch.cat([task.initial, added.to(task.initial)]))
+
+
+def make_trainer(task: Task, feed: Feed, training: Training, stack: int | None, draws: bool) -> Trainer:
+    """The trainer of an experiment's training section.
+
+    Args:
+        stack: clients stacked at once; None: one at a time.
+        draws: the network may draw numbers itself (dropout).
+    """
+    keep_freed_memory()
+    rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
+    length = Length(training.local_epochs, training.local_steps, training.batch_size)
+    return Trainer(task, feed, rule, length, stack, bfloat16=training.precision == "bfloat16", draws=draws)
+
+
+def work_of(task: Task, feed: Feed, training: Training) -> Work:
+    """What a run of this training section has to train, as if all clients were of average size."""
+    own = float(feed.sizes.mean())
+    batch = max(min(training.batch_size or own, own), 1.0)
+    a_pass = max(math.ceil(own / batch), 1)
+    steps = training.local_steps or a_pass * (training.local_epochs or 1)
+    return Work(task.cohort_size, training.rounds, task.cohort_size * own * steps / a_pass, batch, steps)
+
+
+def timed_steps(task: Task, feed: Feed, training: Training, candidate: Candidate) -> Go:
+    """Real steps of a candidate on clients of average size; the run itself sees nothing of them."""
+    trainer = make_trainer(
+        task, feed, training.model_copy(update={"precision": candidate.precision}), candidate.stack, draws=False
+    )
+    some = abs(feed.sizes - feed.sizes.mean()).argsort(kind="stable")[: candidate.stack or 1]
+    r = Round(trainer, 0, torch.from_numpy(some.copy()), weighting="uniform", purpose="timing")
+
+    def go(steps: int) -> int:
+        switch(candidate.precision)
+        trainer.meter.clear()
+        r.train(task.initial, steps=steps)
+        return sum(trainer.meter.by_stream.values())
+
+    return go

@@ -1,0 +1,253 @@
+"""What a run will take, from one real round of a few clients: time, memory, disk."""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+
+from pfl_ops.federation.execution import choose
+from pfl_ops.federation.loop.simulate import Simulation, commit
+from pfl_ops.federation.method.contract import ClientRows, Models, Stages, Update
+from pfl_ops.federation.method.round import Round
+from pfl_ops.federation.scoring.evaluate import Scores
+from pfl_ops.federation.scoring.stages import made
+from pfl_ops.federation.state import snapshot
+from pfl_ops.system import machine
+
+T = TypeVar("T")
+
+LIBRARIES_MIB = 750  # the interpreter with PyTorch and MLflow, before any model
+WORKER_MIB = choose.WORKER / 2**20
+TRACKING_SECONDS = 4.0  # to import MLflow and open its database: 3.9 to 5.4 measured on two cores of an AMD EPYC
+BUSY = 0.25  # share of the machine's processors that others took, from which on a measured time says so
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run takes.
+
+    Attributes:
+        seconds: from the first round to the last. train_seconds: of training in one round. eval_seconds: of all
+            evaluation.
+        rounds: T. memory_mib, disk_mib: MiB at the peak, of all processes together.
+        hints: what else the user may want to know before it starts.
+        startup_seconds: from the start of the process to the first round; 0: not counted, see `with_startup`.
+        samples: gradient samples, each counted. sent_bytes: by all clients, up and down. 0: not estimated.
+    """
+
+    seconds: float
+    train_seconds: float
+    eval_seconds: float
+    rounds: int
+    memory_mib: float
+    disk_mib: float
+    hints: tuple[str, ...] = ()
+    startup_seconds: float = 0.0
+    samples: int = 0
+    sent_bytes: float = 0.0
+
+    def with_startup(self, tracking: bool = True) -> "Estimate":
+        """Return the estimate for this process, whose age is its start-up.
+
+        For commands only. A notebook's process may be hours old.
+
+        Args:
+            tracking: add the time to import MLflow and to open its database, if this process has not.
+        """
+        to_come = TRACKING_SECONDS if tracking and "mlflow" not in sys.modules else 0.0
+        return replace(self, startup_seconds=machine.process_age() + to_come)
+
+    def of_trials(self, number: float, at_once: int) -> float:
+        """Return the seconds of so many trials, `at_once` of them at once.
+
+        Start-up counts twice: of this process, and of the trials' processes, which load the same libraries and data.
+        """
+        return 2 * self.startup_seconds + self.seconds * number / at_once
+
+    @property
+    def cost(self) -> str:
+        """The cost that does not depend on the machine: "120,000 samples, 3.2 MiB sent"; "": not estimated."""
+        return f"{self.samples:,} samples, {self.sent_bytes / 2**20:,.1f} MiB sent" if self.samples else ""
+
+    def __str__(self) -> str:
+        each = "round of" if self.rounds == 1 else "rounds of"
+        startup = f"start-up {duration(self.startup_seconds)}, " if self.startup_seconds else ""
+        return (
+            f"about {duration(self.startup_seconds + self.seconds)} ({startup}{self.rounds} {each} "
+            f"{duration(self.train_seconds)}, "
+            f"evaluation {duration(self.eval_seconds)}), memory {size(self.memory_mib)}, disk {size(self.disk_mib)}"
+        )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 1:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def size(mib: float) -> str:
+    """MiB as a person says them."""
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+
+
+def estimate(simulation: Simulation) -> Estimate:
+    """Measure a round of a few clients of average size, evaluate a few of their models, and multiply.
+
+    The state does not change, and nothing is written. One of the hints says if the machine was busy meanwhile.
+    """
+    load = machine.OtherLoad()
+    sizes, task, rounds = simulation.feed.sizes, simulation.task, simulation.training.rounds
+    cohort, s = task.cohort_size, simulation.state
+    workers = simulation.resolved.workers
+    few = min(simulation.scorer.stack, cohort)
+    simulation.start()
+    average = torch.from_numpy(abs(sizes - sizes.mean()).argsort(kind="stable")[:few].copy())
+
+    def a_round() -> tuple[Round, Update, Stages]:
+        simulation.trainer.meter.clear()
+        r = simulation.round_at(0, average, "estimate")  # its own each time: a method notes a value once a round
+        return r, *simulation.method.round(s, r)
+
+    seconds, (r, update, stages) = _timed(a_round)
+    counted = simulation.training.local_steps is not None  # steps: every client trains as long, whatever its size
+    clients = few if counted else max(float(sizes[average.numpy()].sum()), 1.0) / sizes.mean()  # of average size
+    a_client = seconds / clients
+    train = seconds if r.pooling else a_client * cohort
+    seen = sum(simulation.trainer.meter.by_stream.values())
+    samples = seen if r.pooling else seen / clients * cohort
+    sent = (r.traffic.up + r.traffic.down) * task.initial.element_size() * cohort
+
+    evaluation = _evaluation(simulation, r, update, stages, a_client)
+    p = task.initial.numel() * task.initial.element_size() / 2**20
+    drawn = min(len(sizes), cohort * rounds)
+    rows = {name: v.row_bytes / 2**20 * drawn for name, v in s.items() if isinstance(v, ClientRows)}
+    in_file = sum(mib for name, mib in rows.items() if s[name].in_file)
+    state = sum(rows.values()) + sum(v.numel() * v.element_size() / 2**20 for k, v in s.items() if k not in rows)
+    part = min(state, snapshot.PART / 2**20)
+
+    data = sum(feed.x.numel() * feed.x.element_size() for feed in (simulation.feed, simulation.scorer.feed)) / 2**20
+    memory = LIBRARIES_MIB + data + sum(rows.values()) - in_file + p * (2.5 * cohort + 8 * few) + 4 * part
+    tracked = 0.0
+    if simulation.with_final:
+        l1 = simulation.method.personal(s, r)
+        tracked = p * (2 + (drawn if l1 is not None and l1.clients is not None else 0))
+    disk = max(3 * state, state + tracked) + in_file  # a base, deltas as large, and the next base; then the models
+    if workers > 1:
+        memory += workers * WORKER_MIB + data + 2 * p * cohort  # they share a copy of the data, and rows on their way
+    hints = (*simulation.hints, *busy_hint(load.share()))
+    return Estimate(
+        rounds * train + evaluation,
+        train,
+        evaluation,
+        rounds,
+        memory,
+        disk,
+        hints,
+        samples=round(rounds * samples),
+        sent_bytes=float(rounds * sent),
+    )
+
+
+def busy_hint(share: float) -> tuple[str, ...]:
+    """Return the line that says how busy the machine was, if it was.
+
+    Args:
+        share: of all processors, taken by other processes while a round was measured.
+    """
+    if share < BUSY:
+        return ()
+    return (
+        f"the machine was busy (other processes took about {100 * share:.0f} % of it): the estimate may be too high",
+    )
+
+
+def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages, a_client: float) -> float:
+    """Seconds of all evaluation: what a stage's models cost to get, and each answer of theirs; none answers twice."""
+    e, rounds, scorer, cohort = simulation.evaluation, simulation.training.rounds, simulation.scorer, len(r.cohort)
+    scored, typical = len(scorer.clients), float(simulation.feed.sizes.mean()) / max(float(r.n.mean()), 1.0)
+    found: dict[str, Models | None] = {}
+    getting = {"L1": 0.0, "L2": 0.0}  # seconds a client, where a stage's models must be trained or mixed first
+    if "L1" in simulation.wanted:
+        seconds, found["L1"] = _timed(lambda: simulation.method.personal(simulation.state, r))
+        own = found["L1"] is not None and found["L1"].clients is not None
+        getting["L1"] = seconds * typical / cohort if own else 0.0
+    l2 = stages.get("L2")
+    if "L2" in simulation.wanted and l2 is not None:
+        seconds, found["L2"] = _timed(lambda: made(l2, r.cohort))
+        getting["L2"] = 0.0 if isinstance(l2, Models) else seconds * typical / cohort
+    if "G" in simulation.wanted and "G" in stages:
+        g = stages["G"]
+        found["G"] = g if isinstance(g, Models) else Models(simulation.task.initial)  # one model for all
+    models = {stage: m for stage, m in found.items() if m is not None}
+    if not models:
+        return 0.0
+    some = next((m for m in models.values() if m.clients is not None), next(iter(models.values())))
+
+    def ask() -> Scores:
+        scorer.forget()
+        return scorer.score([some], pooled=True)
+
+    an_answer = _timed(ask)[0] / scorer.answers([some])
+
+    local = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
+    everything, subset, last = (float(len(some)) for some in (scorer.everything, scorer.subset, scorer.last))
+    evaluated, pooled = (-(-rounds // each) for each in (e.every, math.lcm(e.every, e.global_every)))  # and the last
+    during = {*e.stages}
+    if "G" in during and "L1" in models and models["L1"].clients is None:
+        during.add("L1")  # one model, which is asked once
+    total = an_answer * min(local + subset, everything) if "L1" in models and "L1" in during else 0.0  # the start
+    always = evaluated, pooled
+    for stage, m in models.items():
+        evaluated, pooled = always if stage in during else (0, 0)
+        share = min(simulation.task.cohort_size / len(scorer.feed.sizes), 1.0) if stage == "L2" else 1.0
+        if stage == "G" and m.clients is None and "L1" in models and models["L1"].clients is None:
+            continue  # the model that was just asked
+        if m.clients is None:
+            shown = (evaluated * min(local + subset, everything), simulation.with_final * min(local + last, everything))
+            total += an_answer * sum(shown)
+            continue
+        total += evaluated * share * getting[stage] * scored
+        if simulation.with_final:
+            total += getting[stage] * scored
+            total += (1 - share) * scored * a_client if isinstance(stages.get(stage), Models) else 0.0
+        if stage == "L2" and _same_as_l1(simulation, r, update, m):
+            continue
+        total += share * an_answer * (evaluated * local + pooled * scored * subset)
+        if simulation.with_final:
+            still = 1 - share if subset == last else 1.0  # who was not asked the same a moment before
+            total += still * an_answer * (local + scored * last)
+    return total
+
+
+def _same_as_l1(simulation: Simulation, r: Round, update: Update, l2: Models) -> bool:
+    """Whether a client's models of both stages are one, once the round is over."""
+    after = simulation.method.init(simulation.task)
+    commit(after, update)
+    l1 = simulation.method.personal(after, r)
+    if l1 is None or l1.params.shape != l2.params.shape or l1.ctx.keys() != l2.ctx.keys():
+        return False
+    return torch.equal(l1.params, l2.params) and all(torch.equal(l1.ctx[key], l2.ctx[key]) for key in l1.ctx)
+
+
+def _timed(run: Callable[[], T]) -> tuple[float, T]:
+    """Seconds of a second go, the first one pays for what is made once; and what it gave."""
+    start = time.perf_counter()
+    found = run()
+    first = time.perf_counter() - start
+    if first > 5:
+        return first, found
+    start = time.perf_counter()
+    found = run()
+    return min(first, time.perf_counter() - start), found
+
+
+__all__ = ["Estimate", "duration", "estimate", "size"]

@@ -1,0 +1,85 @@
+"""What a run leaves behind once its rounds are over: final and best scores, a table of clients."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pfl_ops import metrics
+from pfl_ops.federation.scoring.evaluate import Scorer, Scores
+from pfl_ops.federation.state.checkpoint import Record
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the last round leaves.
+
+    Attributes:
+        scores: of the full evaluation by stage; None: not asked for.
+        model: G, [P]; None: the method has none that all share.
+    """
+
+    scores: Mapping[str, Scores] | None
+    model: Tensor | None
+
+
+def best(records: Sequence[Record], split: metrics.Split) -> dict[str, float]:
+    """The keys of the best round: by Acc of L1, or of the stage that there is; the earliest of equals."""
+    for stage in metrics.STAGES:
+        for name in (metrics.key(split, stage, "acc"), metrics.key(split, stage, "local", "mean")):
+            scored = [r for r in records if name in r.metrics and r.round > 0]
+            if scored:
+                found = max(scored, key=lambda r: r.metrics[name])
+                keys = {k: v for k, v in found.metrics.items() if not k.startswith(("cost/", "train/", "method/"))}
+                return {"best/round": float(found.round), **{f"best/{k}": v for k, v in keys.items()}}
+    return {}
+
+
+REACHED = (("local", "mean"), ("local", "worst"), ("global", "mean"))  # views and statistics that targets are for
+
+
+def reached(records: Sequence[Record], split: metrics.Split, targets: Sequence[float]) -> dict[str, float]:
+    """The first round of each target, by stage and view: `reached/test/L2/local/mean_90`; no key: never reached."""
+    found: dict[str, float] = {}
+    for stage in metrics.STAGES:
+        for view, statistic in REACHED:
+            name = metrics.key(split, stage, view, statistic)
+            curve = {r.round: r.metrics[name] for r in records if name in r.metrics}
+            for target in targets:
+                first = metrics.rounds_to(curve, target)
+                if first is not None:
+                    found[f"reached/{name}_{metrics.in_percent(target)}"] = float(first)
+    return found
+
+
+def table(
+    scores: Mapping[str, Scores],
+    scorer: Scorer,
+    trained: Sequence[int],
+    more: Mapping[str, Sequence[Any]] | None = None,
+) -> dict[str, list[Any]]:
+    """Column -> values, one line a client and stage: sizes and accuracies of the full evaluation, NaN for none.
+
+    Args:
+        trained: training samples of each client.
+        more: further columns, a value for each of the N clients.
+    """
+    clients, held = scorer.clients.tolist(), scorer.feed.sizes.tolist()
+    nothing = np.full(len(held), np.nan)
+    columns: dict[str, list[Any]] = {}
+    for stage, s in scores.items():
+        views = {"local": s.local, "global": nothing if s.pooled is None else s.pooled}
+        views |= {metrics.synthetic_view(c): s.synthetic.get(c, nothing) for c in scorer.settings.synthetic}
+        rows = {
+            "client": clients,
+            "stage": [stage] * len(clients),
+            "n_train": [trained[k] for k in clients],
+            "n_held": [held[k] for k in clients],
+            **{column: [values[k] for k in clients] for column, values in (more or {}).items()},
+            **{view: [float(values[k]) for k in clients] for view, values in views.items()},
+        }
+        for name, values in rows.items():
+            columns.setdefault(name, []).extend(values)
+    return columns

@@ -1,0 +1,373 @@
+"""The round loop: draws cohorts, lets the method train them, has the stages scored, keeps checkpoints.
+
+It knows nothing of tracking or tuning.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pfl_ops import metrics
+from pfl_ops.data.clients import Clients
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation import losses
+from pfl_ops.federation.execution import choose
+from pfl_ops.federation.execution.stackable import stacks
+from pfl_ops.federation.execution.workers import PooledScorer, PooledTrainer
+from pfl_ops.federation.loop import cohort, diverged, engine, finish
+from pfl_ops.federation.loop.build import make_task, make_trainer, timed_steps, work_of
+from pfl_ops.federation.loop.diverged import Diverged
+from pfl_ops.federation.loop.finish import Ending
+from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_update
+from pfl_ops.federation.method.contract import ClientRows, Models, Rows, Stages, State, Update
+from pfl_ops.federation.method.method import Method
+from pfl_ops.federation.method.round import Round
+from pfl_ops.federation.scoring.evaluate import Scorer, Scores
+from pfl_ops.federation.scoring.stages import StageScores, keys, made, repeatable
+from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
+from pfl_ops.federation.state.checkpoint import Checkpoint, Checkpoints, Record, Results
+from pfl_ops.federation.state.rows import RowStore
+from pfl_ops.federation.training.feed import Feed
+from pfl_ops.system import memory
+
+ENGINE, DIVERGED = "engine", "diverged"
+"""In a checkpoint: the digest of the code that wrote it; the `Diverged` of a run that was to go on all the same."""
+
+
+class Simulation:
+    """One run of one method on one federation.
+
+    Args:
+        network: body and head with their first parameters.
+        method: the algorithm.
+        clients: training and held-out samples by client.
+        training, participation, evaluation: the experiment's sections. seed: the run's seed.
+        execution: where and how; what it leaves open is chosen here, by timing.
+        stackable: False where the network can't be stacked (dropout, recurrent layers).
+        folder: where checkpoints go; None: nowhere, and the run can't be resumed.
+        identity: the experiment's hash; a folder of another experiment is refused.
+        stages: the stages to score; None: all. final: score everything in full once the rounds are over.
+        resume: go on from the folder's checkpoints; False: what it holds is thrown away when `run` starts.
+
+    Attributes:
+        records: one for the start and one a round, those of the checkpoint included.
+        final: `final/…`, `best/…` and `reached/…` keys, once the run is over.
+        client_table: column -> values of the full evaluation.
+        complaints: lines about damaged checkpoints that were passed over, and about what a resumed run keeps.
+        hints: a line where another precision would be much faster here.
+        resolved: the execution with nothing left open.
+        resumed_from: the round of the checkpoint that it goes on from; None: it starts.
+        read: whether the run was over before, so that nothing is computed.
+        diverged: set by the first round with a value that is not finite, where `execution.diverged` is "continue"; else
+            `run` raises it.
+        same_engine: whether the checkpoint was written by an engine with the same code.
+    """
+
+    def __init__(
+        self, network: nn.Module, method: Method, clients: Clients, training: Training, participation: Participation,
+        evaluation: Evaluation, *, seed: int = 0, execution: Execution | None = None, stackable: bool = True,
+        folder: Path | None = None, identity: str = "", stages: Collection[str] | None = None, final: bool = True,
+        resume: bool = True,
+    ) -> None:  # fmt: skip
+        self.method, self.clients, self.folder, self.identity = CheckedMethod(method), clients, folder, identity
+        self.training, self.participation, self.evaluation = training, participation, evaluation
+        self.execution = execution or Execution()
+        self.wanted = frozenset(metrics.STAGES if stages is None else stages)
+        self.with_final = final
+        self.records: list[Record] = []
+        self.final: dict[str, float] = {}
+        self.client_table: dict[str, list[Any]] = {}
+        self.complaints: list[str] = []
+        self.diverged: Diverged | None = None
+        self._ending: Ending | None = None
+        self._global: Tensor | None = None
+
+        found = None
+        self._checkpoints: Checkpoints | None = None
+        if folder is not None:
+            self._checkpoints = Checkpoints(folder, identity, resume=resume)
+            found, self.complaints = self._checkpoints.latest, list(self._checkpoints.complaints)
+        if found is not None and found.results is not None and final and not found.results.full:
+            found = None  # only its scores were kept, and more is asked for
+        self._device = choose.device(self.execution, training.precision)
+        dtype = torch.float64 if training.precision == "float64" else torch.float32
+        self.feed = Feed(clients.train, clients.mean, clients.std, self._device, dtype)
+        self.task = make_task(
+            network.to(self._device, dtype), self.method, clients, self.feed, training, participation, seed,
+            RowStore(self.execution.state, folder),
+        )  # fmt: skip
+        self._probabilities = cohort.probabilities(participation, self.task.n_clients, seed)
+        self._stragglers = cohort.stragglers(participation, self.task.n_clients, seed)
+        self.hints: list[str] = []
+        mapped = stacks(training.loss, lambda n: make_trainer(self.task, self.feed, training, n, not stackable))
+        self.resolved = self._resolve(found, stackable and mapped)
+        torch.set_num_threads(self.resolved.threads)
+        self.trainer = make_trainer(self.task, self.feed, training, self.resolved.stack, draws=not stackable)
+        held = Feed(clients.held, clients.mean, clients.std, self._device, dtype)
+        if self.resolved.workers > 1:
+            self.trainer = PooledTrainer(self.trainer, self.resolved.workers)
+            self.scorer: Scorer = PooledScorer(self.trainer, clients.held, held, evaluation, seed)
+        else:
+            self.scorer = Scorer(self.trainer, clients.held, held, evaluation, seed)
+        row = self.task.initial
+        self._scores = StageScores(
+            self.method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size(),
+            evaluation.stages,
+        )  # fmt: skip
+        self._state: State = self.method.init(self.task)
+        self._unread = found
+        if found is not None:
+            self.records = found.records
+            if found.results is None:
+                self._read()
+        self.resumed_from = found.round if found is not None else None
+        if found is not None and DIVERGED in found.meta:
+            self.diverged = Diverged(*found.meta[DIVERGED])
+        self.read = found is not None and found.results is not None and found.results.full >= final
+        self.same_engine = found is None or found.meta.get(ENGINE) == engine.digest()
+        if not (self.read or self.same_engine):
+            self.complaints.append(
+                f"goes on from round {found.round if found else 0}, which was computed by an engine with other code of "
+                "the same results version; --no-resume computes all of it anew"
+            )
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Iterator[Record]:
+        """Records of all rounds, first those that a checkpoint already holds; one is yielded after it was kept."""
+        yield from list(self.records)
+        if not self.records:
+            if self._checkpoints is not None:
+                self._checkpoints.clear()
+            start = self._record(0, self._scores.start(self.state), {})
+            self._keep(start)
+            yield start
+        for t in range(self.records[-1].round, self.training.rounds):
+            try:
+                record = self._round(t)
+            except MethodError:
+                if t == 0 and self._checkpoints is not None:
+                    self._checkpoints.remove()
+                raise
+            self._keep(record)
+            yield record
+        self._finish()
+
+    def start(self) -> None:
+        """Start the worker processes, if there are to be any; else the first round does."""
+        if isinstance(self.trainer, PooledTrainer):
+            self.trainer.start()
+
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        if isinstance(self.trainer, PooledTrainer):
+            self.trainer.close()
+
+    def round_at(self, t: int, clients: Tensor, purpose: str = "train") -> Round:
+        """Round t for some clients, int64 [C], duplicates count as draws; each purpose has generators of its own."""
+        p, s = self.participation, self.training
+        return Round(self.trainer, t, clients, weighting=p.weighting, lr_decay=s.lr_decay, purpose=purpose)
+
+    @property
+    def state(self) -> State:
+        """What the method keeps; that of a finished run is read once somebody asks for it.
+
+        Raises:
+            PflOpsError: the run was over before, and was not to be scored in full: it has kept its scores alone.
+        """
+        self._read()
+        return self._state
+
+    def _read(self) -> None:
+        found = self._unread
+        if found is not None and not found.holds_state:
+            raise PflOpsError("this run kept its scores and no models; start it again with a final evaluation")
+        if found is not None:
+            self._state = found.restore(self._state)
+        self._unread = None
+
+    def _round(self, t: int) -> Record:
+        last = t + 1 == self.training.rounds
+        drawn = cohort.draw(self.method, self.state, self.task, self.participation, self._probabilities, t)
+        r = self.round_at(t, drawn)
+        self.trainer.meter.clear()
+        started = time.perf_counter()
+        update, stages = self.method.round(self.state, r)
+        self._wait()
+        trained = time.perf_counter()
+        cost = self._cost(r, trained - started)
+        noted = r.notes.keys(None if self._stragglers is None else self._stragglers[r.cohort.cpu().numpy()])
+        self._look_for_divergence(t + 1, r.lr, update, stages)
+        stages = repeatable(r, stages)
+
+        absent = self._scores.absent_l2(self.state, r, stages) if last and self.with_final else None
+        commit(self.state, update)
+        del update  # rows of the whole cohort, which evaluation has no use for
+        scores: dict[str, Scores] = {}
+        if last or (t + 1) % self.evaluation.every == 0:
+            pooled = last or (t + 1) % self.evaluation.global_every == 0
+            scores = self._scores.curves(self.state, r, stages, pooled=pooled)
+        if last:
+            full = self._scores.last(self.state, r, stages, absent) if self.with_final else None
+            g = made(stages["G"], self.scorer.clients) if "G" in stages else None
+            shared = g is not None and g.clients is None
+            self._ending = Ending(full, g.params.detach().cpu().clone() if g is not None and shared else None)
+        self._wait()
+        cost["cost/eval_seconds"] = time.perf_counter() - trained
+        return self._record(t + 1, scores, noted | cost)
+
+    def _look_for_divergence(self, round_: int, lr: float, update: Update, stages: Stages) -> None:
+        """Raise `Diverged`, or note it where the run is to go on all the same."""
+        found = self.diverged or diverged.check(round_, lr, self.trainer.meter.mean, update, stages)
+        if found is not None and self.execution.diverged == "stop":
+            raise found
+        self.diverged = found
+
+    def _record(self, round_: int, scores: Mapping[str, Scores], more: Mapping[str, float]) -> Record:
+        scored = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.feed.sizes)
+        return Record(round_, {**scored, **more}, time.time_ns() // 1_000_000)
+
+    def _keep(self, record: Record) -> None:
+        self.records.append(record)
+        if self._checkpoints is None:
+            return
+        if record.round % self.execution.checkpoint_every == 0 or record.round == self.training.rounds:
+            self._checkpoints.save(record.round, self.state, self.records, self._about())
+
+    def _cost(self, r: Round, seconds: float) -> dict[str, float]:
+        size = self.task.initial.element_size() * len(r.cohort)
+        seen = sum(self.trainer.meter.by_stream.values())
+        cost = {
+            "train/lr": r.lr,
+            "cost/up_bytes": r.traffic.up * size,
+            "cost/down_bytes": r.traffic.down * size,
+            "cost/clients": float(len(r.cohort)),
+            "cost/train_seconds": seconds,
+            "cost/samples_per_second": seen / seconds if seconds > 0 else 0.0,
+            "cost/peak_mib": self._peak(),
+        }
+        loss = self.trainer.meter.mean
+        return cost if loss is None else {"train/loss": loss, **cost}
+
+    def _peak(self) -> float:
+        """Peak memory in MiB: of the device where there is one, else of this process."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device) / 2**20
+        return memory.peak() / 2**20
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Final and best scores; read from the folder where a finished run is asked for again."""
+        there = self._checkpoints.latest if self._checkpoints is not None else None
+        if there is not None and there.results is not None and there.results.full >= self.with_final:
+            self.final, self.client_table, self._global = there.results.final, there.results.clients, there.model()
+            assert self._checkpoints is not None
+            self._checkpoints.tidy()
+            return
+        if self._ending is None and self.with_final:
+            self._again()
+        if self._ending is not None:
+            self._global = self._ending.model
+            scores = self._ending.scores or {}
+            self.final = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.feed.sizes, "final/")
+            self.client_table = finish.table(scores, self.scorer, self.task.sizes.tolist(), self._chances())
+        self.final |= finish.best(self.records, self.evaluation.split)
+        self.final |= finish.reached(self.records, self.evaluation.split, self.evaluation.targets)
+        if self._checkpoints is not None:
+            self._checkpoints.finish(
+                self.training.rounds, self.state if self.with_final else None, self.records,
+                self._about(), Results(self.with_final, self.final, self.client_table), self._global,
+            )  # fmt: skip
+
+    def _about(self) -> dict[str, Any]:
+        """Return the metadata of a checkpoint: how it was computed."""
+        noted = {DIVERGED: self.diverged.as_list()} if self.diverged else {}
+        return {"resolved": asdict(self.resolved), ENGINE: engine.digest(), **noted}
+
+    def _chances(self) -> dict[str, list[Any]]:
+        """Columns of the client table where not all clients are alike: probability in a draw, who is a straggler."""
+        found = {"probability": self._probabilities, "straggler": self._stragglers}
+        return {name: values.tolist() for name, values in found.items() if values is not None}
+
+    def _again(self) -> None:
+        """Killed between the last checkpoint and the final scores: the last round is run again for them.
+
+        The checkpoint before the last is the state to start from; without it the run starts over.
+        """
+        assert self._checkpoints is not None
+        before = self._checkpoints.before(self.training.rounds)
+        self._state = {}  # its rows go before there are others
+        self._state = self.method.init(self.task)
+        first = 0
+        if before is not None:
+            self._state, first = before.restore(self._state), before.round
+        for t in range(first, self.training.rounds):
+            self._round(t)
+
+    @property
+    def participants(self) -> Tensor:
+        """Clients with a row that was ever written, int64 [M], ascending; all N if the state has no rows."""
+        rows = [value.written for value in self.state.values() if isinstance(value, ClientRows)]
+        return torch.stack(rows).any(dim=0).nonzero()[:, 0] if rows else torch.arange(self.task.n_clients)
+
+    @property
+    def state_place(self) -> str:
+        """Where clients' rows are: file, where some did not fit into memory."""
+        return "file" if any(isinstance(v, ClientRows) and v.in_file for v in self._state.values()) else "memory"
+
+    def global_model(self) -> dict[str, Tensor] | None:
+        """G of the last round, name -> [*shape]; None if a method has no global model, or the run is not over."""
+        return None if self._global is None else self.task.layout.export(self._global)
+
+    def personal_models(self, clients: Tensor | None = None) -> Models | None:
+        """L1 as the clients hold it now: rows [C, P] (or one [P] for all) with what `predict` needs; see `state`."""
+        who = torch.arange(self.task.n_clients) if clients is None else clients
+        finished = self.records[-1].round if self.records else 0
+        return self.method.personal(self.state, self.round_at(max(finished - 1, 0), who, "evaluate"))
+
+    # -- where and how ------------------------------------------------------------------------------------------------
+
+    def _resolve(self, found: Checkpoint | None, stackable: bool) -> choose.Resolved:
+        """As the checkpoint has it, as asked for, or by timing a few steps of each candidate."""
+        if found is not None:
+            resolved, lines = choose.kept(found.meta, self.execution, self._device, over=found.results is not None)
+            self.complaints += lines
+            return resolved
+        loss = losses.LOSSES.digest(self.training.loss)  # None: the package's own, of which timings may be kept already
+        resolved, self.hints = choose.resolve(
+            self.execution, self._device, self.training.precision, stackable=stackable,
+            work=work_of(self.task, self.feed, self.training),
+            shapes={
+                "layout": [b.stored for b in self.task.layout.blocks], "optimiser": self.training.optimiser,
+                **({} if loss is None else {"loss": loss}),
+            },
+            prepare=lambda candidate: timed_steps(self.task, self.feed, self.training, candidate),
+        )  # fmt: skip
+        return resolved
+
+
+def commit(s: State, update: Update) -> None:
+    """Take over what a round changed; only here is state ever written.
+
+    Raises:
+        PflOpsError: as for `check_update`.
+    """
+    check_update(s, update)
+    for name, value in update.items():
+        if isinstance(value, Rows):
+            s[name].write(value.clients, value.values)
+        else:
+            s[name] = value.detach()
+
+
+__all__ = ["Record", "Simulation", "commit"]

@@ -1,0 +1,289 @@
+"""A method whose answers are checked against the contract, and whose exceptions name it."""
+
+import inspect
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+import pfl_ops
+from pfl_ops.errors import PflOpsError, echo, frames, in_a_line, place
+from pfl_ops.federation.method.contract import ClientRows, Models, Rows, StageName, Stages, State, Task, Update
+from pfl_ops.federation.method.method import Method
+from pfl_ops.federation.method.round import Round
+from pfl_ops.federation.misuse import MisuseError, defined, dtype, kind
+from pfl_ops.system.memory import out_of_memory
+
+STAGES = tuple(name for name in get_args(StageName) if name != "L1")  # what `round` may return
+
+
+class MethodError(PflOpsError):
+    """A fault in a method's own code.
+
+    Args:
+        message: one line.
+        exit_code: of the command; 2: the method can't work at all (a wrong answer in round 1), 1: it failed.
+        details: the traceback of the author's own frames; "": no exception was raised, or in no file of the author's.
+    """
+
+    def __init__(self, message: str, exit_code: int = 2, details: str = "") -> None:
+        super().__init__(message)
+        self.exit_code, self.details = exit_code, details
+
+
+class CheckedMethod:
+    """The same method for the engine: `init`, `round` and `personal` return what the contract says, or raise.
+
+    Round 1 also refuses a method that writes into the state or into `task.initial`.
+
+    Args:
+        method: as its author wrote it. Its other attributes (`cohort`, `extra`, hyper-parameters) are read through.
+    Raises:
+        MethodError: a method returned something else, called a verb wrongly, or raised; the message names method,
+            function, file and line. An exception of the method's code is the cause, and its traceback is cut to the
+            author's own frames. What tells the user something else passes through: a `PflOpsError`, too little memory,
+            a full disk.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self.label = str(getattr(method, "name", "") or type(method).__name__)
+        try:
+            self._file = inspect.getsourcefile(type(method))
+        except (TypeError, OSError):  # of a notebook's cell
+            self._file = None
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.method, name)
+        if name not in ("cohort", "extra"):
+            return value
+
+        @wraps(value)
+        def call(*given: Any) -> Any:
+            with self._named(f"{name}()"):
+                return value(*given)
+
+        return call
+
+    def init(self, task: Task) -> State:
+        with self._named("init()"):
+            s = self.method.init(task)
+        with self._refused("init", 0):
+            if not isinstance(s, dict) or not all(isinstance(name, str) for name in s):
+                raise _Wrong(f"{kind(s)}; expected a dict of tensors by name")
+            for name, value in s.items():
+                if not isinstance(value, Tensor | ClientRows):
+                    raise _Wrong(f"{kind(value)} as state '{echo(name)}'; expected a tensor or task.rows(...)")
+        return s
+
+    def round(self, s: State, r: Round) -> tuple[Update, Stages]:
+        before = _copies(s, r.task) if r.t == 0 else None
+        with self._named(f"round {r.t + 1}", r.t):
+            answer = self.method.round(s, r)
+        with self._refused("round", r.t):
+            _check_unchanged(before, s, r.task)
+            if not isinstance(answer, tuple) or len(answer) != 2:
+                raise _Wrong(f"{kind(answer)}; expected (state, stages)")
+            update, stages = answer
+            check_update(s, update)
+            if not isinstance(stages, Mapping):
+                raise _Wrong(f"{kind(stages)} as stages; expected a dict with 'L2', 'G', or both")
+            for stage, models in stages.items():
+                if stage not in STAGES:
+                    raise _Wrong(f"stage {echo(repr(stage))}; expected {' and '.join(map(repr, STAGES))}")
+                if not callable(models):
+                    check_models(models, r.task, f"as stage '{stage}'")
+        return update, {
+            stage: self._stage(models, stage, r) if callable(models) else models for stage, models in stages.items()
+        }
+
+    def personal(self, s: State, r: Round) -> Models | None:
+        before = _copies(s, r.task) if r.t == 0 else None
+        with self._named(f"personal() of round {r.t + 1}", r.t):
+            models = self.method.personal(s, r)
+        with self._refused("personal", r.t):
+            _check_unchanged(before, s, r.task)
+            if models is not None:
+                check_models(models, r.task, clients=r.cohort)
+        return models
+
+    def _stage(self, ask: Callable[[Tensor], Models], stage: str, r: Round) -> Callable[[Tensor], Models]:
+        """A stage that is given as a function, whose answers are checked too."""
+
+        def asked(clients: Tensor) -> Models:
+            with self._named(f"stage '{stage}' of round {r.t + 1}", r.t):
+                models = ask(clients)
+            with self._refused("round", r.t):
+                check_models(models, r.task, f"from the function of stage '{stage}'", clients)
+            return models
+
+        return asked
+
+    @contextmanager
+    def _refused(self, function: str, t: int) -> Iterator[None]:
+        """Turn what a check found into a message that names the function and its line."""
+        try:
+            yield
+        except _Wrong as wrong:
+            where = defined(getattr(self.method, function))
+            message = f"method '{self.label}': {function}() {wrong.did} {wrong}{where}"
+            raise MethodError(message, 1 if t else 2) from None
+
+    @contextmanager
+    def _named(self, what: str, t: int = 0) -> Iterator[None]:
+        """Turn an exception of the method's code into a line with its file and line."""
+        try:
+            yield
+        except MisuseError as error:
+            where = "" if error.located else place(error, self._file, anywhere=True)
+            raise MethodError(f"method '{self.label}': {error}{where}", 1 if t else 2, self._own(error)) from error
+        except (PflOpsError, OSError):
+            raise
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            message = (
+                f"method '{self.label}' failed in {what}: {in_a_line(error)}{place(error, self._file, anywhere=True)}"
+            )
+            raise MethodError(message, 1, self._own(error)) from error
+
+    def _own(self, error: Exception) -> str:
+        """Cut the error's traceback to frames of the author's code, and return it as text; "": there are none."""
+        own = [frame for frame in frames(error) if self._is_own(frame.filename)]
+        if not own:
+            return ""
+        error.__traceback__ = _only(error.__traceback__, self._is_own)
+        header = f"Traceback of method '{self.label}' (most recent call last):\n"
+        return header + "".join(traceback.format_list(own)) + in_a_line(error)
+
+    def _is_own(self, file: str) -> bool:
+        """True for the method's own file, and for any that is neither ours nor Python's nor of an installed package."""
+        return file == self._file or not (file.startswith("<frozen ") or file.startswith(_foreign()))
+
+
+@cache
+def _foreign() -> tuple[str, ...]:
+    """Beginnings of the paths of the package, of installed packages and of Python itself."""
+    installed = sysconfig.get_paths()
+    folders = {str(Path(str(pfl_ops.__file__)).parent), *(installed[k] for k in ("stdlib", "purelib", "platlib"))}
+    return tuple(f"{folder}/" for folder in folders)
+
+
+def _only(trace: TracebackType | None, wanted: Callable[[str], bool]) -> TracebackType | None:
+    """A traceback with the frames of wanted files alone."""
+    if trace is None:
+        return None
+    rest = _only(trace.tb_next, wanted)
+    if not wanted(trace.tb_frame.f_code.co_filename):
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+class _Wrong(PflOpsError):
+    """A wrong answer: the message says what was returned (or what else was `did`) and what was expected."""
+
+    def __init__(self, message: str, did: str = "returned") -> None:
+        super().__init__(message)
+        self.did = did
+
+
+def _copies(s: State, task: Task) -> dict[str, list[Tensor]]:
+    """Copies of all that a method might write into, by name. Before the second round hardly any row is written."""
+    return {name: [tensor.clone() for tensor in tensors] for name, tensors in _tensors(s, task).items()}
+
+
+def _tensors(s: State, task: Task) -> dict[str, list[Tensor]]:
+    found = {
+        f"state '{name}'": [value.base, value.written] if isinstance(value, ClientRows) else [value]
+        for name, value in s.items()
+    }
+    return {**found, "task.initial": [task.initial]}
+
+
+def _check_unchanged(before: Mapping[str, list[Tensor]] | None, s: State, task: Task) -> None:
+    """Refuse a state that was written into.
+
+    Args:
+        before: `_copies` of it; None: nothing is compared.
+    """
+    if before is None:
+        return
+    now = _tensors(s, task)
+    for name in [*before, *now]:
+        if name not in now or name not in before or not all(map(_same, before[name], now[name])):
+            raise _Wrong(f"{name} in place; expected a new tensor in the state that round() returns", "changed")
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """True if no entry differs; NaN equals NaN."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def check_update(s: State, update: object) -> None:
+    """Refuse what a round may not change: another name, kind, shape, dtype or device than `init` made, unknown clients.
+
+    Args:
+        s: the state.
+        update: what `round` returned as state.
+    """
+    if not isinstance(update, Mapping):
+        raise _Wrong(f"{kind(update)} as state; expected a dict of what changed")
+    for name, value in update.items():
+        old, what = s.get(name), f"as state {echo(repr(name))}"
+        if old is None:
+            raise _Wrong(f"{kind(value)} {what}, which init() did not make; it made {', '.join(s) or 'none'}")
+        if isinstance(old, ClientRows):
+            if not isinstance(value, Rows) or not isinstance(value.values, Tensor):
+                raise _Wrong(f"{kind(value)} {what}; expected Rows(clients, values)")
+            who, shape = value.clients, tuple(value.values.shape[1:])
+            if not isinstance(who, Tensor) or who.dtype != torch.int64 or who.dim() != 1:
+                raise _Wrong(f"{kind(who)} as the clients of state '{name}'; expected int64 [C]")
+            if len(who) and not 0 <= int(who.min()) <= int(who.max()) < old.n:
+                raise _Wrong(f"clients {int(who.min())} to {int(who.max())} {what}; there are 0 to {old.n - 1}")
+            if len(who.unique()) < len(who):
+                raise _Wrong(f"a client twice {what}; expected each client once")
+            if value.values.dim() == 0 or len(value.values) != len(who):
+                raise _Wrong(f"{kind(value.values)} {what} for {len(who)} clients; expected a row each")
+            if shape != tuple(old.base.shape) or value.values.dtype != old.dtype:
+                expected = f"{list(old.base.shape)} {dtype(old.base)}"
+                raise _Wrong(f"rows {list(shape)} {dtype(value.values)} {what}; expected {expected}, as in init()")
+        elif not isinstance(value, Tensor):
+            raise _Wrong(f"{kind(value)} {what}; expected a tensor, as in init()")
+        elif (value.shape, value.dtype, value.device) != (old.shape, old.dtype, old.device):
+            raise _Wrong(f"{kind(value)} {what}; expected {kind(old)}, as in init()")
+
+
+def check_models(models: object, task: Task, what: str = "", clients: Tensor | None = None) -> None:
+    """Refuse what can't be scored: no `Models`, rows of another length, dtype or device, clients without a row.
+
+    Args:
+        models: what the method gave. task: for the length of a model. what: where it stands, in the message.
+        clients: who was asked for, [C]; None: the models may be any clients'.
+    """
+    what = f" {what}" if what else ""
+    if not isinstance(models, Models):
+        raise _Wrong(f"{kind(models)}{what}; expected Models")
+    rows, who = models.params, models.clients
+    if not isinstance(rows, Tensor) or rows.dim() != (1 if who is None else 2):
+        form = "[P], one model for all" if who is None else "[C, P], a row a client"
+        raise _Wrong(f"Models with {kind(rows)}{what}; expected {form}")
+    if who is not None and (not isinstance(who, Tensor) or who.dtype != torch.int64 or who.shape != rows.shape[:1]):
+        raise _Wrong(f"Models of {len(rows)} rows with clients {kind(who)}{what}; expected int64 [{len(rows)}]")
+    if who is not None and clients is not None and sorted(who.tolist()) != sorted(clients.tolist()):
+        expected = f"expected those asked for, {echo(clients.tolist())}"
+        raise _Wrong(f"Models of clients {echo(who.tolist())}{what}; {expected}")
+    like = task.initial
+    if models.predict is None and (rows.shape[-1] != len(like) or rows.dtype != like.dtype):
+        raise _Wrong(f"Models with {kind(rows)}{what}; expected P = {len(like)} and {dtype(like)}")
+    if rows.device != like.device:
+        raise _Wrong(f"Models with {kind(rows)}{what}; expected them on {like.device}")
+
+
+__all__ = ["CheckedMethod", "MethodError", "check_models", "check_update"]

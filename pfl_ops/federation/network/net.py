@@ -1,0 +1,242 @@
+"""The network as a function of a flat vector, for one model or for C of them at once."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.network.layout import Layout
+
+POINTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
+
+
+class Step(NamedTuple):
+    """One layer of the body: its full name, itself, and the names that its parameters have in it."""
+
+    name: str
+    layer: nn.Module
+    own: tuple[str, ...]
+
+
+class Net:
+    """A network as a pure function of a flat vector: `net(w [Q], x [B, ...]) -> scores [B, L]`.
+
+    `w` may hold further columns after the network's own (extra blocks). Layers that every network here is made of are
+    called directly; any other layer through `torch.func.functional_call`.
+
+    Args:
+        network: `.body` and `.head` (an `nn.Linear`), their parameters all that is trained (see `models.base.check`).
+        extra: blocks that a method adds, name -> shape.
+
+    >>> from pfl_ops.testing import scalar_net
+    >>> net = scalar_net()  # w = [v, u, c]: feature v x, score u (v x) + c
+    >>> net(torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0], [0.0]])).tolist()
+    [[31.0], [1.0]]
+    """
+
+    def __init__(self, network: nn.Module, extra: Mapping[str, tuple[int, ...]] | None = None) -> None:
+        body, head = network.body, network.head
+        assert isinstance(body, nn.Module) and isinstance(head, nn.Linear)
+        self.network = network
+        self.steps = list(_steps(body, "body"))
+        self.n_features = head.in_features
+        self.n_classes = head.out_features
+        shapes = [
+            {f"{prefix}{name}": tuple(p.shape) for name, p in module.named_parameters()}
+            for prefix, module in (("body.", body), ("head.", head))
+        ]
+        self.layout = Layout(shapes[0], shapes[1], extra)
+
+    def __call__(self, w: Tensor, x: Tensor) -> Tensor:
+        """Scores [B, L]."""
+        views = self.layout.views(w[..., self.layout.net], self.layout.net)
+        return self.forward(views, x)
+
+    def features(self, w: Tensor, x: Tensor) -> Tensor:
+        """Return the input of the head, [B, D], for inputs x [B, ...]; `w` needs the body's columns only.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> scalar_net().features(torch.tensor([2.0]), torch.tensor([[5.0]])).tolist()
+        [[10.0]]
+        """
+        return self._body(self.layout.views(w[..., self.layout.body], self.layout.body), x)
+
+    def head(self, h: Tensor, f: Tensor) -> Tensor:
+        """Scores [B, L] of the head's columns `h` on features `f` [B, D].
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> scalar_net().head(torch.tensor([3.0, 1.0]), torch.tensor([[10.0]])).tolist()  # 3 · 10 + 1
+        [[31.0]]
+        """
+        views = self.layout.views(h, self.layout.head)
+        return F.linear(f, views["head.weight"], views.get("head.bias"))
+
+    def cut(self, depth: int) -> slice:
+        """Columns of the body's first `depth` layers with parameters (a block counts as one): the client's side.
+
+        Raises:
+            PflOpsError: the body has fewer such layers.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> scalar_net().cut(1)
+        slice(0, 1, None)
+        """
+        layers = [step for step in self.steps if step.own]
+        if not 1 <= depth <= len(layers):
+            raise PflOpsError(
+                f"a network is cut behind one of its body's {len(layers)} layers with parameters, got {depth}"
+                if layers
+                else "a network without a body can't be cut in two; take model cnn or mlp"
+            )
+        behind = [*(f"{step.name}." for step in layers), "head."][depth]
+        return slice(0, next(b.start for b in self.layout.blocks if b.name.startswith(behind)))
+
+    def front(self, w: Tensor, x: Tensor, depth: int) -> Tensor:
+        """Activations [B, ...] that leave the client's side: of the body up to its layer `depth` with parameters.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> scalar_net().front(torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0]]), depth=1).tolist()
+        [[10.0]]
+        """
+        part = self.cut(depth)
+        return self._through(self.steps[: self._at(depth)], self.layout.views(w[..., part], part), x)
+
+    def back(self, w: Tensor, a: Tensor, depth: int) -> Tensor:
+        """Scores [B, L] of the server's side on activations [B, ...]; back(w, front(w, x)) is net(w, x).
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> scalar_net().back(torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[10.0]]), depth=1).tolist()
+        [[31.0]]
+        """
+        part = slice(self.cut(depth).stop, self.layout.net.stop)
+        views = self.layout.views(w[..., part], part)
+        f = self._through(self.steps[self._at(depth) :], views, a)
+        return F.linear(f, views["head.weight"], views.get("head.bias"))
+
+    def _at(self, depth: int) -> int:
+        """The step that starts the server's side."""
+        return [*(i for i, step in enumerate(self.steps) if step.own), len(self.steps)][depth]
+
+    def forward(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Scores [B, L] of named parameters."""
+        return F.linear(self._body(views, x), views["head.weight"], views.get("head.bias"))
+
+    def _body(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return self._through(self.steps, views, x)
+
+    @staticmethod
+    def _through(steps: Sequence[Step], views: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        for step in steps:
+            x = _apply(step, views, x)
+        return x
+
+    def stacked(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Scores [C, B, L] of C models at once: `views` name -> [C, *shape], `x` [C, B, ...] or [1, B, ...] for all.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> net, w = scalar_net(), torch.tensor([[2.0, 3.0, 1.0], [1.0, 1.0, 0.0]])
+        >>> net.stacked(net.layout.views(w), torch.tensor([[[5.0]]])).tolist()
+        [[[31.0]], [[5.0]]]
+        """
+        for step in self.steps:
+            x = _apply_stacked(step, views, x)
+        return _linear(x, views["head.weight"], views.get("head.bias"))
+
+    def scores(self, w: Tensor, x: Tensor) -> Tensor:
+        """Scores [C, B, L] of rows `w` [C, Q] on `x` [C, B, ...]; a chunk of one runs on ordinary kernels.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> w = torch.tensor([[2.0, 3.0, 1.0], [1.0, 1.0, 0.0]])
+        >>> scalar_net().scores(w, torch.tensor([[[5.0]], [[7.0]]])).tolist()
+        [[[31.0]], [[7.0]]]
+        """
+        if len(w) == 1:
+            return self(w[0], x[0])[None]
+        return self.stacked(self.layout.views(w[:, self.layout.net], self.layout.net), x)
+
+
+def _steps(module: nn.Module, name: str) -> Iterator[Step]:
+    """The layers of nested `Sequential`s in order, by their full names."""
+    if isinstance(module, nn.Sequential):
+        for child, layer in module.named_children():
+            yield from _steps(layer, f"{name}.{child}")
+    else:
+        yield Step(name, module, tuple(key for key, _ in module.named_parameters()))
+
+
+def _own(step: Step, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: views[f"{step.name}.{key}"] for key in step.own}
+
+
+def _apply(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    name, layer = step.name, step.layer
+    if isinstance(layer, nn.Linear):
+        return F.linear(x, views[name + ".weight"], views.get(name + ".bias"))
+    if _plain(layer):
+        return F.conv2d(x, views[name + ".weight"], views.get(name + ".bias"), *_geometry(layer))
+    if isinstance(layer, nn.MaxPool2d):
+        return _pool(layer, x)
+    return torch.func.functional_call(layer, _own(step, views), (x,)) if step.own else layer(x)
+
+
+def _plain(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """An ordinary convolution: one group, zeros around."""
+    return isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
+
+
+def _geometry(layer: nn.Conv2d) -> tuple[Any, Any, Any]:
+    return layer.stride, layer.padding, layer.dilation
+
+
+def _pool(layer: nn.MaxPool2d, x: Tensor) -> Tensor:
+    """Max-pooling [B, channels, H, W]; without gradients, 2x2 on a CPU is quicker as the larger of two and two."""
+    plain = (layer.kernel_size, layer.stride, layer.padding, layer.dilation) == (2, 2, 0, 1) and not layer.ceil_mode
+    if not plain or x.device.type != "cpu" or (torch.is_grad_enabled() and x.requires_grad):
+        y: Tensor = layer(x)
+        return y
+    high, wide = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
+    rows = torch.maximum(x[..., 0:high:2, :wide], x[..., 1:high:2, :wide])
+    return torch.maximum(rows[..., ::2], rows[..., 1::2])
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [C or 1, B, I] times weight [C, O, I]: one batched product."""
+    if len(x) == 1 and len(weight) > 1:  # all models see the same input: one large product
+        scores = x[0] @ weight.reshape(-1, weight.shape[-1]).mT
+        scores = scores.unflatten(-1, weight.shape[:2]).transpose(0, 1)
+        return scores if bias is None else scores + bias[:, None]
+    # weight first: its gradient then comes out in the weight's own layout, which saves a copy a step
+    if bias is None:
+        return torch.bmm(weight, x.mT).mT
+    return torch.baddbmm(bias[:, :, None], weight, x.mT).mT
+
+
+def _apply_stacked(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """One layer of C models. Between convolutions x is [C, B, ...] logically and [B, C, ...] in memory: no copies."""
+    name, layer = step.name, step.layer
+    if isinstance(layer, nn.Linear) and x.dim() == 3:
+        return _linear(x, views[name + ".weight"], views.get(name + ".bias"))
+    if _plain(layer):
+        weight, bias = views[name + ".weight"], views.get(name + ".bias")
+        side_by_side = x.transpose(0, 1).flatten(1, 2)
+        if x.device.type == "cpu":  # else convolutions of few channels, and all pooling, take many times as long
+            side_by_side = side_by_side.contiguous(memory_format=torch.channels_last)
+        biases = None if bias is None else bias.flatten()
+        y = F.conv2d(side_by_side, weight.flatten(0, 1), biases, *_geometry(layer), len(x))
+        return y.unflatten(1, weight.shape[:2]).transpose(0, 1)
+    if isinstance(layer, nn.MaxPool2d):
+        y = _pool(layer, x.transpose(0, 1).flatten(1, 2))
+        return y.unflatten(1, (len(x), -1)).transpose(0, 1)
+    if isinstance(layer, nn.Flatten):
+        return x.flatten(2)
+    if isinstance(layer, POINTWISE):
+        out: Tensor = layer(x)
+        return out
+    if not step.own:
+        return torch.vmap(layer)(x)
+    own = _own(step, views)
+    x = x.expand(len(next(iter(own.values()))), *x.shape[1:])
+    return torch.vmap(lambda p, v: torch.func.functional_call(layer, p, (v,)))(own, x)

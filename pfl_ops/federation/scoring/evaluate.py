@@ -1,0 +1,290 @@
+"""Scores of a stage: each model on its own client's data (`local`) and on everybody's (`global`).
+
+No model answers twice: one that all clients share answers each sample once, however many views and clients ask, and
+one that a client holds in two stages (L1 and L2 of methods that train what they keep) is asked once a round. N models
+are scored on the pooled data in one large product where they are stacked. All draws here have generators of their own:
+no setting can move training. Clients without a held-out sample are left out (NaN).
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pfl_ops import metrics, rng
+from pfl_ops.data.clients import Pool
+from pfl_ops.federation.method.contract import Models
+from pfl_ops.federation.settings import ALL_UP_TO, Evaluation
+from pfl_ops.federation.training.feed import Feed
+from pfl_ops.federation.training.train import Trainer
+
+BATCH = 500  # samples that one model is shown at once
+ANSWERS = 10_000  # models times samples at once: activations take memory
+STACK = 5  # models of linear layers at once where training stacks none: one product instead of five
+
+
+@dataclass
+class Scores:
+    """Accuracies of one stage, by client; NaN where a client was not scored or has no sample.
+
+    Attributes:
+        local: each model on its own client's held-out samples, [N].
+        pooled: each model on the pooled samples, [N]; None: this view was not asked for.
+        synthetic: c -> each model on its own and c % of the other clients' samples, [N].
+        samples: behind `pooled`, where they are not all of them; else 0.
+        error: standard error of the mean of `pooled` by the choice of these; NaN: they are all, or fewer than two.
+    """
+
+    local: np.ndarray
+    pooled: np.ndarray | None = None
+    synthetic: dict[int, np.ndarray] = field(default_factory=dict)
+    samples: int = 0
+    error: float = math.nan
+
+
+@dataclass
+class Answers:
+    """What a client's own model has answered.
+
+    Attributes:
+        model: fingerprint of the model. local: its local accuracy.
+        right: number of pooled samples, subset or all -> whether it was right on each of them, bool [n].
+    """
+
+    model: bytes
+    local: float
+    right: dict[int, Tensor]
+
+
+class Scorer:
+    """Scores models on held-out data.
+
+    Args:
+        trainer: the network, and the way in which it is executed.
+        pool: held-out samples by client. feed: the same on the device.
+        settings: the experiment's evaluation section.
+        seed: the run's seed.
+    """
+
+    def __init__(self, trainer: Trainer, pool: Pool, feed: Feed, settings: Evaluation, seed: int) -> None:
+        self.trainer, self.feed, self.settings = trainer, feed, settings
+        self.n_clients = len(pool.index)
+        wanted = settings.clients or (self.n_clients if self.n_clients <= ALL_UP_TO else ALL_UP_TO)
+        everyone = np.arange(self.n_clients)
+        if wanted < self.n_clients:
+            drawn = rng.generator(seed, "evaluation/clients").choice(self.n_clients, wanted, replace=False)
+            everyone = np.sort(drawn)
+        self.clients = torch.from_numpy(everyone)
+        self.everything = torch.arange(len(pool), device=feed.device)
+        self.subset = self.everything
+        wanted_samples = settings.subset
+        if wanted_samples == "auto":  # evaluation then stays a small part of training, however much data there is
+            wanted_samples = min(max(len(trainer.feed.y) // 60, 100), 1000)
+        if wanted_samples is not None and wanted_samples < len(self.everything):
+            self.subset = pool.subset(wanted_samples, rng.generator(seed, "evaluation/subset")).to(feed.device)
+        self.last = self.everything
+        if isinstance(settings.final, int) and settings.final < len(self.everything):
+            self.last = pool.subset(settings.final, rng.generator(seed, "evaluation/subset")).to(feed.device)
+        self._owner = pool.owner().to(feed.device)
+        self._sizes = feed.sizes
+        self._seed = seed
+        self._last: tuple[Models, int, bool, Tensor] | None = None
+        self._answered: dict[int, Answers] = {}
+
+    def score(self, models: Iterable[Models], *, pooled: bool, full: bool = False) -> Scores:
+        """Scores of one stage.
+
+        Args:
+            models: the stage, whole or in chunks of clients, made one after the other; or one shared model.
+            pooled: ask for the global view of models that clients hold each for itself (a shared model's is free).
+            full: on the samples for the last round instead of those for the curves.
+        """
+        nothing = np.full(self.n_clients, np.nan)
+        scores = Scores(nothing.copy())
+        pool = self.last if full else self.subset
+        right, number = torch.zeros(len(pool), dtype=torch.float64, device=self.feed.device), 0
+        for chunk in models:
+            shared = chunk.clients is None
+            found, of = self._shared(scores, chunk, full) if shared else self._each(scores, chunk, pooled, full)
+            right, number = right + found, number + of
+        if number and 0 < len(pool) < len(self.everything):
+            scores.samples = len(pool)
+            scores.error = metrics.standard_error((right / number).cpu().numpy(), len(self.everything))
+        return scores
+
+    def forget(self) -> None:
+        """Ask every model again, as if it had never been seen: for those who time it."""
+        self._last = None
+        self._answered.clear()
+
+    def answers(self, models: Iterable[Models]) -> float:
+        """How many samples `score` shows to a model, all models together, both views in the curves."""
+        shown = 0.0
+        for chunk in models:
+            if chunk.clients is None:
+                shown += len(self.feed.y)
+            else:
+                numbers = chunk.clients.cpu()[torch.isin(chunk.clients.cpu(), self.clients)].numpy()
+                shown += float(self._sizes[numbers].sum()) + len(numbers) * len(self.subset)
+        return max(shown, 1.0)
+
+    # -- one model for all --------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _shared(self, scores: Scores, models: Models, full: bool) -> tuple[Tensor, int]:
+        """Score one model for all; return its right answers on the pool, [n], and 1."""
+        one = Models(models.params.reshape(1, -1), None, {k: v[None] for k, v in models.ctx.items()}, models.predict)
+        pool, clients = self.last if full else self.subset, self.clients.numpy()
+        scored = torch.zeros(self.n_clients, dtype=torch.bool, device=self.feed.device)
+        scored[self.clients.to(self.feed.device)] = True
+        asked = scored[self._owner]
+        asked[pool] = True
+        samples = asked.nonzero()[:, 0]
+        right = self._given(models, full)
+        if right is None:
+            right = torch.zeros(len(self.feed.y), dtype=torch.float64, device=self.feed.device)
+            with self.trainer.passes.answering():
+                right[samples] = self._answers(one, samples)[0].double()
+            self._last = (models, models.params._version, full, right)
+        by_owner = right.new_zeros(self.n_clients).index_add_(0, self._owner, right).cpu().numpy()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scores.local[clients] = by_owner[clients] / self._sizes[clients]
+        scores.pooled = np.full(self.n_clients, np.nan)
+        if len(pool):
+            scores.pooled[clients] = float(right[pool].mean())
+            self._synthetic(scores, clients, right[pool][None], pool)
+        return right[pool], 1
+
+    def _given(self, models: Models, full: bool) -> Tensor | None:
+        """The answers of the shared model that was asked last, where this is the same one: L1 and G often are."""
+        if self._last is None:
+            return None
+        last, version, was_full, right = self._last
+        same = (
+            models.predict is last.predict
+            and not models.ctx
+            and not last.ctx
+            and was_full == full
+            and models.params.data_ptr() == last.params.data_ptr()
+            and models.params.shape == last.params.shape
+            and models.params._version == version
+        )
+        return right if same else None
+
+    @property
+    def stack(self) -> int:
+        """Models asked at once."""
+        return self.trainer.chunk or (STACK if self.trainer.passes.chain is not None else 1)
+
+    # -- a model for each client --------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _each(self, scores: Scores, models: Models, pooled: bool, full: bool) -> tuple[Tensor, int]:
+        """Score a model for each client; return the sum of their right answers on the pool, [n], and their number."""
+        assert models.clients is not None
+        everyone = models.clients.cpu()
+        rows = torch.isin(everyone, self.clients).nonzero()[:, 0]
+        order = rows[np.argsort(-self._sizes[everyone[rows].numpy()], kind="stable")]
+        pool = self.last if full else self.subset
+        total, number = torch.zeros(len(pool), dtype=torch.float64, device=self.feed.device), 0
+        with self.trainer.passes.answering():
+            for part in order.split(self.stack) if len(order) else ():
+                own, numbers = _take(models, part), everyone[part].numpy()
+                scores.local[numbers], right = self._asked(own, numbers, pool if pooled else pool[:0])
+                if not (pooled and len(pool)):
+                    continue
+                if scores.pooled is None:
+                    scores.pooled = np.full(self.n_clients, np.nan)
+                scores.pooled[numbers] = right.double().mean(dim=1).cpu().numpy()
+                total, number = total + right.double().sum(dim=0), number + len(right)
+                self._synthetic(scores, numbers, right, pool)
+        return total, number
+
+    def _asked(self, models: Models, clients: np.ndarray, pool: Tensor) -> tuple[np.ndarray, Tensor]:
+        """Local accuracies [c] and answers on `pool`, bool [c, n]; models that were just asked are not asked again."""
+        prints, known = _fingerprints(models), [self._answered.get(k) for k in clients.tolist()]
+        asked = [a for a, p in zip(known, prints, strict=True) if a is not None and a.model == p]
+        if len(asked) < len(prints):
+            none, local = pool[:0].bool(), self._local(models, clients).tolist()
+            asked = [Answers(p, accuracy, {0: none}) for p, accuracy in zip(prints, local, strict=True)]
+            self._answered |= dict(zip(clients.tolist(), asked, strict=True))
+        if not all(len(pool) in a.right for a in asked):
+            for a, right in zip(asked, self._answers(models, pool), strict=True):
+                a.right[len(pool)] = right
+        return np.array([a.local for a in asked]), torch.stack([a.right[len(pool)] for a in asked])
+
+    def _local(self, models: Models, clients: np.ndarray) -> np.ndarray:
+        """Accuracy of each model on its own client's samples, [c]."""
+        sizes = self._sizes[clients]
+        width = int(sizes.max())
+        if width == 0:
+            return np.full(len(clients), np.nan)
+        samples = torch.zeros(len(clients), width, dtype=torch.int64, device=self.feed.device)
+        real = torch.zeros(len(clients), width, dtype=torch.bool, device=self.feed.device)
+        for i, k in enumerate(clients.tolist()):
+            samples[i, : sizes[i]] = self.feed.index[k]
+            real[i, : sizes[i]] = True
+        right = torch.zeros(len(clients), dtype=torch.int64, device=self.feed.device)
+        for s, r in zip(*(each.split(at_once(len(models.params)), dim=1) for each in (samples, real)), strict=True):
+            x, y = self.feed.batch(s)
+            right += ((self._scores(models, x).argmax(-1) == y) & r).sum(dim=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(right.cpu().numpy() / sizes)
+
+    def _answers(self, models: Models, samples: Tensor) -> Tensor:
+        """Whether each model is right on each of these samples, bool [c, n]."""
+        found = [torch.zeros(len(models.params), 0, dtype=torch.bool, device=self.feed.device)]
+        for s in samples.split(at_once(len(models.params))):
+            x, y = self.feed.batch(s)
+            found.append(self._scores(models, x[None]).argmax(-1) == y)
+        return torch.cat(found, dim=1)
+
+    def _scores(self, models: Models, x: Tensor) -> Tensor:
+        """Scores [c, B, L] on x [c, B, ...], or on the same x [1, B, ...] for all."""
+        net, w = self.trainer.task.net, models.params
+        with self.trainer.passes.autocast():
+            if models.predict is not None:
+                x = x.expand(len(w), *x.shape[1:])
+                return self.trainer.passes.mapped(models.predict, w, x, None, models.ctx)
+            return net.scores(w, x)
+
+    def _synthetic(self, scores: Scores, clients: np.ndarray, right: Tensor, pool: Tensor) -> None:
+        """S-acc(c) of models [c, n] that were scored on the pooled samples; one row stands for all clients."""
+        if not self.settings.synthetic:
+            return
+        accuracy, sizes = metrics.by_client(right.cpu().numpy(), self._owner[pool].cpu().numpy(), self.n_clients)
+        accuracy = np.broadcast_to(accuracy, (len(clients), self.n_clients))
+        sizes = metrics.alike(sizes) if self.settings.equal_tests else sizes
+        for c in self.settings.synthetic:
+            values = scores.synthetic.setdefault(c, np.full(self.n_clients, np.nan))
+            values[clients] = metrics.synthetic(accuracy, sizes, c, seed=self._seed, clients=clients)
+
+
+def _fingerprints(models: Models) -> list[bytes]:
+    """What makes a model answer as it does, in few bytes, for each row."""
+    parts = [models.params, *(models.ctx[name] for name in sorted(models.ctx))]
+    rows = [value.detach().cpu().contiguous().view(len(value), -1).numpy() for value in parts]
+    found = []
+    for i in range(len(rows[0])):
+        print_ = hashlib.sha256(repr(models.predict).encode())
+        for each in rows:
+            print_.update(each[i])
+        found.append(print_.digest())
+    return found
+
+
+def at_once(models: int) -> int:
+    """Samples that so many models are shown at once."""
+    return max(1, min(BATCH, ANSWERS // models))
+
+
+def _take(models: Models, rows: Tensor) -> Models:
+    """Some rows of a stage."""
+    assert models.clients is not None
+    there = rows.to(models.params.device)
+    ctx = {name: value[rows.to(value.device)] for name, value in models.ctx.items()}
+    return Models(models.params[there], models.clients.cpu()[rows], ctx, models.predict)

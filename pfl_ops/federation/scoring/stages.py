@@ -1,0 +1,168 @@
+"""Which models make up a stage, L1, L2 or G: asked of the method a few clients at a time, handed on to the scorer."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pfl_ops import metrics
+from pfl_ops.federation.method.contract import Models, Stage, Stages, State
+from pfl_ops.federation.method.method import Method
+from pfl_ops.federation.method.round import Round
+from pfl_ops.federation.scoring.evaluate import Scorer, Scores
+
+AT_ONCE = 50  # models that a method is asked for at a time, at most
+BYTES_AT_ONCE = 64 << 20  # and of what size, where nothing is stacked
+
+RoundAt = Callable[[int, Tensor, str], Round]
+"""(t, clients, purpose) -> that round of these clients."""
+
+
+class StageScores:
+    """Scores of a round's stages.
+
+    Args:
+        method: the algorithm. scorer: what scores its models. round_at: makes rounds.
+        wanted: the stages to score. during: those of them to score before the last round.
+        stack: clients stacked at once; 1: none. row_bytes: size of one model.
+    """
+
+    def __init__(
+        self, method: Method, scorer: Scorer, round_at: RoundAt, wanted: Collection[str], stack: int, row_bytes: int,
+        during: Collection[str] = metrics.STAGES,
+    ) -> None:  # fmt: skip
+        self.method, self.scorer, self.round_at, self.wanted = method, scorer, round_at, frozenset(wanted)
+        self.during = self.wanted & frozenset(during)
+        self.at_once = max(stack, min(AT_ONCE, BYTES_AT_ONCE // max(row_bytes, 1)), 1)
+
+    def start(self, s: State) -> dict[str, Scores]:
+        """L1 before round 1. Where clients start from the same models, as nearly always, one speaks for all."""
+        if "L1" not in self.during:
+            return {}
+        everyone = self.round_at(0, self.scorer.clients, "start")
+        largest = everyone.n.argsort(descending=True, stable=True)[:2].cpu()
+        models = self.method.personal(s, self.round_at(0, everyone.cohort[largest], "start"))
+        if models is None:
+            return {}
+        if models.clients is None:
+            return {"L1": self.scorer.score([models], pooled=True)}
+        if all(bool((rows == rows[:1]).all()) for rows in (models.params, *models.ctx.values())):
+            one = replace(models, params=models.params[0], clients=None, ctx={k: v[0] for k, v in models.ctx.items()})
+            return {"L1": self.scorer.score([one], pooled=True)}
+        each = self._personal(s, 0, "start")
+        return {} if each is None else {"L1": self.scorer.score(each, pooled=True)}
+
+    def curves(self, s: State, r: Round, stages: Stages, *, pooled: bool) -> dict[str, Scores]:
+        """Scores once round `r` is committed to `s`: L2 of the cohort, L1 of everybody who is scored."""
+        l2 = self._l2(r, stages, r.cohort) if "L2" in self.during else None
+        return self._all(s, r, stages, l2, self.during, pooled=pooled, full=False)
+
+    def last(self, s: State, r: Round, stages: Stages, absent: Scores | None) -> dict[str, Scores]:
+        """As `curves`, on all pooled samples and with L2 of everybody; `absent`: L2 as `absent_l2` found it."""
+        l2 = None if absent is not None else self._l2(r, stages, self.scorer.clients)
+        found = self._all(s, r, stages, l2, self.wanted, pooled=True, full=True)
+        if absent is not None:
+            found["L2"] = absent
+        return {stage: found[stage] for stage in metrics.STAGES if stage in found}
+
+    def absent_l2(self, s: State, r: Round, stages: Stages) -> Scores | None:
+        """L2 of everybody, before round `r` is committed to `s`, where that stage holds models of the cohort.
+
+        The others repeat the round from the same state under the same keys, a cohort's size at a time; what they would
+        change is dropped. A stage given as a function is asked for them instead, later: None.
+        """
+        stage = stages.get("L2")
+        if "L2" not in self.wanted or not isinstance(stage, Models):
+            return None
+        everyone = self.scorer.clients
+        absent = everyone[~torch.isin(everyone, r.cohort)]
+
+        def chunks() -> Iterator[Models]:
+            yield stage
+            for some in absent.split(max(len(r.cohort), 1)) if len(absent) else ():
+                again = self.method.round(s, self.round_at(r.t, some, "train"))[1].get("L2")
+                if isinstance(again, Models):
+                    yield again
+
+        return self.scorer.score(chunks(), pooled=True, full=True)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _all(
+        self, s: State, r: Round, stages: Stages, l2: Iterator[Models] | None, wanted: Collection[str], *,
+        pooled: bool, full: bool,
+    ) -> dict[str, Scores]:  # fmt: skip
+        models: dict[str, Iterator[Models] | None] = {
+            "L1": self._personal(s, r.t, "evaluate") if "L1" in wanted else None,
+            "L2": l2,
+            "G": iter([made(stages["G"], self.scorer.clients)]) if "G" in stages and "G" in wanted else None,
+        }
+        return {
+            stage: self.scorer.score(each, pooled=pooled, full=full)
+            for stage, each in models.items()
+            if each is not None
+        }
+
+    def _personal(self, s: State, t: int, purpose: str) -> Iterator[Models] | None:
+        """L1 in chunks of clients; a model that all share comes once; None: no such stage."""
+        first, *rest = self.scorer.clients.split(self.at_once)
+        models = self.method.personal(s, self.round_at(t, first, purpose))
+        if models is None:
+            return None
+
+        def chunks() -> Iterator[Models]:
+            yield models
+            for some in rest if models.clients is not None else ():
+                more = self.method.personal(s, self.round_at(t, some, purpose))
+                assert more is not None
+                yield more
+
+        return chunks()
+
+    def _l2(self, r: Round, stages: Stages, clients: Tensor) -> Iterator[Models] | None:
+        """L2 of those of `clients` who are scored."""
+        stage = stages.get("L2")
+        if "L2" not in self.wanted or stage is None:
+            return None
+        if isinstance(stage, Models):
+            return iter([stage])
+        scored = self.scorer.clients[torch.isin(self.scorer.clients, clients)]
+        chunks = scored.split(self.at_once) if len(scored) else ()
+        return (made(stage, some) for some in chunks)
+
+
+def repeatable(r: Round, stages: Stages) -> Stages:
+    """Stages whose functions answer the same however often they are asked: walks count on from the round's end."""
+    end = r.calls()
+
+    def again(stage: Callable[[Tensor], Models]) -> Callable[[Tensor], Models]:
+        def ask(clients: Tensor) -> Models:
+            r.rewind(end)
+            return stage(clients)
+
+        return ask
+
+    return {name: stage if isinstance(stage, Models) else again(stage) for name, stage in stages.items()}
+
+
+def made(stage: Stage, clients: Tensor) -> Models:
+    """Return a stage's models, [C, P] or [P]; a stage that is a function is called with `clients`, int64 [C]."""
+    return stage if isinstance(stage, Models) else stage(clients)
+
+
+def keys(
+    scores: Mapping[str, Scores], split: metrics.Split, eps: Sequence[float], sizes: np.ndarray, prefix: str = ""
+) -> dict[str, float]:
+    """The tracked keys of these scores; `sizes`: held-out samples of each client, [N]."""
+    found: dict[str, float] = {}
+    for stage, s in scores.items():
+        found |= metrics.tracked(stage, split, "local", s.local, eps, prefix, sizes)
+        if s.pooled is not None:
+            found |= metrics.tracked(stage, split, "global", s.pooled, eps, prefix)
+            if s.samples and metrics.key(split, stage, "global", "mean", prefix=prefix) in found:
+                found |= metrics.sampled(stage, split, s.samples, s.error, prefix)
+        for c, values in s.synthetic.items():
+            found |= metrics.tracked(stage, split, metrics.synthetic_view(c), values, eps, prefix)
+    return metrics.with_acc(found)

@@ -1,0 +1,93 @@
+"""Child processes, most of which end with their parent, whatever ends it.
+
+A parent that is killed can't end its children, and a child in the middle of a long computation does not read the pipe
+from which it could learn. So a thread in the child asks the system for its parent's number: it changes when the parent
+dies. Linux's parent-death signal would be sent as soon as the *thread* that started the child ends; a pipe stays open
+as long as any other process has inherited its end.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+LOOK_EVERY = 0.25  # seconds
+
+
+def command(function: str, *arguments: int | str) -> list[str]:
+    """Return the command line of a fresh Python process that calls a function and ends with this process.
+
+    The process imports modules from the same folders as this one.
+
+    Args:
+        function: its full name, `package.module.function`.
+        arguments: what to call it with; plain numbers and strings, which any user of the machine can read.
+    """
+    return _python(f"from pfl_ops.system.child import end_with; end_with({os.getpid()}); {_call(function, arguments)}")
+
+
+def lasting_command(function: str, *arguments: int | str) -> list[str]:
+    """Return the command line of a fresh Python process that calls a function and may outlive this process."""
+    return _python(_call(function, arguments))
+
+
+def _call(function: str, arguments: Sequence[int | str]) -> str:
+    module, _, name = function.rpartition(".")
+    return f"from {module} import {name}; {name}({', '.join(map(repr, arguments))})"
+
+
+def end_with(parent: int) -> None:
+    """End this process at once, in the middle of a computation too, when its parent is gone.
+
+    Args:
+        parent: the parent's process number. A parent that died before this call counts as gone.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_EVERY)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+
+
+def guarded(argv: Sequence[str]) -> list[str]:
+    """Return a command line that runs another program, which ends, with its own children, when this process is gone.
+
+    The exit code is the program's. SIGTERM and Ctrl-C are passed on to it.
+    """
+    return [*_python(f"from pfl_ops.system.child import guard; guard({os.getpid()})"), *argv]
+
+
+def guard(parent: int) -> None:
+    """Run the program of `guarded`, in a process group of its own."""
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    program: subprocess.Popen[bytes] | None = None
+    early = []  # signals that came before there was a program
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        if program is None:
+            early.append(number)
+        else:
+            program.send_signal(number)
+
+    for passed in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(passed, pass_on)
+    program = subprocess.Popen(sys.argv[1:])
+    for number in early:
+        program.send_signal(number)
+    while os.getppid() == parent:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            sys.exit(program.wait(LOOK_EVERY))
+    os.killpg(0, signal.SIGKILL)
+
+
+def _python(code: str) -> list[str]:
+    """Return the command line that runs code where modules are imported from the same folders as here."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"]

@@ -1,0 +1,179 @@
+"""An object in a process of its own, whose methods are called through a pipe: how probes and benchmarks measure.
+
+The process is a fresh interpreter. It imports from where this process does, loads the user's plug-ins, and ends with
+this process, however that ends. Ctrl-C is the parent's business. Whatever is printed there goes to a file, of which the
+last line is reported if the process dies.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
+
+from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.registry import load_plugin, plugins
+from pfl_ops.system import child
+from pfl_ops.system.memory import out_of_memory
+
+LONGEST = 300  # characters of an error's line
+
+
+class OutOfMemory(PflOpsError):
+    """The request does not fit into memory; the process may be gone."""
+
+
+@dataclass(frozen=True)
+class Meanwhile:
+    """A method's answer, and what the process goes on with until the next call.
+
+    Attributes:
+        answer: sent at once. step: called again and again.
+    """
+
+    answer: Any
+    step: Callable[[], object]
+
+
+class Hosted:
+    """An object in a process of its own.
+
+    The object is made with the first call, so that several processes may start at once.
+
+    Args:
+        factory: what makes the object, `package.module.name`. arguments: for it.
+        environment: further variables of the process.
+    """
+
+    def __init__(self, factory: str, *arguments: Any, environment: Mapping[str, str] | None = None) -> None:
+        self.pipe, theirs = Pipe()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    child.command("pfl_ops.system.hosting.serve", theirs.fileno()),
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._said,
+                    stderr=self._said,
+                    env={**os.environ, **(environment or {})},
+                )
+        except BaseException:
+            self.pipe.close()
+            self._said.close()
+            raise
+        self._send((list(plugins().values()), factory, arguments))
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method and return what it returns.
+
+        Raises:
+            OutOfMemory: it did not fit. PflOpsError: what the method raised, in one line; or the process died.
+        """
+        self.begin(method, *arguments)
+        return self.answer()
+
+    def begin(self, method: str, *arguments: Any) -> None:
+        """Call a method without waiting for the answer."""
+        self._send((method, arguments))
+
+    def answer(self) -> Any:
+        """Wait for the answer; raises as `call`."""
+        try:
+            kind, value = self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._death() from None
+        if kind == "done":
+            return value
+        raise (OutOfMemory if kind == "memory" else PflOpsError)(value)
+
+    def kill(self) -> None:
+        """End the process, whatever it does at the moment."""
+        self._process.kill()
+        self._process.wait()
+        self.pipe.close()
+        self._said.close()
+
+    def _send(self, message: object) -> None:
+        with contextlib.suppress(BrokenPipeError):  # told by the answer that does not come
+            self.pipe.send(message)
+
+    def _death(self) -> PflOpsError:
+        if self._process.wait() == -signal.SIGKILL:
+            return OutOfMemory("a process was killed, as the system does when memory runs out")
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        return PflOpsError(f"a measuring process died: {lines[-1] if lines else f'exit {self._process.returncode}'}")
+
+
+def answers(hosted: Sequence[Hosted], patience: float) -> list[Any]:
+    """Return the answers of several, in their order, to a method that was begun in all of them.
+
+    Args:
+        patience: seconds for all of them.
+    Raises:
+        PflOpsError: as `Hosted.call`; or one gave no answer in time.
+    """
+    found: dict[Any, Any] = {}
+    while len(found) < len(hosted):
+        ready = wait([one.pipe for one in hosted if one.pipe not in found], patience)
+        if not ready:
+            raise PflOpsError(f"a measuring process gave no answer for {patience:.0f} s")
+        found |= {one.pipe: one.answer() for one in hosted if one.pipe in ready}
+    return [found[one.pipe] for one in hosted]
+
+
+# -- in such a process -------------------------------------------------------------------------------------------------
+
+
+def serve(handle: int) -> None:
+    """Make the object and answer calls, ("done", value) or ("memory" | "error", line) each, until the parent is gone.
+
+    Args:
+        handle: file descriptor of this process's end of the pipe.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipe = Connection(handle)
+    calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, calls), daemon=True).start()
+    files, factory, arguments = calls.get()
+    made: Any = None
+    while True:
+        method, given = calls.get()
+        try:
+            if made is None:
+                for file in files:
+                    load_plugin(file)
+                module, _, name = factory.rpartition(".")
+                made = getattr(import_module(module), name)(*arguments)
+            value = getattr(made, method)(*given)
+            pipe.send(("done", value.answer if isinstance(value, Meanwhile) else value))
+            while isinstance(value, Meanwhile) and calls.empty():
+                value.step()
+        except Exception as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+            memory = out_of_memory(error)
+            line = " ".join(str(error).split())[:LONGEST] if memory else in_a_line(error, LONGEST)
+            pipe.send(("memory" if memory else "error", line))
+
+
+def _listen(pipe: Connection, calls: "queue.SimpleQueue[Any]") -> None:
+    """Hand on calls; when the parent has let go, end at once, in the middle of a computation too."""
+    try:
+        while True:
+            calls.put(pipe.recv())
+    except (EOFError, OSError):
+        os._exit(1)

@@ -1,0 +1,62 @@
+"""Cores: what a control group grants, load, and what they do side by side."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from pfl_ops.system import cores
+
+
+@pytest.fixture
+def eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+
+
+@pytest.mark.usefixtures("eight")
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "200000 100000"}, 2),
+        ({"cpu.max": "350000 100000"}, 4),
+        ({"cpu.max": "20000 100000"}, 1),  # a fifth of a core is one all the same
+        ({"cpu.max": "1600000 100000"}, 8),
+        ({"cpu.max": "damaged"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_usable(files: dict[str, str], expected: int, tmp_path: Path) -> None:
+    for name, text in files.items():
+        file = tmp_path / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    assert cores.usable(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("load", "count", "expected"), [(2.9, 2, False), (3.1, 2, True), (9.0, 16, False)])
+def test_busy(load: float, count: int, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    assert cores.busy() == expected
+
+
+def test_scaling_compares_the_best_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([10.0, 15.0, 8.0, 18.0, 9.0, 17.0])
+    asked = []
+    monkeypatch.setattr(cores, "_products", lambda count, seconds: asked.append(count) or next(readings))
+    assert cores.scaling(2, times=3) == 1.8
+    assert asked == [1, 2, 1, 2, 1, 2]
+
+
+def test_scaling_is_measured_and_leaves_the_threads_as_they_were() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert 0.2 < cores.scaling(2, seconds=0.002, times=1) < 20, "a ratio of two rates of the same order"
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
