@@ -68,7 +68,7 @@ OPTIONS = {
     | {"--test", "--notes", "--tracking-uri"},
     "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
     | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
-    | {"--device", "--way", "--threads", "--until-decided", "--hours"},
+    | {"--device", "--way", "--threads", "--until-decided", "--hours", "--suite", "--set"},
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
     | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},

@@ -99,6 +99,21 @@ def reproduce(
     hours: Annotated[
         float | None, option("--hours", "With --until-decided: at most so long.", "1", "NUMBER", panel=PANEL)
     ] = None,
+    suite: Annotated[
+        list[Path],
+        typer.Option(
+            "--suite", metavar="FILE.py", rich_help_panel=PANEL, help="Suites of your own: docs/suites.md; repeatable."
+        ),
+    ] = [],  # noqa: B006  (Typer copies it)
+    sets: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            rich_help_panel=PANEL,
+            help="Change a setting in all cells that have it: training.lr=0.05; repeatable. Reports are kept apart.",
+        ),
+    ] = [],  # noqa: B006
     dry_run: DryRun = False,
     data_dir: DataDir = None,
     tracking_uri: TrackingUri = None,
@@ -109,6 +124,7 @@ def reproduce(
     What is finished is never run again; stopped or killed, the same command goes on.
     """
     from pfl_ops.cli.output import err, say
+    from pfl_ops.precedence import assignments
     from pfl_ops.tracking.home import check_places
 
     size = _scale(scale)
@@ -117,7 +133,8 @@ def reproduce(
         raise PflOpsError("--only needs a pattern, as 'path/*'")
     check_folder("--reports", reports)
     check_data_dir(data_dir)
-    chosen = _chosen(names or [], size, only, every)
+    changes = assignments(sets)
+    chosen = _chosen(names or [], size, only, every, _own(suite), listed)
     if listed:
         _list(chosen)
         return
@@ -130,7 +147,7 @@ def reproduce(
 
     from pfl_ops import tuning  # heavy; mistakes are told before
 
-    plan = tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir)
+    plan = tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)
     summaries: list[Summary] = []
     without: dict[str, Exception] = {}
 
@@ -185,12 +202,26 @@ def _scale(name: str) -> "ScaleName":
     raise PflOpsError(f"--scale must be one of {', '.join(SCALES)}, got '{echo(name)}'")
 
 
-def _chosen(names: list[str], scale: str, only: str | None, every: bool) -> "list[tuple[Suite, tuple[Cell, ...]]]":
-    """The suites that are meant, with their cells."""
+def _own(files: list[Path]) -> "tuple[Suite, ...]":
+    """The suites of the user's own files."""
+    if not files:
+        return ()
+    from pfl_ops.papers import suites
+    from pfl_ops.papers.user_suites import load_suites
+
+    return load_suites(files, [one.name for one in suites()])
+
+
+def _chosen(
+    names: list[str], scale: str, only: str | None, every: bool, own: "tuple[Suite, ...]" = (), listed: bool = False
+) -> "list[tuple[Suite, tuple[Cell, ...]]]":
+    """The suites that are meant, with their cells: without names the user's own, or all for a list."""
     from pfl_ops.papers import PAPERS, find, suites
     from pfl_ops.papers.expression import matching
 
-    meant = [one for name in names for one in (suites(name) if name in PAPERS else (find(name),))] or suites()
+    papers = {*PAPERS, *(one.paper for one in own)}
+    meant = [one for name in names for one in (suites(name, own) if name in papers else (find(name, own),))]
+    meant = meant or list((not listed and own) or suites(own=own))
     found = []
     for one in {one.name: one for one in meant}.values():
         cells = one.cells if every or only or scale != "smoke" else one.sample()
@@ -244,6 +275,7 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
         elsewhere=found.elsewhere,
         link=lambda outcome: page(outcome, tracking_uri),
         counts=counts,
+        changes=found.part.changes,
     )
     summary = suites.Summary.of_run(ran)
     found.keep(suites.keep(ran, folder), summary.metrics)
@@ -277,6 +309,8 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
     console.print(table)
     for line in _totals(summaries):
         say(console, line)
+    if changes := next((one.changes for one in summaries if one.changes), ()):
+        say(console, f"judged under changed settings: {', '.join(changes)}")
     for one in done:
         for cell, reason in one.problems.items():
             say(console, f"{one.suite.name} {cell}: {reason}")

@@ -211,7 +211,7 @@ def _energy(ran: Ran, exhibit: Energy, name: str) -> Iterator[Picture]:
 
 def _effort(ran: Ran, cell: Cell, exhibit: Energy, outcome: Outcome) -> energy.Effort | None:
     """What it took to reach the target; None: this was not tracked."""
-    steps = ran.suite.experiment(cell, ran.scale).training.local_steps
+    steps = ran.experiment(cell).training.local_steps
     sent, clients = outcome.curve("cost/up_bytes"), outcome.curve("cost/clients")
     rounds = outcome.value(f"{exhibit.key}@{exhibit.target}")
     if steps is None or rounds is None or not sum(clients.values()):

@@ -229,6 +229,8 @@ def legend(ran: Ran, measures: Sequence[Measure]) -> Iterator[str]:
         f"{over}, {'last' if suite.at == 'final' else 'best'} round; the best of ours in bold colour."
         f"{' Numbers lead to their runs in MLflow.' if linked else ''}"
     )
+    if ran.changes:
+        yield f"Ours: with settings changed by --set: {ran.told}."
     if printed:
         spreads = any(number.spread is not None for number in printed)
         kinds = {

@@ -33,7 +33,7 @@ def suite_report(ran: Ran) -> Document:
         title=suite.title,
         subtitle=f"{PAPERS.get(suite.paper, suite.paper)}. {suite.source}",
         sections=tuple(section for section in sections if section.blocks),
-        generated=f"pfl-ops reproduce {suite.name} --scale {ran.scale}, {now}",
+        generated=f"{ran.command}, {now}",
         files=origins.files(ran),
     )
 
@@ -47,6 +47,14 @@ def _first(ran: Ran) -> Iterator[Block]:
         yield Text(
             f"Stand-in data. {count} used {data} in place of the paper's data set, which is not here. Such numbers say "
             "that the experiment runs, and nothing about the paper: no difference is taken, no claim is judged.",
+            "warning",
+        )
+    if ran.changes:
+        every = len(ran.changed) == len(ran.suite.cells)
+        where = "all cells" if every else f"{cells(len(ran.changed))}; the others lack the setting, or had this value"
+        yield Text(
+            f"Changed by --set: {ran.told}, in {where}. The numbers are those of the changed settings, and so are the "
+            "verdicts on claims.",
             "warning",
         )
     if ran.scale == "smoke":
@@ -91,7 +99,10 @@ def _items(ran: Ran) -> Iterator[tuple[str, str]]:
     yield "cells", ", ".join(parts)
     if suite.claims:
         yield "claims in the paper's numbers", verdicts.count(verdicts.in_paper(ran)) or "none"
-        yield "claims in ours", verdicts.count(verdicts.in_ours(ran)) or "none"
+        yield (
+            f"claims in ours{' under changed settings' * bool(ran.changes)}",
+            verdicts.count(verdicts.in_ours(ran)) or "none",
+        )
     if any(claim.derived for claim in suite.claims):
         papers, ours = (verdicts.count(of(ran, derived=True)) for of in (verdicts.in_paper, verdicts.in_ours))
         yield "derived claims, counted apart", f"in the paper's numbers {papers}; in ours {ours}"

@@ -51,8 +51,13 @@ def blocks(ran: Ran) -> Iterator[Block]:
             ))
             for claim, paper, ours in of
         ]  # fmt: skip
-    head = (Head("claim"), Head("in the paper's numbers"), Head("in ours"))
-    yield Table("claims", "Sentences that can be true or false of numbers", (head,), tuple(rows), (HOW,))
+    head = (
+        Head("claim"),
+        Head("in the paper's numbers"),
+        Head("in ours, settings changed" if ran.changes else "in ours"),
+    )
+    changed = f"; ours are judged under changed settings: {ran.told}" if ran.changes else ""
+    yield Table("claims", f"Sentences that can be true or false of numbers{changed}", (head,), tuple(rows), (HOW,))
 
 
 def in_paper(ran: Ran, *, derived: bool = False) -> list[str]:
