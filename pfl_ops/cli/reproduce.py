@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from pfl_ops.papers import Cell, Outcome, ScaleName, Suite
     from pfl_ops.reports.suites import Summary
+    from pfl_ops.tuning.plans import Plan
     from pfl_ops.tuning.reproducing import Happened, Reproduced
 
 PANEL = "Reproducing"
+MOST_CLAIMS = 40  # that are listed one by one
 STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")
 
 
@@ -42,20 +44,20 @@ def reproduce(
             metavar="[SUITE|PAPER]...",
             show_default=False,
             autocompletion=completion(_names),
-            help="fliu/table1, or all of a paper: fliu. None: everything.",
+            help="fliu/table1, or all of a paper: fliu. None: everything, or without --scale a plan of 15 minutes.",
         ),
     ] = None,
     *,
     scale: Annotated[
-        str,
+        str | None,
         option(
             "--scale",
             "Seconds a cell; about an hour a suite; the paper's size with a network for CPUs; the paper's own.",
-            "smoke",
+            "smoke; without SUITE a plan of about 15 minutes",
             "smoke|small|medium|full",
             panel=PANEL,
         ),
-    ] = "smoke",
+    ] = None,
     only: Annotated[
         str | None,
         typer.Option(
@@ -121,20 +123,23 @@ def reproduce(
 ) -> None:
     """Run published experiments again and report paper | ours | difference, and which claims hold.
 
-    What is finished is never run again; stopped or killed, the same command goes on.
+    Without SUITE and --scale: DRDM's Table 3 and Fig. 5 at full, and the first rounds of a column of FLIU's Table I at
+    medium, about 15 minutes on two cores. --scale smoke checks that everything runs. What is finished is never run
+    again; stopped or killed, the same command goes on.
     """
     from pfl_ops.cli.output import err, say
     from pfl_ops.precedence import assignments
     from pfl_ops.tracking.home import check_places
 
-    size = _scale(scale)
+    planned = scale is None and not (names or only or every or suite or sets or listed or until_decided)
+    size = _scale(scale or "smoke")
     cpus_per_cell, gpus_per_cell = _number("--cpus-per-cell", cpus), _number("--gpus-per-cell", gpus)
     if only is not None and not only.strip():
         raise PflOpsError("--only needs a pattern, as 'path/*'")
     check_folder("--reports", reports)
     check_data_dir(data_dir)
     changes = assignments(sets)
-    chosen = _chosen(names or [], size, only, every, _own(suite), listed)
+    chosen = [] if planned else _chosen(names or [], size, only, every, _own(suite), listed)
     if listed:
         _list(chosen)
         return
@@ -147,7 +152,11 @@ def reproduce(
 
     from pfl_ops import tuning  # heavy; mistakes are told before
 
-    plan = tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)
+    plans = (
+        _default(repetitions, data_dir)
+        if planned
+        else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
+    )
     summaries: list[Summary] = []
     without: dict[str, Exception] = {}
 
@@ -157,27 +166,29 @@ def reproduce(
         except Exception as error:  # its runs are kept; a report that can't be made stops no other suite
             without[f"no report of {suite.suite.name}"] = error
 
-    with Watch(dry_run) as watch:
-        try:
-            found = tuning.reproduce(
-                plan,
-                cpus_per_cell=cpus_per_cell,
-                gpus_per_cell=gpus_per_cell,
-                concurrency=concurrency,
-                address=address,
-                tracking_uri=tracking_uri,
-                data_dir=data_dir,
-                execution=execution,
-                dry_run=dry_run,
-                hours=(hours or 1.0) if until_decided else None,
-                on_suite=keep,
-                on_happened=watch,
-            )
-        except tuning.StudyInterrupted as stopped:
-            say(err(), str(stopped))
-            raise typer.Exit(130) from None
+    found: list[Reproduced] = []
+    try:
+        for plan in plans:
+            with Watch(dry_run) as watch:
+                found += tuning.reproduce(
+                    plan,
+                    cpus_per_cell=cpus_per_cell,
+                    gpus_per_cell=gpus_per_cell,
+                    concurrency=concurrency,
+                    address=address,
+                    tracking_uri=tracking_uri,
+                    data_dir=data_dir,
+                    execution=execution,
+                    dry_run=dry_run,
+                    hours=(hours or 1.0) if until_decided else None,
+                    on_suite=keep,
+                    on_happened=watch,
+                )
+    except tuning.StudyInterrupted as stopped:
+        say(err(), str(stopped))
+        raise typer.Exit(130) from None
     if not dry_run:
-        _tell(found, summaries, reports)
+        _tell(found, summaries, reports, planned)
     if without:
         raise together({what: in_a_line(why) for what, why in without.items()}) from next(iter(without.values()))
 
@@ -200,6 +211,20 @@ def _scale(name: str) -> "ScaleName":
         if name == known:
             return known
     raise PflOpsError(f"--scale must be one of {', '.join(SCALES)}, got '{echo(name)}'")
+
+
+def _default(repetitions: int | None, data_dir: str | None) -> "list[Plan]":
+    """The plans of a call without names and scale."""
+    from pfl_ops import tuning
+    from pfl_ops.papers.default_plan import DEFAULT_PLAN
+
+    made = []
+    for call in DEFAULT_PLAN:
+        first = call[0]
+        chosen = [pair for one in call for pair in _chosen([one.suite], first.scale, one.only or None, True)]
+        n = repetitions or first.repetitions
+        made.append(tuning.plan(chosen, first.scale, repetitions=n, data_dir=data_dir, changes=first.changes))
+    return made
 
 
 def _own(files: list[Path]) -> "tuple[Suite, ...]":
@@ -289,8 +314,8 @@ def page(outcome: "Outcome", tracking_uri: str | None) -> str | None:
     return f"{served(tracking_uri) or PAGE}/#/experiments/{outcome.experiment_id}/runs/{outcome.run_id}"
 
 
-def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) -> None:
-    """What was run, and how the claims stand."""
+def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path, planned: bool = False) -> None:
+    """What was run, and how the claims stand; planned: by the call without names and scale."""
     from rich.table import Table
 
     from pfl_ops.cli.output import out, say
@@ -301,7 +326,8 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
     for title in ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged", "derived"):
         table.add_column(title, justify="right")
     order = [one.suite.name for one in done]
-    for summary in sorted(summaries, key=lambda summary: order.index(summary.suite)):
+    summaries = sorted(summaries, key=lambda summary: order.index(summary.suite))
+    for summary in summaries:
         stand = [summary.ours.get(status, 0) for status in STATUSES]
         counts = (str(n or "·") for n in (summary.failed, *stand))
         derived = f"{_decided(summary.derived)} of {of}" if (of := sum(summary.derived.values())) else "·"
@@ -309,8 +335,9 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
     console.print(table)
     for line in _totals(summaries):
         say(console, line)
-    if changes := next((one.changes for one in summaries if one.changes), ()):
-        say(console, f"judged under changed settings: {', '.join(changes)}")
+    if changes := sorted({one for summary in summaries for one in summary.changes}):
+        named = ", ".join(one.suite for one in summaries if one.changes)
+        say(console, f"judged under changed settings: {', '.join(changes)}{f' ({named})' if planned else ''}")
     for one in done:
         for cell, reason in one.problems.items():
             say(console, f"{one.suite.name} {cell}: {reason}")
@@ -318,8 +345,42 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
     if moved:
         data = ", ".join(sorted(set(moved.values())))
         say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")
+    _tell_claims(summaries)
+    if planned:
+        from pfl_ops.papers.default_plan import LARGER
+
+        say(console, f"\n{LARGER}")
     if summaries:
         say(console, f"\nreports: {folder}/index.html")
+
+
+def _tell_claims(summaries: "list[Summary]") -> None:
+    """Each claim that was judged, in a line."""
+    from rich.table import Table
+
+    from pfl_ops.cli.output import out
+    from pfl_ops.reports.verdicts import number
+
+    judged = [
+        (one, claim)
+        for one in summaries
+        for claim in one.standings
+        if claim.ours not in ("not judged", "not run")
+    ]  # fmt: skip
+    if not 0 < len(judged) <= MOST_CLAIMS:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("suite", "claim", "in the paper's numbers", "in ours"):
+        table.add_column(title, no_wrap=title == "suite")
+    for title in ("n", "e", "seeds to decide"):
+        table.add_column(title, justify="right")
+    for one, claim in judged:
+        decided = claim.ours in ("holds", "does not hold")
+        seeds = str(claim.seeds) if decided else f"about {claim.seeds}" if claim.seeds and claim.n > 1 else "?"
+        text = f"{claim.text}{' (derived)' * claim.derived}"
+        table.add_row(one.suite, text, claim.paper, claim.ours, str(claim.n), number(claim.e), seeds)
+    out().print()
+    out().print(table)
 
 
 def _decided(counts: "Mapping[str, int]") -> int:

@@ -1,7 +1,7 @@
 """Settings that a paper does not state, chosen for each method on validation data by a rule that was fixed before.
 
-A `Rule` is data: methods, ranges, budget, objective. `tuning.choosing` runs it (`reproduce SUITE --choose FILE`) and writes a file of choices, which is
-kept beside the suites and gives their cells their settings:
+A `Rule` is data: methods, ranges, budget, objective. `tuning.choosing` runs it (`reproduce SUITE --choose FILE`) and
+writes a file of choices, which is kept beside the suites and gives their cells their settings:
 
     rule: drdm_mnist
     status: chosen

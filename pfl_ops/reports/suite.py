@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from pfl_ops.papers import PAPERS, Grid
+from pfl_ops.papers import PAPERS, Grid, Suite
 from pfl_ops.reports import background, charts, layout, origins, verdicts
 from pfl_ops.reports.document import Block, Document, Items, Section, Text
 from pfl_ops.reports.ran import Ran
@@ -60,7 +60,7 @@ def _first(ran: Ran) -> Iterator[Block]:
     if ran.scale == "smoke":
         yield Text(
             f"Scale smoke: a few rounds, clients and samples, n = {ran.n}. It shows that every experiment runs; its "
-            "numbers are not those of the paper's setting.",
+            "numbers are not those of the paper's setting: no difference is taken, no claim is judged.",
             "warning",
         )
     if networks := replaced(ran):
@@ -112,10 +112,19 @@ def _exhibits(ran: Ran) -> Iterator[Section]:
     """Tables, then figures, in the suite's order; files are named after the suite."""
     tail = ran.suite.name.rpartition("/")[2]
     grids = [exhibit for exhibit in ran.suite.exhibits if isinstance(exhibit, Grid)]
+    grids = grids or _of_figure(ran.suite)
     others = [exhibit for exhibit in ran.suite.exhibits if not isinstance(exhibit, Grid)]
     yield Section("Numbers", tuple(layout.table(ran, grid, _name(tail, i, grids)) for i, grid in enumerate(grids)))
     drawn = [charts.pictures(ran, exhibit, _name(tail, i, others)) for i, exhibit in enumerate(others)]
     yield Section("Figures", tuple(block for blocks in drawn for block in blocks))
+
+
+def _of_figure(suite: Suite) -> list[Grid]:
+    """Return the table of a suite that lists none: the numbers of its figures."""
+    if not suite.measures:
+        return []
+    several = [axis for axis, levels in suite.axes.items() if len(levels) > 1] or [list(suite.axes)[-1]]
+    return [Grid((several[-1],), (layout.MEASURE,), tuple(several[:-1]), caption=f"{suite.title}: numbers")]
 
 
 def _name(tail: str, i: int, of: Sequence[object]) -> str:

@@ -39,6 +39,7 @@ class Summary:
         derived: how many derived claims stand how in our numbers; a report of an earlier version counts them in `ours`.
         networks: those that scale medium put in place of the paper's.
         changes: settings that the user changed: ("training.lr=0.05",). Claims are judged under them.
+        standings: each claim in a line; a report of an earlier version has none.
     """
 
     suite: str
@@ -55,6 +56,7 @@ class Summary:
     derived: Mapping[str, int] = field(default_factory=dict)
     networks: Sequence[str] = ()
     changes: Sequence[str] = ()
+    standings: Sequence[verdicts.Standing] = ()
 
     @staticmethod
     def of_run(ran: Ran) -> "Summary":
@@ -75,6 +77,7 @@ class Summary:
             derived=dict(Counter(verdicts.in_ours(ran, derived=True))),
             networks=replaced(ran),
             changes=overrides.told(ran.changes),
+            standings=verdicts.standings(ran),
         )
 
     @property

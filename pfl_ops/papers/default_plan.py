@@ -1,0 +1,47 @@
+"""The plan of `pfl-ops reproduce` without names and scale: what two CPU cores run in about a quarter of an hour.
+
+Measured in CPU time of one thread on a busy machine (AMD EPYC Zen 4): a run of DRDM's MNIST suites at full takes about
+3.5 s; at medium a round of FedAvg takes 23 s and one of FLIU 35 s, so that a run of 100 rounds takes 40 minutes to an
+hour. Of FLIU's Table I this plan has the first rounds of one seed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pfl_ops.papers.suite import ScaleName
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A suite, or some of its cells, at a scale.
+
+    Attributes:
+        suite: name. only: pattern of cells; "": all. repetitions: n; None: the scale's.
+        changes: {path: value} that differ from the scale, as `--set` has them.
+    """
+
+    suite: str
+    scale: ScaleName
+    only: str = ""
+    repetitions: int | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+FIRST_ROUNDS = {"training.rounds": 10}
+COLUMN = "path/{fedavg,fliu}"
+
+DEFAULT_PLAN: Sequence[Sequence[Selection]] = (
+    (Selection("drdm/table3", "full"), Selection("drdm/fig5", "full")),
+    (
+        Selection("fliu/table1", "medium", COLUMN, 1, FIRST_ROUNDS),
+        Selection("fliu/fig5", "medium", COLUMN, 1, FIRST_ROUNDS),
+    ),
+)
+"""One call after the other; all selections of a call have one scale, one n and the same changes."""
+
+LARGER = (
+    "larger runs: docs/reproduced.md has tables of FLIU Table I (PATH, LSQS; small, n = 3) and DRDM Table 3 (small, "
+    "n = 5) of an earlier version; no finished run comes with the code"
+)
+"""A line on results that are committed and that the plan does not run."""
