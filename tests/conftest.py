@@ -36,6 +36,7 @@ TOGETHER = (
         "test_deciding.py",
         "test_repeat.py",
         "test_gaps.py",
+        "test_choosing.py",
     ),
 )
 """(a fixture that takes long to make, files that use it and run in one process), what takes longest first."""

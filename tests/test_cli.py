@@ -68,7 +68,7 @@ OPTIONS = {
     | {"--test", "--notes", "--tracking-uri"},
     "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
     | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
-    | {"--device", "--way", "--threads", "--until-decided", "--hours", "--suite", "--set"},
+    | {"--device", "--way", "--threads", "--until-decided", "--hours", "--suite", "--set", "--choose"},
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
     | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},
@@ -929,8 +929,8 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
 
     def keep(found: Any, *_: Any) -> Any:
         standings = [
-            Standing("DRDM first", False, "holds", "undecided", 5, 13.04, 16),
-            Standing("FedAvg last", True, "holds", "holds", 5, 99.0, 4),
+            Standing("DRDM first", False, "holds", "undecided", 5, 13.04, 1.0, 16),
+            Standing("FedAvg last", True, "holds", "holds", 5, 99.0, 1.0, 4),
             Standing("not run", False, "holds", "not run"),
         ]
         changes = ("training.rounds=10",) if found.part.changes else ()
@@ -952,8 +952,8 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
     assert {job.experiment.training.rounds for job in medium.wanted} == {10}
     assert "judged under changed settings: training.rounds=10 (fliu/table1, fliu/fig5)" in result.stdout
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert ["drdm/table3", "DRDM", "first", "holds", "undecided", "5", "13", "about", "16"] in lines
-    assert ["drdm/table3", "FedAvg", "last", "(derived)", "holds", "holds", "5", "99", "4"] in lines
+    assert ["drdm/table3", "DRDM", "first", "holds", "undecided", "5", "13", "1", "about", "16"] in lines
+    assert ["drdm/table3", "FedAvg", "last", "(derived)", "holds", "holds", "5", "99", "1", "4"] in lines
     assert "not run" not in result.stdout.partition("seeds to decide")[2]
     assert LARGER.split(";")[0] in " ".join(result.stdout.split())
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.progress import Progress, TaskID
 
+    from pfl_ops.federation.settings import Execution
     from pfl_ops.papers import Cell, Outcome, ScaleName, Suite
     from pfl_ops.reports.suites import Summary
     from pfl_ops.tuning.plans import Plan
@@ -116,6 +117,15 @@ def reproduce(
             help="Change a setting in all cells that have it: training.lr=0.05; repeatable. Reports are kept apart.",
         ),
     ] = [],  # noqa: B006
+    choose: Annotated[
+        Path | None,
+        typer.Option(
+            "--choose",
+            metavar="FILE.yaml",
+            rich_help_panel=PANEL,
+            help="Run no cell, but the rule by which the suite's settings are chosen on validation data.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     data_dir: DataDir = None,
     tracking_uri: TrackingUri = None,
@@ -131,7 +141,7 @@ def reproduce(
     from pfl_ops.precedence import assignments
     from pfl_ops.tracking.home import check_places
 
-    planned = scale is None and not (names or only or every or suite or sets or listed or until_decided)
+    planned = scale is None and not (names or only or every or suite or sets or listed or until_decided or choose)
     size = _scale(scale or "smoke")
     cpus_per_cell, gpus_per_cell = _number("--cpus-per-cell", cpus), _number("--gpus-per-cell", gpus)
     if only is not None and not only.strip():
@@ -149,6 +159,13 @@ def reproduce(
         raise PflOpsError("--hours is a number above 0, and goes with --until-decided")
     if until_decided and size == "smoke":
         raise PflOpsError("at scale smoke no claim is judged; --until-decided needs a larger scale")
+    if choose is not None:
+        if scale or only or every or sets or repetitions or until_decided or address or dry_run or len(chosen) != 1:
+            raise PflOpsError(
+                "--choose goes with one suite and says itself what runs: pfl-ops reproduce SUITE --choose FILE"
+            )
+        _choose(chosen[0][0], choose, concurrency, cpus_per_cell, data_dir, tracking_uri, execution)
+        return
 
     from pfl_ops import tuning  # heavy; mistakes are told before
 
@@ -211,6 +228,50 @@ def _scale(name: str) -> "ScaleName":
         if name == known:
             return known
     raise PflOpsError(f"--scale must be one of {', '.join(SCALES)}, got '{echo(name)}'")
+
+
+def _choose(
+    suite: "Suite",
+    file: Path,
+    concurrency: int | None,
+    cpus: float | None,
+    data_dir: str | None,
+    tracking_uri: str | None,
+    execution: "Execution",
+) -> None:
+    """Choose the settings of a suite's methods by its rule, and write them to a file."""
+    from pfl_ops.cli.checks import check_output
+    from pfl_ops.cli.output import err, out, say
+    from pfl_ops.files import write_named
+
+    if suite.rule is None:
+        raise PflOpsError(f"{suite.name} has no rule of choice; drdm/table3 has one")
+    check_output("--choose", file, (".yaml", ".yml"))
+
+    from pfl_ops import tuning  # heavy; mistakes are told before
+    from pfl_ops.tuning.choosing import choose
+
+    say(err(), f"{len(suite.rule.cells)} methods, each {suite.rule.budget}")
+    try:
+        with tuning.Show() as show:
+            found = choose(
+                suite,
+                suite.rule,
+                tracking_uri=tracking_uri,
+                data_dir=data_dir,
+                concurrency=concurrency,
+                cpus_per_trial=cpus,
+                execution=execution,
+                on_event=show,
+            )
+    except tuning.StudyInterrupted:
+        say(err(), "stopped; the same command goes on where this one was")
+        raise typer.Exit(130) from None
+    write_named(file, found.to_yaml())
+    for label, settings in found.methods.items():
+        values = ", ".join(f"{path} {value:g}" for path, value in settings.items())
+        say(out(), f"{label}: {suite.rule.metric} {found.scores[label]:.4f} with {values}")
+    say(out(), f"\nchoices: {file}")
 
 
 def _default(repetitions: int | None, data_dir: str | None) -> "list[Plan]":
@@ -372,13 +433,14 @@ def _tell_claims(summaries: "list[Summary]") -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("suite", "claim", "in the paper's numbers", "in ours"):
         table.add_column(title, no_wrap=title == "suite")
-    for title in ("n", "e", "seeds to decide"):
+    for title in ("n", "e for", "e against", "seeds to decide"):
         table.add_column(title, justify="right")
     for one, claim in judged:
         decided = claim.ours in ("holds", "does not hold")
         seeds = str(claim.seeds) if decided else f"about {claim.seeds}" if claim.seeds and claim.n > 1 else "?"
         text = f"{claim.text}{' (derived)' * claim.derived}"
-        table.add_row(one.suite, text, claim.paper, claim.ours, str(claim.n), number(claim.e), seeds)
+        evidence = (number(claim.supporting), number(claim.opposing))
+        table.add_row(one.suite, text, claim.paper, claim.ours, str(claim.n), *evidence, seeds)
     out().print()
     out().print(table)
 

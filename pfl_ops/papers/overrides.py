@@ -68,10 +68,8 @@ def check_changes(suites: Collection[Suite], changes: Changes) -> None:
     for path in changes:
         if path in REFUSED:
             raise PflOpsError(f"--set {path}: {REFUSED[path]}")
-        for suite in suites:
-            for axis, levels in suite.axes.items():
-                if len(levels) > 1 and all(path in level.changes for level in levels.values()):
-                    raise PflOpsError(f"--set {path}: axis {axis} of {suite.name} varies it; choose cells with --only")
+    for suite in suites if changes else ():
+        _check_apart(suite, changes)
     cells = [(suite, cell) for suite in suites for cell in suite.cells]
     used: set[str] = set()
     for suite, cell in cells:
@@ -82,6 +80,23 @@ def check_changes(suites: Collection[Suite], changes: Changes) -> None:
     for path in changes:
         if path not in used and cells:
             raise unknown("setting of these cells", path, there, see="pfl-ops show METHOD")
+
+
+def _check_apart(suite: Suite, changes: Changes) -> None:
+    """Refuse changes after which two cells are one experiment that were two: an axis varies what is set."""
+    found: dict[str, tuple[str, Experiment]] = {}
+    for cell in suite.cells:
+        before = suite.experiment(cell)
+        try:
+            after = changed(before, changes)
+        except PflOpsError:  # told where the cell is planned
+            continue
+        name, other = found.setdefault(repr(after), (cell.name, before))
+        if other != before:
+            raise PflOpsError(
+                f"--set {', '.join(told(changes))} makes cells {name} and {cell.name} of {suite.name} one experiment; "
+                "choose cells with --only"
+            )
 
 
 def told(changes: Mapping[str, object]) -> tuple[str, ...]:

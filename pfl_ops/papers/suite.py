@@ -15,6 +15,7 @@ from pfl_ops.papers.expression import matching
 from pfl_ops.papers.outcome import Outcome
 from pfl_ops.papers.provenance import Departure, Source, Sources, sources_of
 from pfl_ops.papers.published import Published
+from pfl_ops.papers.rules import Rule
 
 Changes: TypeAlias = Mapping[str, Any]
 """{path of the experiment: value}, as flags and files have them."""
@@ -119,6 +120,7 @@ class Suite:
         medium: the paper's sizes with a network that two CPU cores can train; its n is that of full. No change: the
             paper's own network is small enough.
         small, smoke: the suite at these scales; smoke is cut further, see `stand_in.cut`.
+        rule: by which settings that the paper does not state are chosen on validation data; None: there is none.
         file: name of the user's file that it comes from; "": it is the package's own.
     """
 
@@ -144,6 +146,7 @@ class Suite:
     medium: Scale = field(default_factory=Scale)
     small: Scale = field(default_factory=Scale)
     smoke: Scale = field(default_factory=Scale)
+    rule: Rule | None = None
     file: str = ""
 
     @property

@@ -178,6 +178,7 @@ def overview(
         blocks.append(Text("No suite has been run yet: `pfl-ops reproduce --list` names them."))
     if changed:
         blocks.append(_of_changed(changed))
+        blocks += _sensitivity([*summaries, *beside], changed)
     return Document(
         name="reports",
         title="Published experiments, run again",
@@ -232,6 +233,29 @@ def _of_changed(changed: Mapping[str, Summary]) -> Table:
     )
     note = "Claims are judged under the changed settings, and count in no other table."
     return Table("changed", "Changed settings", head, tuple(rows), (note,))
+
+
+def _sensitivity(unchanged: Sequence[Summary], changed: Mapping[str, Summary]) -> Iterator[Table]:
+    """A table for each suite and scale with changed settings: its claims, a column for each change."""
+    kinds = dict.fromkeys((one.suite, one.scale) for one in changed.values() if one.standings)
+    for suite, scale in kinds:
+        plain = [one for one in unchanged if (one.suite, one.scale) == (suite, scale)][:1]
+        columns = [*plain, *(one for one in changed.values() if (one.suite, one.scale) == (suite, scale))]
+        rows = []
+        for text in dict.fromkeys(claim.text for one in columns for claim in one.standings):
+            claims = [next((claim for claim in one.standings if claim.text == text), None) for one in columns]
+            rows.append(Row((Entry(text), *map(_stands, claims))))
+        heads = (Head("claim"), *(Head(", ".join(one.changes) or "unchanged") for one in columns))
+        note = "Instances whose means are as claimed, which is no test, and the verdict with the number of seeds."
+        caption = f"{suite} at {scale}: does the order hold under changed settings?"
+        yield Table(f"sensitivity-{suite.replace('/', '-')}-{scale}", caption, (heads,), tuple(rows), (note,))
+
+
+def _stands(claim: verdicts.Standing | None) -> Entry:
+    if claim is None or not claim.agrees:
+        return Entry("not run", mark="missing")
+    _, mark = verdicts.STANDINGS[claim.ours]
+    return Entry(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n}",))
 
 
 def _entries(summary: Summary) -> Iterator[Entry]:

@@ -69,8 +69,9 @@ class Standing:
 
     Attributes:
         text, derived: of the claim. paper, ours: its status in the paper's numbers and in ours.
-        n: seeds that all of its cells have. e: the larger of the e-values for and against it.
+        n: seeds that all of its cells have. supporting, opposing: the largest e-values for and against it.
         seeds: number that the decision took, or would take; None: not known.
+        agrees: instances whose means are as claimed, which is counted and not tested: "3 of 4"; "": not run.
     """
 
     text: str
@@ -78,8 +79,10 @@ class Standing:
     paper: str
     ours: str
     n: int = 0
-    e: float = 1.0
+    supporting: float = 1.0
+    opposing: float = 1.0
     seeds: int | None = None
+    agrees: str = ""
 
 
 def standings(ran: Ran) -> list[Standing]:
@@ -91,13 +94,19 @@ def standings(ran: Ran) -> list[Standing]:
             paper,
             ours,
             0 if verdict is None else min((one.evidence.n for one in verdict.instances), default=0),
-            1.0 if verdict is None else max(verdict.evidence.largest),
+            *((1.0, 1.0) if verdict is None else verdict.evidence.largest),
             None if verdict is None else verdict.seeds,
+            "" if verdict is None else _agreeing(verdict),
         )
         for claim, verdict, paper, ours in zip(
             ran.suite.claims, ran.verdicts, _each(ran, in_paper), _each(ran, in_ours), strict=True
         )
     ]
+
+
+def _agreeing(verdict: Verdict) -> str:
+    run = sum(one.agrees is not None for one in verdict.instances)
+    return f"{verdict.agreeing} of {run}" if run else ""
 
 
 def _each(ran: Ran, of: Callable[..., list[str]]) -> list[str]:

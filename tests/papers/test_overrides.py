@@ -53,7 +53,6 @@ def test_a_change_is_stronger_than_the_cut_of_smoke():
         ("training.lrr", r"no setting of these cells named 'training.lrr'. Did you mean 'training.lr'\?"),
         ("algorithm.gama", "no setting of these cells named 'algorithm.gama'"),
         ("algorithm.name", "the method is what a cell is named after"),
-        ("partition.kind", "axis environment of toy/table1 varies it; choose cells with --only"),
         ("repetitions", "give --repetitions"),
         ("seed", "give --repetitions"),
     ],
@@ -61,6 +60,13 @@ def test_a_change_is_stronger_than_the_cut_of_smoke():
 def test_paths_that_cannot_be_set(path, message):
     with pytest.raises(PflOpsError, match=message):
         check_changes([TOY], {path: 0.1})
+
+
+def test_what_an_axis_varies_cannot_be_set():
+    """With lsqs for both, FedAvg on iid and on path would be one experiment; one rate for FLIU and FedAvg is not."""
+    with pytest.raises(PflOpsError, match=r"makes cells iid/fedavg and path/fedavg of toy/table1 one experiment"):
+        check_changes([TOY], {"partition.kind": "lsqs"})
+    check_changes([TOY], {"training.lr": 0.3})
 
 
 def test_a_value_that_no_cell_allows_is_an_error():

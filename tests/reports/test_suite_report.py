@@ -240,7 +240,9 @@ def test_changed_settings_are_marked_and_kept_apart(tmp_path: Path) -> None:
     first, second = (json.loads((place / "summary.json").read_text()) for place in (before, after))
     assert first["changes"] == [] and len(second["standings"]) == 3
     overview = (tmp_path / "report.md").read_text()
-    assert overview.count("training.rounds=7") == 2  # the folder in its link, and the column
+    assert overview.count("training.rounds=7") == 3  # the folder in its link, the column, the sensitivity table's head
+    row = next(line for line in overview.splitlines() if line.startswith("| CLT is worst everywhere"))
+    assert row == "| CLT is worst everywhere | 1 of 1 \\| undecided, n = 0 | 1 of 1 \\| undecided, n = 0 |"
     assert suites.changed_folder(ran(changes={"training.rounds": 7})) == "small-training.rounds=7"
 
 
