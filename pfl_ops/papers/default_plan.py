@@ -1,8 +1,9 @@
 """The plan of `pfl-ops reproduce` without names and scale: what two CPU cores run in about a quarter of an hour.
 
-Measured in CPU time of one thread on a busy machine (AMD EPYC Zen 4): a run of DRDM's MNIST suites at full takes about
-3.5 s; at medium a round of FedAvg takes 23 s and one of FLIU 35 s, so that a run of 100 rounds takes 40 minutes to an
-hour. Of FLIU's Table I this plan has the first rounds of one seed.
+Measured in CPU time of one thread while other processes kept the machine busy (AMD EPYC Zen 4): a run of DRDM's MNIST
+suites at full takes 6 to 7 s, of which 2 to 4 s train and the others score every round; at medium a round of FedAvg
+takes 23 s and one of FLIU 35 s, so that a run of 100 rounds takes 40 minutes to an hour. Of FLIU's Table I this plan has
+the first rounds of one seed.
 """
 
 from collections.abc import Mapping, Sequence

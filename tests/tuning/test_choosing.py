@@ -47,6 +47,7 @@ def test_a_study_begins_at_the_settings_before_the_rule() -> None:
         assert all(experiment.get(path) == value for path, value in MNIST_RULE.before[label].items())
         assert (experiment.seed, experiment.repetitions, experiment.partition.alpha) == (1000, 1, 0.1)
         assert experiment.training.rounds == 150 and experiment.training.local_steps == 10
+        assert experiment.evaluation.every == 150
 
 
 @pytest.mark.parametrize("label", MNIST_RULE.cells)
