@@ -2,8 +2,8 @@
 
 Measured in CPU time of one thread while other processes kept the machine busy (AMD EPYC Zen 4): a run of DRDM's MNIST
 suites at full takes 6 to 7 s, of which 2 to 4 s train and the others score every round; at medium a round of FedAvg
-takes 23 s and one of FLIU 35 s, so that a run of 100 rounds takes 40 minutes to an hour. Of FLIU's Table I this plan has
-the first rounds of one seed.
+takes 23 s and one of FLIU 35 s, so that a run of 100 rounds takes 40 minutes to an hour. Of FLIU's Table I this plan
+has the first rounds of one seed.
 """
 
 from collections.abc import Mapping, Sequence

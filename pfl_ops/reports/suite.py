@@ -64,8 +64,9 @@ def _first(ran: Ran) -> Iterator[Block]:
             "warning",
         )
     if networks := replaced(ran):
+        rest = "All else but the changed settings" if ran.changes else "All else"
         yield Text(
-            f"Scale {ran.scale} changes the network: {', '.join(networks)}. All else is as at full. Claims are "
+            f"Scale {ran.scale} changes the network: {', '.join(networks)}. {rest} is as at full. Claims are "
             "decided for this network here, and count apart from those at full.",
             "warning",
         )
