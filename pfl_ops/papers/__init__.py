@@ -9,6 +9,8 @@
     outcome     what is known of a finished cell
     user_suites suites of a user's own, from a file
     overrides   settings of cells changed by the user (`--set`)
+    rules       settings that a paper does not state, chosen on validation data by a rule (choices: what came out)
+    default_plan    what `pfl-ops reproduce` runs without names
     fliu, drdm, fedpg, fedavg2rep, fedas    the suites
 
 Nothing here runs anything, and importing this imports none of the suites.
