@@ -946,7 +946,7 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
     full, medium = plans
     assert (full.scale, medium.scale) == ("full", "medium")
     assert [(part.suite.name, len(part.chosen)) for part in full.parts] == [("drdm/table3", 24), ("drdm/fig5", 6)]
-    assert {len(jobs) for part in full.parts for jobs in part.jobs.values()} == {5}
+    assert {len(jobs) for part in full.parts for jobs in part.jobs.values()} == {4}
     assert {part.chosen for part in medium.parts} == {("path/fedavg", "path/fliu")}
     assert len(medium.wanted) == 2  # the table's runs are the figure's
     assert {job.experiment.training.rounds for job in medium.wanted} == {10}
