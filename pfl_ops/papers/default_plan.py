@@ -1,9 +1,9 @@
 """The plan of `pfl-ops reproduce` without names and scale: what two CPU cores run in about a quarter of an hour.
 
 Measured in CPU time of one thread (AMD EPYC Zen 4, one of two cores busy with other work): a run of DRDM's MNIST suites
-at full takes 7 s, of which 3 s train and the others score every round; at medium a round of FedAvg takes 14 s and one of
-FLIU 22 s, so that a run of 100 rounds takes 23 and 37 minutes. Of FLIU's Table I this plan has the first rounds of one
-seed. In all 1,200 s of CPU time, and the starts.
+at full takes 7 s, of which 3 s train and the others score every round; at medium a round of FedAvg takes 14 s and one
+of FLIU 22 s, so that a run of 100 rounds takes 23 and 37 minutes. Of FLIU's Table I this plan has the first rounds of
+one seed. In all 1,200 s of CPU time, and the starts.
 """
 
 from collections.abc import Mapping, Sequence
