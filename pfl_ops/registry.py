@@ -9,6 +9,7 @@ from collections.abc import Collection
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from pfl_ops import code_digest
@@ -127,21 +128,23 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def load_plugin(path: Path) -> str:
+def load_plugin(path: Path, kind: str = "plug-in") -> str:
     """Import a user's file, which registers what it defines; the same content is imported once.
 
     A file that was edited since takes the place of what it defined before.
 
+    Args:
+        kind: of the file, as messages name it.
     Returns:
         SHA-256 of the file.
     Raises:
         PflOpsError: there is no such file, or it fails to import; the message names file and error.
     """
-    path = _existing(path)
+    path = _existing(path, kind)
     digest = file_digest(path)
     if digest not in _plugins:
         name = f"{_PLUGIN}{digest[:12]}"
-        shown = f"plug-in {echo(path, LONGEST_PATH)}"
+        shown = f"{kind} {echo(path, LONGEST_PATH)}"
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise PflOpsError(f"{shown} is not a Python file")
@@ -169,7 +172,12 @@ def load_plugin(path: Path) -> str:
     return digest
 
 
-def _existing(path: Path) -> Path:
+def plugin_module(digest: str) -> ModuleType:
+    """Return the module of a file that `load_plugin` has imported."""
+    return sys.modules[_PLUGIN + digest[:12]]
+
+
+def _existing(path: Path, kind: str) -> Path:
     """The absolute path of a plug-in that is a regular file."""
     path = Path(path).expanduser()
     try:
@@ -177,12 +185,12 @@ def _existing(path: Path) -> Path:
         exists, regular = path.exists(), path.is_file()
     except (OSError, RuntimeError, ValueError) as error:  # a name that is too long, links in a circle
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise PflOpsError(f"can't read plug-in {echo(path, LONGEST_PATH)}: {why}") from error
+        raise PflOpsError(f"can't read {kind} {echo(path, LONGEST_PATH)}: {why}") from error
     if not regular:
         why = "is not a regular file" if exists else "does not exist"
-        raise PflOpsError(f"plug-in {echo(path, LONGEST_PATH)} {why}")
+        raise PflOpsError(f"{kind} {echo(path, LONGEST_PATH)} {why}")
     if not os.access(path, os.R_OK):
-        raise PflOpsError(f"can't read plug-in {echo(path, LONGEST_PATH)}: permission denied")
+        raise PflOpsError(f"can't read {kind} {echo(path, LONGEST_PATH)}: permission denied")
     return path
 
 

@@ -68,7 +68,7 @@ OPTIONS = {
     | {"--test", "--notes", "--tracking-uri"},
     "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
     | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
-    | {"--device", "--way", "--threads", "--until-decided", "--hours"},
+    | {"--device", "--way", "--threads", "--until-decided", "--hours", "--suite", "--set", "--choose"},
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
     | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},
@@ -900,7 +900,9 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
         told.append(found.suite.name)
         if found.suite.name == names[0]:
             raise ValueError("an axis without end")
-        return SimpleNamespace(suite=found.suite.name, run="3 of 40", failed=0, ours={}, derived={}, networks=())
+        return SimpleNamespace(
+            suite=found.suite.name, run="3 of 40", failed=0, ours={}, derived={}, networks=(), changes=(), standings=()
+        )
 
     monkeypatch.setattr(tuning, "plan", lambda chosen, *_, **__: [suite for suite, _ in chosen])
     monkeypatch.setattr(tuning, "reproduce", reproduce)
@@ -909,6 +911,60 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
     assert told == list(names)
     assert result.exit_code == 2 and "fliu/table2" in result.stdout and "3 of 40" in result.stdout
     assert result.stderr == "pfl-ops: no report of fliu/table1: ValueError: an axis without end\n"
+
+
+def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DRDM's Table 3 and Fig. 5 whole, at full; of FLIU two cells at medium, whose rounds are changed."""
+    from pfl_ops.papers.default_plan import LARGER
+    from pfl_ops.reports.verdicts import Standing
+
+    plans: list[Any] = []
+
+    def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
+        plans.append(plan)
+        found = [SimpleNamespace(suite=part.suite, part=part, problems={}) for part in plan.parts]
+        for one in found:
+            on_suite(one)
+        return found
+
+    def keep(found: Any, *_: Any) -> Any:
+        standings = [
+            Standing("DRDM first", False, "holds", "undecided", 5, 13.04, 1.0, 16),
+            Standing("FedAvg last", True, "holds", "holds", 5, 99.0, 1.0, 4),
+            Standing("not run", False, "holds", "not run"),
+        ]
+        changes = ("training.rounds=10",) if found.part.changes else ()
+        return SimpleNamespace(
+            suite=found.suite.name, run="2", failed=0, ours={}, derived={}, networks=(), changes=changes,
+            standings=standings if found.suite.name == "drdm/table3" else [],
+        )  # fmt: skip
+
+    monkeypatch.setattr(tuning, "reproduce", reproduce)
+    monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"], "_keep", keep)
+    result = cli("reproduce")
+    assert result.exit_code == 0, result.output
+    full, medium = plans
+    assert (full.scale, medium.scale) == ("full", "medium")
+    assert [(part.suite.name, len(part.chosen)) for part in full.parts] == [("drdm/table3", 24), ("drdm/fig5", 6)]
+    assert {len(jobs) for part in full.parts for jobs in part.jobs.values()} == {4}
+    assert {part.chosen for part in medium.parts} == {("path/fedavg", "path/fliu")}
+    assert len(medium.wanted) == 2  # the table's runs are the figure's
+    assert {job.experiment.training.rounds for job in medium.wanted} == {10}
+    assert "judged under changed settings: training.rounds=10 (fliu/table1, fliu/fig5)" in result.stdout
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["drdm/table3", "DRDM", "first", "holds", "undecided", "5", "13", "1", "about", "16"] in lines
+    assert ["drdm/table3", "FedAvg", "last", "(derived)", "holds", "holds", "5", "99", "1", "4"] in lines
+    assert "not run" not in result.stdout.partition("seeds to decide")[2]
+    assert LARGER.split(";")[0] in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("words", [["--scale", "smoke"], ["drdm/table3"], ["--all"], ["--set", "training.lr=1"]])
+def test_names_and_flags_run_no_plan(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    scales: list[str] = []
+    monkeypatch.setattr(tuning, "plan", lambda _, scale, **__: scales.append(scale))
+    monkeypatch.setattr(tuning, "reproduce", lambda plan, **_: [])
+    assert cli("reproduce", *words).exit_code == 0
+    assert scales == ["smoke"]
 
 
 def test_claims_are_summed_up_apart_by_origin_and_network() -> None:

@@ -30,7 +30,7 @@ def test_a_table_at_a_glance_and_again(tmp_path: Path, furnish: Callable[[Path],
     files = {str(path.relative_to(report)) for path in report.rglob("*") if path.is_file()}
     assert {"index.html", "report.md", "report.tex", "tables/table1.csv", "tables/table1.tex", "summary.json"} <= files
     page = (report / "index.html").read_text()
-    for said in ("Scale smoke", "85.72", "FLIU25", "not run", "undecided", "training.rounds"):
+    for said in ("Scale smoke", "85.72", "FLIU25", "not run", "not judged", "training.rounds"):
         assert said in page
     assert "Stand-in" not in page
     assert "fliu/table1" in (tmp_path / "reports" / "index.html").read_text()

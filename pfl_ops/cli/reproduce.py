@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.progress import Progress, TaskID
 
+    from pfl_ops.federation.settings import Execution
     from pfl_ops.papers import Cell, Outcome, ScaleName, Suite
     from pfl_ops.reports.suites import Summary
+    from pfl_ops.tuning.plans import Plan
     from pfl_ops.tuning.reproducing import Happened, Reproduced
 
 PANEL = "Reproducing"
+MOST_CLAIMS = 40  # that are listed one by one
 STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")
 
 
@@ -42,20 +45,20 @@ def reproduce(
             metavar="[SUITE|PAPER]...",
             show_default=False,
             autocompletion=completion(_names),
-            help="fliu/table1, or all of a paper: fliu. None: everything.",
+            help="fliu/table1, or all of a paper: fliu. None: everything, or without --scale a plan of 15 minutes.",
         ),
     ] = None,
     *,
     scale: Annotated[
-        str,
+        str | None,
         option(
             "--scale",
             "Seconds a cell; about an hour a suite; the paper's size with a network for CPUs; the paper's own.",
-            "smoke",
+            "smoke; without SUITE a plan of about 15 minutes",
             "smoke|small|medium|full",
             panel=PANEL,
         ),
-    ] = "smoke",
+    ] = None,
     only: Annotated[
         str | None,
         typer.Option(
@@ -99,6 +102,30 @@ def reproduce(
     hours: Annotated[
         float | None, option("--hours", "With --until-decided: at most so long.", "1", "NUMBER", panel=PANEL)
     ] = None,
+    suite: Annotated[
+        list[Path],
+        typer.Option(
+            "--suite", metavar="FILE.py", rich_help_panel=PANEL, help="Suites of your own: docs/suites.md; repeatable."
+        ),
+    ] = [],  # noqa: B006  (Typer copies it)
+    sets: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            rich_help_panel=PANEL,
+            help="Change a setting in all cells that have it: training.lr=0.05; repeatable. Reports are kept apart.",
+        ),
+    ] = [],  # noqa: B006
+    choose: Annotated[
+        Path | None,
+        typer.Option(
+            "--choose",
+            metavar="FILE.yaml",
+            rich_help_panel=PANEL,
+            help="Run no cell, but the rule by which the suite's settings are chosen on validation data.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     data_dir: DataDir = None,
     tracking_uri: TrackingUri = None,
@@ -106,18 +133,23 @@ def reproduce(
 ) -> None:
     """Run published experiments again and report paper | ours | difference, and which claims hold.
 
-    What is finished is never run again; stopped or killed, the same command goes on.
+    Without SUITE and --scale: DRDM's Table 3 and Fig. 5 at full, and the first rounds of a column of FLIU's Table I at
+    medium, about 15 minutes on two cores. --scale smoke checks that everything runs. What is finished is never run
+    again; stopped or killed, the same command goes on.
     """
     from pfl_ops.cli.output import err, say
+    from pfl_ops.config.precedence import assignments
     from pfl_ops.tracking.home import check_places
 
-    size = _scale(scale)
+    planned = scale is None and not (names or only or every or suite or sets or listed or until_decided or choose)
+    size = _scale(scale or "smoke")
     cpus_per_cell, gpus_per_cell = _number("--cpus-per-cell", cpus), _number("--gpus-per-cell", gpus)
     if only is not None and not only.strip():
         raise PflOpsError("--only needs a pattern, as 'path/*'")
     check_folder("--reports", reports)
     check_data_dir(data_dir)
-    chosen = _chosen(names or [], size, only, every)
+    changes = assignments(sets)
+    chosen = [] if planned else _chosen(names or [], size, only, every, _own(suite), listed)
     if listed:
         _list(chosen)
         return
@@ -127,10 +159,21 @@ def reproduce(
         raise PflOpsError("--hours is a number above 0, and goes with --until-decided")
     if until_decided and size == "smoke":
         raise PflOpsError("at scale smoke no claim is judged; --until-decided needs a larger scale")
+    if choose is not None:
+        if scale or only or every or sets or repetitions or until_decided or address or dry_run or len(chosen) != 1:
+            raise PflOpsError(
+                "--choose goes with one suite and says itself what runs: pfl-ops reproduce SUITE --choose FILE"
+            )
+        _choose(chosen[0][0], choose, concurrency, cpus_per_cell, data_dir, tracking_uri, execution)
+        return
 
     from pfl_ops import tuning  # heavy; mistakes are told before
 
-    plan = tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir)
+    plans = (
+        _default(repetitions, data_dir)
+        if planned
+        else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
+    )
     summaries: list[Summary] = []
     without: dict[str, Exception] = {}
 
@@ -140,27 +183,29 @@ def reproduce(
         except Exception as error:  # its runs are kept; a report that can't be made stops no other suite
             without[f"no report of {suite.suite.name}"] = error
 
-    with Watch(dry_run) as watch:
-        try:
-            found = tuning.reproduce(
-                plan,
-                cpus_per_cell=cpus_per_cell,
-                gpus_per_cell=gpus_per_cell,
-                concurrency=concurrency,
-                address=address,
-                tracking_uri=tracking_uri,
-                data_dir=data_dir,
-                execution=execution,
-                dry_run=dry_run,
-                hours=(hours or 1.0) if until_decided else None,
-                on_suite=keep,
-                on_happened=watch,
-            )
-        except tuning.StudyInterrupted as stopped:
-            say(err(), str(stopped))
-            raise typer.Exit(130) from None
+    found: list[Reproduced] = []
+    try:
+        for plan in plans:
+            with Watch(dry_run) as watch:
+                found += tuning.reproduce(
+                    plan,
+                    cpus_per_cell=cpus_per_cell,
+                    gpus_per_cell=gpus_per_cell,
+                    concurrency=concurrency,
+                    address=address,
+                    tracking_uri=tracking_uri,
+                    data_dir=data_dir,
+                    execution=execution,
+                    dry_run=dry_run,
+                    hours=(hours or 1.0) if until_decided else None,
+                    on_suite=keep,
+                    on_happened=watch,
+                )
+    except tuning.StudyInterrupted as stopped:
+        say(err(), str(stopped))
+        raise typer.Exit(130) from None
     if not dry_run:
-        _tell(found, summaries, reports)
+        _tell(found, summaries, reports, planned)
     if without:
         raise together({what: in_a_line(why) for what, why in without.items()}) from next(iter(without.values()))
 
@@ -185,12 +230,84 @@ def _scale(name: str) -> "ScaleName":
     raise PflOpsError(f"--scale must be one of {', '.join(SCALES)}, got '{echo(name)}'")
 
 
-def _chosen(names: list[str], scale: str, only: str | None, every: bool) -> "list[tuple[Suite, tuple[Cell, ...]]]":
-    """The suites that are meant, with their cells."""
+def _choose(
+    suite: "Suite",
+    file: Path,
+    concurrency: int | None,
+    cpus: float | None,
+    data_dir: str | None,
+    tracking_uri: str | None,
+    execution: "Execution",
+) -> None:
+    """Choose the settings of a suite's methods by its rule, and write them to a file."""
+    from pfl_ops.cli.checks import check_output
+    from pfl_ops.cli.output import err, out, say
+    from pfl_ops.files import write_named
+
+    if suite.rule is None:
+        raise PflOpsError(f"{suite.name} has no rule of choice; drdm/table3 has one")
+    check_output("--choose", file, (".yaml", ".yml"))
+
+    from pfl_ops import tuning  # heavy; mistakes are told before
+    from pfl_ops.tuning.choosing import choose
+
+    say(err(), f"{len(suite.rule.cells)} methods, each {suite.rule.budget}")
+    try:
+        with tuning.Show() as show:
+            found = choose(
+                suite,
+                suite.rule,
+                tracking_uri=tracking_uri,
+                data_dir=data_dir,
+                concurrency=concurrency,
+                cpus_per_trial=cpus,
+                execution=execution,
+                on_event=show,
+            )
+    except tuning.StudyInterrupted:
+        say(err(), "stopped; the same command goes on where this one was")
+        raise typer.Exit(130) from None
+    write_named(file, found.to_yaml())
+    for label, settings in found.methods.items():
+        values = ", ".join(f"{path} {value:g}" for path, value in settings.items())
+        say(out(), f"{label}: {suite.rule.metric} {found.scores[label]:.4f} with {values}")
+    say(out(), f"\nchoices: {file}")
+
+
+def _default(repetitions: int | None, data_dir: str | None) -> "list[Plan]":
+    """The plans of a call without names and scale."""
+    from pfl_ops import tuning
+    from pfl_ops.papers.default_plan import DEFAULT_PLAN
+
+    made = []
+    for call in DEFAULT_PLAN:
+        first = call[0]
+        chosen = [pair for one in call for pair in _chosen([one.suite], first.scale, one.only or None, True)]
+        n = repetitions or first.repetitions
+        made.append(tuning.plan(chosen, first.scale, repetitions=n, data_dir=data_dir, changes=first.changes))
+    return made
+
+
+def _own(files: list[Path]) -> "tuple[Suite, ...]":
+    """The suites of the user's own files."""
+    if not files:
+        return ()
+    from pfl_ops.papers import suites
+    from pfl_ops.papers.user_suites import load_suites
+
+    return load_suites(files, [one.name for one in suites()])
+
+
+def _chosen(
+    names: list[str], scale: str, only: str | None, every: bool, own: "tuple[Suite, ...]" = (), listed: bool = False
+) -> "list[tuple[Suite, tuple[Cell, ...]]]":
+    """The suites that are meant, with their cells: without names the user's own, or all for a list."""
     from pfl_ops.papers import PAPERS, find, suites
     from pfl_ops.papers.expression import matching
 
-    meant = [one for name in names for one in (suites(name) if name in PAPERS else (find(name),))] or suites()
+    papers = {*PAPERS, *(one.paper for one in own)}
+    meant = [one for name in names for one in (suites(name, own) if name in papers else (find(name, own),))]
+    meant = meant or list((not listed and own) or suites(own=own))
     found = []
     for one in {one.name: one for one in meant}.values():
         cells = one.cells if every or only or scale != "smoke" else one.sample()
@@ -244,6 +361,7 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
         elsewhere=found.elsewhere,
         link=lambda outcome: page(outcome, tracking_uri),
         counts=counts,
+        changes=found.part.changes,
     )
     summary = suites.Summary.of_run(ran)
     found.keep(suites.keep(ran, folder), summary.metrics)
@@ -257,8 +375,8 @@ def page(outcome: "Outcome", tracking_uri: str | None) -> str | None:
     return f"{served(tracking_uri) or PAGE}/#/experiments/{outcome.experiment_id}/runs/{outcome.run_id}"
 
 
-def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) -> None:
-    """What was run, and how the claims stand."""
+def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path, planned: bool = False) -> None:
+    """What was run, and how the claims stand; planned: by the call without names and scale."""
     from rich.table import Table
 
     from pfl_ops.cli.output import out, say
@@ -269,7 +387,8 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
     for title in ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged", "derived"):
         table.add_column(title, justify="right")
     order = [one.suite.name for one in done]
-    for summary in sorted(summaries, key=lambda summary: order.index(summary.suite)):
+    summaries = sorted(summaries, key=lambda summary: order.index(summary.suite))
+    for summary in summaries:
         stand = [summary.ours.get(status, 0) for status in STATUSES]
         counts = (str(n or "·") for n in (summary.failed, *stand))
         derived = f"{_decided(summary.derived)} of {of}" if (of := sum(summary.derived.values())) else "·"
@@ -277,6 +396,9 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
     console.print(table)
     for line in _totals(summaries):
         say(console, line)
+    if changes := sorted({one for summary in summaries for one in summary.changes}):
+        named = ", ".join(one.suite for one in summaries if one.changes)
+        say(console, f"judged under changed settings: {', '.join(changes)}{f' ({named})' if planned else ''}")
     for one in done:
         for cell, reason in one.problems.items():
             say(console, f"{one.suite.name} {cell}: {reason}")
@@ -284,8 +406,43 @@ def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path) ->
     if moved:
         data = ", ".join(sorted(set(moved.values())))
         say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")
+    _tell_claims(summaries)
+    if planned:
+        from pfl_ops.papers.default_plan import LARGER
+
+        say(console, f"\n{LARGER}")
     if summaries:
         say(console, f"\nreports: {folder}/index.html")
+
+
+def _tell_claims(summaries: "list[Summary]") -> None:
+    """Each claim that was judged, in a line."""
+    from rich.table import Table
+
+    from pfl_ops.cli.output import out
+    from pfl_ops.reports.verdicts import number
+
+    judged = [
+        (one, claim)
+        for one in summaries
+        for claim in one.standings
+        if claim.ours not in ("not judged", "not run")
+    ]  # fmt: skip
+    if not 0 < len(judged) <= MOST_CLAIMS:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("suite", "claim", "in the paper's numbers", "in ours"):
+        table.add_column(title, no_wrap=title == "suite")
+    for title in ("n", "e for", "e against", "seeds to decide"):
+        table.add_column(title, justify="right")
+    for one, claim in judged:
+        decided = claim.ours in ("holds", "does not hold")
+        seeds = str(claim.seeds) if decided else f"about {claim.seeds}" if claim.seeds and claim.n > 1 else "?"
+        text = f"{claim.text}{' (derived)' * claim.derived}"
+        evidence = (number(claim.supporting), number(claim.opposing))
+        table.add_row(one.suite, text, claim.paper, claim.ours, str(claim.n), *evidence, seeds)
+    out().print()
+    out().print(table)
 
 
 def _decided(counts: "Mapping[str, int]") -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 DOTTED = 12
 """Up to so many places, each has a marker; on longer lines a few markers tell them apart."""
 
+TARGET_MARGIN = 0.04  # of the axis, between a target and its edge
+
+Points: TypeAlias = Sequence[tuple[float, float]]
+"""Rounds and values of single marks."""
+
 
 def lines(
     series: Mapping[str, Band],
@@ -30,6 +35,7 @@ def lines(
     percent: bool = True,
     target: float | None = None,
     colours: Mapping[str, str] | None = None,
+    marks: Mapping[str, Points] | None = None,
 ) -> Figure:
     """A line a name over rounds: the mean over n repetitions, in a band of ± their standard deviation where n > 1.
 
@@ -38,6 +44,7 @@ def lines(
         percent: values are shares, shown as percents.
         target: a value to be reached, as a dashed line.
         colours: name -> slot or colour, see `colours`; without it by the order of `series`.
+        marks: name -> (round, value) of single values from elsewhere, drawn as × in the line's colour.
     Raises:
         PflOpsError: the shapes do not fit, or there is no value.
     """
@@ -46,7 +53,9 @@ def lines(
     with style.style():
         note, names = repetitions({name: one.n for name, one in found.items()})
         figure, axes = style.single(_width(names.values()), _height(len(found)))
-        _draw_lines(axes, found, seen, percent)
+        _draw_lines(axes, found, seen, marks=marks)
+        if percent:
+            _as_shares(axes, [found])
         whole_numbers(axes)
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
@@ -67,6 +76,7 @@ def panels(
     colours: Mapping[str, str] | None = None,
     columns: int = 3,
     share_y: bool = True,
+    marks: Mapping[str, Mapping[str, Points]] | None = None,
 ) -> Figure:
     """Several pictures of `lines` side by side under one legend; a name looks the same in each.
 
@@ -74,6 +84,7 @@ def panels(
         grid: title of a panel -> its lines.
         columns: panels in a row, at most.
         share_y: whether all panels have the same y axis.
+        marks: title of a panel -> marks of its lines.
     Raises:
         PflOpsError: the shapes do not fit, or there is no value.
     """
@@ -90,10 +101,13 @@ def panels(
         places = figure.subplots(down, across, sharey=share_y, squeeze=False).ravel().tolist()
         for axes, (panel, series) in zip(places, found.items(), strict=False):
             style.fix_ticks(axes)
-            _draw_lines(axes, series, seen, percent, most=6)
+            _draw_lines(axes, series, seen, most=6, marks=(marks or {}).get(panel))
             whole_numbers(axes, 6)
             axes.set_title(titles[panel])
             axes.set_xlabel(xlabel)
+        for axes, series in zip(places, found.values(), strict=False):  # a shared axis has its limits of all panels
+            if percent:
+                _as_shares(axes, found.values() if share_y else [series])
             _draw_target(axes, target)
         for axes in places[::across]:
             axes.set_ylabel(ylabel)
@@ -126,7 +140,9 @@ def panel(
     found = summaries(series)
     with style.style():
         figure, axes = style.framed(*size, left=0.56, right=0.12, top=0.1, bottom=0.44)
-        _draw_lines(axes, found, looks(found, colours), percent, most=6)
+        _draw_lines(axes, found, looks(found, colours), most=6)
+        if percent:
+            _as_shares(axes, [found])
         ticks = max(3, int(size[0] * 1.8))
         whole_numbers(axes, ticks)
         if limits:
@@ -202,7 +218,11 @@ def _height(n_lines: int) -> float:
 
 
 def _draw_lines(
-    axes: Axes, series: Mapping[str, Summary], seen: Mapping[str, Look], percent: bool, most: int = 9
+    axes: Axes,
+    series: Mapping[str, Summary],
+    seen: Mapping[str, Look],
+    most: int = 9,
+    marks: Mapping[str, Points] | None = None,
 ) -> None:
     faint = 0.14 if len(series) <= 6 else 0.08
     for i, (name, one) in enumerate(series.items()):
@@ -216,15 +236,27 @@ def _draw_lines(
         if one.std.any():
             low, high = one.mean - one.std, one.mean + one.std
             axes.fill_between(one.x, low, high, color=look.colour, alpha=faint, linewidth=0, zorder=2, label=name)
+    for name, points in (marks or {}).items():
+        if name in seen and points:
+            axes.plot(
+                *zip(*points, strict=True), color=seen[name].colour, linestyle="", marker="x", markersize=7,
+                markeredgewidth=1.6, zorder=4, clip_on=False, label=f"_{name}",
+            )  # fmt: skip
     axes.margins(x=0.02)
-    if percent:
-        percent_axis(axes)
-        within_shares(axes, [one.mean for one in series.values()])
+
+
+def _as_shares(axes: Axes, several: Iterable[Mapping[str, Summary]]) -> None:
+    percent_axis(axes)
+    within_shares(axes, [one.mean for series in several for one in series.values()])
 
 
 def _draw_target(axes: Axes, target: float | None) -> None:
     if target is not None:
         axes.axhline(target, color=style.current().faint, linewidth=1.0, linestyle=(0, (4, 2)), zorder=1.5)
+        low, high = axes.get_ylim()
+        if not low < target < high:  # limits that were set do not follow the line
+            room = TARGET_MARGIN * (max(high, target) - min(low, target))
+            axes.set_ylim(min(low, target - room), max(high, target + room))
 
 
 def _name_lines(

@@ -7,6 +7,10 @@
     provenance  origin of each setting: stated in the paper, or an assumption (sources: those of the five papers)
     stand_in    smaller, or on other data
     outcome     what is known of a finished cell
+    user_suites suites of a user's own, from a file
+    overrides   settings of cells changed by the user (`--set`)
+    rules       settings that a paper does not state, chosen on validation data by a rule (choices: what came out)
+    default_plan    what `pfl-ops reproduce` runs without names
     fliu, drdm, fedpg, fedavg2rep, fedas    the suites
 
 Nothing here runs anything, and importing this imports none of the suites.
@@ -20,7 +24,7 @@ from pfl_ops.papers.claims import Claim, Instance, Verdict
 from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over
 from pfl_ops.papers.outcome import Outcome, Outcomes
 from pfl_ops.papers.provenance import Departure, Source, Sources, assumed, departed, stated
-from pfl_ops.papers.published import Published
+from pfl_ops.papers.published import Published, published_beside
 from pfl_ops.papers.suite import SCALES, Axis, Cell, Changes, Level, Measure, Scale, ScaleName, Suite
 
 PAPERS = {
@@ -33,32 +37,39 @@ PAPERS = {
 """Name of the module -> the paper."""
 
 
-def suites(paper: str | None = None) -> tuple[Suite, ...]:
+def suites(paper: str | None = None, own: Sequence[Suite] = ()) -> tuple[Suite, ...]:
     """All suites, or a paper's, in the order of its exhibits.
 
+    Args:
+        own: suites of the user's own, which come last.
     Raises:
         PflOpsError: no such paper.
     """
-    if paper is not None and paper not in PAPERS:
-        raise unknown("paper", paper, PAPERS)
+    known = list(dict.fromkeys([*PAPERS, *(suite.paper for suite in own)]))
+    if paper is not None and paper not in known:
+        raise unknown("paper", paper, known)
     names: Sequence[str] = [paper] if paper else list(PAPERS)
-    return tuple(suite for name in names for suite in import_module(f"pfl_ops.papers.{name}").SUITES)
+    builtin = (s for name in names if name in PAPERS for s in import_module(f"pfl_ops.papers.{name}").SUITES)
+    return (*builtin, *(suite for suite in own if paper in (None, suite.paper)))
 
 
-def find(name: str) -> Suite:
+def find(name: str, own: Sequence[Suite] = ()) -> Suite:
     """The suite of that name.
 
+    Args:
+        own: suites of the user's own, which are searched too.
     Raises:
         PflOpsError: there is none; the message has the nearest.
     """
-    for found in suites():
+    for found in suites(own=own):
         if found.name == name:
             return found
-    raise unknown("suite", name, [found.name for found in suites()], see="pfl-ops reproduce --list")
+    raise unknown("suite", name, [found.name for found in suites(own=own)], see="pfl-ops reproduce --list")
 
 
 __all__ = [
     "PAPERS", "SCALES", "Allocation", "Axis", "Bars", "Cell", "Changes", "Claim", "Curves", "Departure", "Energy",
     "Exhibit", "Grid", "Instance", "Level", "Measure", "Outcome", "Outcomes", "Over", "Published", "Scale",
-    "ScaleName", "Source", "Sources", "Suite", "Verdict", "assumed", "departed", "find", "stated", "suites",
+    "ScaleName", "Source", "Sources", "Suite", "Verdict", "assumed", "departed", "find", "published_beside", "stated",
+    "suites",
 ]  # fmt: skip

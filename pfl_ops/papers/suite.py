@@ -15,6 +15,7 @@ from pfl_ops.papers.expression import matching
 from pfl_ops.papers.outcome import Outcome
 from pfl_ops.papers.provenance import Departure, Source, Sources, sources_of
 from pfl_ops.papers.published import Published
+from pfl_ops.papers.rules import Rule
 
 Changes: TypeAlias = Mapping[str, Any]
 """{path of the experiment: value}, as flags and files have them."""
@@ -119,6 +120,8 @@ class Suite:
         medium: the paper's sizes with a network that two CPU cores can train; its n is that of full. No change: the
             paper's own network is small enough.
         small, smoke: the suite at these scales; smoke is cut further, see `stand_in.cut`.
+        rule: by which settings that the paper does not state are chosen on validation data; None: there is none.
+        file: name of the user's file that it comes from; "": it is the package's own.
     """
 
     name: str
@@ -143,6 +146,8 @@ class Suite:
     medium: Scale = field(default_factory=Scale)
     small: Scale = field(default_factory=Scale)
     smoke: Scale = field(default_factory=Scale)
+    rule: Rule | None = None
+    file: str = ""
 
     @property
     def paper(self) -> str:
@@ -241,9 +246,7 @@ class Suite:
 
     def differences(self, cell: Cell, scale: ScaleName, *, data: str | None = None) -> dict[str, tuple[Any, Any]]:
         """Return {path: (value at full, value at this scale)} wherever they differ; None: there is no such setting."""
-        full, here = self.experiment(cell).flat, self.experiment(cell, scale, data=data).flat
-        paths = [path for path in {**full, **here} if path not in ("repetitions", "seed")]
-        return {path: (full.get(path), here.get(path)) for path in paths if full.get(path) != here.get(path)}
+        return differences(self.experiment(cell), self.experiment(cell, scale, data=data))
 
     @cached_property
     def states_repetitions(self) -> bool:
@@ -301,6 +304,13 @@ class Suite:
         """Each published number with its cell and measure."""
         for (cell, key), published in self.published.items():
             yield self.cell(cell), self.measure(key), published
+
+
+def differences(full: Experiment, here: Experiment) -> dict[str, tuple[Any, Any]]:
+    """Return {path: (value of the one, of the other)} wherever they differ; None: there is no such setting."""
+    one, other = full.flat, here.flat
+    paths = [path for path in {**one, **other} if path not in ("repetitions", "seed")]
+    return {path: (one.get(path), other.get(path)) for path in paths if one.get(path) != other.get(path)}
 
 
 EITHER = ({"training.local_epochs", "training.local_steps"},)

@@ -13,6 +13,7 @@ from pfl_ops.reports.ran import Ran
 
 NAMED = 4  # cells that were not run, up to which a caption names them
 NOTHING = "Not drawn: of what it shows, nothing was run."
+MARKS = "×: the paper's numbers, those of its last round at the end of ours."
 UNREACHED = "Not drawn: no number of local steps reached the target in every repetition."
 
 
@@ -88,24 +89,57 @@ def _curves(ran: Ran, exhibit: Curves, name: str) -> Iterator[Picture]:
     cells = ran.cells(exhibit.cells)
     axes = ran.varying(cells, but=[exhibit.panel]) or [list(ran.labels)[-1]]
     grid: dict[str, dict[str, figures.Band]] = {}
+    marks: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for title, there in _panels(ran, cells, exhibit.panel):
         bands = ((ran.name(cell, axes), _band(ran.outcomes.get(cell.name, ()), exhibit.key)) for cell in there)
         series = {line: band for line, band in bands if band is not None}
         if series:
             grid[title] = series
+            printed = {ran.name(cell, axes): _printed(ran, cell, exhibit) for cell in there}
+            marks[title] = {line: points for line, points in printed.items() if points and line in series}
     if not grid:
         return
     ylabel, colours = exhibit.ylabel or _described(ran, exhibit.key), _colours(ran, axes)
     if exhibit.panel:
         draw = partial(
-            figures.panels, grid, None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours
-        )
+            figures.panels, grid, None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours,
+            marks=marks,
+        )  # fmt: skip
     else:
         draw = partial(
-            figures.lines, grid[""], None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours
-        )
+            figures.lines, grid[""], None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours,
+            marks=marks[""],
+        )  # fmt: skip
+    title = exhibit.caption or ran.suite.title
+    caption = f"{_sentence(title)} {MARKS}" if any(map(bool, marks.values())) else exhibit.caption
     alt = f"{ylabel} over rounds of {', '.join(dict.fromkeys(line for series in grid.values() for line in series))}"
-    yield Picture(name, exhibit.caption, draw, alt)
+    yield Picture(name, caption, draw, alt)
+
+
+def _printed(ran: Ran, cell: Cell, exhibit: Curves) -> list[tuple[float, float]]:
+    """The paper's numbers on a curve of ours, as rounds and values; none at smoke and on stand-in data.
+
+    A value of the last round is marked at our last round, one of round R at R; rounds to a target at the target.
+    """
+    found: list[tuple[float, float]] = []
+    if ran.scale == "smoke" or cell.name in ran.stand_ins or ran.suite.at != "final":
+        return found
+    last = ran.experiment(cell).training.rounds
+    for measure in ran.suite.measures:
+        key, at, number = measure.key.replace("#", "@").partition("@")
+        published = ran.published(cell.name, measure)
+        if key != exhibit.key or published is None or published.value is None:
+            continue
+        rounds_to = "@" in measure.key
+        if rounds_to or not at:
+            x, y = (published.value, float(number)) if rounds_to else (float(last), published.value)
+        elif number.isdigit():
+            x, y = float(number), published.value
+        else:
+            continue
+        if x <= last:
+            found.append((x, y / measure.unit))
+    return found
 
 
 def _band(outcomes: Sequence[Outcome], key: str) -> figures.Band | None:
@@ -211,7 +245,7 @@ def _energy(ran: Ran, exhibit: Energy, name: str) -> Iterator[Picture]:
 
 def _effort(ran: Ran, cell: Cell, exhibit: Energy, outcome: Outcome) -> energy.Effort | None:
     """What it took to reach the target; None: this was not tracked."""
-    steps = ran.suite.experiment(cell, ran.scale).training.local_steps
+    steps = ran.experiment(cell).training.local_steps
     sent, clients = outcome.curve("cost/up_bytes"), outcome.curve("cost/clients")
     rounds = outcome.value(f"{exhibit.key}@{exhibit.target}")
     if steps is None or rounds is None or not sum(clients.values()):

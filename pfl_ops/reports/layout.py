@@ -38,6 +38,7 @@ class _Layout:
         rows = [row for row in self._places(self.grid.rows) if any(at[1] == row for at, _ in places)]
         columns = [column for column in self._places(self.grid.columns) if any(at[2] == column for at, _ in places)]
         body: list[Row] = []
+        said: set[str] = set()  # cells of which the table has said that they were not run
         for block in self._places(self.grid.blocks):
             there = [row for row in rows if any(at[:2] == (block, row) for at, _ in places)]
             if block and there:
@@ -48,7 +49,10 @@ class _Layout:
                 titles = self._titles(row, there[i - 1] if i else None)
                 entries = [self._entry(block, row, column, row in best[column]) for column in columns]
                 rule = i > 0 and len(row) > 1 and row[0] != there[i - 1][0]
-                body.append(Row(tuple(_without(list(titles), entries)), kind="rule" if rule else ""))
+                whole = _without(list(titles), entries)
+                cells = [self._number(block, row, column) for column in columns]
+                entries = [_once(one, number, said) for one, number in zip(whole[-len(columns) :], cells, strict=True)]
+                body.append(Row((*whole[: -len(columns)], *entries), kind="rule" if rule else ""))
         return Table(
             name=name,
             caption=self.grid.caption or self.ran.suite.title,
@@ -104,7 +108,7 @@ class _Layout:
         ]
         if self.grid.columns and self.grid.columns[-1] == MEASURE:
             words = Counter(measure.title.split(" ")[0] for measure in self._measures if " " in measure.title)
-            shared = {word for word, count in words.items() if count > 1}
+            shared = {word for word, count in words.items() if count > 1 and word.strip(".…")}
             if shared and len(words) > 1:
                 titles = [[*title[:-1], *_apart(title[-1], shared)] for title in titles]
         depth = len(titles[0]) if titles else 1
@@ -166,6 +170,15 @@ def _without(titles: list[Entry], entries: list[Entry]) -> list[Entry]:
     return [*titles, *entries]
 
 
+def _once(entry: Entry, number: tuple[Cell, Measure] | None, said: set[str]) -> Entry:
+    """Return an entry; a cell that was not run says so once in a table, and keeps the paper's numbers."""
+    if number is None or entry.mark != "missing" or not entry.text:
+        return entry
+    first = number[0].name not in said
+    said.add(number[0].name)
+    return entry if first else replace(entry, text="")
+
+
 def _apart(title: str, shared: Collection[str]) -> tuple[str, str]:
     """L1, Acc(L) of "L1 Acc(L)" where others begin with L1 too."""
     first, _, rest = title.partition(" ")
@@ -192,7 +205,7 @@ def entry(ran: Ran, cell: Cell, measure: Measure, best: bool = False) -> Entry:
         if not set(ran.outcomes) <= set(ran.stand_ins):
             note = f"{note} On {ran.stand_ins[cell.name]}, which stands in for the paper's data.".strip()
         return Entry(text, mean, ran.link(outcome), "elsewhere", note, below)
-    if published and published.value is not None and math.isfinite(mean):
+    if published and published.value is not None and math.isfinite(mean) and ran.scale != "smoke":
         below = (paper, signed(mean - published.value, measure.digits))
     return Entry(text, mean, ran.link(outcome), "best" if best else "", note, below)
 
@@ -229,6 +242,8 @@ def legend(ran: Ran, measures: Sequence[Measure]) -> Iterator[str]:
         f"{over}, {'last' if suite.at == 'final' else 'best'} round; the best of ours in bold colour."
         f"{' Numbers lead to their runs in MLflow.' if linked else ''}"
     )
+    if ran.changes:
+        yield f"Ours: with settings changed by --set: {ran.told}."
     if printed:
         spreads = any(number.spread is not None for number in printed)
         kinds = {
@@ -237,7 +252,11 @@ def legend(ran: Ran, measures: Sequence[Measure]) -> Iterator[str]:
             "": "it does not say what its ± is over, so that it must not be compared with ours",
         }
         said = f"; {kinds[suite.spread_over]}" if spreads else ""
-        differs = "" if set(ran.outcomes) <= set(ran.stand_ins) else ", and behind | ours − the paper's"
+        differs = (
+            ""
+            if ran.scale == "smoke" or set(ran.outcomes) <= set(ran.stand_ins)
+            else ", and behind | ours − the paper's"
+        )
         yield f"Small: the paper's number{differs}{said}."
 
 
@@ -249,6 +268,7 @@ def data(ran: Ran, cells: Sequence[Cell], measures: Sequence[Measure]) -> pd.Dat
         mean, std = _moments(values) if values else (math.nan, None)
         theirs = published.value if published else None
         compared = math.isfinite(mean) and theirs is not None and cell.name not in ran.stand_ins
+        compared = compared and ran.scale != "smoke"
         rows.append(
             {
                 **cell.labels,

@@ -15,8 +15,11 @@ UNKNOWN = "–"
 HEADS = ("setting", "stated", "ours at full", "here", "where", "origin")
 HERE = HEADS.index("here")
 
-Group: TypeAlias = Literal["changed", "departure", "assumption", "none", "stated", "no effect"]
+SET = "(--set)"  # behind a value that the user changed
+
+Group: TypeAlias = Literal["set", "changed", "departure", "assumption", "none", "stated", "no effect"]
 TITLES: Mapping[Group, str] = {
+    "set": "Changed by --set",
     "changed": "Changed by scale {scale}",
     "departure": "Run otherwise than the paper states",
     "none": "Origin not recorded",
@@ -24,7 +27,7 @@ TITLES: Mapping[Group, str] = {
     "stated": "Stated by the paper",
     "no effect": "Without effect on the results of these cells",
 }
-OPEN: Sequence[Group] = ("changed", "departure", "none", "assumption")
+OPEN: Sequence[Group] = ("set", "changed", "departure", "none", "assumption")
 SETTLED: Sequence[Group] = ("stated", "no effect")
 
 
@@ -56,11 +59,10 @@ class Origins:
         return found
 
     def _of_cell(self, cell: Cell) -> Iterator[Line]:
-        suite, scale = self.ran.suite, self.ran.scale
-        sources = suite.sources_of(cell)
-        full: Mapping[str, Any] = suite.experiment(cell).flat
-        here = suite.experiment(cell, scale, data=self.ran.stand_ins.get(cell.name)).flat
-        here = {**here, "repetitions": self.ran.n}
+        sources = self.ran.suite.sources_of(cell)
+        full: Mapping[str, Any] = self.ran.suite.experiment(cell).flat
+        here = {**self.ran.experiment(cell).flat, "repetitions": self.ran.n}
+        unset = self.ran.unchanged(cell).flat if self.ran.changes else here
         for path in {**full, **here}:
             source = sources.get(path)
             at_full, at_scale = (shown(settings[path]) if path in settings else UNKNOWN for settings in (full, here))
@@ -68,6 +70,8 @@ class Origins:
             origin = source.text if source else "comes with another setting" if path not in full else "not recorded"
             if at_full != at_scale:
                 group, origin = "changed", f"{source.kind}: {origin}" if source else origin
+            if path != "repetitions" and here.get(path) != unset.get(path):
+                group, at_scale = "set", f"{at_scale} {SET}"
             yield Line(group, path, statement(source, at_full), at_full, at_scale, origin)
 
     def rows(self, groups: Sequence[Group]) -> Iterator[Row]:
@@ -87,7 +91,7 @@ class Origins:
             every = [cell for cells in lines.values() for cell in cells]
             lines = {Line(next(iter(lines)).group, path, stated, full, here, origin): every}
         for line, cells in lines.items():
-            mark: Mark = "open" if line.group == "changed" else ""
+            mark: Mark = "open" if line.group in ("set", "changed") else ""
             texts = (f"`{path}`", line.stated, line.full, line.here, where(self.ran, cells), line.origin)
             yield Row(tuple(Entry(text, mark=mark if i == HERE else "") for i, text in enumerate(texts)))
 
@@ -107,6 +111,7 @@ def blocks(origins: Origins) -> Iterator[Block]:
         f"{counts['no effect']} without effect",
     ]
     parts += [f"{counts['changed']} changed by scale {scale}"] if scale != "full" else []
+    parts += [f"{counts['set']} changed by --set"] if counts["set"] else []
     parts += [f"{counts['none']} of unrecorded origin"] if counts["none"] else []
     yield Text(
         f"Settings of these cells: {', '.join(parts)}. A setting counts once for each origin that it has in them."
@@ -154,9 +159,10 @@ def files(ran: Ran) -> dict[str, str]:
     found = {}
     for cell in ran.suite.cells:
         for scale in dict.fromkeys((ran.scale, "full")):
-            data = ran.stand_ins.get(cell.name) if scale == ran.scale else None
-            experiment = ran.suite.experiment(cell, scale, data=data)
-            found[place(cell, scale)] = f"# {ran.suite.name}, cell {cell.name}, scale {scale}\n{experiment.to_yaml()}"
+            experiment = ran.experiment(cell) if scale == ran.scale else ran.suite.experiment(cell, scale)
+            changed = f", changed by --set: {ran.told}" if scale == ran.scale and cell.name in ran.changed else ""
+            about = f"# {ran.suite.name}, cell {cell.name}, scale {scale}{changed}\n"
+            found[place(cell, scale)] = f"{about}{experiment.to_yaml()}"
     return found
 
 

@@ -1,12 +1,16 @@
 """A suite as far as it has been run: what its report is made from."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from pfl_ops.papers import Cell, Measure, Outcome, Outcomes, Published, ScaleName, Suite, Verdict
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.errors import PflOpsError
+from pfl_ops.papers import Cell, Changes, Measure, Outcome, Outcomes, Published, ScaleName, Suite, Verdict, overrides
 from pfl_ops.papers.expression import Labels, matching
+from pfl_ops.papers.suite import differences
 
 Counts: TypeAlias = Callable[[str], Any]
 """Name of a cell -> who holds how many samples of each class, int [K, L]; None: not known."""
@@ -22,6 +26,7 @@ class Ran:
         stand_ins: cell -> the data set in place of its own. problems: cell -> why it could not be run.
         elsewhere: other scales -> finished repetitions there.
         link: address of a repetition's run. counts: of a cell's partition. about: further lines on the machine.
+        changes: settings that the user changed in all cells that have them (`--set`).
     """
 
     suite: Suite
@@ -34,6 +39,40 @@ class Ran:
     link: Callable[[Outcome], str | None] = lambda outcome: None
     counts: Counts = lambda cell: None
     about: Mapping[str, str] = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)
+
+    def unchanged(self, cell: Cell) -> Experiment:
+        """Return the experiment of a cell at this scale, on the data that it runs on, without the user's changes."""
+        return self.suite.experiment(cell, self.scale, data=self.stand_ins.get(cell.name))
+
+    def experiment(self, cell: Cell) -> Experiment:
+        """Return the experiment of a cell as it is run; where the changes can't be made, without them."""
+        unchanged = self.unchanged(cell)
+        moved = cell.name in self.stand_ins
+        changes = {path: value for path, value in self.changes.items() if not moved or path != "data.name"}
+        try:
+            return overrides.changed(unchanged, changes)
+        except PflOpsError:  # a cell that can't be run; its problem is told
+            return unchanged
+
+    @cached_property
+    def changed(self) -> list[str]:
+        """Names of the cells that the user's changes make another experiment."""
+        if not self.changes:
+            return []
+        return [cell.name for cell in self.suite.cells if self.experiment(cell) != self.unchanged(cell)]
+
+    @cached_property
+    def told(self) -> str:
+        """The user's changes in a line: "training.lr=0.05, training.rounds=20"; "": none."""
+        return ", ".join(overrides.told(self.changes))
+
+    @cached_property
+    def command(self) -> str:
+        """The command line that runs it."""
+        file = f" --suite {self.suite.file}" if self.suite.file else ""
+        sets = "".join(f" --set {shlex.quote(one)}" for one in overrides.told(self.changes))
+        return f"pfl-ops reproduce {self.suite.name} --scale {self.scale}{file}{sets}"
 
     @cached_property
     def labels(self) -> Labels:
@@ -48,7 +87,9 @@ class Ran:
 
     @cached_property
     def verdicts(self) -> tuple[Verdict | None, ...]:
-        """How each claim stands in our numbers; None: it is about stand-in data, and not judged."""
+        """How each claim stands in our numbers; None: it is not judged, at smoke or about stand-in data."""
+        if self.scale == "smoke":
+            return (None,) * len(self.suite.claims)
         moved = set(self.stand_ins) & set(self.outcomes)
         return tuple(
             None if moved & claim.cells(self.labels) else verdict
@@ -86,6 +127,4 @@ class Ran:
     def differences(self) -> dict[str, dict[str, tuple[Any, Any]]]:
         """Cell -> {path: (paper's value, value here)}, of cells that were run; of all where none was."""
         cells = [cell for cell in self.suite.cells if cell.name in self.outcomes] or list(self.suite.cells)
-        return {
-            cell.name: self.suite.differences(cell, self.scale, data=self.stand_ins.get(cell.name)) for cell in cells
-        }
+        return {cell.name: differences(self.suite.experiment(cell), self.experiment(cell)) for cell in cells}

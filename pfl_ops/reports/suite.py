@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from pfl_ops.papers import PAPERS, Grid
+from pfl_ops.papers import PAPERS, Grid, Suite
 from pfl_ops.reports import background, charts, layout, origins, verdicts
 from pfl_ops.reports.document import Block, Document, Items, Section, Text
 from pfl_ops.reports.ran import Ran
@@ -33,7 +33,7 @@ def suite_report(ran: Ran) -> Document:
         title=suite.title,
         subtitle=f"{PAPERS.get(suite.paper, suite.paper)}. {suite.source}",
         sections=tuple(section for section in sections if section.blocks),
-        generated=f"pfl-ops reproduce {suite.name} --scale {ran.scale}, {now}",
+        generated=f"{ran.command}, {now}",
         files=origins.files(ran),
     )
 
@@ -49,15 +49,24 @@ def _first(ran: Ran) -> Iterator[Block]:
             "that the experiment runs, and nothing about the paper: no difference is taken, no claim is judged.",
             "warning",
         )
+    if ran.changes:
+        every = len(ran.changed) == len(ran.suite.cells)
+        where = "all cells" if every else f"{cells(len(ran.changed))}; the others lack the setting, or had this value"
+        yield Text(
+            f"Changed by --set: {ran.told}, in {where}. The numbers are those of the changed settings, and so are the "
+            "verdicts on claims.",
+            "warning",
+        )
     if ran.scale == "smoke":
         yield Text(
             f"Scale smoke: a few rounds, clients and samples, n = {ran.n}. It shows that every experiment runs; its "
-            "numbers are not those of the paper's setting.",
+            "numbers are not those of the paper's setting: no difference is taken, no claim is judged.",
             "warning",
         )
     if networks := replaced(ran):
+        rest = "All else but the changed settings" if ran.changes else "All else"
         yield Text(
-            f"Scale {ran.scale} changes the network: {', '.join(networks)}. All else is as at full. Claims are "
+            f"Scale {ran.scale} changes the network: {', '.join(networks)}. {rest} is as at full. Claims are "
             "decided for this network here, and count apart from those at full.",
             "warning",
         )
@@ -91,7 +100,10 @@ def _items(ran: Ran) -> Iterator[tuple[str, str]]:
     yield "cells", ", ".join(parts)
     if suite.claims:
         yield "claims in the paper's numbers", verdicts.count(verdicts.in_paper(ran)) or "none"
-        yield "claims in ours", verdicts.count(verdicts.in_ours(ran)) or "none"
+        yield (
+            f"claims in ours{' under changed settings' * bool(ran.changes)}",
+            verdicts.count(verdicts.in_ours(ran)) or "none",
+        )
     if any(claim.derived for claim in suite.claims):
         papers, ours = (verdicts.count(of(ran, derived=True)) for of in (verdicts.in_paper, verdicts.in_ours))
         yield "derived claims, counted apart", f"in the paper's numbers {papers}; in ours {ours}"
@@ -101,10 +113,19 @@ def _exhibits(ran: Ran) -> Iterator[Section]:
     """Tables, then figures, in the suite's order; files are named after the suite."""
     tail = ran.suite.name.rpartition("/")[2]
     grids = [exhibit for exhibit in ran.suite.exhibits if isinstance(exhibit, Grid)]
+    grids = grids or _of_figure(ran.suite)
     others = [exhibit for exhibit in ran.suite.exhibits if not isinstance(exhibit, Grid)]
     yield Section("Numbers", tuple(layout.table(ran, grid, _name(tail, i, grids)) for i, grid in enumerate(grids)))
     drawn = [charts.pictures(ran, exhibit, _name(tail, i, others)) for i, exhibit in enumerate(others)]
     yield Section("Figures", tuple(block for blocks in drawn for block in blocks))
+
+
+def _of_figure(suite: Suite) -> list[Grid]:
+    """Return the table of a suite that lists none: the numbers of its figures."""
+    if not suite.measures:
+        return []
+    several = [axis for axis, levels in suite.axes.items() if len(levels) > 1] or [list(suite.axes)[-1]]
+    return [Grid((several[-1],), (layout.MEASURE,), tuple(several[:-1]), caption=f"{suite.title}: numbers")]
 
 
 def _name(tail: str, i: int, of: Sequence[object]) -> str:

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.files import write_named
-from pfl_ops.papers import PAPERS, SCALES
+from pfl_ops.papers import PAPERS, SCALES, overrides
 from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, Mark, Row, Section, Table, Text
 from pfl_ops.reports.ran import Ran
@@ -21,6 +22,7 @@ from pfl_ops.reports.suite import replaced, suite_report
 from pfl_ops.reports.write import write
 
 FILE = "summary.json"
+LONGEST_FOLDER = 80  # characters of a report's folder that is named after changed settings
 DECIDED = ("holds", "does not hold")
 COLUMNS: Sequence[tuple[str, Mark]] = (("holds", "good"), ("does not hold", "bad"), ("undecided", "open"))
 
@@ -36,6 +38,8 @@ class Summary:
         written: when.
         derived: how many derived claims stand how in our numbers; a report of an earlier version counts them in `ours`.
         networks: those that scale medium put in place of the paper's.
+        changes: settings that the user changed: ("training.lr=0.05",). Claims are judged under them.
+        standings: each claim in a line; a report of an earlier version has none.
     """
 
     suite: str
@@ -51,6 +55,8 @@ class Summary:
     written: str
     derived: Mapping[str, int] = field(default_factory=dict)
     networks: Sequence[str] = ()
+    changes: Sequence[str] = ()
+    standings: Sequence[verdicts.Standing] = ()
 
     @staticmethod
     def of_run(ran: Ran) -> "Summary":
@@ -70,6 +76,8 @@ class Summary:
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             derived=dict(Counter(verdicts.in_ours(ran, derived=True))),
             networks=replaced(ran),
+            changes=overrides.told(ran.changes),
+            standings=verdicts.standings(ran),
         )
 
     @property
@@ -91,7 +99,8 @@ class Summary:
 def keep(ran: Ran, folder: str | Path) -> Path:
     """Write a suite's report to `folder`/<suite>, and the page of all reports that are in `folder`.
 
-    A report of a larger scale is not replaced: beside it, the smaller one goes to `folder`/<suite>/<scale>.
+    A report of a larger scale is not replaced: beside it, the smaller one goes to `folder`/<suite>/<scale>. One with
+    settings that the user changed goes to a folder of its own there, named after them.
 
     Returns:
         the folder that the report is in.
@@ -100,12 +109,23 @@ def keep(ran: Ran, folder: str | Path) -> Path:
     """
     place = Path(folder, ran.suite.name)
     before = _summary(place / FILE)
-    if before is not None and SCALES.index(before.scale) > SCALES.index(ran.scale):
+    if ran.changes:
+        place = place / changed_folder(ran)
+    elif before is not None and SCALES.index(before.scale) > SCALES.index(ran.scale):
         place = place / ran.scale
     write(suite_report(ran), place)
     write_named(place / FILE, json.dumps(asdict(Summary.of_run(ran)), indent=1))
-    write(overview(found(folder), smaller(folder)), folder)
+    write(overview(found(folder), smaller(folder), changed(folder)), folder)
     return place
+
+
+def changed_folder(ran: Ran) -> str:
+    """Return the name of the folder of a report with changed settings: "full-training.lr=0.05"."""
+    text = f"{ran.scale}-{','.join(overrides.told(ran.changes))}"
+    plain = re.sub(r"[^A-Za-z0-9._=,+-]", "_", text)
+    if plain == text and len(text) <= LONGEST_FOLDER:
+        return text
+    return f"{plain[:LONGEST_FOLDER]}-{sha256(text.encode()).hexdigest()[:8]}"
 
 
 def found(folder: str | Path) -> list[Summary]:
@@ -117,7 +137,15 @@ def found(folder: str | Path) -> list[Summary]:
 def smaller(folder: str | Path) -> list[Summary]:
     """Return the summaries of the reports that stand beside those of a larger scale."""
     read = (_summary(path) for path in Path(folder).glob(f"*/*/*/{FILE}"))
-    return sorted((summary for summary in read if summary is not None), key=_order)
+    return sorted((summary for summary in read if summary is not None and not summary.changes), key=_order)
+
+
+def changed(folder: str | Path) -> dict[str, Summary]:
+    """Return the summaries of the reports with changed settings by their place below the folder."""
+    paths = sorted(Path(folder).glob(f"*/*/*/{FILE}"))
+    read = {path.parent.relative_to(folder).as_posix(): _summary(path) for path in paths}
+    kept = {place: one for place, one in read.items() if one is not None and one.changes}
+    return dict(sorted(kept.items(), key=lambda item: (_order(item[1]), item[0])))
 
 
 def _summary(path: Path) -> Summary | None:
@@ -128,11 +156,14 @@ def _summary(path: Path) -> Summary | None:
     return summary if summary.scale in SCALES else None
 
 
-def overview(summaries: Sequence[Summary], beside: Sequence[Summary] = ()) -> Document:
+def overview(
+    summaries: Sequence[Summary], beside: Sequence[Summary] = (), changed: Mapping[str, Summary] | None = None
+) -> Document:
     """The page that leads to every suite's, as `<suite>/index.html` beside it.
 
     Args:
         summaries: of every suite, at the largest scale that was run. beside: of smaller scales, for the counts.
+        changed: place below the folder -> summary of a report with changed settings, counted apart.
     """
     blocks: list[Table | Text] = []
     moved = [summary.suite for summary in summaries if summary.stand_ins]
@@ -143,8 +174,11 @@ def overview(summaries: Sequence[Summary], beside: Sequence[Summary] = ()) -> Do
     if summaries:
         blocks.append(_table(summaries))
         blocks.append(_by_scale([*summaries, *beside]))
-    else:
+    elif not changed:
         blocks.append(Text("No suite has been run yet: `pfl-ops reproduce --list` names them."))
+    if changed:
+        blocks.append(_of_changed(changed))
+        blocks += _sensitivity([*summaries, *beside], changed)
     return Document(
         name="reports",
         title="Published experiments, run again",
@@ -177,6 +211,51 @@ def _table(summaries: Sequence[Summary]) -> Table:
     return Table(
         "suites", "Cells that were run, and claims: in the paper's own numbers, and in ours", head, tuple(rows), (note,)
     )
+
+
+def _of_changed(changed: Mapping[str, Summary]) -> Table:
+    """The reports with settings that the user changed: their claims, beside those with other changes."""
+    rows = [
+        Row((
+            Entry(one.suite, link=f"{place}/index.html"),
+            Entry(", ".join(one.changes)),
+            Entry(one.scale),
+            Entry(one.run, one.cells),
+            *_counts(one.ours),
+            *_counts(one.derived),
+        ))
+        for place, one in changed.items()
+    ]  # fmt: skip
+    counts = tuple(Head(text) for text in ("hold", "do not", "open"))
+    head = (
+        (Head(""), Head(""), Head(""), Head(""), Head("claims: ours", 3), Head("derived: ours", 3)),
+        (Head("suite"), Head("changed by --set"), Head("scale"), Head("cells run"), *counts, *counts),
+    )
+    note = "Claims are judged under the changed settings, and count in no other table."
+    return Table("changed", "Changed settings", head, tuple(rows), (note,))
+
+
+def _sensitivity(unchanged: Sequence[Summary], changed: Mapping[str, Summary]) -> Iterator[Table]:
+    """A table for each suite and scale with changed settings: its claims, a column for each change."""
+    kinds = dict.fromkeys((one.suite, one.scale) for one in changed.values() if one.standings)
+    for suite, scale in kinds:
+        plain = [one for one in unchanged if (one.suite, one.scale) == (suite, scale)][:1]
+        columns = [*plain, *(one for one in changed.values() if (one.suite, one.scale) == (suite, scale))]
+        rows = []
+        for text in dict.fromkeys(claim.text for one in columns for claim in one.standings):
+            claims = [next((claim for claim in one.standings if claim.text == text), None) for one in columns]
+            rows.append(Row((Entry(text), *map(_stands, claims))))
+        heads = (Head("claim"), *(Head(", ".join(one.changes) or "unchanged") for one in columns))
+        note = "Instances whose means are as claimed, which is no test, and the verdict with the number of seeds."
+        caption = f"{suite} at {scale}: does the order hold under changed settings?"
+        yield Table(f"sensitivity-{suite.replace('/', '-')}-{scale}", caption, (heads,), tuple(rows), (note,))
+
+
+def _stands(claim: verdicts.Standing | None) -> Entry:
+    if claim is None or not claim.agrees:
+        return Entry("not run", mark="missing")
+    _, mark = verdicts.STANDINGS[claim.ours]
+    return Entry(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n}",))
 
 
 def _entries(summary: Summary) -> Iterator[Entry]:
@@ -224,10 +303,11 @@ def _counts(standings: Mapping[str, int], more: str = "") -> Iterator[Entry]:
         yield Entry(str(count or "·"), count, mark=mark if count else "muted")
 
 
-def _order(summary: Summary) -> tuple[int, bool, list[tuple[int, str]]]:
+def _order(summary: Summary) -> tuple[tuple[int, str], bool, list[tuple[int, str]]]:
     """Papers in their order; of each the tables first, then by number."""
     paper, _, exhibit = summary.suite.partition("/")
     places = list(PAPERS)
     parts = re.findall(r"(\d+)|(\D+)", exhibit)
     key = [(int(number or 0), text) for number, text in parts]
-    return places.index(paper) if paper in places else len(places), not exhibit.startswith("table"), key
+    place = (places.index(paper), "") if paper in places else (len(places), paper)
+    return place, not exhibit.startswith("table"), key

@@ -1,7 +1,8 @@
 """A suite's claims, judged in the paper's own numbers and in ours."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pfl_ops.papers import Instance, Verdict
 from pfl_ops.papers.evidence import FARTHEST
@@ -35,7 +36,9 @@ def blocks(ran: Ran) -> Iterator[Block]:
     """The table of claims."""
     if not ran.suite.claims:
         return
-    if any(verdict is None for verdict in ran.verdicts):
+    if ran.scale == "smoke":
+        yield Text("At scale smoke no claim is judged.", "note")
+    elif any(verdict is None for verdict in ran.verdicts):
         yield Text("Claims about cells that ran on stand-in data are not judged.", "note")
     judged = list(zip(ran.suite.claims, ran.suite.judged(), ran.verdicts, strict=True))
     rows: list[Row] = []
@@ -51,8 +54,65 @@ def blocks(ran: Ran) -> Iterator[Block]:
             ))
             for claim, paper, ours in of
         ]  # fmt: skip
-    head = (Head("claim"), Head("in the paper's numbers"), Head("in ours"))
-    yield Table("claims", "Sentences that can be true or false of numbers", (head,), tuple(rows), (HOW,))
+    head = (
+        Head("claim"),
+        Head("in the paper's numbers"),
+        Head("in ours, settings changed" if ran.changes else "in ours"),
+    )
+    changed = f"; ours are judged under changed settings: {ran.told}" if ran.changes else ""
+    yield Table("claims", f"Sentences that can be true or false of numbers{changed}", (head,), tuple(rows), (HOW,))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A claim in a line.
+
+    Attributes:
+        text, derived: of the claim. paper, ours: its status in the paper's numbers and in ours.
+        n: seeds that all of its cells have. supporting, opposing: the largest e-values for and against it.
+        seeds: number that the decision took, or would take; None: not known.
+        agrees: instances whose means are as claimed, which is counted and not tested: "3 of 4"; "": not run.
+    """
+
+    text: str
+    derived: bool
+    paper: str
+    ours: str
+    n: int = 0
+    supporting: float = 1.0
+    opposing: float = 1.0
+    seeds: int | None = None
+    agrees: str = ""
+
+
+def standings(ran: Ran) -> list[Standing]:
+    """Return how each claim stands, in the suite's order."""
+    return [
+        Standing(
+            claim.text,
+            claim.derived,
+            paper,
+            ours,
+            0 if verdict is None else min((one.evidence.n for one in verdict.instances), default=0),
+            *((1.0, 1.0) if verdict is None else verdict.evidence.largest),
+            None if verdict is None else verdict.seeds,
+            "" if verdict is None else _agreeing(verdict),
+        )
+        for claim, verdict, paper, ours in zip(
+            ran.suite.claims, ran.verdicts, _each(ran, in_paper), _each(ran, in_ours), strict=True
+        )
+    ]
+
+
+def _agreeing(verdict: Verdict) -> str:
+    run = sum(one.agrees is not None for one in verdict.instances)
+    return f"{verdict.agreeing} of {run}" if run else ""
+
+
+def _each(ran: Ran, of: Callable[..., list[str]]) -> list[str]:
+    """The statuses of all claims in the suite's order, derived ones among them."""
+    found = {derived: iter(of(ran, derived=derived)) for derived in (False, True)}
+    return [next(found[claim.derived]) for claim in ran.suite.claims]
 
 
 def in_paper(ran: Ran, *, derived: bool = False) -> list[str]:

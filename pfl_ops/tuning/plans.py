@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.datasets import here
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import Cell, ScaleName, Suite
+from pfl_ops.papers import Cell, Changes, ScaleName, Suite, overrides
+
+DATA = "data.name"
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,7 @@ class CellRun:
         experiment: what is run. digest: its identity. number: of the repetition, from 0.
         suite, cell: where it was met first.
         stand_in: the data set in place of the cell's own; "": none.
+        changes: those of the plan that change this cell's experiment.
     """
 
     experiment: Experiment
@@ -25,6 +28,7 @@ class CellRun:
     suite: Suite
     cell: Cell
     stand_in: str = ""
+    changes: Changes = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -39,6 +43,7 @@ class Part:
     Attributes:
         chosen: names of the cells that are to be run. jobs: repetitions of each cell, chosen or not.
         stand_ins: cell -> the data set in place of its own. problems: cell -> why it can't be run.
+        changes: settings that the user changes in all cells that have them; see `papers.overrides`.
     """
 
     suite: Suite
@@ -46,6 +51,7 @@ class Part:
     jobs: Mapping[str, tuple[CellRun, ...]]
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)
 
     @property
     def wanted(self) -> Iterator[CellRun]:
@@ -87,23 +93,33 @@ def plan(
     *,
     repetitions: int | None = None,
     data_dir: str | None = None,
+    changes: Changes | None = None,
 ) -> Plan:
     """A plan for those cells of those suites.
 
     Args:
         chosen: suites with the cells to run. scale: their size. repetitions: n; none: the scale's.
-        data_dir: where the data lie.
+        data_dir: where the data lie. changes: {path: value} for all cells that have the path.
     Raises:
-        PflOpsError: there is nothing to run, since cells can't be; the first reason.
+        PflOpsError: there is nothing to run, since cells can't be; the first reason. No cell has one of the paths.
     """
-    made = Plan(scale, tuple(_part(suite, cells, scale, repetitions, data_dir) for suite, cells in chosen))
+    changes = changes or {}
+    overrides.check_changes([suite for suite, _ in chosen], changes)
+    made = Plan(scale, tuple(_part(suite, cells, scale, repetitions, data_dir, changes) for suite, cells in chosen))
     problems = [reason for part in made.parts for reason in part.problems.values()]
     if problems and not made.wanted:
         raise PflOpsError(problems[0])
     return made
 
 
-def _part(suite: Suite, cells: Sequence[Cell], scale: ScaleName, repetitions: int | None, data_dir: str | None) -> Part:
+def _part(
+    suite: Suite,
+    cells: Sequence[Cell],
+    scale: ScaleName,
+    repetitions: int | None,
+    data_dir: str | None,
+    changes: Changes,
+) -> Part:
     names = {cell.name for cell in cells}
     cells = cells if suite.measures else ()  # who holds what: a picture that needs the data and no run
     jobs: dict[str, tuple[CellRun, ...]] = {}
@@ -111,20 +127,30 @@ def _part(suite: Suite, cells: Sequence[Cell], scale: ScaleName, repetitions: in
     problems: dict[str, str] = {}
     for cell in suite.cells:
         try:
-            own = suite.experiment(cell, scale)
+            own = overrides.changed(suite.experiment(cell, scale), changes)
             data = stand_in(suite, own.data.name, scale, data_dir)
-            experiment = suite.experiment(cell, scale, data=data) if data else own
+            unchanged = suite.experiment(cell, scale, data=data)
+            experiment = overrides.changed(
+                unchanged, {path: changes[path] for path in changes if not data or path != DATA}
+            )
+            mine = overrides.applicable(unchanged, changes) if experiment != unchanged else {}
             each = [experiment.repetition(i) for i in range(repetitions or experiment.repetitions)]
             jobs[cell.name] = tuple(
-                CellRun(one, one.digest(data_dir), i, suite, cell, data or "") for i, one in enumerate(each)
+                CellRun(one, one.digest(data_dir), i, suite, cell, data or "", mine) for i, one in enumerate(each)
             )
         except PflOpsError as error:
             if cell.name in names:
-                problems[cell.name] = str(error)
+                problems[cell.name] = _named(suite, cell, str(error))
             continue
         if data:
             stand_ins[cell.name] = data
-    return Part(suite, tuple(cell.name for cell in cells), jobs, stand_ins, problems)
+    return Part(suite, tuple(cell.name for cell in cells), jobs, stand_ins, problems, changes)
+
+
+def _named(suite: Suite, cell: Cell, reason: str) -> str:
+    """A reason with the cell that it is about."""
+    where = f"{suite.name}, cell {cell.name}: "
+    return reason if reason.startswith(where) else f"{where}{reason}"
 
 
 def stand_in(suite: Suite, data: str, scale: ScaleName, data_dir: str | None = None) -> str | None:

@@ -23,6 +23,7 @@ from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
 from pfl_ops.papers.outcome import tracked_keys
+from pfl_ops.papers.overrides import told
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, RunInfo, Store, provenance
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 COST = ("cost/train_seconds", "cost/eval_seconds")
 TRAFFIC = ("cost/up_bytes", "cost/down_bytes", "cost/clients")
+CHANGED = "pfl_ops.set"  # tag of runs with settings that `reproduce --set` changed
 EACH = 2.0  # seconds, roughly: a run's own start, and its artifacts
 
 
@@ -270,12 +272,17 @@ class Sitting:
 
     def parent(self, part: Part) -> Run:
         """A suite's own run, below which its cells are tracked."""
-        suite, scale = part.suite, self.plan.scale
+        suite, scale, changes = part.suite, self.plan.scale, told(part.changes)
         return self.store.run(
             f"{suite.name.replace('/', '-')}-{scale}",
-            f"{suite.name} {scale}",
-            identity=f"suite:{suite.name}:{scale}",
-            tags={"pfl_ops.kind": "suite", "pfl_ops.suite": suite.name, "pfl_ops.scale": scale},
+            " ".join((suite.name, scale, *changes)),
+            identity=":".join(("suite", suite.name, scale, *changes)),
+            tags={
+                "pfl_ops.kind": "suite",
+                "pfl_ops.suite": suite.name,
+                "pfl_ops.scale": scale,
+                **({CHANGED: ", ".join(changes)} if changes else {}),
+            },
         )
 
     # -- one job -----------------------------------------------------------------------------------------------------
@@ -322,6 +329,7 @@ class Sitting:
             "pfl_ops.cell": job.cell.name,
             "pfl_ops.scale": self.plan.scale,
             **({"pfl_ops.stand_in": job.stand_in} if job.stand_in else {}),
+            **({CHANGED: ", ".join(told(job.changes))} if job.changes else {}),
         }
         result = runs.run(
             job.experiment,
@@ -432,14 +440,17 @@ class Sitting:
     def _elsewhere(self, part: Part) -> dict[str, Outcomes]:
         """Cells that are finished at another scale, as far as their runs say so.
 
-        Of several runs with one seed it is the newest: the suite was changed since the others.
+        Of several runs with one seed it is the newest: the suite was changed since the others. Runs with settings that
+        a user changed are no part of it; for a part with changed settings there is none.
         """
+        if part.changes:
+            return {}
         found: dict[str, dict[str, dict[int, Outcome]]] = {}
         cells = {cell.name: part.suite.stages(cell) for cell in part.suite.cells}
         for info in self.finished.values():
             scale, cell = info.tags.get("pfl_ops.scale", ""), info.tags.get("pfl_ops.cell", "")
             here = info.tags.get("pfl_ops.suite") == part.suite.name and cell in cells
-            if here and scale != self.plan.scale and "pfl_ops.stand_in" not in info.tags:
+            if here and scale != self.plan.scale and not {"pfl_ops.stand_in", CHANGED} & set(info.tags):
                 one = Outcome(int(info.params.get("seed", 0)), info.metrics, None, info.run_id, info.experiment_id)
                 found.setdefault(scale, {}).setdefault(cell, {})[one.seed] = replace(one, stages=cells[cell])
         return {scale: {cell: list(each.values()) for cell, each in of.items()} for scale, of in found.items()}

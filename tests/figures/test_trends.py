@@ -148,3 +148,42 @@ def test_a_legend_makes_the_figure_higher_and_breaks_long_names():
         box = figure.legends[0].get_window_extent()
         assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
     assert heights[1] > 0.8 * heights[0]
+
+
+def test_panels_with_one_axis_show_the_values_of_all():
+    """The first panel's values, up to 0.3, must not limit the second one's, up to 0.9."""
+    grid = {"low": {"fliu": (ROUNDS, [0.1, 0.2, 0.3])}, "high": {"fliu": (ROUNDS, [0.5, 0.8, 0.9])}}
+    for axes in figures.panels(grid).axes:
+        low, high = axes.get_ylim()
+        assert low < 0.1 and 0.9 < high <= 1.01
+
+
+@pytest.mark.parametrize("target", [0.95, 0.001])
+def test_a_target_beyond_the_values_is_within_the_axes(target):
+    """The curves stay between 0.4 and 0.6."""
+    series = {"fliu": (ROUNDS, [0.4, 0.5, 0.6])}
+    drawings = (
+        figures.lines(series, target=target),
+        figures.panels({"one": series, "two": series}, target=target),
+        figures.panel(series, (3, 2), target=target),
+    )
+    for figure in drawings:
+        for axes in figure.axes:
+            low, high = axes.get_ylim()
+            assert low < target < high
+
+
+def test_marks_stand_where_they_are_in_the_colour_of_their_line():
+    series = {"fliu": (ROUNDS, THREE[0]), "fedavg": (ROUNDS, THREE[1])}
+    marks = {"fliu": [(10.0, 0.95), (5.0, 0.05)]}
+    for axes in (
+        figures.lines(series, marks=marks).axes[0],
+        figures.panels({"one": series}, marks={"one": marks}).axes[0],
+    ):
+        drawn_marks = drawn(axes, "_fliu")
+        assert drawn_marks.get_xydata().tolist() == [[10.0, 0.95], [5.0, 0.05]]
+        assert drawn_marks.get_color() == drawn(axes, "fliu").get_color()
+        assert drawn_marks.get_marker() == "x" and drawn_marks.get_linestyle() == "None"
+        low, high = axes.get_ylim()
+        assert low <= 0.05 and high >= 0.95
+        assert not [line for line in axes.lines if line.get_label() == "_fedavg"]

@@ -161,6 +161,96 @@ def test_a_row_of_which_nothing_was_run_says_so_once() -> None:
     assert [entry.text for entry in rows["CLT"][1:]] == ["93.10 ± 0.14", "not run"]
 
 
+def test_a_cell_that_was_not_run_says_so_once() -> None:
+    """A cell has two rows here: the second one keeps the paper's number alone."""
+    across = replace(SUITE, exhibits=(Grid(("method", "measure"), ("environment",), measures=(ACC, G)),))
+    without = {cell: found for cell, found in outcomes().items() if cell != "path/local"}
+    rows = table(suite_report(ran(across, outcomes=without, problems={})), "table1").rows
+    assert [row.entries[3].text for row in rows[:2]] == ["not run", ""]
+    assert rows[0].entries[3].below == ("99.10 ± 0.20",)
+
+
+def test_a_figure_has_its_published_numbers_as_a_table_and_as_marks() -> None:
+    """Of the last round: at ours, 20 at scale small. Rounds to 90 %: at 90 %. G is in no table, but in no print."""
+    figure = replace(
+        SUITE,
+        exhibits=(Curves(ACC, panel="environment"),),
+        published={
+            **SUITE.published,
+            ("iid/fedavg", TO_90): Published(7.0, None, 3),
+            ("path/local", TO_90): Published(90.0),
+        },
+    )
+    given = ran(figure)
+    document = suite_report(given)
+    found = table(document, "table1")
+    assert [row.title for row in found.rows if row.kind == "block"] == ["IID", "PATH"]
+    assert found.columns == ("method", "L1 Acc(L)", "L1 rounds", "G")
+    assert found.rows[2].entries[1].below == ("98.70 ± 0.20", "+0.10")
+    (picture,) = [block for block in document.each(Picture)]
+    assert "×: the paper's numbers" in picture.caption
+    iid, path = picture.draw().axes
+    marks = {line.get_label(): line.get_xydata().tolist() for line in iid.lines if line.get_label().startswith("_")}
+    assert marks["_FedAvg"] == [[20.0, pytest.approx(0.987)], [7.0, 0.9]]
+    assert marks["_CLT"] == [[20.0, pytest.approx(0.928)]]
+    (of_path,) = [line.get_xydata().tolist() for line in path.lines if line.get_label() == "_CLT"]
+    assert of_path == [[20.0, pytest.approx(0.991)]]  # round 90 is beyond ours
+    none = replace(figure, measures=(), claims=(), published={})
+    assert "table1" not in [one.name for one in suite_report(ran(none, outcomes={})).each(Table)]
+
+
+def test_a_table_that_lists_a_number_is_not_repeated() -> None:
+    assert len([one for one in suite_report(ran()).each(Table) if one.name.startswith("table1")]) == 1
+
+
+def test_smoke_has_no_difference_no_mark_and_no_verdict(tmp_path: Path) -> None:
+    figure = replace(SUITE, exhibits=(*SUITE.exhibits, Curves(ACC)))
+    given = ran(figure, scale="smoke")
+    document = suite_report(given)
+    entry = numbers(given)["IID FedAvg"]
+    assert entry.below == ("98.70 ± 0.20",)
+    assert set(table(document, "table1").data["difference"].isna()) == {True}
+    assert given.verdicts == (None,) * 3 and "no claim is judged" in warnings(document)
+    (picture,) = [block for block in document.each(Picture)]
+    assert "×" not in picture.caption
+    suites.keep(given, tmp_path)
+    summary = json.loads((tmp_path / "fliu" / "table1" / "summary.json").read_text())
+    assert summary["ours"] == {"not judged": 3}
+
+
+def test_changed_settings_are_marked_and_kept_apart(tmp_path: Path) -> None:
+    """γ exists for FLIU only, so that of six cells two are changed."""
+    changes = {"algorithm.gamma": {"kind": "fixed", "value": 0.5}, "training.rounds": 7}
+    plain, changed, gamma = ran(), ran(changes=changes), ran(changes={"algorithm.gamma.kind": "fixed"})
+    assert changed.changed == [cell.name for cell in SUITE.cells]
+    assert gamma.changed == ["iid/fliu", "path/fliu"]
+    assert "in 2 cells; the others lack the setting" in warnings(suite_report(gamma))
+    text = to_markdown(suite_report(changed))
+    assert "Changed by --set: algorithm.gamma=" in text and "training.rounds=7, in all cells" in text
+    assert "| `training.rounds` | 100 | 100 | 7 (--set) |" in text
+    assert "in ours, settings changed" in text and "claims in ours under changed settings" in text
+    assert "--set" not in to_markdown(suite_report(plain))
+    before = suites.keep(plain, tmp_path)
+    after = suites.keep(changed, tmp_path)
+    assert (
+        before == tmp_path / "fliu" / "table1" and after.parent == before and after.name.startswith("small-algorithm")
+    )
+    assert len(suites.found(tmp_path)) == 1 and not suites.smaller(tmp_path)
+    assert [one.changes[1] for one in suites.changed(tmp_path).values()] == ["training.rounds=7"]
+    first, second = (json.loads((place / "summary.json").read_text()) for place in (before, after))
+    assert first["changes"] == [] and len(second["standings"]) == 3
+    overview = (tmp_path / "report.md").read_text()
+    assert overview.count("training.rounds=7") == 3  # the folder in its link, the column, the sensitivity table's head
+    row = next(line for line in overview.splitlines() if line.startswith("| CLT is worst everywhere"))
+    assert row == "| CLT is worst everywhere | 1 of 1 \\| undecided, n = 0 | 1 of 1 \\| undecided, n = 0 |"
+    assert suites.changed_folder(ran(changes={"training.rounds": 7})) == "small-training.rounds=7"
+
+
+def test_the_command_of_a_page_has_its_file_and_changes() -> None:
+    given = ran(replace(SUITE, file="mine.py"), changes={"training.rounds": 7})
+    assert given.command == "pfl-ops reproduce fliu/table1 --scale small --suite mine.py --set training.rounds=7"
+
+
 def test_quantities_under_a_number_are_told_apart() -> None:
     page = to_html(suite_report(ran()))
     assert '<span class="below"><b>98.70 ± 0.20</b><i>|</i><b>+0.10</b></span>' in page

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 
 from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.drdm.rule import MNIST_RULE
 from pfl_ops.papers.drdm.setting import (
     AVERAGE,
     BASE,
     BASELINES,
     DEVIATION,
-    DRDM,
     KMNIST,
     MEASURES,
     MEDIUM,
     METHODS,
     MNIST,
+    MNIST_CHOICES,
+    MNIST_DRDM,
+    MNIST_METHODS,
     SMALL_CNN,
     SMALL_LINEAR,
     WORST,
@@ -23,7 +26,7 @@ from pfl_ops.papers.drdm.setting import (
 from pfl_ops.papers.drdm.tables import BEST_AVERAGE, BEST_WORST, FEDAVG_LAST, LEAST_DEVIATION
 from pfl_ops.papers.exhibits import Curves, Energy, Exhibit
 from pfl_ops.papers.published import Published, load
-from pfl_ops.papers.sources.drdm import OF_STEPS, departures, of_curves
+from pfl_ops.papers.sources.drdm import OF_STEPS, departures, of_choices, of_curves
 from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
 
 TO_70, TO_80 = f"{WORST}@70", f"{WORST}@80"
@@ -36,12 +39,13 @@ def _curves(
     axis = "size_skew" if table % 2 == 0 else "class_skew"
     published: Mapping[tuple[str, str], Published] = load(f"drdm_table{table}")
     percent = target.partition("@")[2]
+    on_mnist = data is MNIST
     return Suite(
         name=f"drdm/fig{number}",
         title=title,
         source=f"DRDM, Fig. {number}; its numbers are those of Table {table}",
         base={**BASE, **data},
-        axes={axis: skew, "method": METHODS},
+        axes={axis: skew, "method": MNIST_METHODS if on_mnist else METHODS},
         measures=(*MEASURES, Measure(target, f"rounds to a worst case of {percent} %", digits=0, better="low")),
         exhibits=(
             Curves(AVERAGE, panel=axis, caption=f"{title}: average over clients", ylabel="average accuracy"),
@@ -59,8 +63,9 @@ def _curves(
                 derived=True,
             ),
         ),
-        sources=of_curves(number),
-        departures=departures(str(data["model.name"])),
+        sources=of_curves(number, MNIST_CHOICES if on_mnist else None),
+        departures=departures(str(data["model.name"]), MNIST_CHOICES if on_mnist else None),
+        rule=MNIST_RULE if on_mnist else None,
         damage=("The values of both skews are lost.",),
         instead={"kmnist": "fashion_mnist"},
         medium=MEDIUM,
@@ -102,13 +107,14 @@ def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...])
         title=title,
         source=f"DRDM, Fig. {number}",
         base={**BASE, **MNIST},
-        axes={"tau": STEPS, "method": DRDM},
+        axes={"tau": STEPS, "method": MNIST_DRDM},
         measures=(Measure(TO_80, "rounds to a worst case of 80 %", digits=0, better="low"), MEASURES[1]),
         exhibits=(exhibit,),
         repetitions=5,
         claims=claims,
-        sources=OF_STEPS,
-        departures=departures("linear"),
+        sources=(*OF_STEPS, *of_choices(MNIST_CHOICES, MNIST_DRDM)),
+        departures=departures("linear", MNIST_CHOICES),
+        rule=MNIST_RULE,
         damage=("The numbers of local steps, and the rounds that each needs, are lost.",),
         medium=MEDIUM,
         small=SMALL_LINEAR,

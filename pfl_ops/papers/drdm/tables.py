@@ -1,6 +1,7 @@
 """DRDM's Tables 1 to 6: three data sets, class skew and size skew."""
 
 from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.drdm.rule import MNIST_RULE
 from pfl_ops.papers.drdm.setting import (
     AVERAGE,
     BASE,
@@ -12,6 +13,8 @@ from pfl_ops.papers.drdm.setting import (
     MEDIUM,
     METHODS,
     MNIST,
+    MNIST_CHOICES,
+    MNIST_METHODS,
     SMALL_CNN,
     SMALL_HEAD,
     SMALL_LINEAR,
@@ -84,20 +87,22 @@ def _table(
 ) -> Suite:
     sizes = number % 2 == 0
     axis = "size_skew" if sizes else "class_skew"
+    on_mnist = data is MNIST
     lost = ("The value of the fixed class skew is lost.",) if sizes else ()
     return Suite(
         name=f"drdm/table{number}",
         title=title,
         source=f"DRDM, Table {number}: over clients, mean of an unknown number of runs",
         base={**BASE, **data},
-        axes={axis: skew, "method": METHODS},
+        axes={axis: skew, "method": MNIST_METHODS if on_mnist else METHODS},
         measures=MEASURES,
         exhibits=(Grid(rows=("method", "measure"), columns=(axis,), caption=f"{title}, in percent"),),
         published=load(f"drdm_table{number}"),
         repetitions=5,
         claims=claims,
-        sources=of_table(number),
-        departures=departures(str(data["model.name"])),
+        sources=of_table(number, MNIST_CHOICES if on_mnist else None),
+        departures=departures(str(data["model.name"]), MNIST_CHOICES if on_mnist else None),
+        rule=MNIST_RULE if on_mnist else None,
         damage=(
             "A method's name stands on its third row, the standard deviation; the two rows above belong to it.",
             *lost,

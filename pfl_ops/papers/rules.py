@@ -1,0 +1,133 @@
+"""Settings that a paper does not state, chosen for each method on validation data by a rule that was fixed before.
+
+A `Rule` is data: methods, ranges, budget, objective. `tuning.choosing` runs it (`reproduce SUITE --choose FILE`) and
+writes a file of choices, which is kept beside the suites and gives their cells their settings:
+
+    rule: drdm_mnist
+    status: chosen
+    how: pfl-ops reproduce drdm/table3 --choose FILE
+    date: 2026-11-23
+    methods:
+      drdm: {training.lr: 0.031, algorithm.alpha: 0.7, algorithm.gamma: 0.002}
+
+Of status "looked" are settings that were chosen by hand, after a look at test data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, TypeAlias
+
+from pfl_ops.config import yaml_files
+from pfl_ops.errors import PflOpsError
+
+Ranges: TypeAlias = Mapping[str, Any]
+"""{path: range}, as in a file of a search space."""
+
+Status: TypeAlias = Literal["chosen", "looked"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the settings of several methods are chosen: the same for all of them, fixed before the runs.
+
+    Attributes:
+        name: of the file of choices, and of the studies.
+        suites: names of those whose cells take the choices.
+        cells: method's label -> name of the cell of the first suite whose experiment, at scale full, is tuned.
+        shared: ranges of settings that all methods have. own: label -> ranges of the method's own settings.
+        metric: objective, a score on validation data.
+        trials: of each method's search; the first one has the settings of `before`.
+        confirm, confirm_top: seeds with which the best configurations are run again, and number of these.
+        seed: of the trials. No suite reaches it, so that no partition of a trial is one of the reported runs.
+        before: label -> settings that were run before there was a rule.
+    """
+
+    name: str
+    suites: tuple[str, ...]
+    cells: Mapping[str, str]
+    shared: Ranges
+    own: Mapping[str, Ranges]
+    metric: str
+    trials: int
+    confirm: int
+    confirm_top: int
+    seed: int
+    before: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def ranges(self, label: str) -> dict[str, Any]:
+        """Return the search space of a method, as a file has it."""
+        return {**self.shared, **self.own.get(label, {}), "first": [dict(self.before[label])]}
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every path that the rule chooses for some method."""
+        return tuple(dict.fromkeys([*self.shared, *(path for ranges in self.own.values() for path in ranges)]))
+
+    @property
+    def budget(self) -> str:
+        """The budget of each method in words."""
+        return (
+            f"{self.trials} trials, then the best {self.confirm_top} again with {self.confirm} other seeds; "
+            f"objective {self.metric}"
+        )
+
+
+@dataclass(frozen=True)
+class Choices:
+    """A file of choices.
+
+    Attributes:
+        rule: its name. status: "chosen" by the rule; "looked": by hand, after a look at test data.
+        how: command that made it, or the history of the settings. date: when. budget: of each method.
+        methods: label -> {path: value}. scores: label -> validation score of the choice, mean over
+            the seeds of the confirmation.
+    """
+
+    rule: str
+    status: Status
+    how: str
+    date: str
+    methods: Mapping[str, Mapping[str, Any]]
+    budget: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+    def to_yaml(self) -> str:
+        """Return the text of its file."""
+        values: dict[str, Any] = {
+            "rule": self.rule, "status": self.status, "how": self.how, "date": self.date, "budget": self.budget,
+            "methods": {label: dict(values) for label, values in self.methods.items()},
+            "scores": dict(self.scores),
+        }  # fmt: skip
+        return yaml_files.dump(values)
+
+    @classmethod
+    def from_yaml(cls, text: str, source: str) -> "Choices":
+        """Read a file of choices.
+
+        Raises:
+            PflOpsError: it is none; the message names `source`.
+        """
+        values = yaml_files.mapping(text, source)
+        try:
+            found = cls(**values)
+        except TypeError as error:
+            raise PflOpsError(f"{source} is no file of choices: {error}") from error
+        if found.status not in ("chosen", "looked"):
+            raise PflOpsError(f"{source}: status must be chosen or looked")
+        return found
+
+    @property
+    def origin(self) -> str:
+        """The reason for the settings, as an assumption has it."""
+        if self.status == "looked":
+            return f"never mentioned; chosen by us after looking at test data of this experiment. {self.how}"
+        return f"never mentioned; chosen on validation data by the rule in docs/reproduced.md ({self.how}, {self.date})"
+
+
+@cache
+def load_choices(name: str) -> Choices:
+    """Return the choices of `choices/<name>.yaml` in this package."""
+    text = files("pfl_ops").joinpath("papers", "choices", f"{name}.yaml").read_text(encoding="utf-8")
+    return Choices.from_yaml(text, f"choices/{name}.yaml")

@@ -1,0 +1,79 @@
+"""Rules of choice and files of choices, and what DRDM's MNIST suites take from theirs."""
+
+from dataclasses import replace
+
+import pytest
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.papers import find, suites
+from pfl_ops.papers.drdm.rule import MNIST_RULE
+from pfl_ops.papers.drdm.setting import MNIST_CHOICES
+from pfl_ops.papers.rules import Choices, load_choices
+from pfl_ops.papers.sources.drdm import CHOSEN, LOOKED, departures, of_choices
+
+RULED = [suite for suite in suites("drdm") if suite.rule]
+
+
+def test_the_rule_is_that_of_all_mnist_suites():
+    assert tuple(suite.name for suite in RULED) == MNIST_RULE.suites
+    assert all(suite.rule is MNIST_RULE for suite in RULED)
+
+
+def test_every_method_of_the_tables_is_tuned_both_readings_among_them():
+    for name in ("drdm/table3", "drdm/table4", "drdm/fig5", "drdm/fig6"):
+        assert set(find(name).axes["method"]) == set(MNIST_RULE.cells) == set(MNIST_CHOICES.methods)
+    suite = find("drdm/table3")
+    readings = [suite.experiment(suite.cell(MNIST_RULE.cells[label])).algorithm.h for label in ("drdm", "drdm_feddyn")]
+    assert readings == ["dual", "feddyn"]
+
+
+def test_every_method_has_the_same_range_of_the_shared_setting_and_one_budget():
+    """Both readings have the same ranges; the paths of a method's choice are those of its ranges."""
+    spaces = {label: MNIST_RULE.ranges(label) for label in MNIST_RULE.cells}
+    assert len({str(space["training.lr"]) for space in spaces.values()}) == 1
+    assert {key: spaces["drdm"][key] for key in spaces["drdm"] if key != "first"} == {
+        key: spaces["drdm_feddyn"][key] for key in spaces["drdm_feddyn"] if key != "first"
+    }
+    for label, space in spaces.items():
+        assert {*space} - {"first"} == set(MNIST_CHOICES.methods[label]) == set(MNIST_RULE.before[label])
+
+
+def test_no_repetition_of_a_suite_has_a_seed_of_the_rule():
+    """Suites count from 0; repetitions until decided end at 1000."""
+    from pfl_ops.tuning.deciding import MOST_SEEDS
+
+    assert all(suite.first_seed == 0 for suite in RULED) and MNIST_RULE.seed >= MOST_SEEDS
+
+
+def test_a_file_of_choices_comes_back():
+    assert Choices.from_yaml(MNIST_CHOICES.to_yaml(), "it") == MNIST_CHOICES
+    assert load_choices("drdm_mnist") is MNIST_CHOICES
+    with pytest.raises(PflOpsError, match="it is no file of choices"):
+        Choices.from_yaml("rule: a\n", "it")
+    with pytest.raises(PflOpsError, match="status must be chosen or looked"):
+        Choices.from_yaml(replace(MNIST_CHOICES, status="guessed").to_yaml(), "it")
+
+
+@pytest.mark.parametrize("status", ["looked", "chosen"])
+def test_the_page_says_how_the_settings_were_chosen(status):
+    """Of status "looked" neither the origin nor the departures may sound like a choice by the rule."""
+    choices = replace(MNIST_CHOICES, status=status)
+    assert ("after looking at test data of this experiment" in choices.origin) == (status == "looked")
+    assert ("chosen on validation data" in choices.origin) == (status == "chosen")
+    told = departures("linear", choices)
+    assert (LOOKED in told, CHOSEN in told) == (status == "looked", status == "chosen")
+
+
+def test_cells_have_the_settings_of_the_file():
+    for suite in RULED:
+        for cell in suite.cells:
+            experiment, sources = suite.experiment(cell), suite.sources_of(cell)
+            for path, value in MNIST_CHOICES.methods[cell.labels["method"]].items():
+                assert experiment.get(path) == value
+                assert sources[path].reason == MNIST_CHOICES.origin
+
+
+def test_sources_are_about_the_methods_that_have_the_path():
+    sources = {source.path: source.when["algorithm.name"] for source in of_choices(MNIST_CHOICES)}
+    assert sources["algorithm.rho"] == ["scaff_pd"] and sources["algorithm.gamma"] == ["drdm", "drfa"]
+    assert [source.path for source in of_choices(MNIST_CHOICES, ["fedavg"])] == ["training.lr"]

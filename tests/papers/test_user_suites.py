@@ -1,0 +1,188 @@
+"""Suites from a user's file: the page's example, and what is refused."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from documents import check_commands, check_links, run_marked
+from mlflow.tracking import MlflowClient
+from typer.testing import CliRunner
+
+from pfl_ops import registry, tuning
+from pfl_ops.cli import app
+from pfl_ops.errors import PflOpsError
+from pfl_ops.papers import find, suites
+from pfl_ops.papers.user_suites import load_suites
+
+PAGE = Path(__file__).parents[2] / "docs" / "suites.md"
+BLOCKS = {
+    kind: text for kind, text in re.findall(r"^```(python|csv)\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
+}
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    """Forget the files of a test: they are plug-ins of this process, and travel to every worker."""
+    before = dict(registry._plugins)
+    yield
+    registry._plugins.clear()
+    registry._plugins.update(before)
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Callable[..., Path]:
+    """Write the page's two files, with a text replaced by another one; return the Python file."""
+
+    def write(old: str = "", new: str = "", csv: tuple[str, str] = ("", "")) -> Path:
+        for text, part in ((BLOCKS["python"], old), (BLOCKS["csv"], csv[0])):
+            assert part in text
+        (tmp_path / "table1.csv").write_text(BLOCKS["csv"].replace(*csv) if csv[0] else BLOCKS["csv"])
+        file = tmp_path / "ours.py"
+        file.write_text(BLOCKS["python"].replace(old, new) if old else BLOCKS["python"])
+        return file
+
+    return write
+
+
+def test_the_example_is_a_suite_with_an_origin_for_every_setting(example: Callable[..., Path]) -> None:
+    (suite,) = load_suites([example()])
+    assert (suite.name, suite.file, [cell.name for cell in suite.cells]) == (
+        "ours/table1",
+        "ours.py",
+        ["fedavg", "local"],
+    )
+    assert all(source for cell in suite.cells for source in suite.sources_of(cell).values())
+    sources = suite.sources_of(suite.cell("local"))
+    assert [sources[path].kind for path in ("training.rounds", "training.lr")] == ["stated", "assumption"]
+    assert suite.published["local", "test/L1/global/mean"].remark == "the spread is not printed"
+    assert [verdict.status for verdict in suite.judged()] == ["holds"]  # 97.5 > 70.1
+    assert [suite.experiment(suite.cells[0], scale).training.rounds for scale in ("small", "full")] == [5, 10]
+
+
+def test_every_command_and_link_of_the_page_exists() -> None:
+    assert check_commands(PAGE)
+    check_links(PAGE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_page_runs(tmp_path: Path, furnish: Callable[[Path], Path]) -> None:
+    """Through real Ray; the report with changed settings lies beside the other, and neither counts the other's runs."""
+    assert run_marked(PAGE.read_text("utf-8"), tmp_path, furnish(tmp_path / "mlruns"))
+    report = tmp_path / "reports" / "ours" / "table1"
+    plain, changed = ((folder / "report.md").read_text() for folder in (report, report / "small-training.lr=0.2"))
+    assert "2 of 2 run" in plain and "97.50 ± 0.40" in plain and "--set" not in plain
+    assert "Changed by --set: training.lr=0.2, in all cells" in changed
+    assert "| `training.lr` | – | 0.1 | 0.2 (--set) |" in changed
+    assert "Origin not recorded" not in plain
+    first, second = (
+        next(line for line in text.splitlines() if line.startswith("| FedAvg")) for text in (plain, changed)
+    )
+    assert first.split("±")[0].partition("[")[2] != second.split("±")[0].partition("[")[2]
+    overview = (tmp_path / "reports" / "report.md").read_text()
+    assert (
+        "| [ours/table1](ours/table1/small-training.lr=0.2/index.html) | training.lr=0.2 | small | 2 of 2 |" in overview
+    )
+    runs = MlflowClient(f"sqlite:///{tmp_path}/mlruns/mlflow.db").search_runs(["1"])
+    tagged = [run.info.run_name for run in runs if run.data.tags.get("pfl_ops.set") == "training.lr=0.2"]
+    assert (
+        sorted(tagged)[-1] == "ours/table1 small training.lr=0.2" and len(tagged) == 5
+    )  # 2 cells x 2 seeds, the suite
+
+
+def test_own_suites_join_the_others(example: Callable[..., Path]) -> None:
+    own = load_suites([example()])
+    assert [suite.name for suite in suites(own=own)][-1] == "ours/table1"
+    assert suites("ours", own) == own
+    assert find("ours/table1", own) is own[0]
+    assert find("drdm/table3", own).name == "drdm/table3"
+    with pytest.raises(PflOpsError, match=r"Did you mean 'ours/table1'\?"):
+        find("ours/table2", own)
+
+
+def test_numbers_are_read_on_the_driver_only(example: Callable[..., Path]) -> None:
+    """A worker on another machine imports the file from its text, without the CSV file beside it."""
+    file = example()
+    (file.parent / "table1.csv").unlink()
+    registry.load_plugin(file)
+    with pytest.raises(PflOpsError, match=r"suite 'ours/table1': can't read published numbers .*table1.csv"):
+        load_suites([file])
+
+
+WRONG = {
+    "name": ('name="ours/table1"', 'name="table1"', "suite 'table1': the name of a suite is PAPER/EXHIBIT"),
+    "up": ('name="ours/table1"', 'name="../table1"', "the name of a suite is PAPER/EXHIBIT"),
+    "clash": ('name="ours/table1"', 'name="fliu/table1"', "there is another suite 'fliu/table1'; choose another name"),
+    "twice": ("(TABLE_1,)", "(TABLE_1, TABLE_1)", "there is another suite 'ours/table1'"),
+    "none": ("SUITES = (TABLE_1,)", "", "defines no suite; it needs SUITES = (Suite(...),)"),
+    "no_tuple": ("(TABLE_1,)", "TABLE_1", "defines no suite"),
+    "other": ("(TABLE_1,)", "(TABLE_1, 7)", "SUITES has a int; it takes objects of type Suite"),
+    "raises": ("SUITES =", "SUITES = 1 / 0,", "ours.py failed: ZeroDivisionError: division by zero (ours.py:4"),
+    "argument": ("repetitions=3,\n    claims", "repetition=3,\n    claims", "unexpected keyword argument 'repetition'"),
+    "path": ('"training.lr": 0.1', '"training.lrr": 0.1', "no setting named 'training.lrr'. Did you mean"),
+    "scale": ('{"training.rounds": 5}', '{"training.rounds": 0}', "cell fedavg: training.rounds (T) must be"),
+    "method": ('{"algorithm.name": "local"}', '{"algorithm.name": "locl"}', "cell local: no algorithm named 'locl'"),
+    "label": ('"local": Level', '"lo cal": Level', "label 'lo cal' of axis method"),
+    "claim": ('f"local:{OWN} >', 'f"locl:{OWN} >', "no label in"),
+    "claim_key": ('f"local:{OWN} > fedavg:{OWN}"', '"local:test/L1/acc > 3"', "no measure 'test/L1/acc'"),
+    "grid": ('rows=("method",)', 'rows=("methods",)', "no axis in a Grid named 'methods'. Did you mean 'method'?"),
+    "types": ("axes={", "axes=[{", "SyntaxError"),
+    "no_mapping": ('Level({"algorithm.name": "local"}, "local training")', '"local"', "AttributeError"),
+    "csv_name": ('"table1.csv"', '"table2.csv"', "table2.csv: No such file or directory"),
+}  # fmt: skip
+NUMBERS = {
+    "row": ("local,test/L1/global", "locl,test/L1/global", "table1.csv: no cell of ours/table1 named 'locl'"),
+    "key": ("fedavg,test/L1/global/mean", "fedavg,test/L1/acc", "table1.csv: no measure of ours/table1 named"),
+    "column": ("spread,n", "sd,n", "columns cell,key,value,sd,n,remark; it needs cell,key,value,spread,n,remark"),
+    "fields": (",70.1,2.0,3,", ",70.1,2.0,3", "line 2: 5 fields, not 6"),
+    "number": ("70.1", "7o.1", "line 2: could not convert string to float: '7o.1'"),
+    "twice": ("local,test/L1/global", "local,test/L1/local", "line 5: a second number for local test/L1/local/mean"),
+}  # fmt: skip
+
+
+def refused(file: Path, message: str) -> None:
+    """A command line with the file: one line, exit code 2, nothing on standard output and nothing written."""
+    result = CliRunner().invoke(app, ["reproduce", "--suite", str(file), "--reports", str(file.parent / "reports")])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr.startswith("pfl-ops: ") and result.stderr.count("\n") == 1
+    assert message in result.stderr
+    assert {path.name for path in file.parent.iterdir()} <= {"ours.py", "table1.csv", "__pycache__"}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_file_is_refused_in_a_line(case: str, example: Callable[..., Path]) -> None:
+    old, new, message = WRONG[case]
+    refused(example(old, new), message)
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_wrong_numbers_are_refused_in_a_line(case: str, example: Callable[..., Path]) -> None:
+    old, new, message = NUMBERS[case]
+    refused(example(csv=(old, new)), message)
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"", "table1.csv is empty; it needs cell"), (b"\xff", "no")])
+def test_a_file_without_text_is_refused(content: bytes, message: str, example: Callable[..., Path]) -> None:
+    file = example()
+    (file.parent / "table1.csv").write_bytes(content)
+    refused(file, message)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path / "no.py", "suite file")
+
+
+def test_own_suites_are_listed_after_the_others(example: Callable[..., Path]) -> None:
+    listed = CliRunner().invoke(app, ["reproduce", "--suite", str(example()), "--list"]).stdout
+    assert listed.index("fliu/table1") < listed.index("ours/table1")
+    named = CliRunner().invoke(app, ["reproduce", "ours", "--suite", str(example()), "--list"]).stdout
+    assert "ours/table1" in named and "fliu" not in named
+
+
+def test_own_suites_run_without_names(example: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[str] = []
+    monkeypatch.setattr(tuning, "plan", lambda chosen, *_, **__: planned.extend(suite.name for suite, _ in chosen))
+    monkeypatch.setattr(tuning, "reproduce", lambda plan, **_: [])
+    assert CliRunner().invoke(app, ["reproduce", "--suite", str(example())]).exit_code == 0
+    assert planned == ["ours/table1"]
