@@ -254,7 +254,8 @@ def test_trials_on_a_gpu_get_the_share_that_was_measured(run, measured, monkeypa
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     points = [at(0.1 * i, "meet") for i in range(1, 9)]
-    done = run(toy(seed=33), space_of(*points), trials=8, scheduler="none", final_repetitions=0)
+    settings = {"trials": 8, "scheduler": "none", "final_repetitions": 0, "concurrency": None}
+    done = run(toy(seed=33), space_of(*points), **settings)
     assert measured == [[1, 2, 4, 8]]
     assert packings(done.events)[-1].startswith("packing: 4 trials at once on a GPU, 0.25 each: 400 samples/s together")
     assert done.study.table["state"].tolist() == ["complete"] * 8
