@@ -79,6 +79,7 @@ def test_trials_run_on_all_nodes_each_with_its_own_data(cluster, tmp_path, furni
         toy(dataset="mine.npz", partition="iid", clients=3),
         space=spaces.from_dict({**parameters, "first": points}),
         trials=3,
+        concurrency=None,
         scheduler="none",
         address=cluster.address,
         home=furnish(tmp_path / "home"),
