@@ -178,7 +178,7 @@ class Dataset:
         >>> load("digits").sizes
         (1438, 359)
         """
-        train, test = (len(self._rows(part)) for part in ("train", "test"))
+        train, test = (self._size(part) for part in ("train", "test"))
         return (train + test, 0) if self.pooled else (train, test)
 
     @property
@@ -245,12 +245,18 @@ class Dataset:
         x = cut_to("x") if self.features is None else self.features.of(part, self.files.array(f"x_{part}"), rows)
         return Arrays(x, cut_to("y"), cut_to("client") if self.files.has(f"client_{part}") else None)
 
+    def _size(self, part: str) -> int:
+        """The number of samples after the cut; no file is opened for it."""
+        n, n_train = int(self.files.meta[f"n_{part}"]), int(self.files.meta["n_train"])
+        if self.train_size is None or self.train_size >= n_train:
+            return n
+        return self.train_size if part == "train" else min(n, max(1, round(n * self.train_size / n_train)))
+
     def _rows(self, part: str) -> np.ndarray:
         """The stratified cut. Its key is fixed: a run's seed changes who owns a sample, not which samples there are."""
-        n, n_train = self.files.meta[f"n_{part}"], self.files.meta["n_train"]
-        if self.train_size is None or self.train_size >= n_train:
+        n, size = self.files.meta[f"n_{part}"], self._size(part)
+        if self.train_size is None or self.train_size >= self.files.meta["n_train"]:
             return np.arange(n)
-        size = self.train_size if part == "train" else max(1, round(n * self.train_size / n_train))
         # own clients keep their proportions, so that none disappears while there are enough samples
         strata = self.files.array(f"{'client' if self.files.has('client_train') else 'y'}_{part}")
         return cut.stratified(strata, size, rng.generator(0, "data.train_size", part))

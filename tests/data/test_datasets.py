@@ -135,6 +135,7 @@ def test_a_sealed_data_set_opens_no_test_file(npz: Write) -> None:
         file.write_bytes(b"poison")
     sealed = load(DataSection(name=str(npz()), train_size=30), sealed=True)
     assert len(sealed.train.y) == 30 and sealed.digest == data.digest and len(sealed.mean) == 1
+    assert sealed.sizes == (30, 10), "of 120 and 40, by the numbers alone"
     for reach in (lambda: sealed.test, lambda: sealed.rows("test"), lambda: data.sealed().test, sealed.merged):
         with pytest.raises(TestDataSealed, match="the test data of mine is sealed"):
             reach()
@@ -153,6 +154,7 @@ def test_pooled(npz: Write) -> None:
     assert np.array_equal(merged.train.y, pooled.train.y)
     cut = load(DataSection(name=str(npz()), train_size=30, pooled=True))
     assert len(cut.train.y) == 40 and (cut.rows()[30:] >= 120).all()
+    assert (cut.sizes, load(everything(npz())).sizes) == ((40, 0), (120, 40))
 
 
 # --- the cache
