@@ -169,7 +169,7 @@ def test_stages_that_nobody_wants_are_not_asked_for() -> None:
     assert sim.global_model() is not None, "the model is kept, scored or not"
 
 
-@pytest.mark.parametrize(("stages", "expected"), [("G", {"G"}), (("L2", "L1"), {"L1", "L2"})], ids=str)
+@pytest.mark.parametrize(("stages", "expected"), [("G", {"G"}), (("L2", "L1"), {"L1", "L2"})], ids=("G", "L2 L1"))
 def test_stages_of_the_curves_and_all_in_the_last_round(stages: Any, expected: set[str]) -> None:
     """A stage that is not scored during the run is not asked of the method before the end."""
     plain, _ = played(Puppet(lazy=True), rounds=3)
