@@ -913,6 +913,7 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
     assert result.stderr == "pfl-ops: no report of fliu/table1: ValueError: an axis without end\n"
 
 
+@pytest.mark.needs_data("mnist")
 def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """DRDM's Table 3 and Fig. 5 whole, at full; of FLIU two cells at medium, whose rounds are changed."""
     from pfl_ops.papers.default_plan import LARGER

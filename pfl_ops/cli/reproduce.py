@@ -459,7 +459,7 @@ def _totals(summaries: "list[Summary]") -> list[str]:
     for group, where in ((kept, ""), (changed, " for other networks than the papers', counted apart")):
         for title, counts in (
             ("claims", [one.ours for one in group]),
-            ("derived claims, counted apart,", [one.derived for one in group]),
+            ("derived claims" if where else "derived claims, counted apart,", [one.derived for one in group]),
         ):
             total = sum(map(Counter, counts), Counter[str]())
             if total:

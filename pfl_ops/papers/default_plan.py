@@ -42,7 +42,7 @@ DEFAULT_PLAN: Sequence[Sequence[Selection]] = (
 """One call after the other; all selections of a call have one scale, one n and the same changes."""
 
 LARGER = (
-    "larger runs: docs/reproduced.md has tables of FLIU Table I (PATH, LSQS; small, n = 3) and DRDM Table 3 (small, "
-    "n = 5) of an earlier version; no finished run comes with the code"
+    "larger runs: docs/reproduced.md has a table of FLIU Table I (PATH, LSQS; small, n = 3); no finished run comes "
+    "with the code"
 )
 """A line on results that are committed and that the plan does not run."""
