@@ -973,19 +973,19 @@ def test_names_and_flags_run_no_plan(words: list[str], monkeypatch: pytest.Monke
 
 def test_claims_are_summed_up_apart_by_origin_and_network() -> None:
     """Claims decided for other networks are counted apart, and so are derived claims."""
-    from pfl_ops.cli.reproduce import _totals
+    from pfl_ops.cli.reproduce_results import totals
 
     def summary(ours: dict[str, int], derived: dict[str, int], networks: tuple[str, ...] = ()) -> Any:
         return SimpleNamespace(ours=ours, derived=derived, networks=networks)
 
     own = [summary({"holds": 2, "undecided": 1}, {"does not hold": 1}), summary({"not run": 4}, {})]
     other = summary({"holds": 1}, {}, ("mlp in place of cnn",))
-    assert _totals([*own, other]) == [
+    assert totals([*own, other]) == [
         "2 of 7 claims decided: 2 hold, 0 do not",
         "1 of 1 derived claims, counted apart, decided: 0 hold, 1 do not",
         "1 of 1 claims decided for other networks than the papers', counted apart: 1 hold, 0 do not",
     ]
-    assert _totals([]) == []
+    assert totals([]) == []
 
 
 def test_links_of_a_report_lead_to_the_server_that_keeps_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Who may import whom. The picture is in docs/architecture.md; this test is what keeps it true."""
+"""The allowed imports between packages and rooms, as docs/architecture.md draws them."""
 
 import ast
 import graphlib

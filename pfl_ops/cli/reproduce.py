@@ -1,7 +1,6 @@
 """`pfl-ops reproduce`: the papers' tables and figures again, ours beside theirs."""
 
 import math
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,25 +9,22 @@ import typer
 from pfl_ops.cli.checks import check_data_dir, check_folder
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, with_flags
+from pfl_ops.cli.reproduce_results import show_results
+from pfl_ops.cli.reproduce_watch import Watch
 from pfl_ops.cli.run import PAGE, served
 from pfl_ops.errors import PflOpsError, echo, in_a_line, together
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     from numpy.typing import NDArray
-    from rich.progress import Progress, TaskID
 
     from pfl_ops.federation.settings import Execution
     from pfl_ops.papers import Cell, Outcome, ScaleName, Suite
     from pfl_ops.reports.suites import Summary
     from pfl_ops.tuning.plans import Plan
-    from pfl_ops.tuning.reproducing import Happened, Reproduced
+    from pfl_ops.tuning.reproducing import Reproduced
 
 PANEL = "Reproducing"
-MOST_CLAIMS = 40  # that are listed one by one
-STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")
 
 
 def _names() -> list[str]:
@@ -167,7 +163,7 @@ def reproduce(
         _choose(chosen[0][0], choose, concurrency, cpus_per_cell, data_dir, tracking_uri, execution)
         return
 
-    from pfl_ops import tuning  # heavy; mistakes are told before
+    from pfl_ops import tuning  # slow to import, so after the checks of the arguments
 
     plans = (
         _default(repetitions, data_dir)
@@ -205,7 +201,7 @@ def reproduce(
         say(err(), str(stopped))
         raise typer.Exit(130) from None
     if not dry_run:
-        _tell(found, summaries, reports, planned)
+        show_results(found, summaries, reports, planned)
     if without:
         raise together({what: in_a_line(why) for what, why in without.items()}) from next(iter(without.values()))
 
@@ -248,7 +244,7 @@ def _choose(
         raise PflOpsError(f"{suite.name} has no rule of choice; drdm/table3 has one")
     check_output("--choose", file, (".yaml", ".yml"))
 
-    from pfl_ops import tuning  # heavy; mistakes are told before
+    from pfl_ops import tuning  # slow to import, so after the checks of the arguments
     from pfl_ops.tuning.choosing import choose
 
     say(err(), f"{len(suite.rule.cells)} methods, each {suite.rule.budget}")
@@ -373,181 +369,3 @@ def page(outcome: "Outcome", tracking_uri: str | None) -> str | None:
     if outcome.run_id is None or outcome.experiment_id is None:
         return None
     return f"{served(tracking_uri) or PAGE}/#/experiments/{outcome.experiment_id}/runs/{outcome.run_id}"
-
-
-def _tell(done: "list[Reproduced]", summaries: "list[Summary]", folder: Path, planned: bool = False) -> None:
-    """What was run, and how the claims stand; planned: by the call without names and scale."""
-    from rich.table import Table
-
-    from pfl_ops.cli.output import out, say
-
-    console = out()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("suite", no_wrap=True)
-    for title in ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged", "derived"):
-        table.add_column(title, justify="right")
-    order = [one.suite.name for one in done]
-    summaries = sorted(summaries, key=lambda summary: order.index(summary.suite))
-    for summary in summaries:
-        stand = [summary.ours.get(status, 0) for status in STATUSES]
-        counts = (str(n or "·") for n in (summary.failed, *stand))
-        derived = f"{_decided(summary.derived)} of {of}" if (of := sum(summary.derived.values())) else "·"
-        table.add_row(summary.suite, summary.run, *counts, derived)
-    console.print(table)
-    for line in _totals(summaries):
-        say(console, line)
-    if changes := sorted({one for summary in summaries for one in summary.changes}):
-        named = ", ".join(one.suite for one in summaries if one.changes)
-        say(console, f"judged under changed settings: {', '.join(changes)}{f' ({named})' if planned else ''}")
-    for one in done:
-        for cell, reason in one.problems.items():
-            say(console, f"{one.suite.name} {cell}: {reason}")
-    moved = {f"{one.suite.name}/{cell}": data for one in done for cell, data in one.part.stand_ins.items()}
-    if moved:
-        data = ", ".join(sorted(set(moved.values())))
-        say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")
-    _tell_claims(summaries)
-    if planned:
-        from pfl_ops.papers.default_plan import LARGER
-
-        say(console, f"\n{LARGER}")
-    if summaries:
-        say(console, f"\nreports: {folder}/index.html")
-
-
-def _tell_claims(summaries: "list[Summary]") -> None:
-    """Each claim that was judged, in a line."""
-    from rich.table import Table
-
-    from pfl_ops.cli.output import out
-    from pfl_ops.reports.verdicts import number
-
-    judged = [
-        (one, claim)
-        for one in summaries
-        for claim in one.standings
-        if claim.ours not in ("not judged", "not run")
-    ]  # fmt: skip
-    if not 0 < len(judged) <= MOST_CLAIMS:
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("suite", "claim", "in the paper's numbers", "in ours"):
-        table.add_column(title, no_wrap=title == "suite")
-    for title in ("n", "e for", "e against", "seeds to decide"):
-        table.add_column(title, justify="right")
-    for one, claim in judged:
-        decided = claim.ours in ("holds", "does not hold")
-        seeds = str(claim.seeds) if decided else f"about {claim.seeds}" if claim.seeds and claim.n > 1 else "?"
-        text = f"{claim.text}{' (derived)' * claim.derived}"
-        evidence = (number(claim.supporting), number(claim.opposing))
-        table.add_row(one.suite, text, claim.paper, claim.ours, str(claim.n), *evidence, seeds)
-    out().print()
-    out().print(table)
-
-
-def _decided(counts: "Mapping[str, int]") -> int:
-    return counts.get("holds", 0) + counts.get("does not hold", 0)
-
-
-def _totals(summaries: "list[Summary]") -> list[str]:
-    """Return how many claims are decided: those of the papers, those at other networks, and derived ones."""
-    from collections import Counter
-
-    found = []
-    kept = [one for one in summaries if not one.networks]
-    changed = [one for one in summaries if one.networks]
-    for group, where in ((kept, ""), (changed, " for other networks than the papers', counted apart")):
-        for title, counts in (
-            ("claims", [one.ours for one in group]),
-            ("derived claims" if where else "derived claims, counted apart,", [one.derived for one in group]),
-        ):
-            total = sum(map(Counter, counts), Counter[str]())
-            if total:
-                say = f"{total['holds']} hold, {total['does not hold']} do not"
-                found.append(f"{_decided(total)} of {sum(total.values())} {title} decided{where}: {say}")
-    return found
-
-
-class Watch:
-    """What happens while cells run: bars on a terminal, plain lines elsewhere.
-
-    Args:
-        dry_run: the estimate is the result, on standard output.
-    """
-
-    def __init__(self, dry_run: bool = False) -> None:
-        from pfl_ops.cli.output import err, out
-
-        self.console, self.told = err(), out() if dry_run else err()
-        self.again = "" if dry_run else "; the reports are written again"
-        self.progress: Progress | None = None
-        self.began = time.monotonic()
-        self.bars: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "Watch":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.progress:
-            self.progress.stop()
-
-    def __call__(self, happened: "Happened") -> None:
-        """Tell it."""
-        from pfl_ops.cli.output import say
-
-        job = happened.job
-        if happened.kind == "begin":
-            say(self.told, happened.text or f"everything is finished already{self.again}")
-            self._begin(happened)
-        elif happened.kind == "claim":
-            if self.progress:
-                self.progress.update(self.all, total=happened.wanted)
-            say(self.progress.console if self.progress else self.console, happened.text)
-        elif job is not None and self.progress:
-            self._draw(happened)
-        elif job is not None and happened.kind in ("end", "failed"):
-            say(self.console, self.line(happened))
-
-    def line(self, happened: "Happened") -> str:
-        """The end of a job in a line: 12 of 48  fliu/table1 path/fliu seed 0  about 10 min left."""
-        from pfl_ops.federation.loop.estimate import duration
-
-        assert happened.job is not None
-        parts = [f"{happened.done} of {happened.wanted}", f"{happened.job.suite.name} {happened.job.name}"]
-        if happened.kind == "failed":
-            parts.append(f"failed: {happened.text}")
-        left = happened.wanted - happened.done
-        if left:
-            parts.append(f"about {duration((time.monotonic() - self.began) / happened.done * left)} left")
-        return "  ".join(parts)
-
-    def _begin(self, happened: "Happened") -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.began = time.monotonic()
-        if self.console.is_terminal and happened.wanted and self.told is self.console:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self.progress = Progress(*columns, console=self.console)
-            self.all = self.progress.add_task("all runs", total=happened.wanted)
-            self.progress.start()
-
-    def _draw(self, happened: "Happened") -> None:
-        assert self.progress and happened.job
-        job, progress = happened.job, self.progress
-        match happened.kind:
-            case "start":
-                if job.digest not in self.bars:  # else its process died, and another goes on
-                    rounds = job.experiment.training.rounds
-                    self.bars[job.digest] = progress.add_task(f"{job.suite.name} {job.name}", total=rounds)
-            case "round":
-                progress.update(self.bars[job.digest], completed=happened.round)
-            case "end" | "failed":
-                progress.remove_task(self.bars.pop(job.digest))
-                progress.update(self.all, completed=happened.done, total=happened.wanted)
-                if happened.kind == "failed":
-                    progress.console.print(self.line(happened), markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""How many pooled samples the models of the last round are scored on, where an experiment leaves that open.
+"""The number n of pooled samples on which the models of the last round are scored, where an experiment leaves it open.
 
     n = max(1000, 3/10 · T · C · n_train / (2 · K)),    all samples if there are not more
 

@@ -1,9 +1,7 @@
 """The plan of `pfl-ops reproduce` without names and scale: what two CPU cores run in about a quarter of an hour.
 
-Measured in CPU time of one thread (AMD EPYC Zen 4, one of two cores busy with other work): a run of DRDM's MNIST suites
-at full takes 7 s, of which 3 s train and the others score every round; at medium a round of FedAvg takes 14 s and one
-of FLIU 22 s, so that a run of 100 rounds takes 23 and 37 minutes. Of FLIU's Table I this plan has the first rounds of
-one seed. In all 1,200 s of CPU time, and the starts.
+Measured once from the shell prompt to the result (AMD EPYC, two cores without other work): 16 min 12 s, of which the
+FLIU part took about 2 min 20 s: ten rounds of FLIU and of FedAvg side by side, of the 100 that a run has at medium.
 """
 
 from collections.abc import Mapping, Sequence

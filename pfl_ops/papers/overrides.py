@@ -36,6 +36,8 @@ def applicable(experiment: Experiment, changes: Changes) -> dict[str, object]:
     >>> [list(applicable(one, fixed)) for one in (fliu, fedavg)]
     [['algorithm.gamma.kind', 'algorithm.gamma.value', 'training.lr'], ['training.lr']]
     """
+    if not changes:
+        return {}
     there = experiment.paths()
     found = {path: value for path, value in changes.items() if _has(there, path)}
     if found and len(found) < len(changes):
@@ -89,7 +91,7 @@ def _check_apart(suite: Suite, changes: Changes) -> None:
         before = suite.experiment(cell)
         try:
             after = changed(before, changes)
-        except PflOpsError:  # told where the cell is planned
+        except PflOpsError:  # reported where the cell is planned
             continue
         name, other = found.setdefault(repr(after), (cell.name, before))
         if other != before:

@@ -30,7 +30,7 @@ Status: TypeAlias = Literal["chosen", "looked"]
 
 @dataclass(frozen=True)
 class Rule:
-    """How the settings of several methods are chosen: the same for all of them, fixed before the runs.
+    """A rule that chooses the settings of several methods: the same for all of them, fixed before the runs.
 
     Attributes:
         name: of the file of choices, and of the studies.

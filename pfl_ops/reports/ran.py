@@ -87,7 +87,7 @@ class Ran:
 
     @cached_property
     def verdicts(self) -> tuple[Verdict | None, ...]:
-        """How each claim stands in our numbers; None: it is not judged, at smoke or about stand-in data."""
+        """The verdict on each claim in our numbers; None: it is not judged, at smoke or about stand-in data."""
         if self.scale == "smoke":
             return (None,) * len(self.suite.claims)
         moved = set(self.stand_ins) & set(self.outcomes)

@@ -29,7 +29,7 @@ SECONDS_AT_MOST = 5.0  # between a record and its sending, when rounds are slow
 
 
 class Record(Protocol):
-    """What a round leaves: `federation.state.checkpoint.Record` is one."""
+    """The results of a round; `federation.state.checkpoint.Record` is one."""
 
     @property
     def round(self) -> int: ...

@@ -137,6 +137,6 @@ def benchmark(*args: Any, records: Callable[..., Any] | None = None, final: Any 
 
 
 def _usual(settings: dict[str, Any]) -> dict[str, Any]:
-    """What a study has unless it is given."""
+    """Return the settings of a study that are not given."""
     shared = {"cpus_per_trial", "gpus_per_trial"} & settings.keys()
     return {"confirm": 0, **({} if shared else {"concurrency": 2})}

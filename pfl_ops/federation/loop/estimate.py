@@ -199,7 +199,7 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
     an_answer = _timed(ask)[0] / scorer.answers([some])
 
     local = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
-    everything, subset, last = (float(len(some)) for some in (scorer.everything, scorer.subset, scorer.last))
+    everything, subset, last = (float(len(some)) for some in (scorer.everything, scorer.subset, scorer.final))
     evaluated, pooled = (-(-rounds // each) for each in (e.every, math.lcm(e.every, e.global_every)))  # and the last
     during = {*e.stages}
     if "G" in during and "L1" in models and models["L1"].clients is None:

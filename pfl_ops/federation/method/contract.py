@@ -5,9 +5,9 @@ three functions on such tensors (`init`, `round`, `personal`); everything else, 
 devices, optimisers, evaluation, checkpoints, is the engine's.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -167,9 +167,7 @@ class Task:
 
 
 __all__ = [
-    "Any",
     "ClientRows",
-    "Iterator",
     "Layout",
     "Loss",
     "Models",

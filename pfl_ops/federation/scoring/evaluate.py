@@ -86,9 +86,9 @@ class Scorer:
             wanted_samples = min(max(len(trainer.feed.y) // 60, 100), 1000)
         if wanted_samples is not None and wanted_samples < len(self.everything):
             self.subset = pool.subset(wanted_samples, rng.generator(seed, "evaluation/subset")).to(feed.device)
-        self.last = self.everything
+        self.final = self.everything
         if isinstance(settings.final, int) and settings.final < len(self.everything):
-            self.last = pool.subset(settings.final, rng.generator(seed, "evaluation/subset")).to(feed.device)
+            self.final = pool.subset(settings.final, rng.generator(seed, "evaluation/subset")).to(feed.device)
         self._owner = pool.owner().to(feed.device)
         self._sizes = feed.sizes
         self._seed = seed
@@ -105,7 +105,7 @@ class Scorer:
         """
         nothing = np.full(self.n_clients, np.nan)
         scores = Scores(nothing.copy())
-        pool = self.last if full else self.subset
+        pool = self.final if full else self.subset
         right, number = torch.zeros(len(pool), dtype=torch.float64, device=self.feed.device), 0
         for chunk in models:
             shared = chunk.clients is None
@@ -138,7 +138,7 @@ class Scorer:
     def _shared(self, scores: Scores, models: Models, full: bool) -> tuple[Tensor, int]:
         """Score one model for all; return its right answers on the pool, [n], and 1."""
         one = Models(models.params.reshape(1, -1), None, {k: v[None] for k, v in models.ctx.items()}, models.predict)
-        pool, clients = self.last if full else self.subset, self.clients.numpy()
+        pool, clients = self.final if full else self.subset, self.clients.numpy()
         scored = torch.zeros(self.n_clients, dtype=torch.bool, device=self.feed.device)
         scored[self.clients.to(self.feed.device)] = True
         asked = scored[self._owner]
@@ -189,7 +189,7 @@ class Scorer:
         everyone = models.clients.cpu()
         rows = torch.isin(everyone, self.clients).nonzero()[:, 0]
         order = rows[np.argsort(-self._sizes[everyone[rows].numpy()], kind="stable")]
-        pool = self.last if full else self.subset
+        pool = self.final if full else self.subset
         total, number = torch.zeros(len(pool), dtype=torch.float64, device=self.feed.device), 0
         with self.trainer.passes.answering():
             for part in order.split(self.stack) if len(order) else ():

@@ -1,7 +1,7 @@
-"""How the settings of Tables 3 and 4 and of Figures 3 to 6 (MNIST, linear) are chosen, in words: docs/reproduced.md.
+"""The rule that chooses the settings of Tables 3 and 4 and of Figures 3 to 6 (MNIST, linear).
 
-The rule was fixed before any run under it. What it can't undo: the ranges, N, m, τ, B and the number of rounds are
-ours, and some of them were set after a look at test data of this experiment.
+docs/reproduced.md has it in words. It was fixed before any run under it. What it can't undo: the ranges, N, m, τ, B and
+the number of rounds are ours, and some of them were set after a look at test data of this experiment.
 """
 
 from pfl_ops.papers.rules import Rule

@@ -12,9 +12,9 @@ own model after local training (L2), all clients alike, on its own test samples,
 highest accuracy of all rounds; after local training, only a round's cohort is there to be scored, so the highest of our
 rounds would be that of a lucky cohort. FedAvg-P and FedProx-P are Θ fine-tuned as long as a client trains in a round.
 
-The published code (for whoever compares numbers) scores the pooled test samples of all clients in the best round: FedAS
-by the models as last trained, FedAvg and FedProx by the cohort after training and by Θ itself for everybody else, which
-may be why FedAvg-P loses so much at small P.
+The published code (to know when comparing numbers) scores the pooled test samples of all clients in the best round:
+FedAS by the models as last trained, FedAvg and FedProx by the cohort after training and by Θ itself for all other
+clients, which may be why FedAvg-P loses so much at small P.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ BASE: Mapping[str, Any] = {
     "evaluation.split": "test",
     "evaluation.global_every": 40,
 }
-"""What all suites share; β 0.1 and CIFAR-10 where an exhibit does not say."""
+"""Settings of all suites; β 0.1 and CIFAR-10 where an exhibit does not say."""
 
 FIGURE: Mapping[str, Any] = {**BASE, "participation.share": 0.6}
 """P of the only figure that says it (Fig. 5)."""
@@ -72,7 +72,7 @@ FEWER = (
     "10 clients with 135 training images each, 10 rounds of 2 epochs, at four times the rate, so that they learn at all"
 )
 LAST: Mapping[str, Any] = {**SMALL, "evaluation.every": 10}
-"""Where no curve is shown, only the last round is scored."""
+"""Settings at small of suites without a curve: only the last round is scored."""
 WITH_CURVE = Level(at={"small": {"evaluation.every": 1}})
 """A cell that a figure shows over rounds too: it is run once for both."""
 MEDIUM = Scale(

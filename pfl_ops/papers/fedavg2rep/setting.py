@@ -59,7 +59,7 @@ SMALL_SHAKESPEARE: Changes = {"data.records": 200, "model.hidden": 64, "training
 
 
 def images(title: str, kind: str, labels: int | None = None) -> Level:
-    """CIFAR-100 split by `kind`; at smoke its 8 clients need 13 classes each, or some would belong to nobody."""
+    """CIFAR-100 split by `kind`; at smoke its 8 clients need 13 classes each, or some would be left over."""
     chosen: Changes = {"partition.classes_per_client": labels} if labels else {}
     fewest: Changes = {"partition.classes_per_client": max(13, labels)} if labels else {}
     shuffled: Changes = {"partition.stratified": False} if kind == "iid" else {}

@@ -161,8 +161,8 @@ FIGURE_5 = Suite(
     small=Scale(
         {**FEW, "participation.share": 1.0, "evaluation.every": 5, "evaluation.global_every": 5},
         3,
-        f"20 clients, 30 or 15 rounds; CIFAR-100 with ten classes a client, or some would belong to nobody; {NETWORK}",
+        f"20 clients, 30 or 15 rounds; CIFAR-100 with ten classes a client, or some would be left over; {NETWORK}",
     ),
-    smoke=Scale(note="CIFAR-100 with 13 classes a client, or some would belong to nobody"),
+    smoke=Scale(note="CIFAR-100 with 13 classes a client, or some would be left over"),
     exceptions={"cifar100/*": Level(at={"smoke": {"partition.classes_per_client": 13}})},
 )

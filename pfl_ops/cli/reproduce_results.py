@@ -1,0 +1,111 @@
+"""The end of `pfl-ops reproduce` on the terminal: runs, claims and problems of each suite."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pfl_ops.reports.suites import Summary
+    from pfl_ops.tuning.reproducing import Reproduced
+
+MOST_CLAIMS = 40  # that are listed one by one
+STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")
+
+
+def show_results(done: "list[Reproduced]", summaries: "list[Summary]", folder: "Path", planned: bool = False) -> None:
+    """Print the runs and claims of each suite, the problems, and where the reports are.
+
+    Args:
+        done: suites, in the order of the plan. summaries: their reports'; a suite without one is left out.
+        folder: of the reports. planned: by the call without names and scale.
+    """
+    from rich.table import Table
+
+    from pfl_ops.cli.output import out, say
+
+    console = out()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("suite", no_wrap=True)
+    for title in ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged", "derived"):
+        table.add_column(title, justify="right")
+    order = [one.suite.name for one in done]
+    summaries = sorted(summaries, key=lambda summary: order.index(summary.suite))
+    for summary in summaries:
+        stand = [summary.ours.get(status, 0) for status in STATUSES]
+        counts = (str(n or "·") for n in (summary.failed, *stand))
+        derived = f"{_decided(summary.derived)} of {of}" if (of := sum(summary.derived.values())) else "·"
+        table.add_row(summary.suite, summary.run, *counts, derived)
+    console.print(table)
+    for line in totals(summaries):
+        say(console, line)
+    if changes := sorted({one for summary in summaries for one in summary.changes}):
+        named = ", ".join(one.suite for one in summaries if one.changes)
+        say(console, f"judged under changed settings: {', '.join(changes)}{f' ({named})' if planned else ''}")
+    for one in done:
+        for cell, reason in one.problems.items():
+            say(console, f"{one.suite.name} {cell}: {reason}")
+    moved = {f"{one.suite.name}/{cell}": data for one in done for cell, data in one.part.stand_ins.items()}
+    if moved:
+        data = ", ".join(sorted(set(moved.values())))
+        say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")
+    _show_claims(summaries)
+    if planned:
+        from pfl_ops.papers.default_plan import LARGER
+
+        say(console, f"\n{LARGER}")
+    if summaries:
+        say(console, f"\nreports: {folder}/index.html")
+
+
+def _show_claims(summaries: "list[Summary]") -> None:
+    """Print each claim that was judged, in a line; nothing where they are more than MOST_CLAIMS."""
+    from rich.table import Table
+
+    from pfl_ops.cli.output import out
+    from pfl_ops.reports.verdicts import number
+
+    judged = [
+        (one, claim)
+        for one in summaries
+        for claim in one.standings
+        if claim.ours not in ("not judged", "not run")
+    ]  # fmt: skip
+    if not 0 < len(judged) <= MOST_CLAIMS:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("suite", "claim", "in the paper's numbers", "in ours"):
+        table.add_column(title, no_wrap=title == "suite")
+    for title in ("n", "e for", "e against", "seeds to decide"):
+        table.add_column(title, justify="right")
+    for one, claim in judged:
+        decided = claim.ours in ("holds", "does not hold")
+        seeds = str(claim.seeds) if decided else f"about {claim.seeds}" if claim.seeds and claim.n > 1 else "?"
+        text = f"{claim.text}{' (derived)' * claim.derived}"
+        evidence = (number(claim.supporting), number(claim.opposing))
+        table.add_row(one.suite, text, claim.paper, claim.ours, str(claim.n), *evidence, seeds)
+    out().print()
+    out().print(table)
+
+
+def _decided(counts: "Mapping[str, int]") -> int:
+    return counts.get("holds", 0) + counts.get("does not hold", 0)
+
+
+def totals(summaries: "list[Summary]") -> list[str]:
+    """Return how many claims are decided: those of the papers, those at other networks, and derived ones."""
+    from collections import Counter
+
+    found = []
+    kept = [one for one in summaries if not one.networks]
+    changed = [one for one in summaries if one.networks]
+    for group, where in ((kept, ""), (changed, " for other networks than the papers', counted apart")):
+        for title, counts in (
+            ("claims", [one.ours for one in group]),
+            ("derived claims" if where else "derived claims, counted apart,", [one.derived for one in group]),
+        ):
+            total = sum(map(Counter, counts), Counter[str]())
+            if total:
+                say = f"{total['holds']} hold, {total['does not hold']} do not"
+                found.append(f"{_decided(total)} of {sum(total.values())} {title} decided{where}: {say}")
+    return found
