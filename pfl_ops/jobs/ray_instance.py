@@ -34,8 +34,6 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.system.scratch import PREFIX, scratch
 
 SOCKET_PATH = 107  # bytes that Linux allows
-IMPORTED = ("pfl_ops.jobs.process", "pfl_ops.jobs.work", "pfl_ops.runs")
-"""Modules that a job's process needs."""
 INNER = "r"  # Ray's own folder inside the private one
 SOCKET = len("/session_2025-01-01_00-00-00_000000_0000000/sockets/plasma_store")
 LONGEST = SOCKET_PATH - SOCKET - len(f"/{PREFIX}12345678/{INNER}")
@@ -43,20 +41,19 @@ LONGEST = SOCKET_PATH - SOCKET - len(f"/{PREFIX}12345678/{INNER}")
 
 
 @contextlib.contextmanager
-def started(cpus: int, gpus: int, jobs: int | None = None) -> Iterator[Path]:
+def started(cpus: int, gpus: int) -> Iterator[Path]:
     """Start Ray in this process; stop it and remove its files at the end.
 
     The user's own settings of Ray's authentication (`RAY_AUTH_*`) do not apply to it, and hold again afterwards.
 
     Args:
         cpus, gpus: what it may give to trials.
-        jobs: at once, as far as known; none: one a CPU. So many processes are there before the first one is asked for.
     Yields:
         the private folder, for further files that shall go with Ray.
     """
     with scratch(short_folder()) as folder:
         try:
-            with environment(_settings(min(cpus, jobs or cpus))), _on_loopback(), _with_few_processes(), same_sigterm():
+            with environment(_settings()), _on_loopback(), _with_few_processes(), same_sigterm():
                 reload_settings()
                 ray.init(
                     "local",  # else RAY_ADDRESS would be joined
@@ -128,20 +125,11 @@ def short_folder() -> Path:
     raise PflOpsError("no temporary folder with a short enough path for Ray's sockets; set TMPDIR=/tmp")
 
 
-def _settings(processes: int = 0) -> dict[str, str | None]:
-    """Return the environment of Ray's processes: a new token, and modules from where this process imports its own.
-
-    Args:
-        processes: for jobs, that Ray starts at once; they import what jobs need while the driver is still busy.
-    """
+def _settings() -> dict[str, str | None]:
+    """Return the environment of Ray's processes: a new token, and modules from where this process imports its own."""
     modules = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_AUTH_TOKEN_PATH": None}
-    processes_in_advance = {
-        "RAY_prestart_worker_first_driver": "0",  # one a CPU, whatever is to be done
-        "RAY_num_prestart_python_workers": str(processes),
-        "RAY_preload_python_modules": ",".join(IMPORTED),
-    }
-    return {**token, **processes_in_advance, "PYTHONPATH": modules}
+    return {**token, "PYTHONPATH": modules}
 
 
 @contextlib.contextmanager

@@ -97,7 +97,7 @@ def repeat(
                 missing.append(i)
         try:
             if missing:
-                with cluster(address, min(len(missing), concurrency or len(missing))) as folder:
+                with cluster(address) as folder:
                     there = sum(node.get("CPU", 0.0) for node in nodes())
                     cpus = max(1.0, there // min(len(missing), concurrency or len(missing)))
                     part = share(min(cpus, most_cpus()), None, concurrency, len(missing), asked.device)

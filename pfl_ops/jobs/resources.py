@@ -73,7 +73,7 @@ class Share:
 
 
 @contextlib.contextmanager
-def cluster(address: str | None = None, jobs: int | None = None) -> Iterator[Path]:
+def cluster(address: str | None = None) -> Iterator[Path]:
     """Yield a folder for Ray's own files while a Ray runs: one of ours, or one that is joined.
 
     Ours is stopped at the end. The folder is removed then.
@@ -81,7 +81,6 @@ def cluster(address: str | None = None, jobs: int | None = None) -> Iterator[Pat
     Args:
         address: of a cluster to join ("auto", "HOST:PORT"); none: start one on this machine, see `ray_instance`.
             A Ray that this process has started or joined already is used as it is.
-        jobs: at once, as far as known: of one of ours, so many processes are started in advance.
     Raises:
         PflOpsError: see `joined`.
     """
@@ -91,7 +90,7 @@ def cluster(address: str | None = None, jobs: int | None = None) -> Iterator[Pat
             yield opened.enter_context(scratch(ray_instance.short_folder()))
         else:
             machine = nodes()[0]
-            yield opened.enter_context(ray_instance.started(int(machine["CPU"]), int(machine["GPU"]), jobs))
+            yield opened.enter_context(ray_instance.started(int(machine["CPU"]), int(machine["GPU"])))
 
 
 @contextlib.contextmanager

@@ -209,7 +209,7 @@ def benchmark(
                 missing = any(ledger.is_cut_short() or not spent(plan.settings, ledger) for plan, ledger in begun)
                 if missing:
                     means.wait(name, trials, "starting Ray ...")
-                with cluster(address, concurrency or trials) if missing else nullcontext():  # one Ray for all of them
+                with cluster(address) if missing else nullcontext():  # one Ray for all of them
                     entries = [
                         _sit(i, plan, ledger, len(begun), means, tracking, run)
                         for i, (plan, ledger) in enumerate(begun)

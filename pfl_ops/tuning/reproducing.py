@@ -216,7 +216,7 @@ class Sitting:
                     queue.submit(event.job.number, lambda: self._end(cell, event))
 
         try:
-            with cluster(self.address, len(cells)) as folder:
+            with cluster(self.address) as folder:
                 part, execution = self._share()
                 source = _Cells(self, cells, queue, part, execution)
                 place = Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())

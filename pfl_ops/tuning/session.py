@@ -99,7 +99,7 @@ class Session:
         ledger.recover()
         release()  # what an estimate left on the GPU
         packing = self._packing(missing)
-        with self._ray(missing) as folder:
+        with self._ray() as folder:
             part = self._share(packing, missing)
             execution = self._execution(part, packing)
             self._note_execution(execution)
@@ -171,7 +171,7 @@ class Session:
         missing = len(confirmations.waiting)
         release()
         packing = self._packing(missing)
-        with self._ray(missing) as folder:
+        with self._ray() as folder:
             part = self._share(packing, missing)
             execution = self._execution(part, packing)
             confirmations.share, confirmations.execution = part, execution
@@ -191,7 +191,7 @@ class Session:
         tests = Finals(self, None, self.execution)
         tests.begin()
         if len(tests.missing) > 1 or (tests.missing and self.address):
-            with self._ray(len(tests.missing)) as folder:
+            with self._ray() as folder:
                 tests.share = self._share(self._packing(len(tests.missing)), len(tests.missing))
                 tests.execution = self._execution(tests.share, None)
                 runner = Runner(self._place(), tests.share.concurrency, tests.take, queue=tests.queue)
@@ -206,10 +206,10 @@ class Session:
         self.confirmation = confirmations.result
         self.finals, self.diverged = tests.results()
 
-    def _ray(self, jobs: int) -> "AbstractContextManager[Path]":
+    def _ray(self) -> "AbstractContextManager[Path]":
         if not is_running():
             self.tell("wait", text="starting Ray ...")
-        return cluster(self.address, min(jobs, self.asked.concurrency or jobs))
+        return cluster(self.address)
 
     def _place(self) -> Place:
         return Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())

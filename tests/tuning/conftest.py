@@ -25,7 +25,7 @@ def one_ray(cache: Path) -> Iterator[None]:
     """A Ray with four CPUs and one logical GPU, whatever the machine has; started once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PFL_OPS_CACHE", str(cache))
-        with ray_instance.started(4, 1, 2):
+        with ray_instance.started(4, 1):
             yield
 
 
