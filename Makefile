@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SUITE  ?=
 SCALE  ?=
+HOURS  ?= 1
 # three processes (on two cores: many tests wait for others), a file's tests in one of them (tests/conftest.py says
 # which go together); N=0: all in this one
 N      ?= 3
 PYTEST := $(BIN)/python -m pytest -q -n $(N) --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help install tune reproduce bench test test-fast chaos lint format types ui clean
+.PHONY: help install tune reproduce results bench test test-fast chaos lint format types ui clean
 
 help: ## list the targets
 	@echo "pfl-ops: personalised federated learning, simulated, tuned, tracked."
@@ -36,6 +37,9 @@ tune: $(STAMP) ## the demo: tune FLIU on real handwritten digits, a few minutes 
 
 reproduce: $(STAMP) ## DRDM's Table 3 and Fig. 5, the start of FLIU's Table I: about 15 minutes on two cores
 	$(BIN)/pfl-ops reproduce $(SUITE) $(if $(SCALE),--scale $(SCALE))
+
+results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS (1) more, and write its pages
+	$(BIN)/pfl-ops reproduce drdm/table3 drdm/table4 --scale full --until-decided --hours $(HOURS) --results docs/results
 
 bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten minutes on two cores
 	$(BIN)/pfl-ops bench

@@ -916,6 +916,16 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
     assert result.stderr == "pfl-ops: no report of fliu/table1: ValueError: an axis without end\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("drdm/table3",), ("drdm/table3", "--scale", "smoke"), ("drdm/table3", "--scale", "full", "--set", "seed=1"), ()],
+)
+def test_results_of_smoke_and_of_changed_settings_are_not_kept(words: tuple[str, ...], tmp_path: Path) -> None:
+    result = cli("reproduce", *words, "--results", str(tmp_path / "kept"))
+    assert result.exit_code == 2 and "--results keeps suites as they are" in result.stderr
+    assert not (tmp_path / "kept").exists()
+
+
 @pytest.mark.needs_data("mnist")
 def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """DRDM's Table 3 and Fig. 5 whole, at full; of FLIU two cells at medium, whose rounds are changed."""

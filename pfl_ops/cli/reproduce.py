@@ -87,6 +87,15 @@ def reproduce(
     reports: Annotated[
         Path, typer.Option("--reports", metavar="FOLDER", rich_help_panel=PANEL, help="Where the reports go.")
     ] = Path("reports"),
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            "--results",
+            metavar="FOLDER",
+            rich_help_panel=PANEL,
+            help="Also keep each run's numbers in a CSV file there, with a page of all claims: docs/results/README.md.",
+        ),
+    ] = None,
     until_decided: Annotated[
         bool,
         typer.Option(
@@ -143,6 +152,7 @@ def reproduce(
     if only is not None and not only.strip():
         raise PflOpsError("--only needs a pattern, as 'path/*'")
     check_folder("--reports", reports)
+    check_folder("--results", results)
     check_data_dir(data_dir)
     changes = assignments(sets)
     chosen = [] if planned else _chosen(names or [], size, only, every, _own(suite), listed)
@@ -153,6 +163,8 @@ def reproduce(
     check_places(tracking_uri)
     if hours is not None and not (until_decided and 0 < hours < math.inf):
         raise PflOpsError("--hours is a number above 0, and goes with --until-decided")
+    if results is not None and (planned or size == "smoke" or sets):
+        raise PflOpsError("--results keeps suites as they are, at small, medium or full: give --scale, and no --set")
     if until_decided and size == "smoke":
         raise PflOpsError("at scale smoke no claim is judged; --until-decided needs a larger scale")
     if choose is not None:
@@ -178,6 +190,11 @@ def reproduce(
             summaries.append(_keep(suite, reports, data_dir, tracking_uri))
         except Exception as error:  # its runs are kept; a report that can't be made stops no other suite
             without[f"no report of {suite.suite.name}"] = error
+        try:
+            if results is not None:
+                _keep_results(suite, results, data_dir)
+        except Exception as error:
+            without[f"no results of {suite.suite.name}"] = error
 
     found: list[Reproduced] = []
     try:
@@ -362,6 +379,18 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
     summary = suites.Summary.of_run(ran)
     found.keep(suites.keep(ran, folder), summary.metrics)
     return summary
+
+
+def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> None:
+    """Write the suite's results as a file, and the pages of all files in the folder."""
+    from pfl_ops.papers import results_files, suites
+    from pfl_ops.reports import results_pages
+
+    own = () if any(suite.name == found.suite.name for suite in suites()) else (found.suite,)
+    done = {cell: each for cell, each in found.outcomes.items() if cell not in found.part.stand_ins}
+    results_files.write(folder, found.suite, found.scale, done, data_dir)
+    known = suites(own=own)
+    results_pages.write(folder, results_files.read(folder, known, data_dir), known)
 
 
 def page(outcome: "Outcome", tracking_uri: str | None) -> str | None:

@@ -112,12 +112,17 @@ def _items(ran: Ran) -> Iterator[tuple[str, str]]:
 def _exhibits(ran: Ran) -> Iterator[Section]:
     """Tables, then figures, in the suite's order; files are named after the suite."""
     tail = ran.suite.name.rpartition("/")[2]
-    grids = [exhibit for exhibit in ran.suite.exhibits if isinstance(exhibit, Grid)]
-    grids = grids or _of_figure(ran.suite)
     others = [exhibit for exhibit in ran.suite.exhibits if not isinstance(exhibit, Grid)]
-    yield Section("Numbers", tuple(layout.table(ran, grid, _name(tail, i, grids)) for i, grid in enumerate(grids)))
+    yield numbers(ran)
     drawn = [charts.pictures(ran, exhibit, _name(tail, i, others)) for i, exhibit in enumerate(others)]
     yield Section("Figures", tuple(block for blocks in drawn for block in blocks))
+
+
+def numbers(ran: Ran) -> Section:
+    """The tables of a suite, or that of its figures' numbers: ours, with the paper's and the difference."""
+    tail = ran.suite.name.rpartition("/")[2]
+    grids = [exhibit for exhibit in ran.suite.exhibits if isinstance(exhibit, Grid)] or _of_figure(ran.suite)
+    return Section("Numbers", tuple(layout.table(ran, grid, _name(tail, i, grids)) for i, grid in enumerate(grids)))
 
 
 def _of_figure(suite: Suite) -> list[Grid]:

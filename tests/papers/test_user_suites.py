@@ -1,8 +1,11 @@
 """Suites from a user's file: the page's example, and what is refused."""
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from documents import check_commands, check_links, run_marked
@@ -12,7 +15,7 @@ from typer.testing import CliRunner
 from pfl_ops import registry, tuning
 from pfl_ops.cli import app
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import find, suites
+from pfl_ops.papers import Outcome, find, suites
 from pfl_ops.papers.user_suites import load_suites
 
 PAGE = Path(__file__).parents[2] / "docs" / "suites.md"
@@ -186,3 +189,31 @@ def test_own_suites_run_without_names(example: Callable[..., Path], monkeypatch:
     monkeypatch.setattr(tuning, "reproduce", lambda plan, **_: [])
     assert CliRunner().invoke(app, ["reproduce", "--suite", str(example())]).exit_code == 0
     assert planned == ["ours/table1"]
+
+
+def test_results_are_kept_beside_the_report_of_each_suite(
+    example: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A suite without a report has its results all the same; runs on stand-in data are none."""
+    file = example()
+    (suite,) = load_suites([file])
+    outcomes = {cell.name: [Outcome(0, {"test/L1/acc": 1.25})] for cell in suite.cells}
+    part = SimpleNamespace(stand_ins={suite.cells[0].name: "digits"})
+
+    def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
+        found = [SimpleNamespace(suite=suite, scale="small", outcomes=outcomes, part=part, problems={})]
+        on_suite(found[0])
+        return found
+
+    def keep(*_: Any) -> Any:
+        raise ValueError("no axis")
+
+    monkeypatch.setattr(tuning, "reproduce", reproduce)
+    monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"], "_keep", keep)
+    folder = tmp_path / "kept"
+    words = ["reproduce", suite.name, "--suite", str(file), "--scale", "small", "--results", str(folder)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2 and result.stderr == f"pfl-ops: no report of {suite.name}: ValueError: no axis\n"
+    rows = (folder / f"{suite.name.replace('/', '-')}-small.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == [cell.name for cell in suite.cells[1:]]
+    assert suite.title in (folder / "README.md").read_text()

@@ -1,0 +1,152 @@
+"""Markdown pages of the results that are kept in files: one of each suite, and one with all claims."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pfl_ops.files import write_named
+from pfl_ops.papers import PAPERS, Suite
+from pfl_ops.papers.results_files import COMMIT, TORCH, Results, file_name
+from pfl_ops.reports import verdicts
+from pfl_ops.reports.document import Block, Document, Entry, Head, Row, Section, Table, Text
+from pfl_ops.reports.markdown import to_markdown
+from pfl_ops.reports.numbers import count
+from pfl_ops.reports.ran import Ran
+from pfl_ops.reports.suite import numbers, replaced
+
+OVERVIEW = "README.md"
+DECIDED = ("holds", "does not hold")
+
+
+def write(folder: str | Path, found: Sequence[Results], all_suites: Sequence[Suite]) -> Path:
+    """Write the page of each suite in a folder and the page of all claims, FOLDER/README.md.
+
+    Args:
+        found: what the folder's files have. all_suites: those whose claims are counted.
+    Returns:
+        the page of all claims.
+    Raises:
+        PflOpsError: a page can't be written.
+    """
+    for one in found:
+        write_named(Path(folder, f"{file_name(one.suite, one.scale)}.md"), to_markdown(suite_page(one)))
+    return write_named(Path(folder, OVERVIEW), to_markdown(overview(found, all_suites)))
+
+
+def suite_page(results: Results) -> Document:
+    """The numbers and the claims of a suite."""
+    suite, ran = results.suite, _ran(results)
+    sections = (
+        Section("", tuple(_first(results, ran))),
+        Section("Numbers", tuple(numbers(ran).blocks)),
+        Section("Claims", tuple(verdicts.blocks(ran))),
+    )
+    return Document(
+        name=file_name(suite, results.scale),
+        title=f"{suite.title}: {suite.name} at {results.scale}",
+        subtitle=f"{PAPERS.get(suite.paper, suite.paper)}. {suite.source}",
+        sections=tuple(section for section in sections if section.blocks),
+    )
+
+
+def overview(found: Sequence[Results], all_suites: Sequence[Suite]) -> Document:
+    """All claims that were judged, a line each, and the number of those that were not."""
+    return Document(
+        name="results",
+        title="Do the five papers' claims hold?",
+        subtitle=(
+            "Suites whose results are kept in the files beside this page, which `pfl-ops reproduce SUITE --scale SCALE "
+            "--results FOLDER` writes. Every number and verdict here is made from these files."
+        ),
+        sections=(
+            Section("", tuple(_counts(found, all_suites))),
+            *(_claims(one) for one in found if one.suite.claims),
+        ),
+    )
+
+
+def _ran(results: Results) -> Ran:
+    return Ran(results.suite, results.scale, results.outcomes)
+
+
+def _first(results: Results, ran: Ran) -> Iterator[Block]:
+    """What the numbers are of."""
+    if networks := replaced(ran):
+        yield Text(
+            f"Scale {ran.scale} changes the network: {', '.join(networks)}. Claims are decided for this network here.",
+            "warning",
+        )
+    if results.outdated:
+        yield Text(
+            f"{count(results.outdated, 'run')} of an earlier version of the suite in the file: left out here.",
+            "warning",
+        )
+    each = [outcome for of_cell in results.outcomes.values() for outcome in of_cell]
+    commits = sorted({one.tags[COMMIT] for one in each} - {""})
+    torch = sorted({one.tags[TORCH] for one in each} - {""})
+    by = f", computed by {' and '.join(f'`{one}`' for one in commits)}" if commits else ""
+    under = f" with PyTorch {' and '.join(torch)}" if torch else ""
+    of = f"{count(len(results.outcomes), 'cell')} (the suite has {len(results.suite.cells)})"
+    yield Text(
+        f"{count(len(each), 'run')} of {of}{by}{under}: `{file_name(results.suite, results.scale)}.csv`. Settings, "
+        f"departures from the paper and figures are on the page that `{ran.command}` writes."
+    )
+
+
+def _counts(found: Sequence[Results], all_suites: Sequence[Suite]) -> Iterator[Block]:
+    """The number of claims by verdict, scale and origin."""
+    rows: list[Row] = []
+    judged: set[tuple[str, str]] = set()
+    groups: dict[tuple[str, bool], Counter[str]] = {}
+    for one in found:
+        ran = _ran(one)
+        where = f"{one.scale}, another network" if replaced(ran) else one.scale
+        for claim in verdicts.standings(ran):
+            if claim.ours in ("not run", "not judged"):
+                continue
+            groups.setdefault((where, claim.derived), Counter())[claim.ours] += 1
+            judged.add((one.suite.name, claim.text))
+    for (where, derived), counts in groups.items():
+        entries = [Entry(str(counts[status]), counts[status]) for status in (*DECIDED, "undecided")]
+        rows.append(Row((Entry(where), Entry("derived claims" if derived else "claims of the papers"), *entries)))
+    total = sum(len(suite.claims) for suite in all_suites)
+    yield Text(
+        f"The suites have {total} claims, derived ones among them. {len(judged)} were judged in runs that are kept "
+        f"here; of the other {total - len(judged)} nothing is known."
+    )
+    heads = ("scale", "", "hold", "do not hold", "undecided")
+    note = "Derived: worked out from the paper's numbers, or with a threshold of ours."
+    if rows:
+        yield Table("counts", "Claims in our numbers", (tuple(map(Head, heads)),), tuple(rows), (note,), titles=2)
+
+
+def _claims(results: Results) -> Section:
+    """The claims of a suite, a line each."""
+    ran = _ran(results)
+    rows = []
+    for claim in verdicts.standings(ran):
+        text, mark = verdicts.STANDINGS[claim.ours]
+        seeds = "–" if claim.seeds is None else f"{'' if claim.ours in DECIDED else 'about '}{claim.seeds}"
+        rows.append(
+            Row((
+                Entry(f"{claim.text}{' (derived)' * claim.derived}"),
+                Entry(claim.paper),
+                Entry(text, mark=mark),
+                Entry(claim.agrees or "–"),
+                Entry(str(claim.n), claim.n),
+                Entry(verdicts.number(claim.supporting), claim.supporting),
+                Entry(verdicts.number(claim.opposing), claim.opposing),
+                Entry(seeds, claim.seeds),
+            ))
+        )  # fmt: skip
+    heads = ("claim", "in the paper's numbers", "in ours", "as claimed", "n", "e for", "e against", "seeds to decide")
+    page = file_name(results.suite, results.scale)
+    notes = (
+        f"Numbers: [`{page}.md`]({page}.md).",
+        "As claimed: comparisons whose means are as claimed, which is counted and not tested. e: anytime-valid "
+        "evidence for and against the whole claim; n: seeds that all of its cells have.",
+    )
+    table = Table(
+        f"claims-{page}", f"{results.suite.name} at {results.scale}", (tuple(map(Head, heads)),), tuple(rows), notes
+    )
+    return Section(f"{results.suite.title} ({results.suite.name})", (table,))

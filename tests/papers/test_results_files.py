@@ -1,0 +1,126 @@
+"""Results in files: read again they judge as the runs did, rows of another version of a suite are left out."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from toy_suite import ACC, TOY, G
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.papers import Outcome, results_files, suites
+from pfl_ops.reports import results_pages
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "results"
+ROUNDS = "test/L1/local/mean@90"
+
+
+def outcome(seed: int, acc: float, reached: int | None = 2, commit: str = "c" * 40) -> Outcome:
+    """A finished run of four rounds; `reached`: the round in which Acc(L) is above 90 %."""
+    curve = [0.5 if reached is None or t < reached else 0.95 for t in range(1, 5)]
+    history = pd.DataFrame({"test/L1/local/mean": curve}, index=range(1, 5))
+    tags = {"pfl_ops.git_revision": commit, "version.torch": "2.6.0"}
+    return Outcome(seed, {ACC: acc, f"final/{ACC}": acc}, history, tags=tags)
+
+
+@pytest.fixture
+def outcomes() -> dict[str, list[Outcome]]:
+    """Six seeds; local training is 0.3 ± 0.01 below FedAvg in both environments, FLIU 0.002 ± 0.1 above it on PATH."""
+    noise = [0.011, -0.007, 0.004, -0.013, 0.009, -0.004]
+    found = {
+        f"{env}/fedavg": [outcome(seed, 1.5 + x, None if env == "path" else 2) for seed, x in enumerate(noise)]
+        for env in ("iid", "path")
+    }
+    found |= {f"{env}/local": [outcome(seed, 1.2 - x / 3) for seed, x in enumerate(noise)] for env in ("iid", "path")}
+    return {**found, "path/fliu": [outcome(seed, 1.502 - 9 * x) for seed, x in enumerate(noise)]}
+
+
+def test_what_is_read_has_the_values_and_the_verdicts_of_the_runs(tmp_path: Path, outcomes) -> None:
+    path = results_files.write(tmp_path, TOY, "small", outcomes)
+    assert path.name == "toy-table1-small.csv"
+    (found,) = results_files.read(tmp_path, [TOY])
+    assert (found.suite, found.scale, found.outdated) == (TOY, "small", 0)
+    assert list(found.outcomes) == [cell.name for cell in TOY.cells]
+    for cell, each in outcomes.items():
+        for run, kept in zip(each, found.outcomes[cell], strict=True):
+            assert kept.seed == run.seed
+            for measure in TOY.measures:
+                value = run.value(measure.key, TOY.at, measure.unit)
+                assert kept.value(measure.key, TOY.at, measure.unit) == (value and pytest.approx(value, rel=1e-9))
+            assert kept.value(G) is None
+    assert {one.value(ROUNDS) for one in found.outcomes["path/fedavg"]} == {math.inf}
+    ours, again = TOY.judged(outcomes), TOY.judged(found.outcomes)
+    assert [one.status for one in again] == [one.status for one in ours] == ["holds", "undecided"]
+    for one, other in zip(ours, again, strict=True):
+        assert other.evidence.largest == pytest.approx(one.evidence.largest, rel=1e-6)
+
+
+def test_another_call_adds_seeds_and_replaces_those_that_it_has_again(tmp_path: Path, outcomes) -> None:
+    results_files.write(tmp_path, TOY, "small", outcomes)
+    results_files.write(tmp_path, TOY, "small", {"iid/local": [outcome(7, 1.0), outcome(2, 0.5, commit="d" * 40)]})
+    (found,) = results_files.read(tmp_path, [TOY])
+    assert [one.seed for one in found.outcomes["iid/local"]] == [0, 1, 2, 3, 4, 5, 7]
+    assert [one.value(ACC) for one in found.outcomes["iid/local"]][2] == 50.0
+    assert len(found.outcomes["iid/fedavg"]) == 6
+    page = (results_pages.write(tmp_path, [found], [TOY]).parent / "toy-table1-small.md").read_text()
+    assert f"`{'c' * 12}` and `{'d' * 12}`" in page
+
+
+def test_rows_of_another_version_of_the_suite_are_never_shown_as_of_this_one(tmp_path: Path, outcomes) -> None:
+    """The rate of one method is edited: its cell runs another experiment, the other four cells the same."""
+    results_files.write(tmp_path, TOY, "small", outcomes)
+    methods = {**TOY.axes["method"]}
+    methods["fliu"] = replace(methods["fliu"], changes={**methods["fliu"].changes, "training.lr": 0.02})
+    edited = replace(TOY, axes={**TOY.axes, "method": methods})
+    (found,) = results_files.read(tmp_path, [edited])
+    assert found.outdated == 6 and "path/fliu" not in found.outcomes and len(found.outcomes) == 4
+    page = (results_pages.write(tmp_path, [found], [edited]).parent / "toy-table1-small.md").read_text()
+    assert "6 runs of an earlier version of the suite" in page
+    results_files.write(tmp_path, edited, "small", {})
+    assert results_files.read(tmp_path, [edited])[0].outdated == 0
+    assert not results_files.read(tmp_path, [TOY])[0].outcomes.get("path/fliu")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "No columns"),
+        ("cell,seed,setting,commit\n", "no column torch"),
+        ("cell,seed,setting,commit,torch\niid/local,x,a,b,c\n", "invalid literal"),
+    ],
+)
+def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "toy-table1-small.csv"
+    path.write_text(text)
+    for call in (lambda: results_files.read(tmp_path, [TOY]), lambda: results_files.write(tmp_path, TOY, "small", {})):
+        with pytest.raises(PflOpsError) as error:
+            call()
+        assert str(path) in str(error.value) and why in str(error.value) and "\n" not in str(error.value)
+    assert path.read_text() == text
+
+
+def test_the_page_of_claims_counts_what_was_judged_and_what_was_not(tmp_path: Path, outcomes) -> None:
+    """Of the toy suite two claims are judged; of a suite of which nothing is kept its two are not."""
+    results_files.write(tmp_path, TOY, "small", {cell: each for cell, each in outcomes.items() if cell != "path/fliu"})
+    other = replace(TOY, name="toy/table2")
+    page = results_pages.write(tmp_path, results_files.read(tmp_path, [TOY, other]), [TOY, other]).read_text()
+    assert "4 claims, derived ones among them. 1 were judged" in page and "of the other 3 nothing is known" in page
+    (line,) = [line for line in page.splitlines() if line.startswith("| Local training is below FedAvg")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[1:5] == ["holds", "✓ holds", "2 of 2", "6"] and float(cells[5].replace(",", "")) > 40
+    assert "– not run" in next(line for line in page.splitlines() if line.startswith("| FLIU is above FedAvg"))
+
+
+@pytest.mark.needs_data("mnist")
+def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from_them(tmp_path: Path) -> None:
+    found = results_files.read(COMMITTED, suites())
+    files = {path.name for path in COMMITTED.iterdir()}
+    assert {f"{results_files.file_name(one.suite, one.scale)}.csv" for one in found} == {
+        name for name in files if name.endswith(".csv")
+    }
+    assert [one.suite.name for one in found if one.outdated] == []
+    results_pages.write(tmp_path, found, suites())
+    assert {path.name for path in tmp_path.iterdir()} == {name for name in files if name.endswith(".md")}
+    for page in tmp_path.iterdir():
+        assert page.read_text() == (COMMITTED / page.name).read_text(), f"make {page.name} again: make results"
