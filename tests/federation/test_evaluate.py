@@ -10,7 +10,8 @@ from pfl_ops import metrics
 from pfl_ops.data.clients import Clients
 from pfl_ops.federation.loop.build import make_task, make_trainer
 from pfl_ops.federation.method.contract import Models, Net
-from pfl_ops.federation.scoring.evaluate import Scorer, Scores
+from pfl_ops.federation.scoring import grouping
+from pfl_ops.federation.scoring.evaluate import Groups, Scorer, Scores
 from pfl_ops.federation.settings import Evaluation, Training, UniformParticipation
 from pfl_ops.federation.training.feed import Feed
 
@@ -23,7 +24,10 @@ def scorer(stack: int | None = None, data: Clients | None = None, seed: int = 0,
     feeds = [Feed(p, data.mean, data.std, device, torch.float32) for p in (data.train, data.held)]
     task = make_task(network(), None, data, feeds[0], training, UniformParticipation(), seed)  # type: ignore[arg-type]
     trainer = make_trainer(task, feeds[0], training, stack, draws=False)
-    return Scorer(trainer, data.held, feeds[1], Evaluation(**settings), seed)  # type: ignore[arg-type]
+    made = Scorer(trainer, data.held, feeds[1], Evaluation(**settings), seed)  # type: ignore[arg-type]
+    if stack:
+        made.groups = Groups(stack, max(stack - 1, 1))
+    return made
 
 
 def each(s: Scorer, labels: list[int], who: list[int] | None = None) -> Models:
@@ -130,8 +134,8 @@ def test_the_last_round_may_stand_on_fewer_samples(stack: int | None, final: int
     Standard error: sqrt((1 - 4/8) s^2 / 4), s^2 over the 4 means.
     """
     s = scorer(stack, subset=4, final=final)
-    y = s.feed.y[s.last]
-    assert len(y) == (4 if final == 4 else 8) and (final != 4 or torch.equal(s.last, s.subset))
+    y = s.feed.y[s.final]
+    assert len(y) == (4 if final == 4 else 8) and (final != 4 or torch.equal(s.final, s.subset))
     counts = torch.bincount(y, minlength=N_CLASSES).tolist()
     everyone = s.score([each(s, [0] * 4)], pooled=True, full=True)
     close(everyone.pooled, [counts[0] / len(y)] * 4)
@@ -287,3 +291,27 @@ def test_the_subset_follows_the_size_of_the_training_data(n_train: int, expected
     held = [[i % N_CLASSES for i in range(1500)]]
     s = scorer(data=clients(held, train=[[i % N_CLASSES for i in range(n_train)]]))
     assert len(s.subset) == expected
+
+
+def test_models_are_asked_together_as_far_as_a_call_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution has 64 weights, which it applies at 2 positions; the head 128 inputs and 3 outputs.
+
+    That are 2 (64 · 2 + 128 · 3) = 1024 operations an answer. Clients have 2 samples on average, all of them 8: 8 and 2
+    models are 16384 operations. Where training stacks none, a model that is no chain of linear layers is asked by
+    itself: it may be one that can't be stacked.
+    """
+
+    def conv(stack: int | None) -> Groups:
+        data, training, device = clients(), Training(), torch.device("cpu")
+        feeds = [Feed(p, data.mean, data.std, device, torch.float32) for p in (data.train, data.held)]
+        body = nn.Sequential(nn.Unflatten(1, (1, 1, -1)), nn.Conv2d(1, 64, 1), nn.Flatten())
+        made = network(lambda: body, 128)
+        task = make_task(made, None, data, feeds[0], training, UniformParticipation(), 0)  # type: ignore[arg-type]
+        trainer = make_trainer(task, feeds[0], training, stack, draws=False)
+        return Scorer(trainer, data.held, feeds[1], Evaluation(), 0).groups
+
+    assert scorer().groups == (16, 16) and scorer().stack == 16
+    assert conv(None) == (1, 1)
+    assert conv(100) == (16, 16)
+    monkeypatch.setattr(grouping, "WORTH", 16384)
+    assert conv(100) == (8, 2)

@@ -18,7 +18,7 @@ from pfl_ops.federation.execution.processes import Processes
 from pfl_ops.federation.method.contract import Loss, Models, Share
 from pfl_ops.federation.method.walk import Keys, Length, Step
 from pfl_ops.federation.network.optim import Rule
-from pfl_ops.federation.scoring.evaluate import Scorer, at_once
+from pfl_ops.federation.scoring.evaluate import Scorer, at_once, some_of
 from pfl_ops.federation.settings import Evaluation
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
@@ -129,28 +129,28 @@ class PooledScorer(Scorer):
 
     def __init__(self, trainer: PooledTrainer, pool: Pool, feed: Feed, settings: Evaluation, seed: int) -> None:
         super().__init__(trainer, pool, feed, settings, seed)
-        self.processes, self.group = trainer.processes, super().stack
+        self.processes = trainer.processes
         trainer.held["scorer"] = Scorer(trainer.alone, pool, feed, settings, seed)
 
     @property
     def stack(self) -> int:
-        """Models asked at once, by all processes together."""
-        return self.group * self.processes.count
+        """Models that are taken at a time, by all processes together."""
+        return super().stack * self.processes.count
 
     def _local(self, models: Models, clients: np.ndarray) -> np.ndarray:
-        given = {"models": models, "clients": clients, "group": self.group}
+        given = {"models": models, "clients": clients}
         like = {"accuracy": ((len(clients),), torch.float64)}
-        _, found = self.processes.ask(_local, self._shares(len(clients), self.group), given, like)
+        _, found = self.processes.ask(_local, self._shares(len(clients), self.groups.local), given, like)
         return np.asarray(found["accuracy"].numpy())
 
     def _answers(self, models: Models, samples: Tensor) -> Tensor:
         """By models where there is one for each process, else by samples: in batches as one process would form them."""
-        rows, n = len(models.params), len(samples)
-        if rows > self.group * (self.processes.count - 1):
-            parts = [(some, (0, n)) for some in self._shares(rows, self.group)]
+        rows, n, group = len(models.params), len(samples), self.groups.pooled
+        if rows > group * (self.processes.count - 1):
+            parts = [(some, (0, n)) for some in self._shares(rows, group)]
         else:
-            parts = [((0, rows), some) for some in self._shares(n, at_once(min(rows, self.group)))]
-        given = {"models": models, "samples": samples, "group": self.group}
+            parts = [((0, rows), some) for some in self._shares(n, at_once(min(rows, group)))]
+        given = {"models": models, "samples": samples}
         return self.processes.ask(_answers, parts, given, {"right": ((rows, n), torch.bool)})[1]["right"]
 
     def _shares(self, count: int, size: int) -> list[Span]:
@@ -242,29 +242,19 @@ def _sweep(
 
 
 @torch.no_grad()
-def _local(held: Held, part: Span, models: Models, clients: np.ndarray, group: int, outs: dict[str, Tensor]) -> None:
+def _local(held: Held, part: Span, models: Models, clients: np.ndarray, outs: dict[str, Tensor]) -> None:
     scorer: Scorer = held["scorer"]
-    with scorer.trainer.passes.answering():
-        for first, last in _groups(part, group):
-            found = scorer._local(_of(models, first, last), clients[first:last])
-            outs["accuracy"][first:last] = torch.from_numpy(found)
+    if part[0] < part[1]:
+        with scorer.trainer.passes.answering():
+            outs["accuracy"][slice(*part)] = torch.from_numpy(
+                scorer._local(some_of(models, *part), clients[slice(*part)])
+            )
 
 
 @torch.no_grad()
-def _answers(
-    held: Held, part: tuple[Span, Span], models: Models, samples: Tensor, group: int, outs: dict[str, Tensor]
-) -> None:
+def _answers(held: Held, part: tuple[Span, Span], models: Models, samples: Tensor, outs: dict[str, Tensor]) -> None:
     scorer: Scorer = held["scorer"]
-    rows, (start, stop) = part
-    with scorer.trainer.passes.answering():
-        for first, last in _groups(rows, group):
-            outs["right"][first:last, start:stop] = scorer._answers(_of(models, first, last), samples[start:stop])
-
-
-def _groups(span: Span, size: int) -> list[Span]:
-    return [(first, min(first + size, span[1])) for first in range(*span, size)]
-
-
-def _of(models: Models, first: int, last: int) -> Models:
-    ctx = {name: value[first:last] for name, value in models.ctx.items()}
-    return Models(models.params[first:last], None, ctx, models.predict)
+    rows, some = part
+    if rows[0] < rows[1]:
+        with scorer.trainer.passes.answering():
+            outs["right"][slice(*rows), slice(*some)] = scorer._answers(some_of(models, *rows), samples[slice(*some)])

@@ -21,6 +21,7 @@ from pfl_ops.system import machine
 T = TypeVar("T")
 
 LIBRARIES_MIB = 750  # the interpreter with PyTorch and MLflow, before any model
+FEW = 5  # clients, at most, that are measured where training stacks none
 WORKER_MIB = choose.WORKER / 2**20
 TRACKING_SECONDS = 4.0  # to import MLflow and open its database: 3.9 to 5.4 measured on two cores of an AMD EPYC
 BUSY = 0.25  # share of the machine's processors that others took, from which on a measured time says so
@@ -108,7 +109,7 @@ def estimate(simulation: Simulation) -> Estimate:
     sizes, task, rounds = simulation.feed.sizes, simulation.task, simulation.training.rounds
     cohort, s = task.cohort_size, simulation.state
     workers = simulation.resolved.workers
-    few = min(simulation.scorer.stack, cohort)
+    few = min(simulation.trainer.chunk or min(simulation.scorer.stack, FEW), cohort)
     simulation.start()
     average = torch.from_numpy(abs(sizes - sizes.mean()).argsort(kind="stable")[:few].copy())
 

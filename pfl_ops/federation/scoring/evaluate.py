@@ -10,21 +10,24 @@ import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pfl_ops import metrics, rng
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.method.contract import Models
+from pfl_ops.federation.scoring.grouping import models_at_once, operations
 from pfl_ops.federation.settings import ALL_UP_TO, Evaluation
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
 
 BATCH = 500  # samples that one model is shown at once
 ANSWERS = 10_000  # models times samples at once: activations take memory
-STACK = 5  # models of linear layers at once where training stacks none: one product instead of five
 
 
 @dataclass
@@ -58,6 +61,13 @@ class Answers:
     model: bytes
     local: float
     right: dict[int, Tensor]
+
+
+class Groups(NamedTuple):
+    """Models that are asked in one call: each on its own client's samples, or all on the pooled ones."""
+
+    local: int
+    pooled: int
 
 
 class Scorer:
@@ -175,10 +185,23 @@ class Scorer:
         )
         return right if same else None
 
+    @cached_property
+    def groups(self) -> Groups:
+        """The numbers of models in a call: on a GPU as many as train together, else see `grouping`."""
+        trainer = self.trainer
+        if self.feed.device.type != "cpu" or not (trainer.chunk or trainer.passes.chain is not None):
+            return Groups(trainer.chunk or 1, trainer.chunk or 1)
+        body, head = trainer.task.net.network.body, trainer.task.net.network.head
+        assert isinstance(body, nn.Module) and isinstance(head, nn.Module)
+        with torch.no_grad(), trainer.passes.answering():
+            each = operations(nn.Sequential(body, head), self.feed.batch(self.everything[:1])[0])
+        sizes = self._sizes[self.clients.numpy()]
+        return Groups(models_at_once(each, sizes.mean()), models_at_once(each, min(len(self.subset), BATCH)))
+
     @property
     def stack(self) -> int:
-        """Models asked at once."""
-        return self.trainer.chunk or (STACK if self.trainer.passes.chain is not None else 1)
+        """Models that are taken at a time, and asked in groups."""
+        return max(self.groups)
 
     # -- a model for each client --------------------------------------------------------------------------------------
 
@@ -219,6 +242,11 @@ class Scorer:
 
     def _local(self, models: Models, clients: np.ndarray) -> np.ndarray:
         """Accuracy of each model on its own client's samples, [c]."""
+        parts = spans((0, len(clients)), self.groups.local)
+        return np.concatenate([self._local_at_once(some_of(models, *span), clients[slice(*span)]) for span in parts])
+
+    def _local_at_once(self, models: Models, clients: np.ndarray) -> np.ndarray:
+        """`_local` in one call."""
         sizes = self._sizes[clients]
         width = int(sizes.max())
         if width == 0:
@@ -237,6 +265,11 @@ class Scorer:
 
     def _answers(self, models: Models, samples: Tensor) -> Tensor:
         """Whether each model is right on each of these samples, bool [c, n]."""
+        parts = spans((0, len(models.params)), self.groups.pooled)
+        return torch.cat([self._answers_at_once(some_of(models, *span), samples) for span in parts])
+
+    def _answers_at_once(self, models: Models, samples: Tensor) -> Tensor:
+        """`_answers` in one call a batch."""
         found = [torch.zeros(len(models.params), 0, dtype=torch.bool, device=self.feed.device)]
         for s in samples.split(at_once(len(models.params))):
             x, y = self.feed.batch(s)
@@ -275,6 +308,21 @@ def _fingerprints(models: Models) -> list[bytes]:
             print_.update(each[i])
         found.append(print_.digest())
     return found
+
+
+def spans(whole: tuple[int, int], size: int) -> list[tuple[int, int]]:
+    """Return a span in parts of `size`, from where to where.
+
+    >>> spans((2, 7), 2)
+    [(2, 4), (4, 6), (6, 7)]
+    """
+    return list(pairwise([*range(*whole, size), whole[1]]))
+
+
+def some_of(models: Models, first: int, last: int) -> Models:
+    """Return models `first` to `last` of a stage, without their clients."""
+    ctx = {name: value[first:last] for name, value in models.ctx.items()}
+    return Models(models.params[first:last], None, ctx, models.predict)
 
 
 def at_once(models: int) -> int:
