@@ -68,7 +68,7 @@ OPTIONS = {
     | {"--test", "--notes", "--tracking-uri"},
     "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
     | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
-    | {"--device", "--way", "--threads", "--until-decided", "--hours", "--suite", "--set", "--choose"},
+    | {"--device", "--way", "--threads", "--until-decided", "--results", "--hours", "--suite", "--set", "--choose"},
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
     | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},
@@ -880,8 +880,8 @@ def test_the_list_of_suites_has_all_five_papers() -> None:
     [
         (["--until-decided"], "at scale smoke no claim is judged"),
         (["--scale", "small", "--hours", "2"], "--hours is a number above 0, and goes with --until-decided"),
-        (["--scale", "small", "--until-decided", "--hours", "0"], "--hours is a number above 0"),
-        (["--scale", "small", "--until-decided", "--hours", "nan"], "--hours is a number above 0"),
+        (["--scale", "small", "--until-decided", "--results", "--hours", "0"], "--hours is a number above 0"),
+        (["--scale", "small", "--until-decided", "--results", "--hours", "nan"], "--hours is a number above 0"),
     ],
 )
 def test_hours_without_claims_to_decide_are_refused(words: list[str], message: str) -> None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pfl_ops.federation.settings import Execution
     from pfl_ops.papers import Cell, Outcome, ScaleName, Suite
     from pfl_ops.reports.suites import Summary
+    from pfl_ops.tuning.cells import Reproduced
     from pfl_ops.tuning.plans import Plan
-    from pfl_ops.tuning.reproducing import Reproduced
 
 PANEL = "Reproducing"
 
@@ -212,7 +212,7 @@ def reproduce(
                     dry_run=dry_run,
                     hours=(hours or 1.0) if until_decided else None,
                     on_suite=keep,
-                    on_happened=watch,
+                    on_event=watch,
                 )
     except tuning.StudyInterrupted as stopped:
         say(err(), str(stopped))

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pfl_ops.reports.suites import Summary
-    from pfl_ops.tuning.reproducing import Reproduced
+    from pfl_ops.tuning.cells import Reproduced
 
 MOST_CLAIMS = 40  # that are listed one by one
 STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")

@@ -24,6 +24,8 @@ The only package that imports Optuna.
 and for the papers' suites:
 
     plans        what reproducing some suites at a scale means
+    cells        events of cells, outcomes of finished ones
+    reproduction the runs of a call of `reproduce`
     reproducing  `reproduce`
 """
 
@@ -31,10 +33,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pfl_ops.tuning.cells import Reproduced as Reproduced
     from pfl_ops.tuning.confirm import Confirmation as Confirmation
     from pfl_ops.tuning.events import Event as Event
     from pfl_ops.tuning.plans import plan as plan
-    from pfl_ops.tuning.reproducing import Reproduced as Reproduced
     from pfl_ops.tuning.reproducing import reproduce as reproduce
     from pfl_ops.tuning.session import StudyInterrupted as StudyInterrupted
     from pfl_ops.tuning.settings import Settings as Settings
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "plan": "plans",
-    "Reproduced": "reproducing",
+    "Reproduced": "cells",
     "reproduce": "reproducing",
     "Confirmation": "confirm",
     "Event": "events",

@@ -12,7 +12,7 @@ from toy_suite import ACC, TOY
 
 from pfl_ops.papers import Outcome
 from pfl_ops.papers.claims import Claim, decided
-from pfl_ops.tuning import deciding, reproducing
+from pfl_ops.tuning import deciding, reproduction
 from pfl_ops.tuning.deciding import OpenClaim, open_claims, prefix
 
 LABELS = {"method": ["a", "b", "c"]}
@@ -79,7 +79,7 @@ def test_seeds_are_added_until_claims_are_decided_or_no_more_may_be(
     suite = replace(TOY, claims=(Claim("", f"iid/local:{ACC} < iid/fedavg:{ACC}"),))
     told: list = []
     (found,) = reproduce(
-        planned(suite, cells=cells, repetitions=1), home=tmp_path, work=work, hours=1.0, on_happened=told.append
+        planned(suite, cells=cells, repetitions=1), home=tmp_path, work=work, hours=1.0, on_event=told.append
     )
     assert {cell: [one.seed for one in each] for cell, each in found.outcomes.items()} == {
         "iid/fedavg": [0, 1, 2], "iid/local": [0, 1, 2],
@@ -87,7 +87,7 @@ def test_seeds_are_added_until_claims_are_decided_or_no_more_may_be(
     assert next(one.text for one in told if one.kind == "claim").startswith("more seeds for:")
     assert told[-1].done == told[-1].wanted == 6
     count = worked(tmp_path)
-    monkeypatch.setattr(reproducing, "cluster", lambda *_: pytest.fail("nothing is left: Ray is not needed"))
+    monkeypatch.setattr(reproduction, "cluster", lambda *_: pytest.fail("nothing is left: Ray is not needed"))
     (again,) = reproduce(planned(suite, cells=cells, repetitions=1), home=tmp_path, work=work, hours=1.0)
     assert worked(tmp_path) == count and set(count.values()) == {1}
     assert {cell: len(each) for cell, each in again.outcomes.items()} == {"iid/fedavg": 3, "iid/local": 3}

@@ -60,7 +60,7 @@ def first(one_ray: None, tmp_path_factory: pytest.TempPathFactory, furnish: Call
         home=home,
         concurrency=2,
         work=work,
-        on_happened=told.append,
+        on_event=told.append,
         on_suite=lambda s: gathered.append(s.suite.name),
     )
     return home, plan, found, told, gathered
@@ -109,7 +109,7 @@ def test_what_is_finished_is_read_and_only_the_rest_is_run(first) -> None:
     home, plan, (before, _), _, _ = first
     count = worked(home)
     told: list = []
-    (table,) = reproduce(planned(TOY), home=home, work=work, on_happened=told.append)
+    (table,) = reproduce(planned(TOY), home=home, work=work, on_event=told.append)
     refused = next(job for job in plan.wanted if job.cell.name == "path/local")
     assert worked(home) == {**count, refused.digest: 2}  # a failed cell is tried again
     assert told[0].wanted == 1
@@ -121,7 +121,7 @@ def test_what_is_finished_is_read_and_only_the_rest_is_run(first) -> None:
     )
 
 
-def test_cells_of_an_earlier_sitting_are_shown_too(first) -> None:
+def test_cells_of_an_earlier_call_are_shown_too(first) -> None:
     home, _, _, _, _ = first
     (table,) = reproduce(planned(TOY, cells=(TOY.cell("iid/local"),)), home=home, work=dies)
     assert table.part.chosen == ("iid/local",)
@@ -136,7 +136,7 @@ def test_a_process_that_always_dies_is_a_failed_cell(one_ray: None, tmp_path: Pa
 
 def test_a_dry_run_tells_what_it_takes_and_writes_no_run(one_ray: None, tmp_path: Path) -> None:
     told: list = []
-    assert not reproduce(planned(TOY), home=tmp_path, dry_run=True, on_happened=told.append, work=dies)
+    assert not reproduce(planned(TOY), home=tmp_path, dry_run=True, on_event=told.append, work=dies)
     assert told[0].text.startswith("5 runs, ")
     with Store.open(tmp_path) as store:
         assert store.runs() == []
@@ -150,7 +150,7 @@ def test_a_cell_that_cannot_be_measured_keeps_no_other_from_running(tmp_path: Pa
     def estimate(**methods: Level) -> str:
         suite = replace(TOY, axes={**TOY.axes, "method": {**METHODS, **methods}})
         plan = tuning.plan([(suite, suite.cells)], "small", repetitions=1)
-        reproduce(plan, home=tmp_path, dry_run=True, on_happened=told.append, work=dies)
+        reproduce(plan, home=tmp_path, dry_run=True, on_event=told.append, work=dies)
         return str(told[-1].text)
 
     fedavg = METHODS["fedavg"]

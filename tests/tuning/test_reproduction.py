@@ -1,4 +1,4 @@
-"""A sitting of `reproduce` without Ray: what it does with what its workers say."""
+"""A call of `reproduce` without Ray: what it does with what its workers say."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,8 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking.store import RunInfo
 from pfl_ops.tuning.asked import Asked
-from pfl_ops.tuning.reproducing import Happened, Sitting
+from pfl_ops.tuning.cells import CellEvent, elsewhere
+from pfl_ops.tuning.reproduction import Reproduction
 
 
 def test_a_run_that_cannot_be_kept_is_a_failed_cell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,13 +24,13 @@ def test_a_run_that_cannot_be_kept_is_a_failed_cell(monkeypatch: pytest.MonkeyPa
     def breaks(*_: object) -> None:
         raise ValueError("an axis\nwithout end")
 
-    monkeypatch.setattr(Sitting, "_track", breaks)
+    monkeypatch.setattr(Reproduction, "_track", breaks)
     plan = tuning.plan([(TOY, TOY.cells)], "smoke")
-    told: list[Happened] = []
-    sitting = Sitting(plan, None, None, Execution(), Asked.of(None, None, None), None, None, told.append)
-    sitting._end(plan.wanted[0], JobEvent("ended", None))
-    assert sitting.failures == {plan.wanted[0].digest: "ValueError: an axis without end"}
-    assert [happened.kind for happened in told] == ["failed"] and sitting.over == 1
+    told: list[CellEvent] = []
+    call = Reproduction(plan, None, None, Execution(), Asked.of(None, None, None), None, None, told.append)
+    call._end(plan.wanted[0], JobEvent("ended", None))
+    assert call.failures == {plan.wanted[0].digest: "ValueError: an axis without end"}
+    assert [event.kind for event in told] == ["failed"] and call.over == 1
 
 
 def test_of_another_scale_each_seed_is_shown_once() -> None:
@@ -40,7 +41,6 @@ def test_of_another_scale_each_seed_is_shown_once() -> None:
         return RunInfo(name, name, "", "FINISHED", name, None, where, {"seed": str(seed)}, {f"final/{ACC}": acc}, 0, 1)
 
     plan = tuning.plan([(TOY, TOY.cells)], "smoke")
-    sitting = Sitting(plan, None, None, Execution(), Asked.of(None, None, None), None, None, None)
     runs = (
         run("old", 0, "small", 1.0),
         run("new", 0, "small", 1.5),
@@ -48,7 +48,6 @@ def test_of_another_scale_each_seed_is_shown_once() -> None:
         run("here", 0, "smoke", 0.5),
         run("digits", 0, "full", 2.0, **{"pfl_ops.stand_in": "digits"}),
     )
-    sitting.finished = {one.name: one for one in runs}
-    (found,) = sitting._elsewhere(plan.parts[0]).items()
+    (found,) = elsewhere(plan.parts[0], "smoke", runs).items()
     assert found[0] == "small"
     assert [(one.seed, one.value(ACC)) for one in found[1]["path/fliu"]] == [(0, 1.5), (1, 1.25)]

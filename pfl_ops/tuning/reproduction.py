@@ -1,0 +1,311 @@
+"""The runs of one call of `reproduce`: what is missing of a plan, through Ray, and the suites as they end."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from pfl_ops import runs
+from pfl_ops.errors import in_a_line
+from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs import plugins
+from pfl_ops.jobs.job import Job, Place
+from pfl_ops.jobs.resources import Share, cluster, share
+from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
+from pfl_ops.jobs.tracking_queue import TrackingQueue
+from pfl_ops.papers import Outcome, Outcomes
+from pfl_ops.papers.overrides import told
+from pfl_ops.recording import FINISHED
+from pfl_ops.tracking import Run, RunInfo, Store, provenance
+from pfl_ops.tuning.asked import Asked
+from pfl_ops.tuning.cells import (
+    CHANGED,
+    CellEvent,
+    Kind,
+    OnCell,
+    OnSuite,
+    Reproduced,
+    elsewhere,
+    needed,
+    outcome,
+    seconds,
+)
+from pfl_ops.tuning.deciding import OpenClaim, open_claims
+from pfl_ops.tuning.plans import CellRun, Part, Plan
+
+
+@dataclass
+class Reproduction:
+    """One call of `reproduce`: its plan, what is finished of it, and what is told of it. See there."""
+
+    plan: Plan
+    store: Store
+    data_dir: str | None
+    execution: Execution
+    asked: Asked
+    address: str | None
+    on_suite: OnSuite | None
+    on_event: OnCell | None
+    parents: dict[str, Run] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by digest
+    failures: dict[str, str] = field(default_factory=dict)
+    complete: dict[str, Reproduced] = field(default_factory=dict)
+    finished: dict[str, RunInfo] = field(default_factory=dict)  # by digest
+    over: int = 0
+    wanted: int = 0
+    hours: float | None = None
+    begun: set[str] = field(default_factory=set)  # digests
+    claim: str | None = None  # that got the last seeds
+
+    def missing(self) -> list[CellRun]:
+        """Return the jobs that have to be run; what has been run is read.
+
+        If the tracking server does not answer, that is all of them; one that has its checkpoint ends at once.
+        """
+        known = self.store.runs() if self.store.reachable else []
+        found = (run for run in known if run.identity and FINISHED in run.metrics)
+        self.finished = {str(run.identity): run for run in found}
+        for job in (job for part in self.plan.parts for jobs in part.jobs.values() for job in jobs):
+            if job.digest in self.finished and job.digest not in self.outcomes:
+                self.outcomes[job.digest] = self._read(job, self.finished[job.digest])
+        missing = [job for job in self.plan.wanted if job.digest not in self.outcomes]
+        self.wanted = len(missing)
+        self.begun = {job.digest for job in missing}
+        return missing
+
+    def run(self, missing: Sequence[CellRun]) -> None:
+        """Do it, and hand over each suite as soon as nothing of it is left.
+
+        Runs are tracked in a thread, one by one, so that no process waits for that; it also says that they are over.
+
+        Raises:
+            StudyInterrupted: Ctrl-C came.
+        """
+        self._gather()
+        cells = list(missing) or ([] if self.hours is None else self.more())
+        if not cells:
+            self.hours = None
+            self._gather()
+            return
+        queue: TrackingQueue[None] = TrackingQueue()
+
+        def take(event: JobEvent) -> None:
+            cell = cells[event.job.number]
+            match event.kind:
+                case "started":
+                    self.tell("start", cell)
+                case "rounds":
+                    self.tell("round", cell, round=int(event.report["round"]))
+                case "ended":
+                    queue.submit(event.job.number, lambda: self._end(cell, event))
+
+        try:
+            with cluster(self.address) as folder:
+                part, execution = self._share()
+                source = _Cells(self, cells, queue, part, execution)
+                place = Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
+                Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")
+        except Interrupted:
+            raise KeyboardInterrupt from None
+        for i in range(len(cells)):
+            queue.result(i)
+        if self.hours is not None:
+            self.hours = None
+            self._gather()
+
+    def parent(self, part: Part) -> Run:
+        """A suite's own run, below which its cells are tracked."""
+        suite, scale, changes = part.suite, self.plan.scale, told(part.changes)
+        return self.store.run(
+            f"{suite.name.replace('/', '-')}-{scale}",
+            " ".join((suite.name, scale, *changes)),
+            identity=":".join(("suite", suite.name, scale, *changes)),
+            tags={
+                "pfl_ops.kind": "suite",
+                "pfl_ops.suite": suite.name,
+                "pfl_ops.scale": scale,
+                **({CHANGED: ", ".join(changes)} if changes else {}),
+            },
+        )
+
+    # -- one job -----------------------------------------------------------------------------------------------------
+
+    def _share(self) -> tuple[Share, Execution]:
+        """What each cell gets, and how it computes."""
+        gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
+        part = share(cpus_of(self.asked), gpus, self.asked.concurrency, self.wanted, self.execution.device)
+        execution = self.execution.model_copy(update={} if part.gpus else {"device": "cpu"})
+        if execution.threads is None:
+            execution = execution.model_copy(update={"threads": part.threads})
+        return part, execution
+
+    def _end(self, cell: CellRun, event: JobEvent) -> None:
+        """Track a cell's run that is over, and hand over the suites of which nothing is left."""
+        diverged = event.failure is not None and event.failure.diverged
+        if event.failure and not diverged:
+            self._fail(cell, event.failure.line)
+        else:
+            try:
+                self.outcomes[cell.digest] = self._track(cell)
+            except Exception as error:  # its checkpoint stays: it is read again in the next call
+                self._fail(cell, in_a_line(error))
+            else:
+                self.over += 1
+                self.tell("end", cell)
+        self._gather()
+
+    def _fail(self, job: CellRun, reason: str) -> None:
+        self.failures[job.digest] = reason
+        self.over += 1
+        self.tell("failed", job, text=reason)
+
+    def _track(self, job: CellRun) -> Outcome:
+        """The finished run, read from its checkpoint into the store."""
+        parent = self.parents[job.suite.name]
+        tags = {
+            "pfl_ops.kind": "cell",
+            "pfl_ops.suite": job.suite.name,
+            "pfl_ops.cell": job.cell.name,
+            "pfl_ops.scale": self.plan.scale,
+            **({"pfl_ops.stand_in": job.stand_in} if job.stand_in else {}),
+            **({CHANGED: ", ".join(told(job.changes))} if job.changes else {}),
+        }
+        result = runs.run(
+            job.experiment,
+            store=self.store,
+            parent=parent,
+            name=job.name,
+            data_dir=self.data_dir,
+            execution=self.execution,
+            progress=False,
+            tags=tags,
+            computed=True,
+        )
+        return outcome(result, parent.experiment_id, self._here)
+
+    @cached_property
+    def _here(self) -> dict[str, str]:
+        """Versions and machine, as every run of this call has them."""
+        return provenance()
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    def _read(self, job: CellRun, info: RunInfo) -> Outcome:
+        history = self.store.history(info.run_id, keys=sorted(self._shown & set(info.metrics)))
+        return Outcome(
+            job.experiment.seed, info.metrics, history, info.run_id, info.experiment_id, seconds(history), info.tags
+        )
+
+    @cached_property
+    def _shown(self) -> set[str]:
+        """The tracked keys of which any suite wants the history: several may show one run."""
+        return {key for part in self.plan.parts for key in needed(part.suite)}
+
+    def _gather(self) -> None:
+        """Hand over the suites of which nothing is left to run."""
+        for part in () if self.hours is not None else self.plan.parts:  # else the next seed may be of any suite
+            over = {**self.outcomes, **self.failures}
+            if part.suite.name in self.complete or any(job.digest not in over for job in part.wanted):
+                continue
+            failed = {job.cell.name: self.failures[job.digest] for job in part.wanted if job.digest in self.failures}
+            done = Reproduced(
+                part,
+                self.plan.scale,
+                self._outcomes(part),
+                {**part.problems, **failed},
+                elsewhere(part, self.plan.scale, self.finished.values()),
+                self.parents[part.suite.name],
+            )
+            self.complete[part.suite.name] = done
+            if self.on_suite is not None:
+                self.on_suite(done)
+
+    def more(self) -> list[CellRun]:
+        """Return the next seeds for the undecided claim whose decision is expected to cost least; [] if none is open.
+
+        Seeds that an earlier call has finished are read.
+        """
+        while True:
+            parts = {part.suite.name: part for part in self.plan.parts}
+            several = [(one, part) for part in parts.values() for one in self._open(part)]
+            read = False
+            for one, part in sorted(several, key=lambda pair: pair[0].cost):
+                wanted = [(cell, i) for cell, i in one.seeds() if i >= len(part.jobs[cell])]
+                if not wanted:
+                    continue
+                number = wanted[0][1]
+                new = [part.repetition(cell, i, self.data_dir) for cell, i in wanted if i == number]
+                for job in new:
+                    parts[part.suite.name] = parts[part.suite.name].with_job(job)
+                    if job.digest in self.finished and job.digest not in self.outcomes:
+                        self.outcomes[job.digest] = self._read(job, self.finished[job.digest])
+                self.plan = replace(self.plan, parts=tuple(parts.values()))
+                new = [job for job in new if job.digest not in {*self.outcomes, *self.failures, *self.begun}]
+                if new:
+                    self.wanted += len(new)
+                    self.begun |= {job.digest for job in new}
+                    self._announce(one)
+                    return new
+                read = True
+                break
+            if not read:
+                return []
+
+    def _announce(self, one: OpenClaim) -> None:
+        if self.claim != one.claim.text:
+            self.claim = one.claim.text
+            when = "no number of seeds is expected to decide it" if one.needed is None else f"about {one.needed} seeds"
+            self.tell("claim", text=f"more seeds for: {one.claim.text} ({one.n} so far, {when})")
+
+    def _open(self, part: Part) -> list[OpenClaim]:
+        """The undecided claims of a suite that more seeds may decide."""
+        failed = {job.cell.name for jobs in part.jobs.values() for job in jobs if job.digest in self.failures}
+        cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins)
+        outcomes = self._outcomes(part)
+        labels = {axis: list(levels) for axis, levels in part.suite.axes.items()}
+        return open_claims(
+            part.suite.claims, part.suite.judged(outcomes), labels, outcomes, cells, part.suite.first_seed
+        )
+
+    def _outcomes(self, part: Part) -> Outcomes:
+        found: dict[str, list[Outcome]] = {}
+        for cell, jobs in part.jobs.items():
+            stages = part.suite.stages(part.suite.cell(cell))
+            done = [replace(self.outcomes[job.digest], stages=stages) for job in jobs if job.digest in self.outcomes]
+            if done:
+                found[cell] = done
+        return found
+
+    def tell(self, kind: Kind, job: CellRun | None = None, round: int = 0, text: str = "") -> None:
+        """Tell who watches."""
+        if self.on_event is not None:
+            self.on_event(CellEvent(kind, self.over, self.wanted, job, round, text))
+
+
+class _Cells:
+    """The source of the jobs of a call: planned cells, then further seeds for undecided claims until time is over."""
+
+    def __init__(
+        self, call: Reproduction, cells: list[CellRun], queue: TrackingQueue[None], share: Share, execution: Execution
+    ) -> None:
+        self.call, self.cells, self.queue, self.share, self.execution = call, cells, queue, share, execution
+        self.given = 0
+        self.end = math.inf if call.hours is None else time.monotonic() + 3600 * call.hours
+
+    def next(self) -> Job | None:
+        if self.given == len(self.cells) and self.call.hours is not None and time.monotonic() < self.end:
+            for i in range(self.given):
+                if i in self.queue:  # its job has ended: its result counts
+                    self.queue.result(i)
+            self.cells += self.call.more()
+        if self.given == len(self.cells):
+            return None
+        i, cell = self.given, self.cells[self.given]
+        self.given += 1
+        return Job.of("cell", cell.name, i, cell.experiment, self.call.data_dir, self.execution, self.share)
+
+
+def cpus_of(asked: Asked) -> float:
+    """Return the CPUs of a cell: as asked for, else one."""
+    return asked.cpus if isinstance(asked.cpus, float) else 1.0
