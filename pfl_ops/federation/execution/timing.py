@@ -1,7 +1,8 @@
 """How fast this machine takes real steps, in each way that a run could take: timed once, and kept for the next run.
 
 All that is timed is timed in turns, several times, and the best reading counts: what disturbs the machine for a moment
-disturbs no candidate alone. The whole of it ends after `SECONDS`, whatever has not been tried by then.
+disturbs no candidate alone. One thread is timed by its own clock, which stands still while others have its core. The
+whole of it ends after `SECONDS`, whatever has not been tried by then.
 """
 
 import contextlib
@@ -17,12 +18,14 @@ import torch
 from pfl_ops.data.store import remember, remembered
 from pfl_ops.federation.settings import Precision
 from pfl_ops.system import cores
+from pfl_ops.system.machine import cpu_model
 
 SECONDS = {"cpu": 1.2, "cuda": 5.0}
 READING = 0.03  # seconds that one reading takes, where a single step is shorter
 LAPS = 5  # readings of each candidate that may still win
 NEAR = 0.85  # of the best: what may still win, or is not yet a step backwards
 HOPELESS = 0.5  # of the best: no larger stack is tried
+KEPT = 30 * 24 * 3600  # seconds for which a timing is kept: libraries and firmware change
 UNDISTURBED = 0.8  # of the time of all readings, at least, this thread had a core, or was about to go on
 
 
@@ -127,13 +130,16 @@ class Race:
         """First readings of a candidate: a step that also pays for what is made once, a real reading, and one more
         where it is about to lose `against` another.
 
-        Where the first one is far below already, it is the answer.
+        Where the first one is far below already, and took as long as a reading, it is the answer.
         """
         self._ready[candidate], self._steps[candidate] = self.prepare(candidate), 1
         rate = self._read(candidate)
+        brief = (candidate.stack or 1) * self.batch < READING * rate
         for bar in (float("inf"), NEAR * against):
-            if HOPELESS**2 * against <= rate < bar and self.has_time(candidate, rate, self._steps[candidate]):
+            hopeless = rate < HOPELESS**2 * against and not brief
+            if not hopeless and rate < bar and self.has_time(candidate, rate, self._steps[candidate]):
                 rate = self._read(candidate)
+            brief = False
         return rate
 
     def laps(self, candidates: Sequence[Candidate]) -> None:
@@ -155,9 +161,11 @@ class Race:
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             seen = 0
-        took = max(time.perf_counter() - start, 1e-9)
+        took, own = max(time.perf_counter() - start, 1e-9), time.thread_time() - own
         if self.on.type == "cpu":
-            self._wall, self._own = self._wall + took, self._own + time.thread_time() - own
+            self._wall, self._own = self._wall + took, self._own + own
+            if candidate.threads == 1:
+                took = max(own, 1e-9)
         self._steps[candidate] = min(max(round(READING * steps / took), 1), self.walk)
         self.rates[candidate] = max(self.rates.get(candidate, 0.0), seen / took)
         return self.rates[candidate]
@@ -200,14 +208,17 @@ _here: dict[str, Timing] = {}
 def recalled(key: Mapping[str, object], now: Callable[[], Timing]) -> Timing:
     """The timing for `key` (model, shapes, candidates) on this machine: from the user's cache folder, or made now.
 
-    What is timed while others keep the machine busy would be wrong for a long time: only this process goes on with it.
+    A kept one that is older than `KEPT` is made again. What is timed while others keep the machine busy would be wrong
+    for a long time: only this process goes on with it.
     """
-    machine = {"machine": platform.processor() or platform.machine(), "host": platform.node(), "cores": cores.usable()}
+    machine = {"processor": cpu_model(), "host": platform.node(), "cores": cores.usable()}
     text = json.dumps({**key, **machine}, sort_keys=True)
     with contextlib.suppress(ValueError, KeyError, TypeError):  # not there, or damaged
-        return Timing.from_json(remembered("execution", text))
+        kept = remembered("execution", text)
+        if 0 <= time.time() - kept["made"] < KEPT:
+            return Timing.from_json(kept)
     if text not in _here:
         _here[text] = now()
     if _here[text].quiet:
-        remember("execution", text, {**_here[text].to_json(), "key": dict(key)})
+        remember("execution", text, {**_here[text].to_json(), "key": dict(key), "made": int(time.time())})
     return _here[text]
