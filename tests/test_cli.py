@@ -880,8 +880,8 @@ def test_the_list_of_suites_has_all_five_papers() -> None:
     [
         (["--until-decided"], "at scale smoke no claim is judged"),
         (["--scale", "small", "--hours", "2"], "--hours is a number above 0, and goes with --until-decided"),
-        (["--scale", "small", "--until-decided", "--results", "--hours", "0"], "--hours is a number above 0"),
-        (["--scale", "small", "--until-decided", "--results", "--hours", "nan"], "--hours is a number above 0"),
+        (["--scale", "small", "--until-decided", "--hours", "0"], "--hours is a number above 0"),
+        (["--scale", "small", "--until-decided", "--hours", "nan"], "--hours is a number above 0"),
     ],
 )
 def test_hours_without_claims_to_decide_are_refused(words: list[str], message: str) -> None:

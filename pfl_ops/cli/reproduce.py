@@ -358,13 +358,13 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
 def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri: str | None) -> "Summary":
     """The suite's report, in its folder and in its run."""
     from pfl_ops.reports import suites
-    from pfl_ops.reports.ran import Ran
+    from pfl_ops.reports.suite_run import SuiteRun
 
     def counts(cell: str) -> "NDArray[np.int64] | None":
         jobs = found.part.jobs.get(cell)
         return jobs[0].experiment.clients(data_dir=data_dir).table if jobs else None
 
-    ran = Ran(
+    run = SuiteRun(
         found.suite,
         found.scale,
         found.outcomes,
@@ -376,8 +376,8 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
         counts=counts,
         changes=found.part.changes,
     )
-    summary = suites.Summary.of_run(ran)
-    found.keep(suites.keep(ran, folder), summary.metrics)
+    summary = suites.Summary.of_run(run)
+    found.keep(suites.keep(run, folder), summary.metrics)
     return summary
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.papers import Outcome
 from pfl_ops.reports.document import Block, Entry, Head, Items, Row, Table, Text
-from pfl_ops.reports.ran import Ran
+from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.system.machine import cpu_model
 
 BYTES = ("cost/up_bytes", "cost/down_bytes")
@@ -27,23 +27,23 @@ TAGS = {
 }
 
 
-def left_open(ran: Ran) -> Iterator[Block]:
+def left_open(run: SuiteRun) -> Iterator[Block]:
     """Parts of the paper's text that are damaged, and parts of the exhibit that are not measured."""
-    if ran.suite.damage:
+    if run.suite.damage:
         yield Text("What extraction of the paper's text damaged:")
-        yield Items(tuple(("", text) for text in ran.suite.damage))
-    if ran.suite.unmeasured:
+        yield Items(tuple(("", text) for text in run.suite.damage))
+    if run.suite.unmeasured:
         yield Text("What it shows and this does not:")
-        yield Items(tuple(("", text) for text in ran.suite.unmeasured))
+        yield Items(tuple(("", text) for text in run.suite.unmeasured))
 
 
-def cost(ran: Ran) -> Iterator[Block]:
+def cost(run: SuiteRun) -> Iterator[Block]:
     """The runs by cell, and what they ran on."""
-    outcomes = [outcome for cell in ran.suite.cells for outcome in ran.outcomes.get(cell.name, ())]
-    if ran.problems:
+    outcomes = [outcome for cell in run.suite.cells for outcome in run.outcomes.get(cell.name, ())]
+    if run.problems:
         yield Text("Could not be run:")
-        yield Items(tuple(ran.problems.items()))
-    items = dict(ran.about)
+        yield Items(tuple(run.problems.items()))
+    items = dict(run.about)
     for tag, title in TAGS.items():
         values = sorted({outcome.tags[tag] for outcome in outcomes if outcome.tags.get(tag)})
         said = ", ".join(values) or (_here(tag) if outcomes else "")
@@ -58,20 +58,20 @@ def cost(ran: Ran) -> Iterator[Block]:
     if items:
         yield Items(tuple(items.items()))
     if outcomes:
-        yield _runs(ran)
+        yield _runs(run)
 
 
-def _runs(ran: Ran) -> Table:
+def _runs(run: SuiteRun) -> Table:
     rows, each = [], []
-    for cell in ran.suite.cells:
-        found = ran.outcomes.get(cell.name, [])
+    for cell in run.suite.cells:
+        found = run.outcomes.get(cell.name, [])
         if not found:
             continue
         seconds = _mean([outcome.seconds for outcome in found])
         sent = _mean([value for value in map(traffic, found) if value is not None])
         rows.append(
             Row((
-                Entry(cell.name, link=ran.link(found[0])),
+                Entry(cell.name, link=run.link(found[0])),
                 Entry(str(len(found)), len(found)),
                 Entry(", ".join(str(outcome.seed) for outcome in found)),
                 Entry("–", mark="muted") if math.isnan(seconds) else Entry(duration(seconds), seconds),
@@ -85,7 +85,7 @@ def _runs(ran: Ran) -> Table:
                 "run": outcome.run_id,
                 "seconds": outcome.seconds,
                 "sent_bytes": traffic(outcome),
-                "data": ran.stand_ins.get(cell.name, ""),
+                "data": run.stand_ins.get(cell.name, ""),
             }
             for outcome in found
         ]

@@ -9,7 +9,7 @@ import numpy as np
 from pfl_ops import energy, figures
 from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Outcome, Over
 from pfl_ops.reports.document import Picture, Text
-from pfl_ops.reports.ran import Ran
+from pfl_ops.reports.suite_run import SuiteRun
 
 NAMED = 4  # cells that were not run, up to which a caption names them
 NOTHING = "Not drawn: of what it shows, nothing was run."
@@ -17,45 +17,45 @@ MARKS = "×: the paper's numbers, those of its last round at the end of ours."
 UNREACHED = "Not drawn: no number of local steps reached the target in every repetition."
 
 
-def pictures(ran: Ran, exhibit: Exhibit, name: str) -> Iterator[Picture | Text]:
+def pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture | Text]:
     """The pictures of an exhibit; where nothing of it was run, a line that says so."""
-    title = getattr(exhibit, "caption", "") or ran.suite.title
-    drawn = list(_pictures(ran, exhibit, name))
+    title = getattr(exhibit, "caption", "") or run.suite.title
+    drawn = list(_pictures(run, exhibit, name))
     if not drawn:
-        why = UNREACHED if isinstance(exhibit, Energy) and ran.outcomes else NOTHING
+        why = UNREACHED if isinstance(exhibit, Energy) and run.outcomes else NOTHING
         yield Text(f"{_sentence(title)} {why}", "note")
     for picture in drawn:
-        missing = _missing(ran, exhibit)
+        missing = _missing(run, exhibit)
         named = "; ".join(missing) if len(missing) <= NAMED else f"{len(missing)} of its cells"
         note = f" Not run: {named}." if missing else ""
         yield Picture(picture.name, f"{_sentence(picture.caption or title)}{note}", picture.draw, picture.alt)
 
 
-def _pictures(ran: Ran, exhibit: Exhibit, name: str) -> Iterator[Picture]:
+def _pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture]:
     match exhibit:
         case Curves():
-            yield from _curves(ran, exhibit, name)
+            yield from _curves(run, exhibit, name)
         case Over():
-            yield from _over(ran, exhibit, name)
+            yield from _over(run, exhibit, name)
         case Bars():
-            yield from _bars(ran, exhibit, name)
+            yield from _bars(run, exhibit, name)
         case Allocation():
-            yield from _allocation(ran, exhibit, name)
+            yield from _allocation(run, exhibit, name)
         case Energy():
-            yield from _energy(ran, exhibit, name)
+            yield from _energy(run, exhibit, name)
 
 
-def _missing(ran: Ran, exhibit: Exhibit) -> list[str]:
+def _missing(run: SuiteRun, exhibit: Exhibit) -> list[str]:
     """Names of the cells that a picture should show and does not."""
     if isinstance(exhibit, Allocation | Energy):
         return []
-    cells = ran.cells(getattr(exhibit, "cells", ""))
-    return [ran.name(cell, ran.varying(cells)) for cell in cells if not ran.outcomes.get(cell.name)]
+    cells = run.cells(getattr(exhibit, "cells", ""))
+    return [run.name(cell, run.varying(cells)) for cell in cells if not run.outcomes.get(cell.name)]
 
 
-def _described(ran: Ran, key: str) -> str:
+def _described(run: SuiteRun, key: str) -> str:
     """A tracked key for an axis: its measure's title, or "accuracy (L2, own data)" in its parts."""
-    titles = [measure.title for measure in ran.suite.measures if measure.key == key]
+    titles = [measure.title for measure in run.suite.measures if measure.key == key]
     where = {"local": "own data", "global": "pooled data"}
     parts = [where.get(part, part) for part in key.split("/")[1:] if part != "mean"]
     return titles[0] if titles else f"accuracy ({', '.join(parts)})"
@@ -65,41 +65,41 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _colours(ran: Ran, axes: Sequence[str]) -> dict[str, str]:
+def _colours(run: SuiteRun, axes: Sequence[str]) -> dict[str, str]:
     """Fixed by all levels of these axes, whichever a picture shows."""
-    levels = [[ran.title(axis, label) for label in ran.labels[axis]] for axis in axes]
+    levels = [[run.title(axis, label) for label in run.labels[axis]] for axis in axes]
     return figures.colours(", ".join(titles) for titles in product(*levels))
 
 
-def _panels(ran: Ran, cells: Sequence[Cell], axis: str) -> Iterator[tuple[str, list[Cell]]]:
+def _panels(run: SuiteRun, cells: Sequence[Cell], axis: str) -> Iterator[tuple[str, list[Cell]]]:
     """Cells by their level of an axis, with its title; "": all of them."""
     if not axis:
         yield "", list(cells)
         return
-    for label in ran.labels[axis]:
+    for label in run.labels[axis]:
         there = [cell for cell in cells if cell.labels[axis] == label]
         if there:
-            yield ran.title(axis, label), there
+            yield run.title(axis, label), there
 
 
 # -- over rounds -------------------------------------------------------------------------------------------------------
 
 
-def _curves(ran: Ran, exhibit: Curves, name: str) -> Iterator[Picture]:
-    cells = ran.cells(exhibit.cells)
-    axes = ran.varying(cells, but=[exhibit.panel]) or [list(ran.labels)[-1]]
+def _curves(run: SuiteRun, exhibit: Curves, name: str) -> Iterator[Picture]:
+    cells = run.cells(exhibit.cells)
+    axes = run.varying(cells, but=[exhibit.panel]) or [list(run.labels)[-1]]
     grid: dict[str, dict[str, figures.Band]] = {}
     marks: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for title, there in _panels(ran, cells, exhibit.panel):
-        bands = ((ran.name(cell, axes), _band(ran.outcomes.get(cell.name, ()), exhibit.key)) for cell in there)
+    for title, there in _panels(run, cells, exhibit.panel):
+        bands = ((run.name(cell, axes), _band(run.outcomes.get(cell.name, ()), exhibit.key)) for cell in there)
         series = {line: band for line, band in bands if band is not None}
         if series:
             grid[title] = series
-            printed = {ran.name(cell, axes): _printed(ran, cell, exhibit) for cell in there}
+            printed = {run.name(cell, axes): _printed(run, cell, exhibit) for cell in there}
             marks[title] = {line: points for line, points in printed.items() if points and line in series}
     if not grid:
         return
-    ylabel, colours = exhibit.ylabel or _described(ran, exhibit.key), _colours(ran, axes)
+    ylabel, colours = exhibit.ylabel or _described(run, exhibit.key), _colours(run, axes)
     if exhibit.panel:
         draw = partial(
             figures.panels, grid, None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours,
@@ -110,24 +110,24 @@ def _curves(ran: Ran, exhibit: Curves, name: str) -> Iterator[Picture]:
             figures.lines, grid[""], None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours,
             marks=marks[""],
         )  # fmt: skip
-    title = exhibit.caption or ran.suite.title
+    title = exhibit.caption or run.suite.title
     caption = f"{_sentence(title)} {MARKS}" if any(map(bool, marks.values())) else exhibit.caption
     alt = f"{ylabel} over rounds of {', '.join(dict.fromkeys(line for series in grid.values() for line in series))}"
     yield Picture(name, caption, draw, alt)
 
 
-def _printed(ran: Ran, cell: Cell, exhibit: Curves) -> list[tuple[float, float]]:
+def _printed(run: SuiteRun, cell: Cell, exhibit: Curves) -> list[tuple[float, float]]:
     """The paper's numbers on a curve of ours, as rounds and values; none at smoke and on stand-in data.
 
     A value of the last round is marked at our last round, one of round R at R; rounds to a target at the target.
     """
     found: list[tuple[float, float]] = []
-    if ran.scale == "smoke" or cell.name in ran.stand_ins or ran.suite.at != "final":
+    if run.scale == "smoke" or cell.name in run.stand_ins or run.suite.at != "final":
         return found
-    last = ran.experiment(cell).training.rounds
-    for measure in ran.suite.measures:
+    last = run.experiment(cell).training.rounds
+    for measure in run.suite.measures:
         key, at, number = measure.key.replace("#", "@").partition("@")
-        published = ran.published(cell.name, measure)
+        published = run.published(cell.name, measure)
         if key != exhibit.key or published is None or published.value is None:
             continue
         rounds_to = "@" in measure.key
@@ -154,32 +154,32 @@ def _band(outcomes: Sequence[Outcome], key: str) -> figures.Band | None:
 # -- over a setting, and in bars ---------------------------------------------------------------------------------------
 
 
-def _over(ran: Ran, exhibit: Over, name: str) -> Iterator[Picture]:
+def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
     """One picture a panel: error bars don't share an axis well."""
-    cells = ran.cells(exhibit.cells)
+    cells = run.cells(exhibit.cells)
     measured = exhibit.x == "measure"
-    axes = ran.varying(cells, but=[exhibit.panel, *([] if measured else [exhibit.x])]) or [list(ran.labels)[-1]]
-    for i, (title, there) in enumerate(_panels(ran, cells, exhibit.panel)):
+    axes = run.varying(cells, but=[exhibit.panel, *([] if measured else [exhibit.x])]) or [list(run.labels)[-1]]
+    for i, (title, there) in enumerate(_panels(run, cells, exhibit.panel)):
         points: dict[str, dict[float, list[float]]] = {}
         for cell in there:
-            line = points.setdefault(ran.name(cell, axes), {})
-            for x, key in exhibit.keys if measured else ((_number(ran, cell, exhibit.x), exhibit.keys[0][1]),):
-                each = (one.value(key, ran.suite.at) for one in ran.outcomes.get(cell.name, ()))
+            line = points.setdefault(run.name(cell, axes), {})
+            for x, key in exhibit.keys if measured else ((_number(run, cell, exhibit.x), exhibit.keys[0][1]),):
+                each = (one.value(key, run.suite.at) for one in run.outcomes.get(cell.name, ()))
                 line[x] = [value for value in each if value is not None and np.isfinite(value)]
         series = {line: band for line, band in ((line, _stack(values)) for line, values in points.items()) if band}
         if series:
             draw = partial(
                 figures.over, series, title or None, exhibit.xlabel or exhibit.x, exhibit.ylabel, exhibit.percent,
-                colours=_colours(ran, axes),
+                colours=_colours(run, axes),
             )  # fmt: skip
             caption = f"{exhibit.caption.rstrip('.')}: {title}" if title and exhibit.caption else exhibit.caption
             alt = f"{exhibit.ylabel} over {exhibit.xlabel or exhibit.x} of {', '.join(series)}"
             yield Picture(f"{name}-{i + 1}" if exhibit.panel else name, caption, draw, alt)
 
 
-def _number(ran: Ran, cell: Cell, axis: str) -> float:
+def _number(run: SuiteRun, cell: Cell, axis: str) -> float:
     """The number that a level stands for: its title "0.6", or what is a number of "P = 0.6"."""
-    title = ran.title(axis, cell.labels[axis])
+    title = run.title(axis, cell.labels[axis])
     return float(title.rpartition("=")[2].strip(" %"))
 
 
@@ -192,34 +192,34 @@ def _stack(values: Mapping[float, Sequence[float]]) -> figures.Band | None:
     return np.array(x), np.array([[values[at][i] if i < len(values[at]) else np.nan for at in x] for i in range(n)])
 
 
-def _bars(ran: Ran, exhibit: Bars, name: str) -> Iterator[Picture]:
-    cells = ran.cells(exhibit.cells)
-    axes = ran.varying(cells, but=[exhibit.group]) or [list(ran.labels)[-1]]
-    measure = ran.suite.measure(exhibit.key)
+def _bars(run: SuiteRun, exhibit: Bars, name: str) -> Iterator[Picture]:
+    cells = run.cells(exhibit.cells)
+    axes = run.varying(cells, but=[exhibit.group]) or [list(run.labels)[-1]]
+    measure = run.suite.measure(exhibit.key)
     unit = 1 / measure.unit if exhibit.percent else 1.0
     values = {
-        title: {ran.name(cell, axes): np.array(ran.values(cell.name, measure)) * unit for cell in there}
-        for title, there in _panels(ran, cells, exhibit.group)
+        title: {run.name(cell, axes): np.array(run.values(cell.name, measure)) * unit for cell in there}
+        for title, there in _panels(run, cells, exhibit.group)
     }
     if not any(len(bar) for group in values.values() for bar in group.values()):
         return
     ylabel = exhibit.ylabel or measure.title
-    draw = partial(figures.bars, values, ylabel=ylabel, percent=exhibit.percent, colours=_colours(ran, axes))
+    draw = partial(figures.bars, values, ylabel=ylabel, percent=exhibit.percent, colours=_colours(run, axes))
     yield Picture(name, exhibit.caption, draw, f"{ylabel} of {', '.join(next(iter(values.values())))}")
 
 
 # -- partitions and energy ---------------------------------------------------------------------------------------------
 
 
-def _allocation(ran: Ran, exhibit: Allocation, name: str) -> Iterator[Picture]:
-    counts = ran.counts(exhibit.cell)
+def _allocation(run: SuiteRun, exhibit: Allocation, name: str) -> Iterator[Picture]:
+    counts = run.counts(exhibit.cell)
     if counts is not None:
         yield Picture(name, exhibit.caption, partial(figures.partition, counts), "samples of each client by class")
 
 
-def _energy(ran: Ran, exhibit: Energy, name: str) -> Iterator[Picture]:
+def _energy(run: SuiteRun, exhibit: Energy, name: str) -> Iterator[Picture]:
     efforts = [
-        _effort(ran, cell, exhibit, outcome) for cell in ran.suite.cells for outcome in ran.outcomes.get(cell.name, ())
+        _effort(run, cell, exhibit, outcome) for cell in run.suite.cells for outcome in run.outcomes.get(cell.name, ())
     ]
     found = [effort for effort in efforts if effort is not None]
     if not found:
@@ -243,9 +243,9 @@ def _energy(ran: Ran, exhibit: Energy, name: str) -> Iterator[Picture]:
     yield Picture(name, exhibit.caption, draw, "local steps of least energy by SNR and bandwidth")
 
 
-def _effort(ran: Ran, cell: Cell, exhibit: Energy, outcome: Outcome) -> energy.Effort | None:
+def _effort(run: SuiteRun, cell: Cell, exhibit: Energy, outcome: Outcome) -> energy.Effort | None:
     """What it took to reach the target; None: this was not tracked."""
-    steps = ran.experiment(cell).training.local_steps
+    steps = run.experiment(cell).training.local_steps
     sent, clients = outcome.curve("cost/up_bytes"), outcome.curve("cost/clients")
     rounds = outcome.value(f"{exhibit.key}@{exhibit.target}")
     if steps is None or rounds is None or not sum(clients.values()):

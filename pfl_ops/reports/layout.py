@@ -11,7 +11,7 @@ import pandas as pd
 
 from pfl_ops.papers import SCALES, Cell, Grid, Measure
 from pfl_ops.reports.document import Entry, Head, Row, Table
-from pfl_ops.reports.ran import Ran
+from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.statistics import mean_std
 
 MEASURE = "measure"
@@ -21,16 +21,16 @@ Place = tuple[str, ...]
 """Labels of some of the axes, the measure's key among them."""
 
 
-def table(ran: Ran, grid: Grid, name: str) -> Table:
+def table(run: SuiteRun, grid: Grid, name: str) -> Table:
     """The table of an exhibit."""
-    return _Layout(ran, grid).table(name)
+    return _Layout(run, grid).table(name)
 
 
 @dataclass(frozen=True)
 class _Layout:
     """A grid being laid out."""
 
-    ran: Ran
+    run: SuiteRun
     grid: Grid
 
     def table(self, name: str) -> Table:
@@ -55,11 +55,11 @@ class _Layout:
                 body.append(Row((*whole[: -len(columns)], *entries), kind="rule" if rule else ""))
         return Table(
             name=name,
-            caption=self.grid.caption or self.ran.suite.title,
+            caption=self.grid.caption or self.run.suite.title,
             head=self._head(columns),
             rows=tuple(body),
-            notes=tuple(legend(self.ran, self._measures)),
-            data=data(self.ran, self._cells, self._measures),
+            notes=tuple(legend(self.run, self._measures)),
+            data=data(self.run, self._cells, self._measures),
             titles=len(self.grid.rows),
         )
 
@@ -67,14 +67,14 @@ class _Layout:
 
     @cached_property
     def _measures(self) -> list[Measure]:
-        return [self.ran.suite.measure(key) for key in self.grid.measures] or list(self.ran.suite.measures)
+        return [self.run.suite.measure(key) for key in self.grid.measures] or list(self.run.suite.measures)
 
     @cached_property
     def _cells(self) -> list[Cell]:
-        return self.ran.cells(self.grid.cells)
+        return self.run.cells(self.grid.cells)
 
     def _labels(self, axis: str) -> list[str]:
-        return [measure.key for measure in self._measures] if axis == MEASURE else list(self.ran.labels[axis])
+        return [measure.key for measure in self._measures] if axis == MEASURE else list(self.run.labels[axis])
 
     def _places(self, axes: Sequence[str]) -> list[Place]:
         return list(product(*map(self._labels, axes)))
@@ -86,13 +86,13 @@ class _Layout:
         """What stands there; None: the suite has no such cell."""
         axes = (*self.grid.blocks, *self.grid.rows, *self.grid.columns)
         at = dict(zip(axes, (*block, *row, *column), strict=True))
-        measure = self.ran.suite.measure(at.pop(MEASURE)) if MEASURE in at else self._measures[0]
-        labels = {axis: at.get(axis, levels[0]) for axis, levels in self.ran.labels.items()}
+        measure = self.run.suite.measure(at.pop(MEASURE)) if MEASURE in at else self._measures[0]
+        labels = {axis: at.get(axis, levels[0]) for axis, levels in self.run.labels.items()}
         cell = next((cell for cell in self._cells if cell.labels == labels), None)
         return (cell, measure) if cell else None
 
     def _title(self, axis: str, label: str) -> str:
-        return self.ran.suite.measure(label).title if axis == MEASURE else self.ran.title(axis, label)
+        return self.run.suite.measure(label).title if axis == MEASURE else self.run.title(axis, label)
 
     def _titles(self, row: Place, before: Place | None) -> Iterator[Entry]:
         """What a row is; the outer titles once for all rows that share them."""
@@ -145,7 +145,7 @@ class _Layout:
             number = self._number(block, row, column)
             if number is None or not number[1].better or not axes:
                 continue
-            values = self.ran.values(number[0].name, number[1])
+            values = self.run.values(number[0].name, number[1])
             if values and all(map(math.isfinite, values)):
                 apart = tuple(label for axis, label in zip(self.grid.rows, row, strict=True) if axis != axes[-1])
                 groups.setdefault(apart, {})[row] = round(mean_std(values)[0], number[1].digits)
@@ -158,7 +158,7 @@ class _Layout:
 
     def _entry(self, block: Place, row: Place, column: Place, best: bool) -> Entry:
         number = self._number(block, row, column)
-        return entry(self.ran, *number, best=best) if number else Entry()
+        return entry(self.run, *number, best=best) if number else Entry()
 
 
 def _without(titles: list[Entry], entries: list[Entry]) -> list[Entry]:
@@ -185,44 +185,44 @@ def _apart(title: str, shared: Collection[str]) -> tuple[str, str]:
     return (first, rest) if first in shared else ("", title)
 
 
-def entry(ran: Ran, cell: Cell, measure: Measure, best: bool = False) -> Entry:
+def entry(run: SuiteRun, cell: Cell, measure: Measure, best: bool = False) -> Entry:
     """A number of ours with the paper's and the difference; or in words why there is none."""
-    published = ran.published(cell.name, measure)
+    published = run.published(cell.name, measure)
     paper = "–" if published is None or published.value is None else spread(
         published.value, published.spread, measure.digits
     )  # fmt: skip
     note = f"The paper's number: {published.remark}." if published and published.remark else ""
     below: tuple[str, ...] = (paper,) if published else ()
-    values = ran.values(cell.name, measure)
+    values = run.values(cell.name, measure)
     if not values:
-        return _absent(ran, cell, measure, below, note)
+        return _absent(run, cell, measure, below, note)
     mean = _moments(values)[0]
     text = _text(values, measure.digits)
-    outcome = ran.outcomes[cell.name][0]
-    if len(values) != ran.n:
+    outcome = run.outcomes[cell.name][0]
+    if len(values) != run.n:
         note = f"{note} n = {len(values)}.".strip()
-    if cell.name in ran.stand_ins:
-        if not set(ran.outcomes) <= set(ran.stand_ins):
-            note = f"{note} On {ran.stand_ins[cell.name]}, which stands in for the paper's data.".strip()
-        return Entry(text, mean, ran.link(outcome), "elsewhere", note, below)
-    if published and published.value is not None and math.isfinite(mean) and ran.scale != "smoke":
+    if cell.name in run.stand_ins:
+        if not set(run.outcomes) <= set(run.stand_ins):
+            note = f"{note} On {run.stand_ins[cell.name]}, which stands in for the paper's data.".strip()
+        return Entry(text, mean, run.link(outcome), "elsewhere", note, below)
+    if published and published.value is not None and math.isfinite(mean) and run.scale != "smoke":
         below = (paper, signed(mean - published.value, measure.digits))
-    return Entry(text, mean, ran.link(outcome), "best" if best else "", note, below)
+    return Entry(text, mean, run.link(outcome), "best" if best else "", note, below)
 
 
-def _absent(ran: Ran, cell: Cell, measure: Measure, below: tuple[str, ...], note: str) -> Entry:
-    if cell.name in ran.problems:
-        reason = f"{cell.name} could not be run: {ran.problems[cell.name]}"
+def _absent(run: SuiteRun, cell: Cell, measure: Measure, below: tuple[str, ...], note: str) -> Entry:
+    if cell.name in run.problems:
+        reason = f"{cell.name} could not be run: {run.problems[cell.name]}"
         return Entry("failed", mark="bad", note=reason, below=below)
-    if ran.outcomes.get(cell.name):
+    if run.outcomes.get(cell.name):
         return Entry("–", mark="muted", note=note or "This method has no such number.", below=below)
-    for scale in sorted(ran.elsewhere, key=_size, reverse=True):
-        values = ran.values(cell.name, measure, scale)
+    for scale in sorted(run.elsewhere, key=_size, reverse=True):
+        values = run.values(cell.name, measure, scale)
         if values:
-            note = f"{note} Run at scale {scale} (n = {len(values)}), not at {ran.scale}.".strip()
-            outcome = ran.elsewhere[scale][cell.name][0]
+            note = f"{note} Run at scale {scale} (n = {len(values)}), not at {run.scale}.".strip()
+            outcome = run.elsewhere[scale][cell.name][0]
             return Entry(
-                _text(values, measure.digits), _moments(values)[0], ran.link(outcome), "elsewhere", note, below
+                _text(values, measure.digits), _moments(values)[0], run.link(outcome), "elsewhere", note, below
             )
     return Entry(NOT_RUN, mark="missing", note=note, below=below)
 
@@ -231,19 +231,19 @@ def _size(scale: str) -> int:
     return SCALES.index(scale) if scale in SCALES else -1
 
 
-def legend(ran: Ran, measures: Sequence[Measure]) -> Iterator[str]:
+def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
     """What the numbers and their spreads are."""
-    suite = ran.suite
+    suite = run.suite
     keys = {measure.key for measure in measures}
     printed = [number for (_, key), number in suite.published.items() if key in keys]
-    over = f"Ours: mean ± sample standard deviation over n = {ran.n} repetitions" if ran.n > 1 else "Ours: n = 1"
-    linked = any(ran.link(outcome) for each in ran.outcomes.values() for outcome in each)
+    over = f"Ours: mean ± sample standard deviation over n = {run.n} repetitions" if run.n > 1 else "Ours: n = 1"
+    linked = any(run.link(outcome) for each in run.outcomes.values() for outcome in each)
     yield (
         f"{over}, {'last' if suite.at == 'final' else 'best'} round; the best of ours in bold colour."
         f"{' Numbers lead to their runs in MLflow.' if linked else ''}"
     )
-    if ran.changes:
-        yield f"Ours: with settings changed by --set: {ran.told}."
+    if run.changes:
+        yield f"Ours: with settings changed by --set: {run.told}."
     if printed:
         spreads = any(number.spread is not None for number in printed)
         kinds = {
@@ -254,21 +254,21 @@ def legend(ran: Ran, measures: Sequence[Measure]) -> Iterator[str]:
         said = f"; {kinds[suite.spread_over]}" if spreads else ""
         differs = (
             ""
-            if ran.scale == "smoke" or set(ran.outcomes) <= set(ran.stand_ins)
+            if run.scale == "smoke" or set(run.outcomes) <= set(run.stand_ins)
             else ", and behind | ours − the paper's"
         )
         yield f"Small: the paper's number{differs}{said}."
 
 
-def data(ran: Ran, cells: Sequence[Cell], measures: Sequence[Measure]) -> pd.DataFrame:
+def data(run: SuiteRun, cells: Sequence[Cell], measures: Sequence[Measure]) -> pd.DataFrame:
     """Everything a table shows, a row a number, unrounded."""
     rows = []
     for cell, measure in product(cells, measures):
-        values, published = ran.values(cell.name, measure), ran.published(cell.name, measure)
+        values, published = run.values(cell.name, measure), run.published(cell.name, measure)
         mean, std = _moments(values) if values else (math.nan, None)
         theirs = published.value if published else None
-        compared = math.isfinite(mean) and theirs is not None and cell.name not in ran.stand_ins
-        compared = compared and ran.scale != "smoke"
+        compared = math.isfinite(mean) and theirs is not None and cell.name not in run.stand_ins
+        compared = compared and run.scale != "smoke"
         rows.append(
             {
                 **cell.labels,
@@ -280,8 +280,8 @@ def data(ran: Ran, cells: Sequence[Cell], measures: Sequence[Measure]) -> pd.Dat
                 "paper_spread": published.spread if published else None,
                 "paper_n": published.n if published else None,
                 "difference": mean - theirs if compared and theirs is not None else None,
-                "stand_in": ran.stand_ins.get(cell.name, ""),
-                "remark": ran.problems.get(cell.name, "") or (published.remark if published else ""),
+                "stand_in": run.stand_ins.get(cell.name, ""),
+                "remark": run.problems.get(cell.name, "") or (published.remark if published else ""),
             }
         )
     return pd.DataFrame(rows)

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from pfl_ops.papers import Cell
 from pfl_ops.papers.provenance import Source
 from pfl_ops.reports.document import Block, Entry, Head, Mark, Row, Table, Text
-from pfl_ops.reports.ran import Ran
+from pfl_ops.reports.suite_run import SuiteRun
 
 MOST_VALUES = 5  # rows of one setting; more are summed up in one
 UNKNOWN = "–"
@@ -47,22 +47,22 @@ class Line:
 class Origins:
     """The settings of the cells of a report."""
 
-    ran: Ran
+    run: SuiteRun
 
     @cached_property
     def lines(self) -> dict[Line, list[str]]:
         """Each line, and the cells that have it."""
         found: dict[Line, list[str]] = {}
-        for name in self.ran.differences:
-            for line in self._of_cell(self.ran.suite.cell(name)):
+        for name in self.run.differences:
+            for line in self._of_cell(self.run.suite.cell(name)):
                 found.setdefault(line, []).append(name)
         return found
 
     def _of_cell(self, cell: Cell) -> Iterator[Line]:
-        sources = self.ran.suite.sources_of(cell)
-        full: Mapping[str, Any] = self.ran.suite.experiment(cell).flat
-        here = {**self.ran.experiment(cell).flat, "repetitions": self.ran.n}
-        unset = self.ran.unchanged(cell).flat if self.ran.changes else here
+        sources = self.run.suite.sources_of(cell)
+        full: Mapping[str, Any] = self.run.suite.experiment(cell).flat
+        here = {**self.run.experiment(cell).flat, "repetitions": self.run.n}
+        unset = self.run.unchanged(cell).flat if self.run.changes else here
         for path in {**full, **here}:
             source = sources.get(path)
             at_full, at_scale = (shown(settings[path]) if path in settings else UNKNOWN for settings in (full, here))
@@ -79,7 +79,7 @@ class Origins:
         for group in groups:
             of_group = {line: cells for line, cells in self.lines.items() if line.group == group}
             if of_group:
-                yield Row(title=TITLES[group].format(scale=self.ran.scale), kind="block")
+                yield Row(title=TITLES[group].format(scale=self.run.scale), kind="block")
             for path in dict.fromkeys(line.path for line in of_group):
                 yield from self._of_path(path, {line: of_group[line] for line in of_group if line.path == path})
 
@@ -92,7 +92,7 @@ class Origins:
             lines = {Line(next(iter(lines)).group, path, stated, full, here, origin): every}
         for line, cells in lines.items():
             mark: Mark = "open" if line.group in ("set", "changed") else ""
-            texts = (f"`{path}`", line.stated, line.full, line.here, where(self.ran, cells), line.origin)
+            texts = (f"`{path}`", line.stated, line.full, line.here, where(self.run, cells), line.origin)
             yield Row(tuple(Entry(text, mark=mark if i == HERE else "") for i, text in enumerate(texts)))
 
     def count(self, group: Group) -> int:
@@ -102,7 +102,7 @@ class Origins:
 
 def blocks(origins: Origins) -> Iterator[Block]:
     """Settings that the scale changes, that are run otherwise than stated, and that the paper does not state."""
-    scale = origins.ran.scale
+    scale = origins.run.scale
     counts = {group: origins.count(group) for group in TITLES}
     parts = [
         f"{counts['stated']} stated by the paper",
@@ -122,12 +122,12 @@ def blocks(origins: Origins) -> Iterator[Block]:
         yield Table("settings", "Settings that are not simply the paper's", heads(), rows, (note,))
 
 
-def departures(ran: Ran) -> Iterator[Block]:
+def departures(run: SuiteRun) -> Iterator[Block]:
     """Differences from the paper that no single setting shows, with their effect."""
-    if ran.suite.departures:
+    if run.suite.departures:
         rows = tuple(
             Row((Entry(departure.text), Entry(departure.effect or "not measured")))
-            for departure in ran.suite.departures
+            for departure in run.suite.departures
         )
         note = "Single settings that are run otherwise than stated are in the next table."
         columns = (Head("departure"), Head("effect"))
@@ -141,27 +141,27 @@ def settled(origins: Origins) -> Iterator[Block]:
         yield Table("stated", "Settings that run as stated, and those without effect", heads(), rows)
 
 
-def configurations(ran: Ran) -> Iterator[Block]:
+def configurations(run: SuiteRun) -> Iterator[Block]:
     """The whole configuration of each cell, here and at full, as files that `pfl-ops run --config` reads."""
-    scales = list(dict.fromkeys((ran.scale, "full")))
+    scales = list(dict.fromkeys((run.scale, "full")))
     rows = [
         Row((Entry(cell.name), *(Entry(f"at {scale}", link=place(cell, scale)) for scale in scales)))
-        for cell in ran.suite.cells
+        for cell in run.suite.cells
     ]
     if rows:
-        columns = (Head("cell"), *(Head("here" if scale == ran.scale else f"at {scale}") for scale in scales))
+        columns = (Head("cell"), *(Head("here" if scale == run.scale else f"at {scale}") for scale in scales))
         note = "Every value of a cell. Run one with: pfl-ops run --config FILE"
         yield Table("configurations", "Each cell's configuration", (columns,), tuple(rows), (note,))
 
 
-def files(ran: Ran) -> dict[str, str]:
+def files(run: SuiteRun) -> dict[str, str]:
     """Return {path below the report's folder: text} of the configurations."""
     found = {}
-    for cell in ran.suite.cells:
-        for scale in dict.fromkeys((ran.scale, "full")):
-            experiment = ran.experiment(cell) if scale == ran.scale else ran.suite.experiment(cell, scale)
-            changed = f", changed by --set: {ran.told}" if scale == ran.scale and cell.name in ran.changed else ""
-            about = f"# {ran.suite.name}, cell {cell.name}, scale {scale}{changed}\n"
+    for cell in run.suite.cells:
+        for scale in dict.fromkeys((run.scale, "full")):
+            experiment = run.experiment(cell) if scale == run.scale else run.suite.experiment(cell, scale)
+            changed = f", changed by --set: {run.told}" if scale == run.scale and cell.name in run.changed else ""
+            about = f"# {run.suite.name}, cell {cell.name}, scale {scale}{changed}\n"
             found[place(cell, scale)] = f"{about}{experiment.to_yaml()}"
     return found
 
@@ -200,14 +200,14 @@ def summary(values: Iterator[str]) -> str:
     return next(iter(different)) if len(different) == 1 else f"{len(different)} values"
 
 
-def where(ran: Ran, cells: Sequence[str]) -> str:
+def where(run: SuiteRun, cells: Sequence[str]) -> str:
     """Return the cells by the axis that tells them apart from the others, where one does."""
-    whole: Mapping[str, Any] = ran.differences
+    whole: Mapping[str, Any] = run.differences
     if len(cells) == len(whole):
         return "all cells"
-    for axis in ran.labels:
-        labels = dict.fromkeys(ran.suite.cell(cell).labels[axis] for cell in cells)
-        there = [cell for cell in whole if ran.suite.cell(cell).labels[axis] in labels]
+    for axis in run.labels:
+        labels = dict.fromkeys(run.suite.cell(cell).labels[axis] for cell in cells)
+        there = [cell for cell in whole if run.suite.cell(cell).labels[axis] in labels]
         if len(there) == len(cells):
-            return f"{axis} {', '.join(ran.title(axis, label) for label in labels)}"
+            return f"{axis} {', '.join(run.title(axis, label) for label in labels)}"
     return cells[0] if len(cells) == 1 else f"{len(cells)} of {len(whole)} cells"

@@ -11,8 +11,8 @@ from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Block, Document, Entry, Head, Row, Section, Table, Text
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.reports.numbers import count
-from pfl_ops.reports.ran import Ran
 from pfl_ops.reports.suite import numbers, replaced
+from pfl_ops.reports.suite_run import SuiteRun
 
 OVERVIEW = "README.md"
 DECIDED = ("holds", "does not hold")
@@ -35,11 +35,11 @@ def write(folder: str | Path, found: Sequence[Results], all_suites: Sequence[Sui
 
 def suite_page(results: Results) -> Document:
     """The numbers and the claims of a suite."""
-    suite, ran = results.suite, _ran(results)
+    suite, run = results.suite, _run_of(results)
     sections = (
-        Section("", tuple(_first(results, ran))),
-        Section("Numbers", tuple(numbers(ran).blocks)),
-        Section("Claims", tuple(verdicts.blocks(ran))),
+        Section("", tuple(_first(results, run))),
+        Section("Numbers", tuple(numbers(run).blocks)),
+        Section("Claims", tuple(verdicts.blocks(run))),
     )
     return Document(
         name=file_name(suite, results.scale),
@@ -65,15 +65,15 @@ def overview(found: Sequence[Results], all_suites: Sequence[Suite]) -> Document:
     )
 
 
-def _ran(results: Results) -> Ran:
-    return Ran(results.suite, results.scale, results.outcomes)
+def _run_of(results: Results) -> SuiteRun:
+    return SuiteRun(results.suite, results.scale, results.outcomes)
 
 
-def _first(results: Results, ran: Ran) -> Iterator[Block]:
+def _first(results: Results, run: SuiteRun) -> Iterator[Block]:
     """What the numbers are of."""
-    if networks := replaced(ran):
+    if networks := replaced(run):
         yield Text(
-            f"Scale {ran.scale} changes the network: {', '.join(networks)}. Claims are decided for this network here.",
+            f"Scale {run.scale} changes the network: {', '.join(networks)}. Claims are decided for this network here.",
             "warning",
         )
     if results.outdated:
@@ -89,7 +89,7 @@ def _first(results: Results, ran: Ran) -> Iterator[Block]:
     of = f"{count(len(results.outcomes), 'cell')} (the suite has {len(results.suite.cells)})"
     yield Text(
         f"{count(len(each), 'run')} of {of}{by}{under}: `{file_name(results.suite, results.scale)}.csv`. Settings, "
-        f"departures from the paper and figures are on the page that `{ran.command}` writes."
+        f"departures from the paper and figures are on the page that `{run.command}` writes."
     )
 
 
@@ -99,9 +99,9 @@ def _counts(found: Sequence[Results], all_suites: Sequence[Suite]) -> Iterator[B
     judged: set[tuple[str, str]] = set()
     groups: dict[tuple[str, bool], Counter[str]] = {}
     for one in found:
-        ran = _ran(one)
-        where = f"{one.scale}, another network" if replaced(ran) else one.scale
-        for claim in verdicts.standings(ran):
+        run = _run_of(one)
+        where = f"{one.scale}, another network" if replaced(run) else one.scale
+        for claim in verdicts.standings(run):
             if claim.ours in ("not run", "not judged"):
                 continue
             groups.setdefault((where, claim.derived), Counter())[claim.ours] += 1
@@ -122,9 +122,9 @@ def _counts(found: Sequence[Results], all_suites: Sequence[Suite]) -> Iterator[B
 
 def _claims(results: Results) -> Section:
     """The claims of a suite, a line each."""
-    ran = _ran(results)
+    run = _run_of(results)
     rows = []
-    for claim in verdicts.standings(ran):
+    for claim in verdicts.standings(run):
         text, mark = verdicts.STANDINGS[claim.ours]
         seeds = "–" if claim.seeds is None else f"{'' if claim.ours in DECIDED else 'about '}{claim.seeds}"
         rows.append(

@@ -6,83 +6,83 @@ from datetime import UTC, datetime
 from pfl_ops.papers import PAPERS, Grid, Suite
 from pfl_ops.reports import background, charts, layout, origins, verdicts
 from pfl_ops.reports.document import Block, Document, Items, Section, Text
-from pfl_ops.reports.ran import Ran
+from pfl_ops.reports.suite_run import SuiteRun
 
 
-def suite_report(ran: Ran) -> Document:
+def suite_report(run: SuiteRun) -> Document:
     """A suite's page.
 
-    ran = Ran(suite, "small", outcomes, chosen=names, stand_ins={}, problems={}, elsewhere={}, link=link)
-    write(suite_report(ran), "reports/fliu/table1")
+    run = SuiteRun(suite, "small", outcomes, chosen=names, stand_ins={}, problems={}, elsewhere={}, link=link)
+    write(suite_report(run), "reports/fliu/table1")
     """
-    suite, found = ran.suite, origins.Origins(ran)
+    suite, found = run.suite, origins.Origins(run)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     sections = (
-        Section("", tuple(_first(ran))),
-        *_exhibits(ran),
-        Section("Claims", tuple(verdicts.blocks(ran))),
-        Section("Departures from the paper", tuple(origins.departures(ran))),
+        Section("", tuple(_first(run))),
+        *_exhibits(run),
+        Section("Claims", tuple(verdicts.blocks(run))),
+        Section("Departures from the paper", tuple(origins.departures(run))),
         Section("Settings and their origins", tuple(origins.blocks(found))),
         Section("Settings as the paper states them", tuple(origins.settled(found)), folded=True),
-        Section("Damaged or not measured", tuple(background.left_open(ran))),
-        Section("Runs, machine and cost", tuple(background.cost(ran))),
-        Section("Configurations", tuple(origins.configurations(ran)), folded=True),
+        Section("Damaged or not measured", tuple(background.left_open(run))),
+        Section("Runs, machine and cost", tuple(background.cost(run))),
+        Section("Configurations", tuple(origins.configurations(run)), folded=True),
     )
     return Document(
-        name=f"{suite.name} · {ran.scale}",
+        name=f"{suite.name} · {run.scale}",
         title=suite.title,
         subtitle=f"{PAPERS.get(suite.paper, suite.paper)}. {suite.source}",
         sections=tuple(section for section in sections if section.blocks),
-        generated=f"{ran.command}, {now}",
-        files=origins.files(ran),
+        generated=f"{run.command}, {now}",
+        files=origins.files(run),
     )
 
 
-def _first(ran: Ran) -> Iterator[Block]:
+def _first(run: SuiteRun) -> Iterator[Block]:
     """What must be known before any number is read."""
-    moved = {cell: data for cell, data in ran.stand_ins.items() if cell in ran.outcomes}
+    moved = {cell: data for cell, data in run.stand_ins.items() if cell in run.outcomes}
     if moved:
         data = ", ".join(sorted(set(moved.values())))
-        count = "Every cell that was run" if len(moved) == len(ran.outcomes) else f"{cells(len(moved))} of these"
+        count = "Every cell that was run" if len(moved) == len(run.outcomes) else f"{cells(len(moved))} of these"
         yield Text(
             f"Stand-in data. {count} used {data} in place of the paper's data set, which is not here. Such numbers say "
             "that the experiment runs, and nothing about the paper: no difference is taken, no claim is judged.",
             "warning",
         )
-    if ran.changes:
-        every = len(ran.changed) == len(ran.suite.cells)
-        where = "all cells" if every else f"{cells(len(ran.changed))}; the others lack the setting, or had this value"
+    if run.changes:
+        every = len(run.changed) == len(run.suite.cells)
+        where = "all cells" if every else f"{cells(len(run.changed))}; the others lack the setting, or had this value"
         yield Text(
-            f"Changed by --set: {ran.told}, in {where}. The numbers are those of the changed settings, and so are the "
+            f"Changed by --set: {run.told}, in {where}. The numbers are those of the changed settings, and so are the "
             "verdicts on claims.",
             "warning",
         )
-    if ran.scale == "smoke":
+    if run.scale == "smoke":
         yield Text(
-            f"Scale smoke: a few rounds, clients and samples, n = {ran.n}. It shows that every experiment runs; its "
+            f"Scale smoke: a few rounds, clients and samples, n = {run.n}. It shows that every experiment runs; its "
             "numbers are not those of the paper's setting: no difference is taken, no claim is judged.",
             "warning",
         )
-    if networks := replaced(ran):
-        rest = "All else but the changed settings" if ran.changes else "All else"
+    if networks := replaced(run):
+        rest = "All else but the changed settings" if run.changes else "All else"
         yield Text(
-            f"Scale {ran.scale} changes the network: {', '.join(networks)}. {rest} is as at full. Claims are "
+            f"Scale {run.scale} changes the network: {', '.join(networks)}. {rest} is as at full. Claims are "
             "decided for this network here, and count apart from those at full.",
             "warning",
         )
-    yield Items(tuple(_items(ran)))
+    yield Items(tuple(_items(run)))
 
 
-def replaced(ran: Ran) -> list[str]:
+def replaced(run: SuiteRun) -> list[str]:
     """Return the networks that scale medium puts in place of those at full: "mlp in place of cnn"."""
-    if ran.scale != "medium":
+    if run.scale != "medium":
         return []
-    changed = (of_cell.get("model.name") for of_cell in ran.differences.values())
+    changed = (of_cell.get("model.name") for of_cell in run.differences.values())
     return sorted({f"{here} in place of {full}" for full, here in filter(None, changed)})
 
 
-def _items(ran: Ran) -> Iterator[tuple[str, str]]:
-    suite, size = ran.suite, ran.suite.scale(ran.scale)
+def _items(run: SuiteRun) -> Iterator[tuple[str, str]]:
+    suite, size = run.suite, run.suite.scale(run.scale)
     setting = {
         "full": "the paper's setting where it states one, else assumptions",
         "medium": "that of full, with another network where the paper's is too large for two CPU cores",
@@ -90,39 +90,39 @@ def _items(ran: Ran) -> Iterator[tuple[str, str]]:
         "smoke": "cut to seconds, see below",
     }
     theirs = f"the paper: {suite.papers_repetitions}" if suite.papers_repetitions else "the paper states none"
-    yield "scale", f"{ran.scale}: {setting[ran.scale]}{f'. {size.note}' if size.note else ''}"
-    yield "repetitions", f"{ran.n} ({theirs})"
-    failed = sum(cell not in ran.outcomes for cell in ran.problems)
-    parts = [f"{len(ran.outcomes)} of {len(suite.cells)} run"]
+    yield "scale", f"{run.scale}: {setting[run.scale]}{f'. {size.note}' if size.note else ''}"
+    yield "repetitions", f"{run.n} ({theirs})"
+    failed = sum(cell not in run.outcomes for cell in run.problems)
+    parts = [f"{len(run.outcomes)} of {len(suite.cells)} run"]
     parts += [f"{failed} failed"] if failed else []
-    if ran.chosen is not None and len(ran.chosen) < len(suite.cells):
-        parts.append(f"{len(ran.chosen)} chosen for this run")
+    if run.chosen is not None and len(run.chosen) < len(suite.cells):
+        parts.append(f"{len(run.chosen)} chosen for this run")
     yield "cells", ", ".join(parts)
     if suite.claims:
-        yield "claims in the paper's numbers", verdicts.count(verdicts.in_paper(ran)) or "none"
+        yield "claims in the paper's numbers", verdicts.count(verdicts.in_paper(run)) or "none"
         yield (
-            f"claims in ours{' under changed settings' * bool(ran.changes)}",
-            verdicts.count(verdicts.in_ours(ran)) or "none",
+            f"claims in ours{' under changed settings' * bool(run.changes)}",
+            verdicts.count(verdicts.in_ours(run)) or "none",
         )
     if any(claim.derived for claim in suite.claims):
-        papers, ours = (verdicts.count(of(ran, derived=True)) for of in (verdicts.in_paper, verdicts.in_ours))
+        papers, ours = (verdicts.count(of(run, derived=True)) for of in (verdicts.in_paper, verdicts.in_ours))
         yield "derived claims, counted apart", f"in the paper's numbers {papers}; in ours {ours}"
 
 
-def _exhibits(ran: Ran) -> Iterator[Section]:
+def _exhibits(run: SuiteRun) -> Iterator[Section]:
     """Tables, then figures, in the suite's order; files are named after the suite."""
-    tail = ran.suite.name.rpartition("/")[2]
-    others = [exhibit for exhibit in ran.suite.exhibits if not isinstance(exhibit, Grid)]
-    yield numbers(ran)
-    drawn = [charts.pictures(ran, exhibit, _name(tail, i, others)) for i, exhibit in enumerate(others)]
+    tail = run.suite.name.rpartition("/")[2]
+    others = [exhibit for exhibit in run.suite.exhibits if not isinstance(exhibit, Grid)]
+    yield numbers(run)
+    drawn = [charts.pictures(run, exhibit, _name(tail, i, others)) for i, exhibit in enumerate(others)]
     yield Section("Figures", tuple(block for blocks in drawn for block in blocks))
 
 
-def numbers(ran: Ran) -> Section:
+def numbers(run: SuiteRun) -> Section:
     """The tables of a suite, or that of its figures' numbers: ours, with the paper's and the difference."""
-    tail = ran.suite.name.rpartition("/")[2]
-    grids = [exhibit for exhibit in ran.suite.exhibits if isinstance(exhibit, Grid)] or _of_figure(ran.suite)
-    return Section("Numbers", tuple(layout.table(ran, grid, _name(tail, i, grids)) for i, grid in enumerate(grids)))
+    tail = run.suite.name.rpartition("/")[2]
+    grids = [exhibit for exhibit in run.suite.exhibits if isinstance(exhibit, Grid)] or _of_figure(run.suite)
+    return Section("Numbers", tuple(layout.table(run, grid, _name(tail, i, grids)) for i, grid in enumerate(grids)))
 
 
 def _of_figure(suite: Suite) -> list[Grid]:

@@ -17,8 +17,8 @@ from pfl_ops.files import write_named
 from pfl_ops.papers import PAPERS, SCALES, overrides
 from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, Mark, Row, Section, Table, Text
-from pfl_ops.reports.ran import Ran
 from pfl_ops.reports.suite import replaced, suite_report
+from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.reports.write import write
 
 FILE = "summary.json"
@@ -59,25 +59,25 @@ class Summary:
     standings: Sequence[verdicts.Standing] = ()
 
     @staticmethod
-    def of_run(ran: Ran) -> "Summary":
+    def of_run(run: SuiteRun) -> "Summary":
         """Of what a report would show."""
-        each = [outcome.seconds for found in ran.outcomes.values() for outcome in found]
+        each = [outcome.seconds for found in run.outcomes.values() for outcome in found]
         return Summary(
-            suite=ran.suite.name,
-            title=ran.suite.title,
-            scale=ran.scale,
-            cells=len(ran.outcomes),
-            of=len(ran.suite.cells) if ran.suite.measures else 0,
-            failed=sum(cell not in ran.outcomes for cell in ran.problems),
-            paper=dict(Counter(verdicts.in_paper(ran))),
-            ours=dict(Counter(verdicts.in_ours(ran))),
-            stand_ins=sorted({data for cell, data in ran.stand_ins.items() if cell in ran.outcomes}),
+            suite=run.suite.name,
+            title=run.suite.title,
+            scale=run.scale,
+            cells=len(run.outcomes),
+            of=len(run.suite.cells) if run.suite.measures else 0,
+            failed=sum(cell not in run.outcomes for cell in run.problems),
+            paper=dict(Counter(verdicts.in_paper(run))),
+            ours=dict(Counter(verdicts.in_ours(run))),
+            stand_ins=sorted({data for cell, data in run.stand_ins.items() if cell in run.outcomes}),
             seconds=sum(seconds for seconds in each if not math.isnan(seconds)),
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            derived=dict(Counter(verdicts.in_ours(ran, derived=True))),
-            networks=replaced(ran),
-            changes=overrides.told(ran.changes),
-            standings=verdicts.standings(ran),
+            derived=dict(Counter(verdicts.in_ours(run, derived=True))),
+            networks=replaced(run),
+            changes=overrides.told(run.changes),
+            standings=verdicts.standings(run),
         )
 
     @property
@@ -96,7 +96,7 @@ class Summary:
         return {"suite/cells": float(self.cells), "suite/cells_failed": float(self.failed), **stand}
 
 
-def keep(ran: Ran, folder: str | Path) -> Path:
+def keep(run: SuiteRun, folder: str | Path) -> Path:
     """Write a suite's report to `folder`/<suite>, and the page of all reports that are in `folder`.
 
     A report of a larger scale is not replaced: beside it, the smaller one goes to `folder`/<suite>/<scale>. One with
@@ -107,21 +107,21 @@ def keep(ran: Ran, folder: str | Path) -> Path:
     Raises:
         PflOpsError: it can't be written.
     """
-    place = Path(folder, ran.suite.name)
+    place = Path(folder, run.suite.name)
     before = _summary(place / FILE)
-    if ran.changes:
-        place = place / changed_folder(ran)
-    elif before is not None and SCALES.index(before.scale) > SCALES.index(ran.scale):
-        place = place / ran.scale
-    write(suite_report(ran), place)
-    write_named(place / FILE, json.dumps(asdict(Summary.of_run(ran)), indent=1))
+    if run.changes:
+        place = place / changed_folder(run)
+    elif before is not None and SCALES.index(before.scale) > SCALES.index(run.scale):
+        place = place / run.scale
+    write(suite_report(run), place)
+    write_named(place / FILE, json.dumps(asdict(Summary.of_run(run)), indent=1))
     write(overview(found(folder), smaller(folder), changed(folder)), folder)
     return place
 
 
-def changed_folder(ran: Ran) -> str:
+def changed_folder(run: SuiteRun) -> str:
     """Return the name of the folder of a report with changed settings: "full-training.lr=0.05"."""
-    text = f"{ran.scale}-{','.join(overrides.told(ran.changes))}"
+    text = f"{run.scale}-{','.join(overrides.told(run.changes))}"
     plain = re.sub(r"[^A-Za-z0-9._=,+-]", "_", text)
     if plain == text and len(text) <= LONGEST_FOLDER:
         return text

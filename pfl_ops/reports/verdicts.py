@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pfl_ops.papers import Instance, Verdict
 from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.reports.document import Block, Entry, Head, Mark, Row, Table, Text
-from pfl_ops.reports.ran import Ran
+from pfl_ops.reports.suite_run import SuiteRun
 
 STANDINGS: Mapping[str, tuple[str, Mark]] = {
     "holds": ("✓ holds", "good"),
@@ -32,19 +32,19 @@ HOW = (
 )
 
 
-def blocks(ran: Ran) -> Iterator[Block]:
+def blocks(run: SuiteRun) -> Iterator[Block]:
     """The table of claims."""
-    if not ran.suite.claims:
+    if not run.suite.claims:
         return
-    if ran.scale == "smoke":
+    if run.scale == "smoke":
         yield Text("At scale smoke no claim is judged.", "note")
-    elif any(verdict is None for verdict in ran.verdicts):
+    elif any(verdict is None for verdict in run.verdicts):
         yield Text("Claims about cells that ran on stand-in data are not judged.", "note")
-    judged = list(zip(ran.suite.claims, ran.suite.judged(), ran.verdicts, strict=True))
+    judged = list(zip(run.suite.claims, run.suite.judged(), run.verdicts, strict=True))
     rows: list[Row] = []
     for derived, title in TITLES.items():
         of = [one for one in judged if one[0].derived == derived]
-        if of and any(claim.derived for claim in ran.suite.claims):
+        if of and any(claim.derived for claim in run.suite.claims):
             rows.append(Row(title=title, kind="block"))
         rows += [
             Row((
@@ -57,9 +57,9 @@ def blocks(ran: Ran) -> Iterator[Block]:
     head = (
         Head("claim"),
         Head("in the paper's numbers"),
-        Head("in ours, settings changed" if ran.changes else "in ours"),
+        Head("in ours, settings changed" if run.changes else "in ours"),
     )
-    changed = f"; ours are judged under changed settings: {ran.told}" if ran.changes else ""
+    changed = f"; ours are judged under changed settings: {run.told}" if run.changes else ""
     yield Table("claims", f"Sentences that can be true or false of numbers{changed}", (head,), tuple(rows), (HOW,))
 
 
@@ -85,7 +85,7 @@ class Standing:
     agrees: str = ""
 
 
-def standings(ran: Ran) -> list[Standing]:
+def standings(run: SuiteRun) -> list[Standing]:
     """Return how each claim stands, in the suite's order."""
     return [
         Standing(
@@ -99,31 +99,31 @@ def standings(ran: Ran) -> list[Standing]:
             "" if verdict is None else _agreeing(verdict),
         )
         for claim, verdict, paper, ours in zip(
-            ran.suite.claims, ran.verdicts, _each(ran, in_paper), _each(ran, in_ours), strict=True
+            run.suite.claims, run.verdicts, _each(run, in_paper), _each(run, in_ours), strict=True
         )
     ]
 
 
 def _agreeing(verdict: Verdict) -> str:
-    run = sum(one.agrees is not None for one in verdict.instances)
-    return f"{verdict.agreeing} of {run}" if run else ""
+    count = sum(one.agrees is not None for one in verdict.instances)
+    return f"{verdict.agreeing} of {count}" if count else ""
 
 
-def _each(ran: Ran, of: Callable[..., list[str]]) -> list[str]:
+def _each(run: SuiteRun, of: Callable[..., list[str]]) -> list[str]:
     """The statuses of all claims in the suite's order, derived ones among them."""
-    found = {derived: iter(of(ran, derived=derived)) for derived in (False, True)}
-    return [next(found[claim.derived]) for claim in ran.suite.claims]
+    found = {derived: iter(of(run, derived=derived)) for derived in (False, True)}
+    return [next(found[claim.derived]) for claim in run.suite.claims]
 
 
-def in_paper(ran: Ran, *, derived: bool = False) -> list[str]:
+def in_paper(run: SuiteRun, *, derived: bool = False) -> list[str]:
     """Return how each claim of the paper stands in the paper's own numbers; `derived`: each derived one."""
-    judged = zip(ran.suite.claims, ran.suite.judged(), strict=True)
+    judged = zip(run.suite.claims, run.suite.judged(), strict=True)
     return ["not printed" if v.status == "not run" else v.status for claim, v in judged if claim.derived == derived]
 
 
-def in_ours(ran: Ran, *, derived: bool = False) -> list[str]:
+def in_ours(run: SuiteRun, *, derived: bool = False) -> list[str]:
     """Return how each claim of the paper stands in ours; `derived`: each derived one."""
-    judged = zip(ran.suite.claims, ran.verdicts, strict=True)
+    judged = zip(run.suite.claims, run.verdicts, strict=True)
     return ["not judged" if v is None else v.status for claim, v in judged if claim.derived == derived]
 
 

@@ -36,8 +36,8 @@ from pfl_ops.papers.provenance import Departure, assumed, departed, stated
 from pfl_ops.reports import Document, Entry, Items, Picture, Table, Text, suites, to_csv, to_html, to_markdown
 from pfl_ops.reports.background import amount
 from pfl_ops.reports.layout import signed, spread
-from pfl_ops.reports.ran import Ran
 from pfl_ops.reports.suite import suite_report
+from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.reports.verdicts import count
 
 ACC, G, TO_90 = "test/L1/local/mean", "test/G/global/mean", "test/L1/local/mean@90"
@@ -96,8 +96,8 @@ def outcomes() -> dict[str, list[Outcome]]:
     return {cell: [outcome(0, mean), outcome(1, mean + 0.002)] for cell, mean in means.items()}
 
 
-def ran(suite: Suite = SUITE, **changes: object) -> Ran:
-    given = Ran(
+def run(suite: Suite = SUITE, **changes: object) -> SuiteRun:
+    given = SuiteRun(
         suite,
         "small",
         outcomes(),
@@ -112,7 +112,7 @@ def table(document: Document, name: str) -> Table:
     return next(table for table in document.each(Table) if table.name == name)
 
 
-def numbers(given: Ran) -> dict[str, Entry]:
+def numbers(given: SuiteRun) -> dict[str, Entry]:
     """Entries of the first column of the exhibit by cell."""
     found, block = {}, ""
     for row in table(suite_report(given), "table1").rows:
@@ -129,7 +129,7 @@ def warnings(document: Document) -> str:
 
 
 def test_a_number_stands_beside_the_papers() -> None:
-    found = numbers(ran())
+    found = numbers(run())
     assert found["IID FedAvg"].text == "98.80 ± 0.14"
     assert found["IID FedAvg"].below == ("98.70 ± 0.20", "+0.10")
     assert found["IID FedAvg"].link == "http://localhost:5000/#/experiments/7/runs/run-0"
@@ -140,7 +140,7 @@ def test_a_number_stands_beside_the_papers() -> None:
 
 
 def test_what_was_not_run_says_so_and_what_failed_says_why() -> None:
-    found = numbers(ran())
+    found = numbers(run())
     assert (found["PATH FedAvg"].text, found["PATH FedAvg"].mark) == ("failed", "bad")
     assert "not enough memory" in found["PATH FedAvg"].note
     absent = found["PATH FLIU, not run"]
@@ -151,12 +151,12 @@ def test_what_was_not_run_says_so_and_what_failed_says_why() -> None:
 def test_a_row_of_which_nothing_was_run_says_so_once() -> None:
     """Behind its title; the paper's numbers stay. Where one of a row's cells was run, the others say it themselves."""
     without = {cell: found for cell, found in outcomes().items() if cell != "path/local"}
-    text = to_markdown(suite_report(ran(outcomes=without)))
+    text = to_markdown(suite_report(run(outcomes=without)))
     (row,) = [line for line in text.splitlines() if line.startswith("| CLT, not run")]
     assert row.count("not run") == 1 and "99.10" in row and "**" not in row
     across = replace(SUITE, exhibits=(Grid(("method",), ("environment",), measures=(ACC,)),))
     rows = {
-        row.entries[0].text: row.entries for row in table(suite_report(ran(across, outcomes=without)), "table1").rows
+        row.entries[0].text: row.entries for row in table(suite_report(run(across, outcomes=without)), "table1").rows
     }
     assert [entry.text for entry in rows["CLT"][1:]] == ["93.10 ± 0.14", "not run"]
 
@@ -165,7 +165,7 @@ def test_a_cell_that_was_not_run_says_so_once() -> None:
     """A cell has two rows here: the second one keeps the paper's number alone."""
     across = replace(SUITE, exhibits=(Grid(("method", "measure"), ("environment",), measures=(ACC, G)),))
     without = {cell: found for cell, found in outcomes().items() if cell != "path/local"}
-    rows = table(suite_report(ran(across, outcomes=without, problems={})), "table1").rows
+    rows = table(suite_report(run(across, outcomes=without, problems={})), "table1").rows
     assert [row.entries[3].text for row in rows[:2]] == ["not run", ""]
     assert rows[0].entries[3].below == ("99.10 ± 0.20",)
 
@@ -181,7 +181,7 @@ def test_a_figure_has_its_published_numbers_as_a_table_and_as_marks() -> None:
             ("path/local", TO_90): Published(90.0),
         },
     )
-    given = ran(figure)
+    given = run(figure)
     document = suite_report(given)
     found = table(document, "table1")
     assert [row.title for row in found.rows if row.kind == "block"] == ["IID", "PATH"]
@@ -196,16 +196,16 @@ def test_a_figure_has_its_published_numbers_as_a_table_and_as_marks() -> None:
     (of_path,) = [line.get_xydata().tolist() for line in path.lines if line.get_label() == "_CLT"]
     assert of_path == [[20.0, pytest.approx(0.991)]]  # round 90 is beyond ours
     none = replace(figure, measures=(), claims=(), published={})
-    assert "table1" not in [one.name for one in suite_report(ran(none, outcomes={})).each(Table)]
+    assert "table1" not in [one.name for one in suite_report(run(none, outcomes={})).each(Table)]
 
 
 def test_a_table_that_lists_a_number_is_not_repeated() -> None:
-    assert len([one for one in suite_report(ran()).each(Table) if one.name.startswith("table1")]) == 1
+    assert len([one for one in suite_report(run()).each(Table) if one.name.startswith("table1")]) == 1
 
 
 def test_smoke_has_no_difference_no_mark_and_no_verdict(tmp_path: Path) -> None:
     figure = replace(SUITE, exhibits=(*SUITE.exhibits, Curves(ACC)))
-    given = ran(figure, scale="smoke")
+    given = run(figure, scale="smoke")
     document = suite_report(given)
     entry = numbers(given)["IID FedAvg"]
     assert entry.below == ("98.70 ± 0.20",)
@@ -221,7 +221,7 @@ def test_smoke_has_no_difference_no_mark_and_no_verdict(tmp_path: Path) -> None:
 def test_changed_settings_are_marked_and_kept_apart(tmp_path: Path) -> None:
     """γ exists for FLIU only, so that of six cells two are changed."""
     changes = {"algorithm.gamma": {"kind": "fixed", "value": 0.5}, "training.rounds": 7}
-    plain, changed, gamma = ran(), ran(changes=changes), ran(changes={"algorithm.gamma.kind": "fixed"})
+    plain, changed, gamma = run(), run(changes=changes), run(changes={"algorithm.gamma.kind": "fixed"})
     assert changed.changed == [cell.name for cell in SUITE.cells]
     assert gamma.changed == ["iid/fliu", "path/fliu"]
     assert "in 2 cells; the others lack the setting" in warnings(suite_report(gamma))
@@ -243,21 +243,21 @@ def test_changed_settings_are_marked_and_kept_apart(tmp_path: Path) -> None:
     assert overview.count("training.rounds=7") == 3  # the folder in its link, the column, the sensitivity table's head
     row = next(line for line in overview.splitlines() if line.startswith("| CLT is worst everywhere"))
     assert row == "| CLT is worst everywhere | 1 of 1 \\| undecided, n = 0 | 1 of 1 \\| undecided, n = 0 |"
-    assert suites.changed_folder(ran(changes={"training.rounds": 7})) == "small-training.rounds=7"
+    assert suites.changed_folder(run(changes={"training.rounds": 7})) == "small-training.rounds=7"
 
 
 def test_the_command_of_a_page_has_its_file_and_changes() -> None:
-    given = ran(replace(SUITE, file="mine.py"), changes={"training.rounds": 7})
+    given = run(replace(SUITE, file="mine.py"), changes={"training.rounds": 7})
     assert given.command == "pfl-ops reproduce fliu/table1 --scale small --suite mine.py --set training.rounds=7"
 
 
 def test_quantities_under_a_number_are_told_apart() -> None:
-    page = to_html(suite_report(ran()))
+    page = to_html(suite_report(run()))
     assert '<span class="below"><b>98.70 ± 0.20</b><i>|</i><b>+0.10</b></span>' in page
 
 
 def test_what_was_run_at_another_scale_says_so() -> None:
-    entry = numbers(ran(elsewhere={"smoke": {"path/fliu": [outcome(0, 0.4)]}}))["PATH FLIU"]
+    entry = numbers(run(elsewhere={"smoke": {"path/fliu": [outcome(0, 0.4)]}}))["PATH FLIU"]
     assert (entry.text, entry.mark) == ("40.00", "elsewhere")
     assert "Run at scale smoke (n = 1), not at small." in entry.note
     assert len(entry.below) == 1  # no difference
@@ -265,7 +265,7 @@ def test_what_was_run_at_another_scale_says_so() -> None:
 
 def test_a_number_that_a_method_has_not_and_another_n_are_told() -> None:
     fewer = {**outcomes(), "iid/fliu": [outcome(0, 0.98)]}
-    document = suite_report(ran(outcomes=fewer))
+    document = suite_report(run(outcomes=fewer))
     rows = [row for row in table(document, "table1").rows if row.entries]
     assert rows[0].entries[2].text == "–" and rows[0].entries[2].note == "This method has no such number."
     assert rows[2].entries[1].note == "n = 1."
@@ -280,24 +280,24 @@ def test_a_number_that_a_method_has_not_and_another_n_are_told() -> None:
     ],
 )
 def test_spreads_of_different_kinds_are_told_apart(over: str, said: str) -> None:
-    notes = " ".join(table(suite_report(ran(replace(SUITE, spread_over=over))), "table1").notes)  # type: ignore[arg-type]
+    notes = " ".join(table(suite_report(run(replace(SUITE, spread_over=over))), "table1").notes)  # type: ignore[arg-type]
     assert said in notes
     assert "over n = 2 repetitions" in notes
 
 
 def test_a_target_that_was_never_reached_is_no_number() -> None:
     grid = Grid(("method",), ("measure",), ("environment",), measures=(TO_90,))
-    found = numbers(ran(replace(SUITE, exhibits=(grid,), measures=SUITE.measures[1:] + SUITE.measures[:1])))
+    found = numbers(run(replace(SUITE, exhibits=(grid,), measures=SUITE.measures[1:] + SUITE.measures[:1])))
     assert found["IID FedAvg"].text == "4 ± 0"
     low = {**outcomes(), "iid/fedavg": [outcome(0, 0.2), outcome(1, 0.95)], "iid/fliu": [outcome(0, 0.1)]}
-    found = numbers(ran(replace(SUITE, exhibits=(grid,)), outcomes=low))
+    found = numbers(run(replace(SUITE, exhibits=(grid,)), outcomes=low))
     assert found["IID FedAvg"].text == "never in 1 of 2"
     assert found["IID FLIU"].text == "never" and found["IID FLIU"].value == math.inf
     assert found["IID CLT"].mark == ""  # never reached elsewhere
 
 
 def test_stand_in_data_are_marked_and_nothing_is_judged() -> None:
-    given = ran(stand_ins={cell.name: "digits" for cell in SUITE.cells})
+    given = run(stand_ins={cell.name: "digits" for cell in SUITE.cells})
     document = suite_report(given)
     assert "Stand-in data" in warnings(document) and "digits" in warnings(document)
     entry = numbers(given)["IID FedAvg"]
@@ -309,7 +309,7 @@ def test_stand_in_data_are_marked_and_nothing_is_judged() -> None:
 
 def test_one_cell_on_stand_in_data_leaves_the_other_claims() -> None:
     verdicts = [
-        row.entries[2].text for row in table(suite_report(ran(stand_ins={"path/local": "digits"})), "claims").rows
+        row.entries[2].text for row in table(suite_report(run(stand_ins={"path/local": "digits"})), "claims").rows
     ]
     assert verdicts == ["? undecided", "– not judged", "– not run"]
 
@@ -322,7 +322,7 @@ def test_claims_are_judged_twice() -> None:
         cell: [outcome(seed, found[0].metrics[f"final/{ACC}"] + spread[cell] * wave[seed]) for seed in range(8)]
         for cell, found in outcomes().items()
     }
-    first, second, third = table(suite_report(ran(outcomes=many)), "claims").rows
+    first, second, third = table(suite_report(run(outcomes=many)), "claims").rows
     assert (first.entries[1].text, first.entries[2].text) == ("✓ holds", "✓ holds")
     counted, decision = first.entries[2].below
     assert counted == "as claimed in 2 of 2"
@@ -340,7 +340,7 @@ def test_claims_are_judged_twice() -> None:
 
 def test_a_claim_without_a_decision_says_how_many_seeds_it_would_take() -> None:
     """Two seeds whose differences are equal have no spread: nothing is foreseen within 1,000 seeds."""
-    undecided = table(suite_report(ran()), "claims").rows[0].entries[2]
+    undecided = table(suite_report(run()), "claims").rows[0].entries[2]
     assert undecided.text == "? undecided"
     assert undecided.below[1].startswith("e = ") and undecided.below[1].endswith("needed, more than 1,000 seeds")
 
@@ -350,7 +350,7 @@ def rows_of(table: Table) -> list[dict[str, str]]:
 
 
 def test_the_csv_has_every_number_unrounded() -> None:
-    rows = rows_of(table(suite_report(ran()), "table1"))
+    rows = rows_of(table(suite_report(run()), "table1"))
     assert len(rows) == 12
     row = next(
         row for row in rows if row["environment"] == "iid" and row["method"] == "fedavg" and row["measure"] == ACC
@@ -377,7 +377,7 @@ def settings_by_group(document: Document, name: str) -> dict[str, set[tuple[str,
 def test_settings_show_stated_full_and_here() -> None:
     """Scale small changes clients, rounds and n; FLIU's rate by its level. An assumption has no stated value."""
     louder = {**METHODS, "fliu": replace(METHODS["fliu"], at={"small": {"training.lr": 0.5}})}
-    groups = settings_by_group(suite_report(ran(replace(SUITE, axes={**SUITE.axes, "method": louder}))), "settings")
+    groups = settings_by_group(suite_report(run(replace(SUITE, axes={**SUITE.axes, "method": louder}))), "settings")
     assert groups["Changed by scale small"] == {
         ("`repetitions`", "3", "3", "2", "all cells", "stated: Sec. IV"),
         ("`partition.clients`", "100", "100", "20", "all cells", "stated: Sec. IV"),
@@ -395,7 +395,7 @@ def test_settings_show_stated_full_and_here() -> None:
 
 def test_nothing_of_ours_is_shown_as_stated() -> None:
     """Of all settings of the suite the paper states five values, and of one of them another than is run."""
-    document = suite_report(ran(scale="full"))
+    document = suite_report(run(scale="full"))
     stated_values = {
         row.entries[0].text: row.entries[1].text
         for name in ("settings", "stated")
@@ -409,15 +409,15 @@ def test_nothing_of_ours_is_shown_as_stated() -> None:
 
 
 def test_repetitions_are_the_papers_only_where_stated() -> None:
-    assert "2 (the paper: 3)" in to_markdown(suite_report(ran())).replace("\\", "")
+    assert "2 (the paper: 3)" in to_markdown(suite_report(run())).replace("\\", "")
     ours = replace(SUITE, sources=assumed("no number of runs is stated", "repetitions"))
-    assert "2 (the paper states none)" in to_markdown(suite_report(ran(ours))).replace("\\", "")
+    assert "2 (the paper states none)" in to_markdown(suite_report(run(ours))).replace("\\", "")
 
 
 def test_each_cell_has_its_whole_configuration(tmp_path: Path) -> None:
     """A file of a cell, read as `pfl-ops run --config` reads it, is the experiment of the cell at that scale."""
-    document = suite_report(ran(stand_ins={"iid/local": "digits"}))
-    suites.keep(ran(stand_ins={"iid/local": "digits"}), tmp_path)
+    document = suite_report(run(stand_ins={"iid/local": "digits"}))
+    suites.keep(run(stand_ins={"iid/local": "digits"}), tmp_path)
     rows = [row.entries for row in table(document, "configurations").rows]
     assert [entries[0].text for entries in rows] == [cell.name for cell in SUITE.cells]
     for cell, (_, here, full) in zip(SUITE.cells, rows, strict=True):
@@ -429,7 +429,7 @@ def test_each_cell_has_its_whole_configuration(tmp_path: Path) -> None:
 
 def test_departures_are_listed_with_their_effect() -> None:
     told = (Departure("The paper shuffles: here not.", "two points"), Departure("The paper has a cap: here none."))
-    rows = table(suite_report(ran(replace(SUITE, departures=told))), "departures").rows
+    rows = table(suite_report(run(replace(SUITE, departures=told))), "departures").rows
     assert [tuple(entry.text for entry in row.entries) for row in rows] == [
         ("The paper shuffles: here not.", "two points"),
         ("The paper has a cap: here none.", "not measured"),
@@ -437,11 +437,11 @@ def test_departures_are_listed_with_their_effect() -> None:
 
 
 def test_damage_is_told() -> None:
-    assert "PATH FLIU is lost" in to_markdown(suite_report(ran()))
+    assert "PATH FLIU is lost" in to_markdown(suite_report(run()))
 
 
 def test_the_cost_is_told() -> None:
-    document = suite_report(ran(about={"machine": "two cores"}))
+    document = suite_report(run(about={"machine": "two cores"}))
     said: Mapping[str, str] = dict(
         item
         for section in document.sections
@@ -461,7 +461,7 @@ def test_the_cost_is_told() -> None:
 
 def test_rows_by_measure_find_the_best_of_each() -> None:
     grid = Grid(("method", "measure"), ("environment",), measures=(ACC, TO_90))
-    rows = table(suite_report(ran(replace(SUITE, exhibits=(grid,)))), "table1").rows
+    rows = table(suite_report(run(replace(SUITE, exhibits=(grid,)))), "table1").rows
     assert [row.entries[0].text for row in rows] == ["CLT", "", "FedAvg", "", "FLIU", ""]
     assert [row.kind for row in rows] == ["", "", "rule", "", "rule", ""]
     assert [row.entries[2].mark for row in rows] == ["", "", "best", "", "", ""]
@@ -480,7 +480,7 @@ def test_pictures_show_what_was_run_and_say_what_was_not() -> None:
     suite = replace(SUITE, axes={**SUITE.axes, "tau": steps}, exhibits=exhibits, claims=(), published={}, small=Scale())
     found = {f"{cell}/tau1": each for cell, each in outcomes().items()} | {"iid/fliu/tau5": [outcome(0, 0.99)]}
     document = suite_report(
-        ran(suite, outcomes=found, chosen=None, problems={}, counts=lambda cell: np.eye(3, dtype=int))
+        run(suite, outcomes=found, chosen=None, problems={}, counts=lambda cell: np.eye(3, dtype=int))
     )
     pictures = {picture.name: picture for picture in document.each(Picture)}
     assert list(pictures) == ["table1-1", "table1-3", "table1-4", "table1-5", "table1-6"]
@@ -491,19 +491,19 @@ def test_pictures_show_what_was_run_and_say_what_was_not() -> None:
 
 
 def test_a_report_of_nothing_is_a_report() -> None:
-    text = to_markdown(suite_report(ran(outcomes={}, problems={})))
+    text = to_markdown(suite_report(run(outcomes={}, problems={})))
     assert "0 of 6 run" in text and "FLIU, not run" in text
-    assert to_html(suite_report(ran(outcomes={}, problems={}))).count("not run") >= 6
+    assert to_html(suite_report(run(outcomes={}, problems={}))).count("not run") >= 6
 
 
 def test_scale_medium_says_which_network_it_changes() -> None:
     medium = replace(SUITE, medium=Scale({"model.name": "mlp"}, note="An MLP."))
-    found = ran(medium, scale="medium")
+    found = run(medium, scale="medium")
     text = to_markdown(suite_report(found))
     assert "Scale medium changes the network: mlp in place of cnn." in text
     assert "count apart from those at full" in text and "Changed by scale medium" in text
     assert suites.Summary.of_run(found).networks == ["mlp in place of cnn"]
-    for same in (ran(scale="medium"), ran(medium)):
+    for same in (run(scale="medium"), run(medium)):
         assert "changes the network" not in to_markdown(suite_report(same))
         assert suites.Summary.of_run(same).networks == []
 
@@ -512,16 +512,16 @@ def test_derived_claims_are_counted_apart(tmp_path: Path) -> None:
     """The first of three is marked; a report at full and one at medium, with another network, stand side by side."""
     first, *others = SUITE.claims
     mixed = replace(SUITE, claims=(replace(first, derived=True), *others), medium=Scale({"model.name": "mlp"}))
-    summary = suites.Summary.of_run(ran(mixed))
-    whole = suites.Summary.of_run(ran())
+    summary = suites.Summary.of_run(run(mixed))
+    whole = suites.Summary.of_run(run())
     assert (sum(summary.ours.values()), sum(summary.derived.values())) == (len(others), 1)
     assert Counter(summary.ours) + Counter(summary.derived) == Counter(whole.ours) and whole.derived == {}
-    document = suite_report(ran(mixed))
+    document = suite_report(run(mixed))
     titles = [row.title for row in table(document, "claims").rows if row.kind == "block"]
     assert titles == ["Claims of the paper", "Derived from its numbers, or with a threshold of ours: counted apart"]
     assert "derived claims, counted apart" in to_markdown(document)
     for scale in ("full", "medium"):
-        suites.keep(ran(mixed, scale=scale), tmp_path)
+        suites.keep(run(mixed, scale=scale), tmp_path)
     page = suites.overview(suites.found(tmp_path), suites.smaller(tmp_path))
     rows = [[entry.text for entry in row.entries[:2]] for row in table(page, "decided").rows]
     kinds = ("claims of the papers", "derived claims")
@@ -531,7 +531,7 @@ def test_derived_claims_are_counted_apart(tmp_path: Path) -> None:
 
 
 def test_a_summary_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    place = suites.keep(ran(), tmp_path) / suites.FILE
+    place = suites.keep(run(), tmp_path) / suites.FILE
     old = {name: value for name, value in json.loads(place.read_text()).items() if name not in ("derived", "networks")}
     place.write_text(json.dumps(old))
     (found,) = suites.found(tmp_path)
@@ -539,9 +539,9 @@ def test_a_summary_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 
 def test_reports_are_kept_together(tmp_path: Path) -> None:
-    assert suites.keep(ran(), tmp_path) == tmp_path / "fliu" / "table1"
-    suites.keep(ran(replace(SUITE, name="fliu/fig10", claims=())), tmp_path)
-    suites.keep(ran(replace(SUITE, name="fliu/fig5", claims=()), stand_ins={"iid/local": "digits"}), tmp_path)
+    assert suites.keep(run(), tmp_path) == tmp_path / "fliu" / "table1"
+    suites.keep(run(replace(SUITE, name="fliu/fig10", claims=())), tmp_path)
+    suites.keep(run(replace(SUITE, name="fliu/fig5", claims=()), stand_ins={"iid/local": "digits"}), tmp_path)
     (tmp_path / "fliu" / "fig5" / "extra.txt").write_text("stays")
     found = suites.found(tmp_path)
     assert [summary.suite for summary in found] == ["fliu/table1", "fliu/fig5", "fliu/fig10"]
@@ -573,6 +573,6 @@ def test_energy_to_a_target_that_was_not_reached_is_not_drawn() -> None:
     suite = replace(
         SUITE, axes={**SUITE.axes, "tau": steps}, exhibits=(energy,), claims=(), published={}, small=Scale()
     )
-    document = suite_report(ran(suite, outcomes={"iid/fliu/tau1": [outcome(0, 0.9)]}, chosen=None, problems={}))
+    document = suite_report(run(suite, outcomes={"iid/fliu/tau1": [outcome(0, 0.9)]}, chosen=None, problems={}))
     assert not list(document.each(Picture))
     assert "Energy. Not drawn: no number of local steps reached the target" in to_markdown(document)

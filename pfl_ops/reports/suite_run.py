@@ -17,7 +17,7 @@ Counts: TypeAlias = Callable[[str], Any]
 
 
 @dataclass(frozen=True)
-class Ran:
+class SuiteRun:
     """A suite, and what is known of its cells.
 
     Attributes:
