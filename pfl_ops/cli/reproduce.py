@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.papers import Cell, Outcome, ScaleName, Suite
+    from pfl_ops.papers import Cell, Outcome, Outcomes, ScaleName, Suite
     from pfl_ops.reports.suites import Summary
     from pfl_ops.tuning.cells import Reproduced
     from pfl_ops.tuning.plans import Plan
@@ -182,6 +182,7 @@ def reproduce(
         if planned
         else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
     )
+    kept = _kept(results, chosen, size, data_dir)
     summaries: list[Summary] = []
     without: dict[str, Exception] = {}
 
@@ -211,6 +212,7 @@ def reproduce(
                     execution=execution,
                     dry_run=dry_run,
                     hours=(hours or 1.0) if until_decided else None,
+                    kept=kept,
                     on_suite=keep,
                     on_event=watch,
                 )
@@ -379,6 +381,16 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
     summary = suites.Summary.of_run(run)
     found.keep(suites.keep(run, folder), summary.metrics)
     return summary
+
+
+def _kept(
+    folder: Path | None, chosen: "list[tuple[Suite, tuple[Cell, ...]]]", scale: str, data_dir: str | None
+) -> "dict[str, Outcomes]":
+    """The runs that the suites' results files have; their numbers are not computed again."""
+    from pfl_ops.papers import results_files
+
+    found = results_files.read(folder, [suite for suite, _ in chosen], data_dir) if folder is not None else []
+    return {one.suite.name: one.outcomes for one in found if one.scale == scale}
 
 
 def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> None:

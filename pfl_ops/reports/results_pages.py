@@ -60,6 +60,7 @@ def overview(found: Sequence[Results], all_suites: Sequence[Suite]) -> Document:
         ),
         sections=(
             Section("", tuple(_counts(found, all_suites))),
+            Section("Suites", (_suites(found),)),
             *(_claims(one) for one in found if one.suite.claims),
         ),
     )
@@ -120,6 +121,20 @@ def _counts(found: Sequence[Results], all_suites: Sequence[Suite]) -> Iterator[B
         yield Table("counts", "Claims in our numbers", (tuple(map(Head, heads)),), tuple(rows), (note,), titles=2)
 
 
+def _suites(found: Sequence[Results]) -> Table:
+    """The suites of which there are results, each with a link to its page."""
+    rows = []
+    for one in found:
+        counts = [len(each) for each in one.outcomes.values()]
+        cells = f"{len(counts)} of {len(one.suite.cells)}"
+        seeds = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else "".join(map(str, counts[:1]))
+        page = f"{file_name(one.suite, one.scale)}.md"
+        entries = (one.suite.title, one.scale, cells, f"{sum(counts):,}", seeds)
+        rows.append(Row((Entry(one.suite.name, link=page), *map(Entry, entries))))
+    heads = tuple(map(Head, ("suite", "shows", "scale", "cells", "runs", "seeds a cell")))
+    return Table("suites", "Numbers, by suite", (heads,), tuple(rows))
+
+
 def _claims(results: Results) -> Section:
     """The claims of a suite, a line each."""
     run = _run_of(results)
@@ -142,7 +157,6 @@ def _claims(results: Results) -> Section:
     heads = ("claim", "in the paper's numbers", "in ours", "as claimed", "n", "e for", "e against", "seeds to decide")
     page = file_name(results.suite, results.scale)
     notes = (
-        f"Numbers: [`{page}.md`]({page}.md).",
         "As claimed: comparisons whose means are as claimed, which is counted and not tested. e: anytime-valid "
         "evidence for and against the whole claim; n: seeds that all of its cells have.",
     )

@@ -1,7 +1,7 @@
 """`reproduce`: published experiments again, through Ray; what is finished already is read, never run again."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.federation.loop.estimate import duration, size
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
-from pfl_ops.papers import ScaleName
+from pfl_ops.papers import Outcomes, ScaleName
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.asked import Amount, Asked, check_request
 from pfl_ops.tuning.cells import OnCell, OnSuite, Reproduced
@@ -35,6 +35,7 @@ def reproduce(
     execution: Execution | None = None,
     dry_run: bool = False,
     hours: float | None = None,
+    kept: Mapping[str, Outcomes] | None = None,
     on_suite: OnSuite | None = None,
     on_event: OnCell | None = None,
 ) -> list[Reproduced]:
@@ -51,6 +52,7 @@ def reproduce(
         dry_run: tell the estimate, and stop.
         hours: then go on with further seeds for undecided claims, until all are decided or so many hours have passed;
             see `deciding`. None: the plan's repetitions alone.
+        kept: suite -> finished repetitions of its cells that files have (`papers.results_files`): not run again.
         on_suite: told of each suite once nothing of it is left to run, its run still open.
         on_event: told of everything.
     Returns:
@@ -62,7 +64,7 @@ def reproduce(
     check_request(asked, (execution or Execution()).device, address)
     with Store.open(home, tracking_uri, offline=True) as store, ExitStack() as opened:
         reproduction = Reproduction(plan, store, data_dir, execution or Execution(), asked, address, on_suite, on_event)
-        reproduction.hours = hours
+        reproduction.hours, reproduction.kept = hours, kept or {}
         try:
             missing = reproduction.missing()
             takes = _estimate(missing, plan.scale, asked, reproduction.execution, data_dir) if missing else ""

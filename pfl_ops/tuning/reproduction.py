@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -52,6 +52,7 @@ class Reproduction:
     failures: dict[str, str] = field(default_factory=dict)
     complete: dict[str, Reproduced] = field(default_factory=dict)
     finished: dict[str, RunInfo] = field(default_factory=dict)  # by digest
+    kept: Mapping[str, Outcomes] = field(default_factory=dict)  # by suite, from files
     over: int = 0
     wanted: int = 0
     hours: float | None = None
@@ -67,8 +68,7 @@ class Reproduction:
         found = (run for run in known if run.identity and FINISHED in run.metrics)
         self.finished = {str(run.identity): run for run in found}
         for job in (job for part in self.plan.parts for jobs in part.jobs.values() for job in jobs):
-            if job.digest in self.finished and job.digest not in self.outcomes:
-                self.outcomes[job.digest] = self._read(job, self.finished[job.digest])
+            self._look_up(job)
         missing = [job for job in self.plan.wanted if job.digest not in self.outcomes]
         self.wanted = len(missing)
         self.begun = {job.digest for job in missing}
@@ -191,6 +191,18 @@ class Reproduction:
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
+    def _look_up(self, job: CellRun) -> None:
+        """Take a run's outcome from the store, or where it has none from the suite's results file."""
+        if job.digest in self.outcomes:
+            return
+        if job.digest in self.finished:
+            self.outcomes[job.digest] = self._read(job, self.finished[job.digest])
+            return
+        rows = () if job.stand_in or job.changes else self.kept.get(job.suite.name, {}).get(job.cell.name, ())
+        for one in rows:
+            if one.seed == job.experiment.seed:
+                self.outcomes[job.digest] = one
+
     def _read(self, job: CellRun, info: RunInfo) -> Outcome:
         history = self.store.history(info.run_id, keys=sorted(self._shown & set(info.metrics)))
         return Outcome(
@@ -238,8 +250,7 @@ class Reproduction:
                 new = [part.repetition(cell, i, self.data_dir) for cell, i in wanted if i == number]
                 for job in new:
                     parts[part.suite.name] = parts[part.suite.name].with_job(job)
-                    if job.digest in self.finished and job.digest not in self.outcomes:
-                        self.outcomes[job.digest] = self._read(job, self.finished[job.digest])
+                    self._look_up(job)
                 self.plan = replace(self.plan, parts=tuple(parts.values()))
                 new = [job for job in new if job.digest not in {*self.outcomes, *self.failures, *self.begun}]
                 if new:

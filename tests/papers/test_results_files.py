@@ -109,6 +109,7 @@ def test_the_page_of_claims_counts_what_was_judged_and_what_was_not(tmp_path: Pa
     (line,) = [line for line in page.splitlines() if line.startswith("| Local training is below FedAvg")]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[1:5] == ["holds", "✓ holds", "2 of 2", "6"] and float(cells[5].replace(",", "")) > 40
+    assert "| [toy/table1](toy-table1-small.md) |" in page and "| 4 of 5 | 24 | 6 |" in page
     assert "– not run" in next(line for line in page.splitlines() if line.startswith("| FLIU is above FedAvg"))
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from toy_suite import ACC, TOY
 from pfl_ops import tuning
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.papers.results_files import Recorded
 from pfl_ops.tracking.store import RunInfo
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.cells import CellEvent, elsewhere
@@ -51,3 +53,15 @@ def test_of_another_scale_each_seed_is_shown_once() -> None:
     (found,) = elsewhere(plan.parts[0], "smoke", runs).items()
     assert found[0] == "small"
     assert [(one.seed, one.value(ACC)) for one in found[1]["path/fliu"]] == [(0, 1.5), (1, 1.25)]
+
+
+def test_runs_that_a_results_file_has_are_not_run_again(tmp_path: Path) -> None:
+    """Seed 0 of one cell, of a suite of five: four are missing. Under changed settings, all five."""
+    kept = {TOY.name: {"iid/local": [Recorded(0, {ACC: 150.0}), Recorded(7, {ACC: 1.0})]}}
+    store = SimpleNamespace(reachable=False)
+    for changes, missing in (({}, 4), ({"training.lr": 0.5}, 5)):
+        plan = tuning.plan([(TOY, TOY.cells)], "smoke", repetitions=1, changes=changes)
+        call = Reproduction(plan, store, None, Execution(), Asked.of(None, None, None), None, None, None, kept=kept)
+        assert len(call.missing()) == missing
+        found = {cell: [one.value(ACC) for one in each] for cell, each in call._outcomes(plan.parts[0]).items()}
+        assert found == ({"iid/local": [150.0]} if not changes else {})
