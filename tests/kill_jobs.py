@@ -24,7 +24,7 @@ from pfl_ops.data import store as cache
 from pfl_ops.data.recorded import Recorded, read_partition, write_partition
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import write_whole
-from pfl_ops.reports.document import Document, Entry, Head, Row, Section, Table
+from pfl_ops.reports.document import Document, Entry, Head, PageSection, Row, Table
 from pfl_ops.reports.write import write
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import ledger as ledgers
@@ -283,7 +283,7 @@ def document(title: str) -> Document:
     """A report with a table of a hundred rows."""
     rows = tuple(Row((Entry(str(n)), Entry(str(n * n), float(n * n)))) for n in range(100))
     table = Table("numbers", "Squares", ((Head("n"), Head("square")),), rows)
-    return Document("squares", title, "", (Section("Numbers", (table,)),))
+    return Document("squares", title, "", (PageSection("Numbers", (table,)),))
 
 
 class Page(Job):

@@ -19,7 +19,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.contract import ClientRows
 from pfl_ops.federation.state import durable
 from pfl_ops.federation.state.checkpoint import Checkpoints, Record
-from pfl_ops.federation.state.durable import Damaged
+from pfl_ops.federation.state.durable import DamagedFile
 from pfl_ops.tuning import ledger
 
 fuzz = partial(
@@ -96,7 +96,7 @@ def one_line(work: Callable[[], Any]) -> Any:
     """Return the result of `work`; None if it refuses in words."""
     try:
         return work()
-    except (PflOpsError, Damaged) as error:
+    except (PflOpsError, DamagedFile) as error:
         assert str(error).strip() and "Traceback" not in str(error)
         return None
 

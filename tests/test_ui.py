@@ -19,7 +19,7 @@ from end_to_end import Tuned
 from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.reports import Document, Entry, Head, Row, Section, Table, to_html
+from pfl_ops.reports import Document, Entry, Head, PageSection, Row, Table, to_html
 from pfl_ops.tracking import Store, newest_pages
 from pfl_ops.tracking.views import compare_address, view_address
 
@@ -83,7 +83,7 @@ def report(tuned: Tuned) -> str:
     """A report as the product writes it, kept with a run; where the page shows it."""
     cells = (Entry("FLIU"), Entry("97.1", 97.1, mark="best"), Entry("96.8", 96.8))
     table = Table("table1", "Accuracy [%]", ((Head("method"), Head("ours"), Head("paper")),), (Row(cells),))
-    document = Document("table1", "Table I, ours beside theirs", "a test", (Section("Results", (table,)),))
+    document = Document("table1", "Table I, ours beside theirs", "a test", (PageSection("Results", (table,)),))
     with Store.open(tuned.home / "mlruns") as store, store.run("a-suite", "fliu/table1", identity="a suite") as run:
         run.tags({"pfl_ops.kind": "suite"})
         run.text(to_html(document), "report/index.html")

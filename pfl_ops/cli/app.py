@@ -35,7 +35,7 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """The top command. Errors end here: `pfl-ops: <message>` on stderr, exit code 2, nothing on stdout."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -109,7 +109,7 @@ def _plain(error: typer.TyperException) -> str:
 
 app = typer.Typer(
     name="pfl-ops",
-    cls=Group,
+    cls=CommandGroup,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},

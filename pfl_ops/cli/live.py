@@ -26,7 +26,7 @@ def trials_table(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, ti
     return drawn(tables.trials(trials, metrics, chosen, title, most))
 
 
-def drawn(rows: tables.Rows) -> Table:
+def drawn(rows: tables.TableRows) -> Table:
     """Return a table of text for a terminal; a last column of words takes several lines."""
     table = Table(title=rows.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     last = len(rows.heads) - 1

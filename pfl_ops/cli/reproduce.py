@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from pfl_ops.federation.settings import Execution
     from pfl_ops.papers import Cell, Outcome, Outcomes, ScaleName, Suite
-    from pfl_ops.reports.suites import Summary
+    from pfl_ops.reports.suites import SuiteSummary
     from pfl_ops.tuning.cells import Reproduced
-    from pfl_ops.tuning.plans import Plan
+    from pfl_ops.tuning.plans import ReproductionPlan
 
 PANEL = "Reproducing"
 
@@ -183,7 +183,7 @@ def reproduce(
         else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
     )
     kept = _kept(results, chosen, size, data_dir)
-    summaries: list[Summary] = []
+    summaries: list[SuiteSummary] = []
     without: dict[str, Exception] = {}
 
     def keep(suite: "Reproduced") -> None:
@@ -289,7 +289,7 @@ def _choose(
     say(out(), f"\nchoices: {file}")
 
 
-def _default(repetitions: int | None, data_dir: str | None) -> "list[Plan]":
+def _default(repetitions: int | None, data_dir: str | None) -> "list[ReproductionPlan]":
     """The plans of a call without names and scale."""
     from pfl_ops import tuning
     from pfl_ops.papers.default_plan import DEFAULT_PLAN
@@ -357,7 +357,7 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     )
 
 
-def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri: str | None) -> "Summary":
+def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri: str | None) -> "SuiteSummary":
     """The suite's report, in its folder and in its run."""
     from pfl_ops.reports import suites
     from pfl_ops.reports.suite_run import SuiteRun
@@ -378,7 +378,7 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
         counts=counts,
         changes=found.part.changes,
     )
-    summary = suites.Summary.of_run(run)
+    summary = suites.SuiteSummary.of_run(run)
     found.keep(suites.keep(run, folder), summary.metrics)
     return summary
 

@@ -6,14 +6,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pfl_ops.reports.suites import Summary
+    from pfl_ops.reports.suites import SuiteSummary
     from pfl_ops.tuning.cells import Reproduced
 
 MOST_CLAIMS = 40  # that are listed one by one
 STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")
 
 
-def show_results(done: "list[Reproduced]", summaries: "list[Summary]", folder: "Path", planned: bool = False) -> None:
+def show_results(
+    done: "list[Reproduced]", summaries: "list[SuiteSummary]", folder: "Path", planned: bool = False
+) -> None:
     """Print the runs and claims of each suite, the problems, and where the reports are.
 
     Args:
@@ -58,7 +60,7 @@ def show_results(done: "list[Reproduced]", summaries: "list[Summary]", folder: "
         say(console, f"\nreports: {folder}/index.html")
 
 
-def _show_claims(summaries: "list[Summary]") -> None:
+def _show_claims(summaries: "list[SuiteSummary]") -> None:
     """Print each claim that was judged, in a line; nothing where they are more than MOST_CLAIMS."""
     from rich.table import Table
 
@@ -92,7 +94,7 @@ def _decided(counts: "Mapping[str, int]") -> int:
     return counts.get("holds", 0) + counts.get("does not hold", 0)
 
 
-def totals(summaries: "list[Summary]") -> list[str]:
+def totals(summaries: "list[SuiteSummary]") -> list[str]:
     """Return how many claims are decided: those of the papers, those at other networks, and derived ones."""
     from collections import Counter
 

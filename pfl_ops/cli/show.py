@@ -128,7 +128,7 @@ def _show_section(kind: str, name: str) -> None:
         say(out(), f"Without effect: {', '.join(ignored)}")
 
 
-class Row(NamedTuple):
+class ShownRow(NamedTuple):
     """A setting as `show` prints it; `when`: the kind that has it, or nothing."""
 
     path: str
@@ -139,7 +139,9 @@ class Row(NamedTuple):
     meaning: str
 
 
-def rows_of(section: type["Section"], prefix: str, when: str = "", skip: frozenset[str] = frozenset()) -> Iterator[Row]:
+def rows_of(
+    section: type["Section"], prefix: str, when: str = "", skip: frozenset[str] = frozenset()
+) -> Iterator[ShownRow]:
     """Every setting of a section, those of each of its kinds included.
 
     Args:
@@ -159,10 +161,10 @@ def rows_of(section: type["Section"], prefix: str, when: str = "", skip: frozens
             continue
         if inside is None:
             shown = "needed" if default is PydanticUndefined else _value(default)
-            yield Row(path, info.title or "", shown, Allowed.of(info), when, info.description or "")
+            yield ShownRow(path, info.title or "", shown, Allowed.of(info), when, info.description or "")
         elif isinstance(inside, Kinds):
             kinds = Allowed("choice", choices=tuple(inside.names()))
-            yield Row(
+            yield ShownRow(
                 f"{path}.{inside.tag}",
                 info.title or "",
                 inside.default or "needed",
@@ -176,7 +178,7 @@ def rows_of(section: type["Section"], prefix: str, when: str = "", skip: frozens
             yield from rows_of(inside, f"{path}.", when)
 
 
-def _settings_table(rows: list[Row]) -> Table:
+def _settings_table(rows: list[ShownRow]) -> Table:
     kinds = any(row.when for row in rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("setting", "symbol", "default", "allowed", *(["of kind"] if kinds else []), "meaning"):

@@ -15,11 +15,11 @@ from pfl_ops.section import Section
 EITHER = (("training", "local_epochs", "local_steps"),)
 """(section, field, field): setting one clears the other."""
 
-Layer = tuple[str, Mapping[str, Any]]
+SettingsLayer = tuple[str, Mapping[str, Any]]
 """Where the values were read (put before an error; or ""), and the values: paths dotted or nested."""
 
 
-def merge(root: type[Section], given: Sequence[Layer], data_dir: str | None = None) -> Tree:
+def merge(root: type[Section], given: Sequence[SettingsLayer], data_dir: str | None = None) -> Tree:
     """One nested mapping out of layers, later ones stronger, over what the method and the data set recommend.
 
     Args:
@@ -98,7 +98,7 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
-def last(given: Sequence[Layer], path: str) -> Any:
+def last(given: Sequence[SettingsLayer], path: str) -> Any:
     """The strongest layer's value at `path`; None where no layer has one."""
     for source, values in reversed(given):
         with _naming(source):

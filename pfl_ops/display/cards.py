@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from pfl_ops.display.tables import Rows
+from pfl_ops.display.tables import TableRows
 from pfl_ops.errors import in_a_line
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def note(*lines: str) -> str:
     return "\n".join(f'<p class="pfl-note">{escape(line)}</p>' for line in lines if line)
 
 
-def table(rows: Rows) -> str:
+def table(rows: TableRows) -> str:
     """Return a table; without rows nothing."""
     if not rows.rows:
         return ""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """A table as text.
 
     Attributes:
@@ -49,7 +49,7 @@ STAGES_TOLD = {
 }
 
 
-def scores(results: Sequence[FinishedRun], split: str) -> Rows:
+def scores(results: Sequence[FinishedRun], split: str) -> TableRows:
     """Return the full last evaluation, a row a stage; mean ± standard deviation over repetitions.
 
     Args:
@@ -68,7 +68,7 @@ def scores(results: Sequence[FinishedRun], split: str) -> Rows:
         enough = [_worst(result, stage, ENOUGH) for result in results]
         rows.append((stage, percent(local), percent(pooled), percent(both), percent(worst) + at, percent(enough)))
     heads = ("stage", "Acc(L)", "Acc(G)", "Acc(L)+Acc(G)", "worst client", f"worst, n ≥ {ENOUGH}")
-    return Rows(f"last round, {split}{n}", heads, tuple(rows))
+    return TableRows(f"last round, {split}{n}", heads, tuple(rows))
 
 
 def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
@@ -138,14 +138,14 @@ def percent(values: Sequence[float]) -> str:
 # -- studies -----------------------------------------------------------------------------------------------------------
 
 
-def chosen(point: Mapping[str, object]) -> Rows:
+def chosen(point: Mapping[str, object]) -> TableRows:
     """Return the settings of the chosen trial."""
-    return Rows(
+    return TableRows(
         "", ("chosen", "value"), tuple((path, _short(value)) for path, value in point.items()), frozenset({0, 1})
     )
 
 
-def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: str, most: int = 12) -> Rows:
+def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: str, most: int = 12) -> TableRows:
     """Return the trials of a study, best first; the chosen one has a star.
 
     Args:
@@ -181,10 +181,10 @@ def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: s
         settings = (row["error"] or " ".join(point)) + note
         first = f"{mark}{row['trial']:03d}", row["state"], str(row["rounds"])
         rows.append((*first, *values, _short(row["seconds"]), settings))
-    return Rows(title + more, tuple(heads), tuple(rows), frozenset({1, len(heads) - 1}), star)
+    return TableRows(title + more, tuple(heads), tuple(rows), frozenset({1, len(heads) - 1}), star)
 
 
-def leaderboard(table: "pd.DataFrame", name: str) -> Rows:
+def leaderboard(table: "pd.DataFrame", name: str) -> TableRows:
     """Return the leaderboard of a benchmark, a row a method, best first.
 
     Args:
@@ -208,13 +208,13 @@ def leaderboard(table: "pd.DataFrame", name: str) -> Rows:
         for row in table.to_dict("records")
     )
     first = 0 if rows and rows[0][0] == "1" else None
-    return Rows(f"benchmark {name}{over}", ("", "method", "scored at", *right), rows, frozenset({0, 1, 2}), first)
+    return TableRows(f"benchmark {name}{over}", ("", "method", "scored at", *right), rows, frozenset({0, 1, 2}), first)
 
 
 COSTS_TOLD = {"trials": "trials", "samples": "samples", "sent_bytes": "sent bytes", "seconds": "seconds"}
 
 
-def equal_cost(costs: "pd.DataFrame", metric: str) -> Rows:
+def equal_cost(costs: "pd.DataFrame", metric: str) -> TableRows:
     """Return the methods' best validation scores at equal cost, a row a method, a column for each kind of cost.
 
     Args:
@@ -226,7 +226,7 @@ def equal_cost(costs: "pd.DataFrame", metric: str) -> Rows:
         (method, *(_at_equal_cost(part.loc[method].to_dict(), metric) for part in kinds.values()))
         for method in dict.fromkeys(costs["method"])
     )
-    return Rows("search at equal cost, validation", ("method", *heads), rows)
+    return TableRows("search at equal cost, validation", ("method", *heads), rows)
 
 
 def _at_equal_cost(row: Mapping[str, Any], metric: str) -> str:
@@ -249,7 +249,7 @@ def searched(table: "pd.DataFrame") -> str:
     return f"{least} trial{'s' * (least != 1)} each" if least == most else f"{least} to {most} trials"
 
 
-def choices(table: "pd.DataFrame") -> Rows:
+def choices(table: "pd.DataFrame") -> TableRows:
     """Return the chosen settings of a benchmark, a row a method, or why there are none.
 
     Args:
@@ -263,7 +263,7 @@ def choices(table: "pd.DataFrame") -> Rows:
         )
         for row in table.to_dict("records")
     )
-    return Rows("chosen", ("method", "trial", "settings"), rows, frozenset({0, 2}))
+    return TableRows("chosen", ("method", "trial", "settings"), rows, frozenset({0, 2}))
 
 
 def chance(p: float | None) -> str:

@@ -95,7 +95,7 @@ def _listed(words: Mapping[str, tuple[Any, ...]] = {}) -> BeforeValidator:
     return BeforeValidator(several)
 
 
-Share = Annotated[float, Field(gt=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 STAGES: Mapping[str, tuple[str, ...]] = {"L1": ("L1",), "L2": ("L2",), "G": ("G",), "all": ("L1", "L2", "G")}
@@ -125,10 +125,10 @@ class Evaluation(Section):
     clients: int | None = Field(
         None, ge=1, le=MOST_COUNT, description="clients scored, drawn once; none: all up to 200, else 200"
     )
-    eps: Annotated[tuple[Share, ...], _listed()] = Field(
+    eps: Annotated[tuple[Fraction, ...], _listed()] = Field(
         (0.95,), title="ε", description="rho counts the clients above it; one or several"
     )
-    targets: Annotated[tuple[Share, ...], _listed()] = Field(
+    targets: Annotated[tuple[Fraction, ...], _listed()] = Field(
         (), description="accuracies whose first round is told at the end, reached/…/mean_90"
     )
     synthetic: Annotated[tuple[Annotated[int, Field(ge=0, le=100)], ...], _listed({"sweep": SWEEP})] = Field(

@@ -27,7 +27,7 @@ SHARE = {"left": 0.0, "center": 0.5, "right": 1.0}
 
 
 @dataclass(frozen=True)
-class End:
+class LineEnd:
     """Where a line ends, and what is written there."""
 
     name: str
@@ -36,7 +36,7 @@ class End:
     look: Look
 
 
-def end_labels(figure: Figure, axes: Axes, ends: Sequence[End]) -> bool:
+def end_labels(figure: Figure, axes: Axes, ends: Sequence[LineEnd]) -> bool:
     """Write each name right of the axes, beside the end of its line, with its marker; names never overlap.
 
     Returns:

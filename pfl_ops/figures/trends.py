@@ -10,7 +10,7 @@ import numpy as np
 from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import style
 from pfl_ops.figures.bands import Band, Summary, repetitions, summaries
-from pfl_ops.figures.labels import End, end_labels
+from pfl_ops.figures.labels import LineEnd, end_labels
 from pfl_ops.figures.looks import Look, looks
 from pfl_ops.figures.parts import as_percent, key_below, percent_axis, remark, whole_numbers, within_shares, wrapped
 
@@ -269,10 +269,10 @@ def _name_lines(
     percent: bool,
 ) -> None:
     """Names beside the ends of the lines; where there are too many, a legend below."""
-    ends = [End(names[name], float(one.x[-1]), float(one.mean[-1]), seen[name]) for name, one in found.items()]
+    ends = [LineEnd(names[name], float(one.x[-1]), float(one.mean[-1]), seen[name]) for name, one in found.items()]
     if target is not None:
         text = f"target {as_percent(target) if percent else format(target, 'g')}"
-        goal = End(text, axes.get_xlim()[1], target, Look(style.current().faint, "", (0, (4, 2)), False))
+        goal = LineEnd(text, axes.get_xlim()[1], target, Look(style.current().faint, "", (0, (4, 2)), False))
         ends.append(goal)
     if max(len(end.name) for end in ends) > 40 or not end_labels(figure, axes, ends):
         key_below(figure, [_handle(end.look) for end in ends], [end.name for end in ends])

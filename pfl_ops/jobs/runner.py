@@ -20,7 +20,7 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.process import IDLE, JOB, JobProcess
 from pfl_ops.jobs.report import FAILURE, RECORDS, Failure, has_died
-from pfl_ops.jobs.searcher import JobSearcher, Source
+from pfl_ops.jobs.searcher import JobSearcher, JobSource
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.jobs.work import simulate
 
@@ -87,7 +87,7 @@ class Runner:
     is_hopeless: Callable[[], bool] = lambda: False
     queue: TrackingQueue[Any] | None = None
 
-    def run(self, source: Source, folder: Path, name: str) -> None:
+    def run(self, source: JobSource, folder: Path, name: str) -> None:
         """Run all jobs of a source to their ends.
 
         Args:

@@ -11,7 +11,7 @@ from pfl_ops.jobs.process import IDLE, JOB
 from pfl_ops.jobs.resources import Share
 
 
-class Source(Protocol):
+class JobSource(Protocol):
     """A maker of jobs."""
 
     def next(self) -> Job | None:
@@ -31,7 +31,7 @@ class JobSearcher(Searcher):
         finished: True once all jobs were given out and have ended.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: JobSource) -> None:
         super().__init__()
         self.source = source
         self.running: dict[str, Job] = {}

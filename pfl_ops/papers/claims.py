@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers.evidence import Comparison, Evidence, all_of, at_least
+from pfl_ops.papers.evidence import ClaimEvidence, TermComparison, all_of, at_least
 from pfl_ops.papers.expression import FUNCTIONS, Bound, Labels, Node, Parser, Term, labels_of
 
 Status: TypeAlias = Literal["holds", "does not hold", "undecided", "not run"]
@@ -56,15 +56,15 @@ class Instance:
     where: str
     agrees: bool | None
     detail: str
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[TermComparison, ...] = ()
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> ClaimEvidence:
         """Evidence of the seeds so far."""
         return all_of([one.evidence for one in self.comparisons])
 
     @property
-    def continued(self) -> Evidence:
+    def continued(self) -> ClaimEvidence:
         """Evidence after `evidence.FARTHEST` seeds, if those to come are as those so far."""
         return all_of([one.continued for one in self.comparisons])
 
@@ -105,7 +105,7 @@ class Verdict:
         return sum(instance.agrees is True for instance in self.instances)
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> ClaimEvidence:
         """Evidence of repeated runs for the whole claim; an instance that was not run has none."""
         return at_least(self.least, [instance.evidence for instance in self.instances])
 
@@ -264,7 +264,7 @@ class Claim:
         numbers = [_shown(node, of, labels, bound) for node in nodes]
         texts = [_short(number) for number in numbers]
         detail = texts[0]
-        agrees, comparisons = True, list[Comparison]()
+        agrees, comparisons = True, list[TermComparison]()
         for (left, right), (sign, _), (a, b), text in zip(
             pairwise(nodes), self._parsed[1:], pairwise(numbers), texts[1:], strict=True
         ):
@@ -286,7 +286,7 @@ def _of(values: Numbers, seed: int) -> Callable[[str, str], float]:
 
 def _comparisons(
     left: Node, right: Node, sign: str, of: Sequence[Callable[[str, str], float]], labels: Labels, bound: Bound
-) -> Iterator[Comparison]:
+) -> Iterator[TermComparison]:
     """Return what a comparison of two sides says of differences over seeds.
 
     Above a max is above each of its arguments, and every pair is tested by itself: the largest of several noisy values
@@ -300,16 +300,16 @@ def _comparisons(
             other = right if node is left else left
             c = np.array([other.value(one, labels, bound) for one in of])
             if node is left:
-                yield Comparison((_pair(x, c), _pair(-x, c)), 1)
+                yield TermComparison((_pair(x, c), _pair(-x, c)), 1)
             else:
-                yield Comparison((_pair(c, x), _pair(c, -x)), 2)
+                yield TermComparison((_pair(c, x), _pair(c, -x)), 2)
             return
     lefts, rights = (
         np.array([_arguments(node, every, one, labels, bound) for one in of]).T
         for node, every in ((left, min), (right, max))
     )
     for a, b in product(lefts, rights):
-        yield Comparison((_pair(a, b),), 1)
+        yield TermComparison((_pair(a, b),), 1)
 
 
 def _pair(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -12,7 +12,7 @@ from pfl_ops.papers.suite import ScaleName
 
 
 @dataclass(frozen=True)
-class Selection:
+class PlannedSuite:
     """A suite, or some of its cells, at a scale.
 
     Attributes:
@@ -30,11 +30,11 @@ class Selection:
 FIRST_ROUNDS = {"training.rounds": 10}
 COLUMN = "path/{fedavg,fliu}"
 
-DEFAULT_PLAN: Sequence[Sequence[Selection]] = (
-    (Selection("drdm/table3", "full", repetitions=4), Selection("drdm/fig5", "full", repetitions=4)),
+DEFAULT_PLAN: Sequence[Sequence[PlannedSuite]] = (
+    (PlannedSuite("drdm/table3", "full", repetitions=4), PlannedSuite("drdm/fig5", "full", repetitions=4)),
     (
-        Selection("fliu/table1", "medium", COLUMN, 1, FIRST_ROUNDS),
-        Selection("fliu/fig5", "medium", COLUMN, 1, FIRST_ROUNDS),
+        PlannedSuite("fliu/table1", "medium", COLUMN, 1, FIRST_ROUNDS),
+        PlannedSuite("fliu/fig5", "medium", COLUMN, 1, FIRST_ROUNDS),
     ),
 )
 """One call after the other; all selections of a call have one scale, one n and the same changes."""

@@ -37,7 +37,7 @@ FARTHEST = 1000
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ClaimEvidence:
     """E-processes after each seed.
 
     Attributes:
@@ -57,10 +57,12 @@ class Evidence:
         """The largest e-values at any look, for and against; 1 without a seed."""
         return float(self.supporting.max(initial=1.0)), float(self.opposing.max(initial=1.0))
 
-    def until(self, n: int) -> "Evidence":
+    def until(self, n: int) -> "ClaimEvidence":
         """The same after `n` seeds: values stay at the last one; without a seed they are 1."""
         parts = (self.supporting, self.opposing)
-        return Evidence(*(np.append(part, np.full(n - len(part), part[-1] if len(part) else 1.0)) for part in parts))
+        return ClaimEvidence(
+            *(np.append(part, np.full(n - len(part), part[-1] if len(part) else 1.0)) for part in parts)
+        )
 
     def first(self, needed: tuple[float, float]) -> int | None:
         """Return the number of seeds at which e first reached the values needed, for or against; None: never."""
@@ -68,7 +70,7 @@ class Evidence:
         return int(reached[0]) + 1 if len(reached) else None
 
 
-def of_differences(differences: ArrayLike, scale: ArrayLike) -> Evidence:
+def of_differences(differences: ArrayLike, scale: ArrayLike) -> ClaimEvidence:
     """Return the evidence for "the differences are above 0 on average".
 
     Args:
@@ -82,8 +84,8 @@ def of_differences(differences: ArrayLike, scale: ArrayLike) -> Evidence:
     """
     x = np.asarray(differences, dtype=np.float64)
     if np.isfinite(x).all():
-        return Evidence(e_process_above(x, scale), e_process_above(-x, scale))
-    return Evidence(_signs(x > 0, x < 0), _signs(x < 0, x > 0))
+        return ClaimEvidence(e_process_above(x, scale), e_process_above(-x, scale))
+    return ClaimEvidence(_signs(x > 0, x < 0), _signs(x < 0, x > 0))
 
 
 def _signs(positive: NDArray[np.bool_], negative: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -93,7 +95,7 @@ def _signs(positive: NDArray[np.bool_], negative: NDArray[np.bool_]) -> NDArray[
     return np.asarray(2.0 ** (n + 1) * area)
 
 
-def at_least(r: int, several: Sequence[Evidence]) -> Evidence:
+def at_least(r: int, several: Sequence[ClaimEvidence]) -> ClaimEvidence:
     """Return the evidence for "at least r of these are true".
 
     Args:
@@ -108,20 +110,20 @@ def at_least(r: int, several: Sequence[Evidence]) -> Evidence:
     """
     n, m = max((one.n for one in several), default=0), len(several)
     if not several:
-        return Evidence(np.ones(0), np.ones(0))
+        return ClaimEvidence(np.ones(0), np.ones(0))
     each = [one.until(n) for one in several]
     supporting = np.sort([one.supporting for one in each], axis=0)[: m - r + 1].mean(axis=0)
     opposing = np.sort([one.opposing for one in each], axis=0)[:r].mean(axis=0)
-    return Evidence(supporting, opposing)
+    return ClaimEvidence(supporting, opposing)
 
 
-def all_of(several: Sequence[Evidence]) -> Evidence:
+def all_of(several: Sequence[ClaimEvidence]) -> ClaimEvidence:
     """Return the evidence for "all of these are true"; of none there is no evidence."""
     return at_least(len(several), several)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TermComparison:
     """Differences that have to be above 0 on average.
 
     Attributes:
@@ -132,12 +134,12 @@ class Comparison:
     least: int
 
     @property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> ClaimEvidence:
         """Evidence of the seeds so far."""
         return at_least(self.least, [of_differences(*pair) for pair in self.pairs])
 
     @property
-    def continued(self) -> Evidence:
+    def continued(self) -> ClaimEvidence:
         """Evidence after `FARTHEST` seeds, if those to come are as those so far, in the same order again."""
         return at_least(self.least, [of_differences(*_repeated(*pair)) for pair in self.pairs])
 

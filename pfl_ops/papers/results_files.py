@@ -28,13 +28,13 @@ COMMIT, TORCH = "pfl_ops.git_revision", "version.torch"  # tags of a run
 
 
 @dataclass(frozen=True)
-class Recorded(Outcome):
+class RecordedOutcome(Outcome):
     """A finished repetition from a file; `metrics` has the suite's measures by key, each in the paper's unit."""
 
     def value(self, key: str, at: str = "final", unit: float = 1.0) -> float | None:
         """Return a measure in the paper's unit, whatever `unit` is; None: the run has none.
 
-        >>> Recorded(0, {"test/L1/acc": 181.5}).value("test/L1/acc", unit=100.0)
+        >>> RecordedOutcome(0, {"test/L1/acc": 181.5}).value("test/L1/acc", unit=100.0)
         181.5
         """
         found = self.metrics.get(key, math.nan)
@@ -42,7 +42,7 @@ class Recorded(Outcome):
 
 
 @dataclass(frozen=True)
-class Results:
+class SuiteResults:
     """A file that was read.
 
     Attributes:
@@ -108,7 +108,7 @@ def _rows(
             }
 
 
-def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = None) -> list[Results]:
+def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = None) -> list[SuiteResults]:
     """Read the files of these suites that are in a folder, in the suites' order, the largest scale first.
 
     Raises:
@@ -123,7 +123,7 @@ def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = Non
     return found
 
 
-def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: str | None) -> Results:
+def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: str | None) -> SuiteResults:
     keys = [measure.key for measure in suite.measures if measure.key in table]
     outcomes: dict[str, list[Outcome]] = {}
     outdated = 0
@@ -135,8 +135,8 @@ def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: st
                 continue
             tags = {COMMIT: str(row["commit"]), TORCH: str(row["torch"])}
             values = {key: float(row[key]) for key in keys}
-            outcomes.setdefault(str(cell), []).append(Recorded(int(row["seed"]), values, tags=tags))
-    return Results(suite, scale, outcomes, outdated)
+            outcomes.setdefault(str(cell), []).append(RecordedOutcome(int(row["seed"]), values, tags=tags))
+    return SuiteResults(suite, scale, outcomes, outdated)
 
 
 def _setting_now(suite: Suite, name: str, scale: ScaleName, data_dir: str | None) -> str | None:

@@ -1,7 +1,7 @@
 """Settings that a paper does not state, chosen for each method on validation data by a rule that was fixed before.
 
-A `Rule` is data: methods, ranges, budget, objective. `tuning.choosing` runs it (`reproduce SUITE --choose FILE`) and
-writes a file of choices, which is kept beside the suites and gives their cells their settings:
+A `ChoiceRule` is data: methods, ranges, budget, objective. `tuning.choosing` runs it (`reproduce SUITE --choose FILE`)
+and writes a file of choices, which is kept beside the suites and gives their cells their settings:
 
     rule: drdm_mnist
     status: chosen
@@ -29,7 +29,7 @@ Status: TypeAlias = Literal["chosen", "looked"]
 
 
 @dataclass(frozen=True)
-class Rule:
+class ChoiceRule:
     """A rule that chooses the settings of several methods: the same for all of them, fixed before the runs.
 
     Attributes:

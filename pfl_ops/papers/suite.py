@@ -15,7 +15,7 @@ from pfl_ops.papers.expression import matching
 from pfl_ops.papers.outcome import Outcome
 from pfl_ops.papers.provenance import Departure, Source, Sources, sources_of
 from pfl_ops.papers.published import Published
-from pfl_ops.papers.rules import Rule
+from pfl_ops.papers.rules import ChoiceRule
 
 Changes: TypeAlias = Mapping[str, Any]
 """{path of the experiment: value}, as flags and files have them."""
@@ -146,7 +146,7 @@ class Suite:
     medium: Scale = field(default_factory=Scale)
     small: Scale = field(default_factory=Scale)
     smoke: Scale = field(default_factory=Scale)
-    rule: Rule | None = None
+    rule: ChoiceRule | None = None
     file: str = ""
 
     @property

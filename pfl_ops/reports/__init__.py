@@ -8,13 +8,26 @@
 None of these reads a store: they are given what they show.
 """
 
-from pfl_ops.reports.document import Document, Entry, Head, Items, Panel, Picture, Row, Section, Table, Text
+from pfl_ops.reports.document import Document, Entry, Head, Items, PageSection, Panel, Picture, Row, Table, Text
 from pfl_ops.reports.html import to_html
 from pfl_ops.reports.latex import to_latex
 from pfl_ops.reports.markdown import to_csv, to_markdown
 from pfl_ops.reports.write import write
 
 __all__ = [
-    "Document", "Entry", "Head", "Items", "Panel", "Picture", "Row", "Section", "Table", "Text",
-    "to_csv", "to_html", "to_latex", "to_markdown", "write",
+    "Document",
+    "Entry",
+    "Head",
+    "Items",
+    "PageSection",
+    "Panel",
+    "Picture",
+    "Row",
+    "Table",
+    "Text",
+    "to_csv",
+    "to_html",
+    "to_latex",
+    "to_markdown",
+    "write",
 ]  # fmt: skip

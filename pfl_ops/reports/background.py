@@ -10,7 +10,7 @@ import pandas as pd
 
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.papers import Outcome
-from pfl_ops.reports.document import Block, Entry, Head, Items, Row, Table, Text
+from pfl_ops.reports.document import Entry, Head, Items, PageBlock, Row, Table, Text
 from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.system.machine import cpu_model
 
@@ -27,7 +27,7 @@ TAGS = {
 }
 
 
-def left_open(run: SuiteRun) -> Iterator[Block]:
+def left_open(run: SuiteRun) -> Iterator[PageBlock]:
     """Parts of the paper's text that are damaged, and parts of the exhibit that are not measured."""
     if run.suite.damage:
         yield Text("What extraction of the paper's text damaged:")
@@ -37,7 +37,7 @@ def left_open(run: SuiteRun) -> Iterator[Block]:
         yield Items(tuple(("", text) for text in run.suite.unmeasured))
 
 
-def cost(run: SuiteRun) -> Iterator[Block]:
+def cost(run: SuiteRun) -> Iterator[PageBlock]:
     """The runs by cell, and what they ran on."""
     outcomes = [outcome for cell in run.suite.cells for outcome in run.outcomes.get(cell.name, ())]
     if run.problems:

@@ -9,7 +9,7 @@ from pfl_ops import metrics
 from pfl_ops.display.tables import sampling_notes
 from pfl_ops.reports.compare import LEVEL, TESTS, At, Comparison, Group, Line, Test
 from pfl_ops.reports.compared_pictures import pictures
-from pfl_ops.reports.document import Block, Document, Entry, Head, Mark, Row, Section, Table, Text, anchor
+from pfl_ops.reports.document import Document, Entry, Head, Mark, PageBlock, PageSection, Row, Table, Text, anchor
 from pfl_ops.reports.numbers import (
     MIB,
     VIEWS,
@@ -324,14 +324,14 @@ def _name(c: Comparison, group: Group, what: str) -> str:
 
 def document(c: Comparison) -> Document:
     """See `Comparison.document`."""
-    first: list[Block] = [overview(c)] if len(c.groups) > 1 else []
+    first: list[PageBlock] = [overview(c)] if len(c.groups) > 1 else []
     told = tuple(f"{line[0].upper()}{line[1:]}." for line in c.remarks)
     if told:
         first.append(Text(told[0], "note") if len(told) == 1 else Text(f"{len(told)} remarks", "note", told))
     first.append(Text("How to read the tables", "note", reading(c)))
-    sections = [Section("", tuple(first))]
-    sections += [Section(group.title, _blocks(c, group)) for group in c.groups]
-    sections.append(Section("Runs", (run_table(c),), folded=True))
+    sections = [PageSection("", tuple(first))]
+    sections += [PageSection(group.title, _blocks(c, group)) for group in c.groups]
+    sections.append(PageSection("Runs", (run_table(c),), folded=True))
     return Document(
         "compare",
         f"Compared: {_and(list(dict.fromkeys(line.runs[0].method for line in c.lines)))}",
@@ -353,8 +353,8 @@ def folded(complaints: tuple[str, ...]) -> str:
     return "; ".join(line.partition(": ")[0] for line in complaints)
 
 
-def _blocks(c: Comparison, group: Group) -> tuple[Block, ...]:
-    blocks: list[Block] = []
+def _blocks(c: Comparison, group: Group) -> tuple[PageBlock, ...]:
+    blocks: list[PageBlock] = []
     if group.complaints:
         blocks.append(Text(f"Not a fair comparison: {folded(group.complaints)}.", "warning", group.complaints))
     blocks += [results(c, group), *pictures(c, group, lambda what: _name(c, group, what))]

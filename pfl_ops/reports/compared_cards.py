@@ -3,7 +3,7 @@
 from functools import partial
 
 from pfl_ops.display import cards
-from pfl_ops.display.tables import Rows
+from pfl_ops.display.tables import TableRows
 from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.compared import folded, highest, results, size_of
 from pfl_ops.reports.compared_pictures import pictures
@@ -37,12 +37,12 @@ def _group(c: Comparison, group: Group, is_open: bool) -> str:
     return cards.folded(f"{group.title}: {group.size}", parts, is_open)
 
 
-def _rows(c: Comparison, group: Group) -> Rows:
+def _rows(c: Comparison, group: Group) -> TableRows:
     table = results(c, group)
     rows = tuple(tuple(map(_text, row.entries)) for row in table.rows)
     left = frozenset(place for place, numeric in enumerate(table.numeric) if not numeric)
     marked = 0 if highest(c, group, group.metric) is group.lines[0] else None
-    return Rows("", table.columns, rows, left, marked)
+    return TableRows("", table.columns, rows, left, marked)
 
 
 def _text(entry: Entry) -> str:

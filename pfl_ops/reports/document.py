@@ -179,15 +179,15 @@ class Items:
     items: tuple[tuple[str, str], ...]
 
 
-Block: TypeAlias = Table | Picture | Text | Items
+PageBlock: TypeAlias = Table | Picture | Text | Items
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A part of a document with a heading; "": none. A page shows a folded one on demand."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[PageBlock, ...]
     folded: bool = False
 
 
@@ -215,7 +215,7 @@ class Document:
     name: str
     title: str
     subtitle: str
-    sections: tuple[Section, ...]
+    sections: tuple[PageSection, ...]
     generated: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pfl_ops.reports.tracked import Tracked
 
-Rows = Mapping[str, Sequence[Tracked]]
+LabelledRuns = Mapping[str, Sequence[Tracked]]
 SHOWN = 2  # rows named for a value
 ROUNDS = "training.rounds"
 PARTITION_SEED = "partition.seed"
@@ -36,7 +36,7 @@ def grouped(runs: Iterable[Tracked]) -> list[list[Tracked]]:
     return [members for _, members in groups]
 
 
-def complaints(rows: Rows) -> list[str]:
+def complaints(rows: LabelledRuns) -> list[str]:
     """Return every reason not to read these rows of one group side by side, with who has what.
 
     Args:
@@ -86,13 +86,13 @@ def same_partitions(a: Sequence[Tracked], b: Sequence[Tracked]) -> bool:
     return all(run.partition == held.get(run.seed, run.partition) for run in b if run.partition and held.get(run.seed))
 
 
-def _training(rows: Rows) -> str:
+def _training(rows: LabelledRuns) -> str:
     """Return the line on methods with other training settings: the optimiser may be the cause of a difference."""
     told = "the methods are not trained alike, so differences between these have no p value"
     return _differing(rows, told, "training.", without=ROUNDS)
 
 
-def _differing(rows: Rows, what: str, start: str, without: str = "") -> str:
+def _differing(rows: LabelledRuns, what: str, start: str, without: str = "") -> str:
     """Return the line for settings below a path in which two methods differ, see `differing`."""
     firsts = [runs[0] for runs in rows.values()]
     paths = {path for a in firsts for b in firsts for path in differing(a, b)}
@@ -108,7 +108,7 @@ def _role(run: Tracked) -> str:
     return "trials" if run.kind == "trial" else "runs"
 
 
-def _settings(rows: Rows, what: str, *starts: str) -> str:
+def _settings(rows: LabelledRuns, what: str, *starts: str) -> str:
     """Return the line for settings below these paths: "share=1.0 kind=uniform", those alone that differ."""
     runs = [run for some in rows.values() for run in some]
     paths = sorted({path for run in runs for path in run.params if path.startswith(starts)})
@@ -118,7 +118,7 @@ def _settings(rows: Rows, what: str, *starts: str) -> str:
     )
 
 
-def _different(rows: Rows, what: str, of: Callable[[Tracked], str]) -> str:
+def _different(rows: LabelledRuns, what: str, of: Callable[[Tracked], str]) -> str:
     """Return the line, if not all runs are alike in this: each value and the rows that have it."""
     having: dict[str, list[str]] = {}
     for label, runs in rows.items():
@@ -129,7 +129,7 @@ def _different(rows: Rows, what: str, of: Callable[[Tracked], str]) -> str:
     return f"{what}: " + "; ".join(f"{value} ({_some(labels)})" for value, labels in having.items())
 
 
-def _partitions(rows: Rows) -> str:
+def _partitions(rows: LabelledRuns) -> str:
     """Return the line on seeds in which the clients hold other samples."""
     held: dict[int, set[str]] = {}
     for run in (run for runs in rows.values() for run in runs if run.partition):
@@ -138,7 +138,7 @@ def _partitions(rows: Rows) -> str:
     return f"clients hold other samples in seed {', '.join(seeds)}" if seeds else ""
 
 
-def _seeds(rows: Rows) -> str:
+def _seeds(rows: LabelledRuns) -> str:
     """Return the line on rows with other seeds: a paired test then covers only some."""
     having: dict[tuple[int, ...], list[str]] = {}
     for label, runs in rows.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pfl_ops import figures
-from pfl_ops.reports.document import Block, Document, Entry, Items, Picture, Table, Text, anchor
+from pfl_ops.reports.document import Document, Entry, Items, PageBlock, Picture, Table, Text, anchor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +67,7 @@ def _sections(document: Document) -> Iterator[str]:
         yield f"<section{place}>\n{inside}\n</section>"
 
 
-def _block(block: Block) -> str:
+def _block(block: PageBlock) -> str:
     if isinstance(block, Table):
         return _table(block)
     if isinstance(block, Picture):

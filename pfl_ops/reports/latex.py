@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from pfl_ops.reports.document import Block, Document, Entry, Items, Picture, Row, Table, Text
+from pfl_ops.reports.document import Document, Entry, Items, PageBlock, Picture, Row, Table, Text
 
 LONG = 34  # characters from which a column breaks lines
 SIGNS = dict(
@@ -74,7 +74,7 @@ def tex(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"\\texttt{\1}", escaped)
 
 
-def _block(block: Block) -> str:
+def _block(block: PageBlock) -> str:
     if isinstance(block, Table):
         return rf"\input{{tables/{block.name}.tex}}"
     if isinstance(block, Picture):

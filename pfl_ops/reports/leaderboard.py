@@ -9,7 +9,7 @@ import pandas as pd
 
 from pfl_ops import figures
 from pfl_ops.display import tables
-from pfl_ops.reports.document import Block, Document, Entry, Head, Items, Mark, Picture, Row, Section, Table
+from pfl_ops.reports.document import Document, Entry, Head, Items, Mark, PageBlock, PageSection, Picture, Row, Table
 from pfl_ops.reports.numbers import chance, difference_title, signed
 from pfl_ops.units import with_unit
 
@@ -53,7 +53,7 @@ def leaderboard(
         title: at the top. generated: when and by what.
     """
     colours = figures.colours(sorted(table["method"]))
-    ahead: list[Block] = [_ranking(table, notes)]
+    ahead: list[PageBlock] = [_ranking(table, notes)]
     if points := _local_global(tests):
         ahead.append(
             Picture(
@@ -63,7 +63,7 @@ def leaderboard(
                 lambda: figures.scatter(points, colours=colours),
             )
         )
-    search: list[Block] = [_spent(table)]
+    search: list[PageBlock] = [_spent(table)]
     if costs is not None and len(costs):
         search.append(_equal_cost(costs, table["metric"][0]))
     if best := _best_so_far(traces):
@@ -80,11 +80,15 @@ def leaderboard(
         Picture(f"importance-{method}", f"Importance of the parameters of {method} for the validation score.", draw)
         for method, draw in (importance or {}).items()
     ]
-    sections = [Section("", tuple(ahead)), Section("Search", tuple(search)), Section("Chosen", (_chosen(table),))]
+    sections = [
+        PageSection("", tuple(ahead)),
+        PageSection("Search", tuple(search)),
+        PageSection("Chosen", (_chosen(table),)),
+    ]
     if tests["seed"].nunique() > 1:
-        sections.append(Section("Seed by seed", (_by_seed(table, tests),)))
+        sections.append(PageSection("Seed by seed", (_by_seed(table, tests),)))
     if about:
-        sections.append(Section("What all methods share", (Items(tuple(about.items())),)))
+        sections.append(PageSection("What all methods share", (Items(tuple(about.items())),)))
     subtitle = f"{len(table)} methods, {tables.searched(table)}"
     return Document(name, title, subtitle, tuple(sections), generated)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from pfl_ops import csv_text
-from pfl_ops.reports.document import Block, Document, Entry, Items, Picture, Table, Text
+from pfl_ops.reports.document import Document, Entry, Items, PageBlock, Picture, Table, Text
 
 SPECIAL = re.compile(r"([\\|*_<>\[\]~#])")
 
@@ -38,7 +38,7 @@ def _plain(entry: Entry) -> str:
     return entry.text if entry.value is None else repr(float(entry.value))
 
 
-def _block(block: Block) -> str:
+def _block(block: PageBlock) -> str:
     if isinstance(block, Table):
         return "\n\n".join(_table(block))
     if isinstance(block, Picture):

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from pfl_ops.papers import Cell
 from pfl_ops.papers.provenance import Source
-from pfl_ops.reports.document import Block, Entry, Head, Mark, Row, Table, Text
+from pfl_ops.reports.document import Entry, Head, Mark, PageBlock, Row, Table, Text
 from pfl_ops.reports.suite_run import SuiteRun
 
 MOST_VALUES = 5  # rows of one setting; more are summed up in one
@@ -17,8 +17,8 @@ HERE = HEADS.index("here")
 
 SET = "(--set)"  # behind a value that the user changed
 
-Group: TypeAlias = Literal["set", "changed", "departure", "assumption", "none", "stated", "no effect"]
-TITLES: Mapping[Group, str] = {
+SettingGroup: TypeAlias = Literal["set", "changed", "departure", "assumption", "none", "stated", "no effect"]
+TITLES: Mapping[SettingGroup, str] = {
     "set": "Changed by --set",
     "changed": "Changed by scale {scale}",
     "departure": "Run otherwise than the paper states",
@@ -27,15 +27,15 @@ TITLES: Mapping[Group, str] = {
     "stated": "Stated by the paper",
     "no effect": "Without effect on the results of these cells",
 }
-OPEN: Sequence[Group] = ("set", "changed", "departure", "none", "assumption")
-SETTLED: Sequence[Group] = ("stated", "no effect")
+OPEN: Sequence[SettingGroup] = ("set", "changed", "departure", "none", "assumption")
+SETTLED: Sequence[SettingGroup] = ("stated", "no effect")
 
 
 @dataclass(frozen=True)
-class Line:
+class SettingLine:
     """One setting of one cell: its group, and the texts of a row without `where`."""
 
-    group: Group
+    group: SettingGroup
     path: str
     stated: str
     full: str
@@ -50,15 +50,15 @@ class Origins:
     run: SuiteRun
 
     @cached_property
-    def lines(self) -> dict[Line, list[str]]:
+    def lines(self) -> dict[SettingLine, list[str]]:
         """Each line, and the cells that have it."""
-        found: dict[Line, list[str]] = {}
+        found: dict[SettingLine, list[str]] = {}
         for name in self.run.differences:
             for line in self._of_cell(self.run.suite.cell(name)):
                 found.setdefault(line, []).append(name)
         return found
 
-    def _of_cell(self, cell: Cell) -> Iterator[Line]:
+    def _of_cell(self, cell: Cell) -> Iterator[SettingLine]:
         sources = self.run.suite.sources_of(cell)
         full: Mapping[str, Any] = self.run.suite.experiment(cell).flat
         here = {**self.run.experiment(cell).flat, "repetitions": self.run.n}
@@ -66,15 +66,15 @@ class Origins:
         for path in {**full, **here}:
             source = sources.get(path)
             at_full, at_scale = (shown(settings[path]) if path in settings else UNKNOWN for settings in (full, here))
-            group: Group = source.kind if source else "none"
+            group: SettingGroup = source.kind if source else "none"
             origin = source.text if source else "comes with another setting" if path not in full else "not recorded"
             if at_full != at_scale:
                 group, origin = "changed", f"{source.kind}: {origin}" if source else origin
             if path != "repetitions" and here.get(path) != unset.get(path):
                 group, at_scale = "set", f"{at_scale} {SET}"
-            yield Line(group, path, statement(source, at_full), at_full, at_scale, origin)
+            yield SettingLine(group, path, statement(source, at_full), at_full, at_scale, origin)
 
-    def rows(self, groups: Sequence[Group]) -> Iterator[Row]:
+    def rows(self, groups: Sequence[SettingGroup]) -> Iterator[Row]:
         """The rows of these groups, each group under its title."""
         for group in groups:
             of_group = {line: cells for line, cells in self.lines.items() if line.group == group}
@@ -83,24 +83,24 @@ class Origins:
             for path in dict.fromkeys(line.path for line in of_group):
                 yield from self._of_path(path, {line: of_group[line] for line in of_group if line.path == path})
 
-    def _of_path(self, path: str, lines: Mapping[Line, Sequence[str]]) -> Iterator[Row]:
+    def _of_path(self, path: str, lines: Mapping[SettingLine, Sequence[str]]) -> Iterator[Row]:
         if len(lines) > MOST_VALUES:
             stated, full, here, origin = (
                 summary(getattr(line, name) for line in lines) for name in ("stated", "full", "here", "origin")
             )
             every = [cell for cells in lines.values() for cell in cells]
-            lines = {Line(next(iter(lines)).group, path, stated, full, here, origin): every}
+            lines = {SettingLine(next(iter(lines)).group, path, stated, full, here, origin): every}
         for line, cells in lines.items():
             mark: Mark = "open" if line.group in ("set", "changed") else ""
             texts = (f"`{path}`", line.stated, line.full, line.here, where(self.run, cells), line.origin)
             yield Row(tuple(Entry(text, mark=mark if i == HERE else "") for i, text in enumerate(texts)))
 
-    def count(self, group: Group) -> int:
+    def count(self, group: SettingGroup) -> int:
         """Number of settings in a group."""
         return len({line.path for line in self.lines if line.group == group})
 
 
-def blocks(origins: Origins) -> Iterator[Block]:
+def blocks(origins: Origins) -> Iterator[PageBlock]:
     """Settings that the scale changes, that are run otherwise than stated, and that the paper does not state."""
     scale = origins.run.scale
     counts = {group: origins.count(group) for group in TITLES}
@@ -122,7 +122,7 @@ def blocks(origins: Origins) -> Iterator[Block]:
         yield Table("settings", "Settings that are not simply the paper's", heads(), rows, (note,))
 
 
-def departures(run: SuiteRun) -> Iterator[Block]:
+def departures(run: SuiteRun) -> Iterator[PageBlock]:
     """Differences from the paper that no single setting shows, with their effect."""
     if run.suite.departures:
         rows = tuple(
@@ -134,14 +134,14 @@ def departures(run: SuiteRun) -> Iterator[Block]:
         yield Table("departures", "Departures from the paper", (columns,), rows, (note,))
 
 
-def settled(origins: Origins) -> Iterator[Block]:
+def settled(origins: Origins) -> Iterator[PageBlock]:
     """Settings that run as the paper states them, and those without effect."""
     rows = tuple(origins.rows(SETTLED))
     if rows:
         yield Table("stated", "Settings that run as stated, and those without effect", heads(), rows)
 
 
-def configurations(run: SuiteRun) -> Iterator[Block]:
+def configurations(run: SuiteRun) -> Iterator[PageBlock]:
     """The whole configuration of each cell, here and at full, as files that `pfl-ops run --config` reads."""
     scales = list(dict.fromkeys((run.scale, "full")))
     rows = [

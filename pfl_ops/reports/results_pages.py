@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pfl_ops.files import write_named
 from pfl_ops.papers import PAPERS, Suite
-from pfl_ops.papers.results_files import COMMIT, TORCH, Results, file_name
+from pfl_ops.papers.results_files import COMMIT, TORCH, SuiteResults, file_name
 from pfl_ops.reports import verdicts
-from pfl_ops.reports.document import Block, Document, Entry, Head, Row, Section, Table, Text
+from pfl_ops.reports.document import Document, Entry, Head, PageBlock, PageSection, Row, Table, Text
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.reports.numbers import count
 from pfl_ops.reports.suite import numbers, replaced
@@ -18,7 +18,7 @@ OVERVIEW = "README.md"
 DECIDED = ("holds", "does not hold")
 
 
-def write(folder: str | Path, found: Sequence[Results], all_suites: Sequence[Suite]) -> Path:
+def write(folder: str | Path, found: Sequence[SuiteResults], all_suites: Sequence[Suite]) -> Path:
     """Write the page of each suite in a folder and the page of all claims, FOLDER/README.md.
 
     Args:
@@ -33,13 +33,13 @@ def write(folder: str | Path, found: Sequence[Results], all_suites: Sequence[Sui
     return write_named(Path(folder, OVERVIEW), to_markdown(overview(found, all_suites)))
 
 
-def suite_page(results: Results) -> Document:
+def suite_page(results: SuiteResults) -> Document:
     """The numbers and the claims of a suite."""
     suite, run = results.suite, _run_of(results)
     sections = (
-        Section("", tuple(_first(results, run))),
-        Section("Numbers", tuple(numbers(run).blocks)),
-        Section("Claims", tuple(verdicts.blocks(run))),
+        PageSection("", tuple(_first(results, run))),
+        PageSection("Numbers", tuple(numbers(run).blocks)),
+        PageSection("Claims", tuple(verdicts.blocks(run))),
     )
     return Document(
         name=file_name(suite, results.scale),
@@ -49,7 +49,7 @@ def suite_page(results: Results) -> Document:
     )
 
 
-def overview(found: Sequence[Results], all_suites: Sequence[Suite]) -> Document:
+def overview(found: Sequence[SuiteResults], all_suites: Sequence[Suite]) -> Document:
     """All claims that were judged, a line each, and the number of those that were not."""
     return Document(
         name="results",
@@ -59,18 +59,18 @@ def overview(found: Sequence[Results], all_suites: Sequence[Suite]) -> Document:
             "--results FOLDER` writes. Every number and verdict here is made from these files."
         ),
         sections=(
-            Section("", tuple(_counts(found, all_suites))),
-            Section("Suites", (_suites(found),)),
+            PageSection("", tuple(_counts(found, all_suites))),
+            PageSection("Suites", (_suites(found),)),
             *(_claims(one) for one in found if one.suite.claims),
         ),
     )
 
 
-def _run_of(results: Results) -> SuiteRun:
+def _run_of(results: SuiteResults) -> SuiteRun:
     return SuiteRun(results.suite, results.scale, results.outcomes)
 
 
-def _first(results: Results, run: SuiteRun) -> Iterator[Block]:
+def _first(results: SuiteResults, run: SuiteRun) -> Iterator[PageBlock]:
     """What the numbers are of."""
     if networks := replaced(run):
         yield Text(
@@ -94,7 +94,7 @@ def _first(results: Results, run: SuiteRun) -> Iterator[Block]:
     )
 
 
-def _counts(found: Sequence[Results], all_suites: Sequence[Suite]) -> Iterator[Block]:
+def _counts(found: Sequence[SuiteResults], all_suites: Sequence[Suite]) -> Iterator[PageBlock]:
     """The number of claims by verdict, scale and origin."""
     rows: list[Row] = []
     judged: set[tuple[str, str]] = set()
@@ -121,7 +121,7 @@ def _counts(found: Sequence[Results], all_suites: Sequence[Suite]) -> Iterator[B
         yield Table("counts", "Claims in our numbers", (tuple(map(Head, heads)),), tuple(rows), (note,), titles=2)
 
 
-def _suites(found: Sequence[Results]) -> Table:
+def _suites(found: Sequence[SuiteResults]) -> Table:
     """The suites of which there are results, each with a link to its page."""
     rows = []
     for one in found:
@@ -135,7 +135,7 @@ def _suites(found: Sequence[Results]) -> Table:
     return Table("suites", "Numbers, by suite", (heads,), tuple(rows))
 
 
-def _claims(results: Results) -> Section:
+def _claims(results: SuiteResults) -> PageSection:
     """The claims of a suite, a line each."""
     run = _run_of(results)
     rows = []
@@ -163,4 +163,4 @@ def _claims(results: Results) -> Section:
     table = Table(
         f"claims-{page}", f"{results.suite.name} at {results.scale}", (tuple(map(Head, heads)),), tuple(rows), notes
     )
-    return Section(f"{results.suite.title} ({results.suite.name})", (table,))
+    return PageSection(f"{results.suite.title} ({results.suite.name})", (table,))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from pfl_ops.papers import PAPERS, Grid, Suite
 from pfl_ops.reports import background, charts, layout, origins, verdicts
-from pfl_ops.reports.document import Block, Document, Items, Section, Text
+from pfl_ops.reports.document import Document, Items, PageBlock, PageSection, Text
 from pfl_ops.reports.suite_run import SuiteRun
 
 
@@ -18,15 +18,15 @@ def suite_report(run: SuiteRun) -> Document:
     suite, found = run.suite, origins.Origins(run)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     sections = (
-        Section("", tuple(_first(run))),
+        PageSection("", tuple(_first(run))),
         *_exhibits(run),
-        Section("Claims", tuple(verdicts.blocks(run))),
-        Section("Departures from the paper", tuple(origins.departures(run))),
-        Section("Settings and their origins", tuple(origins.blocks(found))),
-        Section("Settings as the paper states them", tuple(origins.settled(found)), folded=True),
-        Section("Damaged or not measured", tuple(background.left_open(run))),
-        Section("Runs, machine and cost", tuple(background.cost(run))),
-        Section("Configurations", tuple(origins.configurations(run)), folded=True),
+        PageSection("Claims", tuple(verdicts.blocks(run))),
+        PageSection("Departures from the paper", tuple(origins.departures(run))),
+        PageSection("Settings and their origins", tuple(origins.blocks(found))),
+        PageSection("Settings as the paper states them", tuple(origins.settled(found)), folded=True),
+        PageSection("Damaged or not measured", tuple(background.left_open(run))),
+        PageSection("Runs, machine and cost", tuple(background.cost(run))),
+        PageSection("Configurations", tuple(origins.configurations(run)), folded=True),
     )
     return Document(
         name=f"{suite.name} · {run.scale}",
@@ -38,7 +38,7 @@ def suite_report(run: SuiteRun) -> Document:
     )
 
 
-def _first(run: SuiteRun) -> Iterator[Block]:
+def _first(run: SuiteRun) -> Iterator[PageBlock]:
     """What must be known before any number is read."""
     moved = {cell: data for cell, data in run.stand_ins.items() if cell in run.outcomes}
     if moved:
@@ -109,20 +109,20 @@ def _items(run: SuiteRun) -> Iterator[tuple[str, str]]:
         yield "derived claims, counted apart", f"in the paper's numbers {papers}; in ours {ours}"
 
 
-def _exhibits(run: SuiteRun) -> Iterator[Section]:
+def _exhibits(run: SuiteRun) -> Iterator[PageSection]:
     """Tables, then figures, in the suite's order; files are named after the suite."""
     tail = run.suite.name.rpartition("/")[2]
     others = [exhibit for exhibit in run.suite.exhibits if not isinstance(exhibit, Grid)]
     yield numbers(run)
     drawn = [charts.pictures(run, exhibit, _name(tail, i, others)) for i, exhibit in enumerate(others)]
-    yield Section("Figures", tuple(block for blocks in drawn for block in blocks))
+    yield PageSection("Figures", tuple(block for blocks in drawn for block in blocks))
 
 
-def numbers(run: SuiteRun) -> Section:
+def numbers(run: SuiteRun) -> PageSection:
     """The tables of a suite, or that of its figures' numbers: ours, with the paper's and the difference."""
     tail = run.suite.name.rpartition("/")[2]
     grids = [exhibit for exhibit in run.suite.exhibits if isinstance(exhibit, Grid)] or _of_figure(run.suite)
-    return Section("Numbers", tuple(layout.table(run, grid, _name(tail, i, grids)) for i, grid in enumerate(grids)))
+    return PageSection("Numbers", tuple(layout.table(run, grid, _name(tail, i, grids)) for i, grid in enumerate(grids)))
 
 
 def _of_figure(suite: Suite) -> list[Grid]:

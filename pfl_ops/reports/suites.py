@@ -16,7 +16,7 @@ from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.files import write_named
 from pfl_ops.papers import PAPERS, SCALES, overrides
 from pfl_ops.reports import verdicts
-from pfl_ops.reports.document import Document, Entry, Head, Mark, Row, Section, Table, Text
+from pfl_ops.reports.document import Document, Entry, Head, Mark, PageSection, Row, Table, Text
 from pfl_ops.reports.suite import replaced, suite_report
 from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.reports.write import write
@@ -28,7 +28,7 @@ COLUMNS: Sequence[tuple[str, Mark]] = (("holds", "good"), ("does not hold", "bad
 
 
 @dataclass(frozen=True)
-class Summary:
+class SuiteSummary:
     """A suite's report in a few numbers.
 
     Attributes:
@@ -59,10 +59,10 @@ class Summary:
     standings: Sequence[verdicts.Standing] = ()
 
     @staticmethod
-    def of_run(run: SuiteRun) -> "Summary":
+    def of_run(run: SuiteRun) -> "SuiteSummary":
         """Of what a report would show."""
         each = [outcome.seconds for found in run.outcomes.values() for outcome in found]
-        return Summary(
+        return SuiteSummary(
             suite=run.suite.name,
             title=run.suite.title,
             scale=run.scale,
@@ -114,7 +114,7 @@ def keep(run: SuiteRun, folder: str | Path) -> Path:
     elif before is not None and SCALES.index(before.scale) > SCALES.index(run.scale):
         place = place / run.scale
     write(suite_report(run), place)
-    write_named(place / FILE, json.dumps(asdict(Summary.of_run(run)), indent=1))
+    write_named(place / FILE, json.dumps(asdict(SuiteSummary.of_run(run)), indent=1))
     write(overview(found(folder), smaller(folder), changed(folder)), folder)
     return place
 
@@ -128,19 +128,19 @@ def changed_folder(run: SuiteRun) -> str:
     return f"{plain[:LONGEST_FOLDER]}-{sha256(text.encode()).hexdigest()[:8]}"
 
 
-def found(folder: str | Path) -> list[Summary]:
+def found(folder: str | Path) -> list[SuiteSummary]:
     """Of every report in a folder, in the papers' order; one that can't be read is passed over."""
     read = (_summary(path) for path in Path(folder).glob(f"*/*/{FILE}"))
     return sorted((summary for summary in read if summary is not None), key=_order)
 
 
-def smaller(folder: str | Path) -> list[Summary]:
+def smaller(folder: str | Path) -> list[SuiteSummary]:
     """Return the summaries of the reports that stand beside those of a larger scale."""
     read = (_summary(path) for path in Path(folder).glob(f"*/*/*/{FILE}"))
     return sorted((summary for summary in read if summary is not None and not summary.changes), key=_order)
 
 
-def changed(folder: str | Path) -> dict[str, Summary]:
+def changed(folder: str | Path) -> dict[str, SuiteSummary]:
     """Return the summaries of the reports with changed settings by their place below the folder."""
     paths = sorted(Path(folder).glob(f"*/*/*/{FILE}"))
     read = {path.parent.relative_to(folder).as_posix(): _summary(path) for path in paths}
@@ -148,16 +148,18 @@ def changed(folder: str | Path) -> dict[str, Summary]:
     return dict(sorted(kept.items(), key=lambda item: (_order(item[1]), item[0])))
 
 
-def _summary(path: Path) -> Summary | None:
+def _summary(path: Path) -> SuiteSummary | None:
     try:
-        summary = TypeAdapter(Summary).validate_python(json.loads(path.read_text(encoding="utf-8")))
+        summary = TypeAdapter(SuiteSummary).validate_python(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
     return summary if summary.scale in SCALES else None
 
 
 def overview(
-    summaries: Sequence[Summary], beside: Sequence[Summary] = (), changed: Mapping[str, Summary] | None = None
+    summaries: Sequence[SuiteSummary],
+    beside: Sequence[SuiteSummary] = (),
+    changed: Mapping[str, SuiteSummary] | None = None,
 ) -> Document:
     """The page that leads to every suite's, as `<suite>/index.html` beside it.
 
@@ -183,12 +185,12 @@ def overview(
         name="reports",
         title="Published experiments, run again",
         subtitle="Every suite that was run here, with the paper's claims about it",
-        sections=(Section("", tuple(blocks)),),
+        sections=(PageSection("", tuple(blocks)),),
         generated=f"{len(summaries)} suites, {max((summary.written for summary in summaries), default='')}",
     )
 
 
-def _table(summaries: Sequence[Summary]) -> Table:
+def _table(summaries: Sequence[SuiteSummary]) -> Table:
     rows: list[Row] = []
     paper = ""
     for summary in summaries:
@@ -213,7 +215,7 @@ def _table(summaries: Sequence[Summary]) -> Table:
     )
 
 
-def _of_changed(changed: Mapping[str, Summary]) -> Table:
+def _of_changed(changed: Mapping[str, SuiteSummary]) -> Table:
     """The reports with settings that the user changed: their claims, beside those with other changes."""
     rows = [
         Row((
@@ -235,7 +237,7 @@ def _of_changed(changed: Mapping[str, Summary]) -> Table:
     return Table("changed", "Changed settings", head, tuple(rows), (note,))
 
 
-def _sensitivity(unchanged: Sequence[Summary], changed: Mapping[str, Summary]) -> Iterator[Table]:
+def _sensitivity(unchanged: Sequence[SuiteSummary], changed: Mapping[str, SuiteSummary]) -> Iterator[Table]:
     """A table for each suite and scale with changed settings: its claims, a column for each change."""
     kinds = dict.fromkeys((one.suite, one.scale) for one in changed.values() if one.standings)
     for suite, scale in kinds:
@@ -258,7 +260,7 @@ def _stands(claim: verdicts.Standing | None) -> Entry:
     return Entry(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n}",))
 
 
-def _entries(summary: Summary) -> Iterator[Entry]:
+def _entries(summary: SuiteSummary) -> Iterator[Entry]:
     yield Entry(summary.suite, link=f"{summary.suite}/index.html")
     yield Entry(summary.title)
     below = ("stand-in data",) if summary.stand_ins else ()
@@ -274,7 +276,7 @@ def _entries(summary: Summary) -> Iterator[Entry]:
     yield Entry(duration(summary.seconds), summary.seconds)
 
 
-def _by_scale(summaries: Sequence[Summary]) -> Table:
+def _by_scale(summaries: Sequence[SuiteSummary]) -> Table:
     """The counts of claims in our numbers, apart by scale, by network and by origin."""
     kinds = (("claims of the papers", lambda one: one.ours), ("derived claims", lambda one: one.derived))
     rows = []
@@ -303,7 +305,7 @@ def _counts(standings: Mapping[str, int], more: str = "") -> Iterator[Entry]:
         yield Entry(str(count or "·"), count, mark=mark if count else "muted")
 
 
-def _order(summary: Summary) -> tuple[tuple[int, str], bool, list[tuple[int, str]]]:
+def _order(summary: SuiteSummary) -> tuple[tuple[int, str], bool, list[tuple[int, str]]]:
     """Papers in their order; of each the tables first, then by number."""
     paper, _, exhibit = summary.suite.partition("/")
     places = list(PAPERS)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pfl_ops.papers import Instance, Verdict
 from pfl_ops.papers.evidence import FARTHEST
-from pfl_ops.reports.document import Block, Entry, Head, Mark, Row, Table, Text
+from pfl_ops.reports.document import Entry, Head, Mark, PageBlock, Row, Table, Text
 from pfl_ops.reports.suite_run import SuiteRun
 
 STANDINGS: Mapping[str, tuple[str, Mark]] = {
@@ -32,7 +32,7 @@ HOW = (
 )
 
 
-def blocks(run: SuiteRun) -> Iterator[Block]:
+def blocks(run: SuiteRun) -> Iterator[PageBlock]:
     """The table of claims."""
     if not run.suite.claims:
         return

@@ -21,7 +21,7 @@ from mlflow.exceptions import MlflowException
 
 from pfl_ops.addresses import redact
 from pfl_ops.tracking import entries, logs
-from pfl_ops.tracking.journal import Damaged, Entry, key
+from pfl_ops.tracking.journal import DamagedJournal, JournalEntry, key
 from pfl_ops.tracking.sender import MISSING, REFUSED, Sender
 from pfl_ops.tracking.spool import Damage, Repetition, Spool
 
@@ -67,7 +67,7 @@ class Trouble:
 
 def verdict(error: Exception) -> str:
     """Return what an error means for the entry: "never" (give it up), "odd" (after some tries) or "later"."""
-    if isinstance(error, Damaged):
+    if isinstance(error, DamagedJournal):
         return "never"
     if isinstance(error, requests.HTTPError) and error.response is not None:
         status = error.response.status_code
@@ -275,12 +275,12 @@ class Delivery:
                 spool.save(SECONDS_UNSAVED)
         return True
 
-    def _settle(self, spool: Spool, end: int, entry: Entry | Damage | Repetition) -> bool:
+    def _settle(self, spool: Spool, end: int, entry: JournalEntry | Damage | Repetition) -> bool:
         """Send an entry, or put it away for good; False if it has to be tried again later. Raises Outage."""
         if isinstance(entry, Repetition):
             return True
         if isinstance(entry, Damage):
-            self._refuse(spool, end, entry, Damaged(entry.reason))
+            self._refuse(spool, end, entry, DamagedJournal(entry.reason))
             return True
         if spool.is_refused(end, entry):
             self._tag_missing(spool)
@@ -319,9 +319,9 @@ class Delivery:
         trouble.tries += 1
         return trouble
 
-    def _refuse(self, spool: Spool, end: int, entry: Entry | Damage, error: Exception) -> None:
+    def _refuse(self, spool: Spool, end: int, entry: JournalEntry | Damage, error: Exception) -> None:
         """Put an entry away for good; say so in the log and in the run's tag. Raises Outage."""
-        damaged, reason = isinstance(error, Damaged), first_line(error, 300)
+        damaged, reason = isinstance(error, DamagedJournal), first_line(error, 300)
         op = entry.get("op", "an entry") if isinstance(entry, dict) else "a line"
         if spool.refuse(end, entry, reason, damaged=damaged):
             log.warning(

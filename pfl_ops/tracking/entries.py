@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from pfl_ops.tracking.journal import Damaged, Entry, first_error
+from pfl_ops.tracking.journal import DamagedJournal, JournalEntry, first_error
 
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]  # what databases hold
 Texts = dict[str, str]
@@ -86,15 +86,15 @@ _ENTRY: TypeAdapter[Any] = TypeAdapter(
 _POINTS: TypeAdapter[Any] = TypeAdapter(list[tuple[str, float, Whole, Whole]])
 
 
-def check(entry: Entry) -> None:
+def check(entry: JournalEntry) -> None:
     """Check an entry's fields; fields that are not known are left alone.
 
     Raises:
-        Damaged: `op` is missing or unknown, a field is missing, or one has a wrong type or shape.
+        DamagedJournal: `op` is missing or unknown, a field is missing, or one has a wrong type or shape.
     """
     try:
         _ENTRY.validate_python(entry)
         if entry["op"] == "metrics":
             _POINTS.validate_python([tuple(point) for point in entry["points"]], strict=True)
     except ValidationError as error:
-        raise Damaged(f"the entry is not valid: {first_error(error)}") from error
+        raise DamagedJournal(f"the entry is not valid: {first_error(error)}") from error

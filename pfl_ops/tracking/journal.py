@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 Header = dict[str, Any]
 """target, experiment, name, identity, parent (its header, or None), start [ms], rerun (see `Store.run`; optional)."""
 
-Entry = dict[str, Any]
+JournalEntry = dict[str, Any]
 """`op` and its fields; see `entries`."""
 
 DIGEST_LENGTH = 16
 DEEPEST = 16  # levels of parents in a header
 
 
-class Damaged(Exception):
+class DamagedJournal(Exception):
     """A record is not as it was written; the message is one line."""
 
 
@@ -43,7 +43,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:DIGEST_LENGTH]
 
 
-def encode(number: int, content: Header | Entry) -> bytes:
+def encode(number: int, content: Header | JournalEntry) -> bytes:
     """Return the journal line of that number, with its line end."""
     text = f"{number} {json.dumps(content)}".encode()
     return digest(text).encode() + b" " + text + b"\n"
@@ -56,24 +56,24 @@ def decode(line: bytes, *, old: bool) -> tuple[int | None, dict[str, Any]]:
         line: with or without its line end.
         old: accept the format without digests.
     Raises:
-        Damaged: the digest does not match, or the content is no JSON object.
+        DamagedJournal: the digest does not match, or the content is no JSON object.
     """
     line = line.rstrip(b"\n")
     number = None
     if not (old and is_old(line)):
         found, _, text = line.partition(b" ")
         if found != digest(text).encode():
-            raise Damaged("a line does not match its digest")
+            raise DamagedJournal("a line does not match its digest")
         count, _, line = text.partition(b" ")
         if not count.isdigit() or len(count) > 18:
-            raise Damaged("a line has no number")
+            raise DamagedJournal("a line has no number")
         number = int(count)
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Damaged("a line is no JSON") from error
+        raise DamagedJournal("a line is no JSON") from error
     if not isinstance(content, dict):
-        raise Damaged("a line is no JSON object")
+        raise DamagedJournal("a line is no JSON object")
     return number, content
 
 
@@ -86,18 +86,18 @@ def decode_header(line: bytes) -> Header:
     """Return the header of a journal's first line.
 
     Raises:
-        Damaged: it is not as it was written, or a field is missing or has a wrong type.
+        DamagedJournal: it is not as it was written, or a field is missing or has a wrong type.
     """
     _, header = decode(line, old=True)
     depth, level = 0, cast(Any, header)
     while isinstance(level, dict):
         depth, level = depth + 1, level.get("parent")
     if depth > DEEPEST:
-        raise Damaged("the header is nested too deeply")
+        raise DamagedJournal("the header is nested too deeply")
     try:
         _HeaderFields.model_validate(header)
     except ValidationError as error:
-        raise Damaged(f"the header is not valid: {first_error(error)}") from error
+        raise DamagedJournal(f"the header is not valid: {first_error(error)}") from error
     return header
 
 

@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import staged
-from pfl_ops.tracking.journal import Damaged, Header, identity_key, key
+from pfl_ops.tracking.journal import DamagedJournal, Header, identity_key, key
 from pfl_ops.tracking.spool import Busy, Spool
 from pfl_ops.tracking.spool_folder import (
     ASIDE,
@@ -60,7 +60,7 @@ def _adopted(root: Path, folder: Path, target: str) -> Spool | None:
     reason = "" if is_plain(folder) else "it, or a file in it, is a symbolic link or of another kind"
     try:
         header = None if reason else read_header(folder)
-    except Damaged as damage:
+    except DamagedJournal as damage:
         header, reason = None, str(damage)
     if header is None:
         with roots_lock(root):
@@ -113,7 +113,7 @@ def check_idle(root: Path, header: Header, known: Mapping[str, Spool]) -> None:
 def _same_run(root: Path, header: Header) -> Iterator[Header]:
     for folder in root.iterdir():
         if KEY.fullmatch(folder.name) and is_plain(folder) and folder.is_dir():
-            with contextlib.suppress(Damaged, OSError):
+            with contextlib.suppress(DamagedJournal, OSError):
                 other = read_header(folder)
                 if other is not None and identity_key(other) == identity_key(header):
                     yield other

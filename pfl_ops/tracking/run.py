@@ -13,7 +13,7 @@ import yaml
 from pfl_ops.errors import PflOpsError
 from pfl_ops.metrics import place
 from pfl_ops.tracking.delivery import Delivery
-from pfl_ops.tracking.journal import Damaged, Entry
+from pfl_ops.tracking.journal import DamagedJournal, JournalEntry
 from pfl_ops.tracking.spool import Spool
 from pfl_ops.tracking.staged import check_destination
 from pfl_ops.tracking.views import NOTE, View, view_address
@@ -289,13 +289,13 @@ class Run:
     def _destination(self, folder: str) -> str:
         try:
             return check_destination(folder)
-        except Damaged as error:
+        except DamagedJournal as error:
             raise PflOpsError(f"run '{self.name}' can't keep a file: {error}") from None
 
     def _artifact(self, staged: Path, folder: str) -> None:
         self.append({"op": "artifact", **self.spool.seal(staged), "folder": folder})
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         """Put an entry into the journal and tell the delivery."""
         self._check_open()
         self.spool.append(entry)

@@ -36,7 +36,7 @@ from mlflow.models import Model
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import views
 from pfl_ops.tracking.home import Target
-from pfl_ops.tracking.journal import Damaged, Entry, Header, key
+from pfl_ops.tracking.journal import DamagedJournal, Header, JournalEntry, key
 from pfl_ops.tracking.outbox import newest
 from pfl_ops.tracking.schema import connect
 from pfl_ops.tracking.spool import Spool
@@ -174,39 +174,39 @@ class Sender:
         found = self.client.search_runs([experiment], where, order_by=["attributes.start_time DESC"])
         return [run for run in found if run.data.tags.get(PARENT) == parent]
 
-    def send(self, spool: Spool, entry: Entry) -> None:
+    def send(self, spool: Spool, entry: JournalEntry) -> None:
         """Send one entry. Whatever MLflow raises comes through."""
         run_id = self.run_id(spool.header)
         getattr(self, f"_{entry['op']}")(run_id, spool, entry)
 
-    def _open(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _open(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         if run_id in self._made and run_id not in self._known:
             self._known[run_id] = None  # new and opened for the first time: every step is missing
         else:
             self.client.update_run(run_id, status="RUNNING", name=entry["name"])
             self._known[run_id] = {}
 
-    def _supersede(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _supersede(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         header = spool.header
         parent = self.run_id(header["parent"]) if header["parent"] else None
         self._mark_superseded(self.search(self.experiment_id(header["experiment"]), header["identity"], parent))
 
-    def _complete(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _complete(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         """All records were sent again: what an earlier outbox lost is there now."""
         if not spool.missing:
             for tag in {MISSING, REFUSED} & self.client.get_run(run_id).data.tags.keys():
                 self.client.delete_tag(run_id, tag)
 
-    def _finish(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _finish(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         self.client.set_terminated(run_id, entry["status"], entry["time"])
 
-    def _tags(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _tags(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         texts = self._with_ids(entry["tags"], self.experiment_id(spool.header["experiment"]), run_id)
         tags = [RunTag(name, value[:LONGEST]) for name, value in texts.items()]
         for some in pieces(tags, TAGS_AT_ONCE):
             self.client.log_batch(run_id, tags=some)
 
-    def _experiment(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _experiment(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         experiment = self.experiment_id(spool.header["experiment"])
         there = self.client.get_experiment(experiment).tags
         for name, value in views.missing(there, self._with_ids(entry["tags"], experiment, run_id)).items():
@@ -220,7 +220,7 @@ class Sender:
             known[views.NOTE] = known[views.NOTE].replace(views.EXPERIMENT, experiment_id).replace(views.RUN, run_id)
         return known
 
-    def _choose(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _choose(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         experiment = self.experiment_id(spool.header["experiment"])
         for before in self.client.search_runs(
             [experiment], f"tags.`{PARENT}` = '{run_id}' and tags.`{CHOSEN}` = 'yes'", max_results=50
@@ -236,13 +236,13 @@ class Sender:
         for child_id in chosen:
             self.client.set_tag(child_id, CHOSEN, "yes")
 
-    def _params(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _params(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         there = self.client.get_run(run_id).data.params
         params = [Param(name, value[:LONGEST]) for name, value in entry["params"].items() if name not in there]
         for some in pieces(params, TAGS_AT_ONCE):
             self.client.log_batch(run_id, params=some)
 
-    def _metrics(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _metrics(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         points = [Metric(*point) for point in entry["points"]]
         known = self._known.setdefault(run_id, {})
         if known is not None:
@@ -260,7 +260,7 @@ class Sender:
             if point.step not in known[point.key]:
                 yield point
 
-    def _artifact(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _artifact(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         path, destination = spool.find_file(entry), check_destination(entry["folder"])
         if path is None:
             self._check_delivered(run_id, entry)
@@ -272,20 +272,20 @@ class Sender:
             else:
                 self.client.log_artifact(run_id, str(path), destination or None)
 
-    def _check_delivered(self, run_id: str, entry: Entry) -> None:
+    def _check_delivered(self, run_id: str, entry: JournalEntry) -> None:
         """Look in the target for an artifact whose staged file is gone: a kill came between delivery and its note.
 
         Raises:
-            Damaged: the target does not have it, or has one of another size.
+            DamagedJournal: the target does not have it, or has one of another size.
         """
         name = entry["file"].rpartition("/")[2]
         wanted = "/".join(part for part in (entry["folder"], name) if part)
         for found in self.client.list_artifacts(run_id, entry["folder"] or None):
             if found.path == wanted and (found.is_dir or entry.get("size") in (None, found.file_size)):
                 return
-        raise Damaged(f"the staged file {name!r} is missing")
+        raise DamagedJournal(f"the staged file {name!r} is missing")
 
-    def _dataset(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _dataset(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         dataset = Dataset(
             name=entry["name"],
             digest=entry["digest"][:LONGEST_DIGEST],
@@ -297,13 +297,13 @@ class Sender:
         tags = [InputTag("mlflow.data.context", entry["context"])]
         self.client.log_inputs(run_id, datasets=[DatasetInput(dataset, tags)])
 
-    def _model(self, run_id: str, spool: Spool, entry: Entry) -> None:
+    def _model(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         path = spool.find_file(entry)
         model = self._find_or_make_model(run_id, entry["name"]) if path else self._find_model(run_id, entry["name"])
         if model is not None and model.status == "READY":
             return
         if path is None or model is None:
-            raise Damaged(f"the staged model {entry['name']!r} is missing")
+            raise DamagedJournal(f"the staged model {entry['name']!r} is missing")
         run = self.client.get_run(run_id)
         if model.model_id not in {output.model_id for output in run.outputs.model_outputs}:
             self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=entry["step"])])

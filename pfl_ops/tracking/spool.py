@@ -40,7 +40,7 @@ from filelock import FileLock, Timeout
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import sync, write_whole
 from pfl_ops.tracking import staged
-from pfl_ops.tracking.journal import Damaged, Entry, Header, decode, digest, encode, is_old, key
+from pfl_ops.tracking.journal import DamagedJournal, Header, JournalEntry, decode, digest, encode, is_old, key
 from pfl_ops.tracking.spool_folder import (
     DELIVERED,
     JOURNAL,
@@ -101,7 +101,7 @@ class Spool:
             with roots_lock(root):
                 try:
                     self._open(header)
-                except Damaged as damage:
+                except DamagedJournal as damage:
                     set_aside(self.folder, str(damage))
                     self._open(header)
         except OSError as error:
@@ -167,7 +167,7 @@ class Spool:
         self._number = len(lines)
         self.last_op: str | None = None
         for line in reversed(lines[1:]):
-            with contextlib.suppress(Damaged):
+            with contextlib.suppress(DamagedJournal):
                 number, entry = decode(line, old=self._old)
                 self._number = len(lines) if number is None else number + 1
                 self.last_op = str(entry.get("op"))
@@ -212,7 +212,7 @@ class Spool:
                 break
             if str(end) in self._refused:
                 continue
-            with contextlib.suppress(Damaged):
+            with contextlib.suppress(DamagedJournal):
                 if b'"open"' in line and decode(line, old=self._old)[1].get("op") == "open":
                     found = end
         return found
@@ -232,7 +232,7 @@ class Spool:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def _write(self, content: Header | Entry) -> None:
+    def _write(self, content: Header | JournalEntry) -> None:
         data = encode(self._number, content)
         start = self._journal.seek(0, os.SEEK_END)
         try:
@@ -251,7 +251,7 @@ class Spool:
         self._number += 1
         self._size = self._journal.seek(0, os.SEEK_END)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         """Add an entry; it is on disk when this returns."""
         with self._mutex:
             self._write(entry)
@@ -273,7 +273,7 @@ class Spool:
         """True if something is yet to be delivered."""
         return self._size > self._sent
 
-    def entries(self) -> Iterator[tuple[int, Entry | Damage | Repetition]]:
+    def entries(self) -> Iterator[tuple[int, JournalEntry | Damage | Repetition]]:
         """What is yet to be delivered: (bytes of the journal up to the entry's end, the entry)."""
         with (self.folder / JOURNAL).open("rb") as file:
             last = self._last_sent(file)
@@ -282,7 +282,7 @@ class Spool:
                 self._marks[end] = digest(self._first + line)
                 try:
                     number, entry = decode(line, old=self._old)
-                except Damaged as damage:
+                except DamagedJournal as damage:
                     last = None
                     yield end, Damage(line.decode(errors="backslashreplace").rstrip("\n"), str(damage))
                     continue
@@ -302,19 +302,19 @@ class Spool:
             try:
                 found, _ = decode(file.readline(), old=self._old)
                 number = found if found is not None else None if number is None else number + 1
-            except Damaged:
+            except DamagedJournal:
                 number = None
         return number
 
-    def find_file(self, entry: Entry) -> Path | None:
+    def find_file(self, entry: JournalEntry) -> Path | None:
         """The staged file or folder of an entry; None if it is missing.
 
         Raises:
-            Damaged: its path leads out of the spool, or it is not as it was staged.
+            DamagedJournal: its path leads out of the spool, or it is not as it was staged.
         """
         return staged.find(self.folder, entry)
 
-    def done(self, end: int, entry: Entry | Damage | Repetition) -> None:
+    def done(self, end: int, entry: JournalEntry | Damage | Repetition) -> None:
         """An entry has been delivered; `save` puts this on disk."""
         self._sent = end
         if isinstance(entry, dict) and entry.get("op") == "open" and not self.is_refused(end, entry):
@@ -348,11 +348,11 @@ class Spool:
         """True if one of the `missing` entries was damaged on disk."""
         return any(damaged and end > self._opened for end, damaged in self._refused.values())
 
-    def is_refused(self, end: int, entry: Entry | Damage) -> bool:
+    def is_refused(self, end: int, entry: JournalEntry | Damage) -> bool:
         """True if the entry was put away before a kill that came before `save`."""
         return _place(end, entry) in self._refused
 
-    def refuse(self, end: int, entry: Entry | Damage, reason: str, *, damaged: bool) -> bool:
+    def refuse(self, end: int, entry: JournalEntry | Damage, reason: str, *, damaged: bool) -> bool:
         """Keep an entry that can't be delivered, with its file; False if it has been kept before.
 
         Args:
@@ -374,7 +374,7 @@ class Spool:
             place = _place(end, entry)
             self._refused[place] = end + place.startswith(AFTER), damaged
         if isinstance(entry, dict) and "file" in entry:
-            with contextlib.suppress(Damaged):
+            with contextlib.suppress(DamagedJournal):
                 source = staged.locate(self.folder, entry["file"])
                 target = self.folder / "refused" / entry["file"]
                 if os.path.lexists(source) and not os.path.lexists(target):
@@ -398,7 +398,7 @@ def _split(data: bytes) -> list[bytes]:
     return [line + b"\n" for line in data.split(b"\n")[:-1]] if data else []
 
 
-def _place(end: int, entry: Entry | Damage) -> str:
+def _place(end: int, entry: JournalEntry | Damage) -> str:
     """Name an entry of a journal by its end, and lines that are missing by the end of the line before them."""
     return f"{AFTER}{end}" if isinstance(entry, Damage) and not entry.line else str(end)
 

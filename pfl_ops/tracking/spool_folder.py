@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from pfl_ops.files import sync
 from pfl_ops.tracking import staged
-from pfl_ops.tracking.journal import Damaged, Header, decode_header, is_old, key
+from pfl_ops.tracking.journal import DamagedJournal, Header, decode_header, is_old, key
 
 log = logging.getLogger("pfl_ops.tracking")
 
@@ -23,7 +23,7 @@ def read_header(folder: Path) -> Header | None:
     """The header of a spool folder; None if there is no journal, or a kill has left its header unfinished.
 
     Raises:
-        Damaged: the header is not as it was written, or is another run's.
+        DamagedJournal: the header is not as it was written, or is another run's.
         OSError: the disk or its permissions.
     """
     try:
@@ -33,17 +33,17 @@ def read_header(folder: Path) -> Header | None:
         return None
     if not line.endswith(b"\n"):
         if line.strip(b"\0") and not _is_beginning(line):
-            raise Damaged("the header is not as it was written")
+            raise DamagedJournal("the header is not as it was written")
         if (folder / SENT).exists() or staged.are_there(folder):
-            raise Damaged("the header is cut off")  # lines after it were written once
+            raise DamagedJournal("the header is cut off")  # lines after it were written once
         return None
     try:
         header = decode_header(line)
         found = key(header)
     except (ValueError, RecursionError) as error:
-        raise Damaged("the header is not valid") from error
+        raise DamagedJournal("the header is not valid") from error
     if found != folder.name:
-        raise Damaged("the header is another run's")
+        raise DamagedJournal("the header is another run's")
     return header
 
 

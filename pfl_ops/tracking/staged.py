@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl_ops.files import sync
-from pfl_ops.tracking.journal import Damaged, Entry
+from pfl_ops.tracking.journal import DamagedJournal, JournalEntry
 
 FILES = "files"
 SLOT = re.compile(r"[0-9]{6,18}")
@@ -40,28 +40,28 @@ def locate(folder: Path, file: Any) -> Path:
     """Return the path that an entry's `file` names; it need not exist.
 
     Raises:
-        Damaged: it is not `files/<number>/<name>`, or a symbolic link leads to it.
+        DamagedJournal: it is not `files/<number>/<name>`, or a symbolic link leads to it.
     """
     parts = file.split("/") if isinstance(file, str) else []
     if len(parts) != 3 or parts[0] != FILES or not SLOT.fullmatch(parts[1]) or parts[2] in ("", ".", ".."):
-        raise Damaged(f"the file {str(file)[:100]!r} is not in the outbox")
+        raise DamagedJournal(f"the file {str(file)[:100]!r} is not in the outbox")
     if "\0" in file or any((folder / FILES / part).is_symlink() for part in ("", parts[1])):
-        raise Damaged(f"the file {file[:100]!r} is not in the outbox")
+        raise DamagedJournal(f"the file {file[:100]!r} is not in the outbox")
     return folder.joinpath(*parts)
 
 
-def find(folder: Path, entry: Entry) -> Path | None:
+def find(folder: Path, entry: JournalEntry) -> Path | None:
     """Return the staged file or folder of an entry; None if it is missing.
 
     Raises:
-        Damaged: it is not inside the spool, has a symbolic link in it, or differs from what was staged.
+        DamagedJournal: it is not inside the spool, has a symbolic link in it, or differs from what was staged.
     """
     path = locate(folder, entry.get("file"))
     if not os.path.lexists(path):
         return None
     size, found = fingerprint(path)
     if entry.get("digest") is not None and (size, found) != (entry.get("size"), entry["digest"]):
-        raise Damaged(f"the staged file {path.name!r} is not as it was written")
+        raise DamagedJournal(f"the staged file {path.name!r} is not as it was written")
     return path
 
 
@@ -80,7 +80,7 @@ def fingerprint(path: Path) -> tuple[int, str]:
     """Return size [bytes] and SHA-256 of a file, or of a folder's files and their names.
 
     Raises:
-        Damaged: there is a symbolic link, a pipe or a device in it.
+        DamagedJournal: there is a symbolic link, a pipe or a device in it.
     """
     if not path.is_dir() or path.is_symlink():
         (path,) = _files(path)
@@ -96,7 +96,7 @@ def remove(folder: Path, file: Any) -> None:
     """Remove an entry's staged file with its slot; a path outside the spool is left alone."""
     try:
         slot = locate(folder, file).parent
-    except Damaged:
+    except DamagedJournal:
         return
     shutil.rmtree(slot, ignore_errors=True)
 
@@ -126,10 +126,10 @@ def check_destination(folder: str) -> str:
     """Return a folder of a run's artifacts.
 
     Raises:
-        Damaged: it leads out of them.
+        DamagedJournal: it leads out of them.
     """
     if folder.startswith("/") or "\\" in folder or "\0" in folder or ".." in folder.split("/"):
-        raise Damaged(f"the destination {folder[:100]!r} is not a folder among a run's artifacts")
+        raise DamagedJournal(f"the destination {folder[:100]!r} is not a folder among a run's artifacts")
     return folder
 
 
@@ -137,7 +137,7 @@ def _files(path: Path) -> Iterator[Path]:
     """All files of a path.
 
     Raises:
-        Damaged: there is a symbolic link, a pipe or a device.
+        DamagedJournal: there is a symbolic link, a pipe or a device.
     """
     mode = path.lstat().st_mode
     if stat.S_ISREG(mode):
@@ -146,7 +146,7 @@ def _files(path: Path) -> Iterator[Path]:
         for below in path.iterdir():
             yield from _files(below)
     else:
-        raise Damaged(f"the staged file {path.name!r} is a symbolic link or no plain file")
+        raise DamagedJournal(f"the staged file {path.name!r} is a symbolic link or no plain file")
 
 
 def _sha256(path: Path) -> str:

@@ -10,7 +10,7 @@ from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.federation.settings import Device
 from pfl_ops.jobs.resources import LEAST, check_address, is_running, share
 from pfl_ops.system import cores
-from pfl_ops.tuning.packing import Kind, Layout, cpu_layouts, gpu_layouts
+from pfl_ops.tuning.packing import Kind, PackingLayout, cpu_layouts, gpu_layouts
 
 Auto: TypeAlias = Literal["auto"]
 Amount: TypeAlias = float | Auto | None
@@ -70,7 +70,7 @@ class Asked:
             return "gpu"
         return "cpu" if self.cpus == "auto" or (self.gpus == "auto" and self.cpus is None) else None
 
-    def layouts(self, kind: Kind, trials: int) -> list[Layout]:
+    def layouts(self, kind: Kind, trials: int) -> list[PackingLayout]:
         """What to try, smallest first.
 
         Args:

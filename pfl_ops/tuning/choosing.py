@@ -14,7 +14,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import cluster
 from pfl_ops.papers import Suite
-from pfl_ops.papers.rules import Choices, Rule
+from pfl_ops.papers.rules import ChoiceRule, Choices
 from pfl_ops.tracking import Home
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
@@ -27,7 +27,7 @@ DIGITS = 3  # of a chosen number: more would say nothing
 
 def choose(
     suite: Suite,
-    rule: Rule,
+    rule: ChoiceRule,
     *,
     home: str | Path | None = None,
     tracking_uri: str | None = None,
@@ -82,7 +82,7 @@ def choose(
     )
 
 
-def experiment_of(suite: Suite, rule: Rule, label: str) -> Experiment:
+def experiment_of(suite: Suite, rule: ChoiceRule, label: str) -> Experiment:
     """Return the experiment whose settings are chosen: a cell at scale full, with the rule's seed.
 
     The settings that are varied start at those before the rule, so that an earlier choice does not change the study.
@@ -93,7 +93,7 @@ def experiment_of(suite: Suite, rule: Rule, label: str) -> Experiment:
     return experiment.override({**rule.before[label], **scored})
 
 
-def score(study: Study, rule: Rule) -> float:
+def score(study: Study, rule: ChoiceRule) -> float:
     """Return the validation score of a study's choice: its mean over the new seeds, else that of its trial."""
     confirmed = study.confirmation
     if confirmed is None:
@@ -101,7 +101,7 @@ def score(study: Study, rule: Rule) -> float:
     return fmean(confirmed.values[confirmed.winner].values())
 
 
-def study_name(rule: Rule, label: str) -> str:
+def study_name(rule: ChoiceRule, label: str) -> str:
     """Return the name of a method's study."""
     return f"{rule.name}.{label}"
 

@@ -28,7 +28,7 @@ RAY_ITSELF = 200 << 20  # bytes that a trial's process holds beyond what a measu
 Kind: TypeAlias = Literal["cpu", "gpu"]
 
 
-class Layout(NamedTuple):
+class PackingLayout(NamedTuple):
     """A way to share a machine (or one GPU) among trials.
 
     Attributes:
@@ -53,7 +53,7 @@ class Tried(NamedTuple):
         peak: bytes that one of them held at most. execution: as each of them resolved it.
     """
 
-    layout: Layout
+    layout: PackingLayout
     rate: float
     peak: int
     execution: Execution
@@ -72,7 +72,7 @@ class Packing:
 
     kind: Kind
     machine: str
-    layout: Layout
+    layout: PackingLayout
     way: Literal["loop", "vmap"]
     chunk: int | None
     workers: int | None
@@ -85,7 +85,7 @@ class Packing:
         """As `as_dict` recorded it; None: nothing was, or it is damaged."""
         try:
             rates = {int(count): float(rate) for count, rate in record["rates"].items()}
-            return cls(**{**record, "layout": Layout(*record["layout"]), "rates": rates})
+            return cls(**{**record, "layout": PackingLayout(*record["layout"]), "rates": rates})
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
 
@@ -116,20 +116,20 @@ class Packing:
 # -- what to try, and what to take: pure ----------------------------------------------------------------------------
 
 
-def cpu_layouts(cores: int, most: int) -> list[Layout]:
+def cpu_layouts(cores: int, most: int) -> list[PackingLayout]:
     """From one trial with all cores to one a core, each time about twice as many; never more than `most` at once."""
     counts = {max(1, min(cores // 2**i, most)) for i in range(cores.bit_length())}
-    return [Layout(n, cores // n) for n in sorted(counts)]
+    return [PackingLayout(n, cores // n) for n in sorted(counts)]
 
 
-def gpu_layouts(cores: float, most: int, cpus: float | None = None) -> list[Layout]:
+def gpu_layouts(cores: float, most: int, cpus: float | None = None) -> list[PackingLayout]:
     """1, 2, 4 and 8 trials on one GPU, never more than `most`, nor more than the cores allow.
 
     Args:
         cores: CPU cores for the trials of one GPU. cpus: of each trial; none: one, or less where there are not enough.
     """
     at_most = min(most, math.floor(cores / cpus)) if cpus else most
-    return [Layout(n, cpus or min(1.0, cores / n), 1 / n) for n in ON_A_GPU if n <= max(at_most, 1)]
+    return [PackingLayout(n, cpus or min(1.0, cores / n), 1 / n) for n in ON_A_GPU if n <= max(at_most, 1)]
 
 
 def best(tried: Sequence[Tried], room: int) -> Tried | None:
@@ -162,7 +162,7 @@ def hopeless(tried: Sequence[Tried]) -> bool:
 def measure(
     experiment: Experiment,
     execution: Execution,
-    layouts: Sequence[Layout],
+    layouts: Sequence[PackingLayout],
     *,
     data_dir: str | None = None,
     stages: Collection[str] | None = None,
@@ -252,7 +252,7 @@ SPEED = (
 """Beginnings of the paths that decide how fast a trial is, and what memory it takes."""
 
 
-def key(experiment: Experiment, execution: Execution, layouts: Sequence[Layout]) -> dict[str, object]:
+def key(experiment: Experiment, execution: Execution, layouts: Sequence[PackingLayout]) -> dict[str, object]:
     """What a measurement depends on, beside the machine."""
     flat = {path: value for path, value in experiment.flat.items() if path.startswith(SPEED)}
     kind: Kind = "gpu" if layouts[0].gpus else "cpu"

@@ -71,7 +71,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReproductionPlan:
     """Several suites at one scale."""
 
     scale: ScaleName
@@ -94,7 +94,7 @@ def plan(
     repetitions: int | None = None,
     data_dir: str | None = None,
     changes: Changes | None = None,
-) -> Plan:
+) -> ReproductionPlan:
     """A plan for those cells of those suites.
 
     Args:
@@ -105,7 +105,9 @@ def plan(
     """
     changes = changes or {}
     overrides.check_changes([suite for suite, _ in chosen], changes)
-    made = Plan(scale, tuple(_part(suite, cells, scale, repetitions, data_dir, changes) for suite, cells in chosen))
+    made = ReproductionPlan(
+        scale, tuple(_part(suite, cells, scale, repetitions, data_dir, changes) for suite, cells in chosen)
+    )
     problems = [reason for part in made.parts for reason in part.problems.values()]
     if problems and not made.wanted:
         raise PflOpsError(problems[0])

@@ -14,7 +14,7 @@ from pfl_ops.papers import Outcomes, ScaleName
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.asked import Amount, Asked, check_request
 from pfl_ops.tuning.cells import OnCell, OnSuite, Reproduced
-from pfl_ops.tuning.plans import CellRun, Plan
+from pfl_ops.tuning.plans import CellRun, ReproductionPlan
 from pfl_ops.tuning.reproduction import Reproduction, cpus_of
 from pfl_ops.tuning.session import StudyInterrupted
 
@@ -23,7 +23,7 @@ EACH = 2.0  # seconds, roughly: a run's own start, and its artifacts
 
 @joining
 def reproduce(
-    plan: Plan,
+    plan: ReproductionPlan,
     *,
     cpus_per_cell: Amount = None,
     gpus_per_cell: Amount = None,

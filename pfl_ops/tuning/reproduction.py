@@ -32,14 +32,14 @@ from pfl_ops.tuning.cells import (
     seconds,
 )
 from pfl_ops.tuning.deciding import OpenClaim, open_claims
-from pfl_ops.tuning.plans import CellRun, Part, Plan
+from pfl_ops.tuning.plans import CellRun, Part, ReproductionPlan
 
 
 @dataclass
 class Reproduction:
     """One call of `reproduce`: its plan, what is finished of it, and what is told of it. See there."""
 
-    plan: Plan
+    plan: ReproductionPlan
     store: Store
     data_dir: str | None
     execution: Execution
@@ -298,7 +298,12 @@ class _Cells:
     """The source of the jobs of a call: planned cells, then further seeds for undecided claims until time is over."""
 
     def __init__(
-        self, call: Reproduction, cells: list[CellRun], queue: TrackingQueue[None], share: Share, execution: Execution
+        self,
+        call: Reproduction,
+        cells: list[CellRun],
+        queue: TrackingQueue[None],
+        share: Share,
+        execution: Execution,
     ) -> None:
         self.call, self.cells, self.queue, self.share, self.execution = call, cells, queue, share, execution
         self.given = 0

@@ -12,7 +12,7 @@ import pytest
 from pfl_ops import figures
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import cards
-from pfl_ops.display.tables import Rows
+from pfl_ops.display.tables import TableRows
 from pfl_ops.results import Result
 from pfl_ops.tuning import Study
 from pfl_ops.tuning.benchmark import Benchmark
@@ -156,8 +156,8 @@ def test_the_colours_of_a_picture_follow_the_page() -> None:
 
 
 def test_a_table_escapes_its_texts_and_singles_out_a_row() -> None:
-    html = cards.table(Rows("a & b", ("name", "n"), (("<x>", "1"), ("y", "2")), chosen=1))
+    html = cards.table(TableRows("a & b", ("name", "n"), (("<x>", "1"), ("y", "2")), chosen=1))
     Tree(html)
     assert "<caption>a &amp; b</caption>" in html and "&lt;x&gt;" in html
     assert html.count('class="pfl-chosen"') == 1 and '<tr class="pfl-chosen"><td style="text-align:left">y' in html
-    assert cards.table(Rows("", ("name",), ())) == ""
+    assert cards.table(TableRows("", ("name",), ())) == ""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pfl_ops.federation.state import durable
-from pfl_ops.federation.state.durable import Damaged, Folder
+from pfl_ops.federation.state.durable import DamagedFile, Folder
 
 PARTS = [{"w": torch.arange(6.0), "n": torch.tensor(3)}, {"w": torch.ones(2, 2, dtype=torch.bfloat16)}]
 ABOUT = {"name": "mine", "scores": [0.1, math.nan], "nested": {"b": 1, "a": None}}
@@ -86,7 +86,7 @@ def test_tensors_are_made_and_read_one_part_at_a_time(tmp_path: Path) -> None:
     found = durable.write(tmp_path / "it", {}, parts()).tensors()
     assert next(found)["w"][0] == 0
     (tmp_path / "it" / "state-001.safetensors").unlink()
-    with pytest.raises(Damaged, match=r"state-001\.safetensors is missing"):
+    with pytest.raises(DamagedFile, match=r"state-001\.safetensors is missing"):
         next(found)
 
 
@@ -99,7 +99,7 @@ def test_nothing_is_a_part_too(tmp_path: Path) -> None:
 def test_damage_is_seen(kind: str, tmp_path: Path) -> None:
     written(tmp_path / "it")
     DAMAGE[kind](tmp_path / "it")
-    with pytest.raises(Damaged) as caught:
+    with pytest.raises(DamagedFile) as caught:
         durable.read(tmp_path / "it").check()
     assert str(caught.value) and "\n" not in str(caught.value) and str(tmp_path) not in str(caught.value)
 
@@ -107,7 +107,7 @@ def test_damage_is_seen(kind: str, tmp_path: Path) -> None:
 def test_a_later_part_is_checked_too(tmp_path: Path) -> None:
     written(tmp_path / "it")
     flip(tmp_path / "it" / "state-001.safetensors")
-    with pytest.raises(Damaged, match=r"state-001\.safetensors does not match its digest"):
+    with pytest.raises(DamagedFile, match=r"state-001\.safetensors does not match its digest"):
         durable.read(tmp_path / "it").check()
 
 

@@ -502,18 +502,18 @@ def test_scale_medium_says_which_network_it_changes() -> None:
     text = to_markdown(suite_report(found))
     assert "Scale medium changes the network: mlp in place of cnn." in text
     assert "count apart from those at full" in text and "Changed by scale medium" in text
-    assert suites.Summary.of_run(found).networks == ["mlp in place of cnn"]
+    assert suites.SuiteSummary.of_run(found).networks == ["mlp in place of cnn"]
     for same in (run(scale="medium"), run(medium)):
         assert "changes the network" not in to_markdown(suite_report(same))
-        assert suites.Summary.of_run(same).networks == []
+        assert suites.SuiteSummary.of_run(same).networks == []
 
 
 def test_derived_claims_are_counted_apart(tmp_path: Path) -> None:
     """The first of three is marked; a report at full and one at medium, with another network, stand side by side."""
     first, *others = SUITE.claims
     mixed = replace(SUITE, claims=(replace(first, derived=True), *others), medium=Scale({"model.name": "mlp"}))
-    summary = suites.Summary.of_run(run(mixed))
-    whole = suites.Summary.of_run(run())
+    summary = suites.SuiteSummary.of_run(run(mixed))
+    whole = suites.SuiteSummary.of_run(run())
     assert (sum(summary.ours.values()), sum(summary.derived.values())) == (len(others), 1)
     assert Counter(summary.ours) + Counter(summary.derived) == Counter(whole.ours) and whole.derived == {}
     document = suite_report(run(mixed))

@@ -16,7 +16,7 @@ from memory_mlflow import MemoryMlflow, memory_sender
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import delivery, outbox, spool_folder
 from pfl_ops.tracking.delivery import Delivery
-from pfl_ops.tracking.journal import Damaged, decode, encode, key
+from pfl_ops.tracking.journal import DamagedJournal, decode, encode, key
 from pfl_ops.tracking.run import Run
 from pfl_ops.tracking.sender import MISSING, REFUSED, RERUN, SUPERSEDED
 from pfl_ops.tracking.spool import Damage, Spool
@@ -100,9 +100,9 @@ def test_any_changed_byte_of_a_line_shows():
     assert decode(line, old=False) == (3, point(1))
     for place in range(len(line) - 1):
         changed = line[:place] + bytes([line[place] ^ 1]) + line[place + 1 :]
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedJournal):
             decode(changed, old=False)
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedJournal):
         decode(json.dumps(point(1)).encode(), old=False)
 
 

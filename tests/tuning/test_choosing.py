@@ -18,13 +18,13 @@ from pfl_ops import tuning
 from pfl_ops.cli import app
 from pfl_ops.papers import find
 from pfl_ops.papers.drdm.rule import MNIST_RULE
-from pfl_ops.papers.rules import Choices, Rule
+from pfl_ops.papers.rules import ChoiceRule, Choices
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import choosing
 from pfl_ops.tuning.settings import Settings
 
 RATE = {"float": [0.01, 1.0], "log": True}
-TOY_RULE = Rule(
+TOY_RULE = ChoiceRule(
     name="toy",
     suites=("toy/table1",),
     cells={"fedavg": "iid/fedavg", "fliu": "path/fliu"},

@@ -10,7 +10,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Speed, TooBig
 from pfl_ops.tuning import packing
-from pfl_ops.tuning.packing import Layout, Packing, Tried, best, cpu_layouts, gpu_layouts, hopeless
+from pfl_ops.tuning.packing import Packing, PackingLayout, Tried, best, cpu_layouts, gpu_layouts, hopeless
 
 GIB = 1 << 30
 
@@ -43,7 +43,7 @@ def test_a_gpu_is_shared_among_one_two_four_eight():
 
 def tried(*rates, peak=GIB):
     """One, two, four, ... trials and what they reached together."""
-    return [Tried(Layout(2**i, 1, 0.5**i), rate, peak, Execution()) for i, rate in enumerate(rates)]
+    return [Tried(PackingLayout(2**i, 1, 0.5**i), rate, peak, Execution()) for i, rate in enumerate(rates)]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def fake(monkeypatch):
 
 def test_cores_are_measured_and_the_best_packing_is_said_in_a_line(fake):
     found, probe = fake({1: (15_000, GIB), 2: (28_000, GIB), 4: (41_000, GIB)}, cpu_layouts(4, 12))
-    assert (found.kind, found.layout) == ("cpu", Layout(4, 1))
+    assert (found.kind, found.layout) == ("cpu", PackingLayout(4, 1))
     assert str(found) == "4 trials at once, 1 thread each: 41,000 samples/s together (1: 15,000, 2: 28,000)"
     assert [order for order in probe.orders if order[0] == "resolve"] == [("resolve", t, 0) for t in (4, 2, 1)]
     assert probe.closed and probe.processes == 4
@@ -136,7 +136,10 @@ def test_cores_are_measured_and_the_best_packing_is_said_in_a_line(fake):
 def test_a_gpu_is_measured_up_to_where_its_memory_ends(fake, monkeypatch):
     monkeypatch.setattr(FakeProbe, "room", 16 * GIB)
     found, probe = fake({1: (15_000, 9 * GIB), 2: (28_000, 3 * GIB), 4: (41_000, 3 * GIB)}, gpu_layouts(8, 12))
-    assert (found.kind, found.layout) == ("gpu", Layout(4, 1, 0.25))  # that one alone took more says nothing of four
+    assert (found.kind, found.layout) == (
+        "gpu",
+        PackingLayout(4, 1, 0.25),
+    )  # that one alone took more says nothing of four
     rates = "(1: 15,000, 2: 28,000, 8: out of memory)"
     assert str(found) == f"4 trials at once on a GPU, 0.25 each: 41,000 samples/s together {rates}"
     assert probe.orders[-1] == ("speed", 8, 0.125)
@@ -145,13 +148,13 @@ def test_a_gpu_is_measured_up_to_where_its_memory_ends(fake, monkeypatch):
 
 def test_what_would_not_fit_on_the_cpu_is_not_tried(fake):
     found, probe = fake({1: (10, 6 * GIB), 2: (20, 6 * GIB), 4: (40, 6 * GIB)}, cpu_layouts(4, 12))
-    assert found.layout == Layout(2, 2) and found.rates == {1: 10, 2: 20, 4: 0}
+    assert found.layout == PackingLayout(2, 2) and found.rates == {1: 10, 2: 20, 4: 0}
     assert ("speed", 4, 0) not in probe.orders
 
 
 def test_threads_that_the_user_wants_are_those_that_are_measured(fake):
     found, probe = fake({1: (10, GIB), 2: (20, GIB)}, cpu_layouts(2, 12), threads=2)
-    assert probe.orders[0] == ("resolve", 2, 0) and (found.layout, found.threads) == (Layout(2, 1), 2)
+    assert probe.orders[0] == ("resolve", 2, 0) and (found.layout, found.threads) == (PackingLayout(2, 1), 2)
 
 
 def test_processes_that_alone_would_fill_the_memory_are_not_started(fake, monkeypatch):
@@ -171,7 +174,7 @@ def test_one_trial_that_does_not_fit_is_one_clear_line(fake):
 
 @pytest.fixture
 def some():
-    return Packing("cpu", "2 cores", Layout(2, 1), "loop", None, 1, 1, {1: 10.0, 2: 20.0}, GIB)
+    return Packing("cpu", "2 cores", PackingLayout(2, 1), "loop", None, 1, 1, {1: 10.0, 2: 20.0}, GIB)
 
 
 def test_a_packing_survives_json(some):

@@ -17,7 +17,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs import runner
 from pfl_ops.papers import Cell, Level, Measure, Suite
 from pfl_ops.tracking import Store
-from pfl_ops.tuning.plans import Plan, stand_in
+from pfl_ops.tuning.plans import ReproductionPlan, stand_in
 
 pytestmark = pytest.mark.slow
 
@@ -33,11 +33,11 @@ FIGURE = replace(
 )
 
 
-def planned(*suites: Suite, cells: tuple[Cell, ...] | None = None, **more: object) -> Plan:
+def planned(*suites: Suite, cells: tuple[Cell, ...] | None = None, **more: object) -> ReproductionPlan:
     return tuning.plan([(suite, cells or suite.cells) for suite in suites], "smoke", **more)
 
 
-def reproduce(plan: Plan, *, work: Callable, **settings: object) -> list[tuning.Reproduced]:
+def reproduce(plan: ReproductionPlan, *, work: Callable, **settings: object) -> list[tuning.Reproduced]:
     """Call `tuning.reproduce` with other work for its processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "simulate", work)

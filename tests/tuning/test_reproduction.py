@@ -13,7 +13,7 @@ from toy_suite import ACC, TOY
 from pfl_ops import tuning
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.papers.results_files import Recorded
+from pfl_ops.papers.results_files import RecordedOutcome
 from pfl_ops.tracking.store import RunInfo
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.cells import CellEvent, elsewhere
@@ -57,7 +57,7 @@ def test_of_another_scale_each_seed_is_shown_once() -> None:
 
 def test_runs_that_a_results_file_has_are_not_run_again(tmp_path: Path) -> None:
     """Seed 0 of one cell, of a suite of five: four are missing. Under changed settings, all five."""
-    kept = {TOY.name: {"iid/local": [Recorded(0, {ACC: 150.0}), Recorded(7, {ACC: 1.0})]}}
+    kept = {TOY.name: {"iid/local": [RecordedOutcome(0, {ACC: 150.0}), RecordedOutcome(7, {ACC: 1.0})]}}
     store = SimpleNamespace(reachable=False)
     for changes, missing in (({}, 4), ({"training.lr": 0.5}, 5)):
         plan = tuning.plan([(TOY, TOY.cells)], "smoke", repetitions=1, changes=changes)

@@ -8,7 +8,7 @@ from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import Share
-from pfl_ops.tuning.packing import Layout, Packing
+from pfl_ops.tuning.packing import Packing, PackingLayout
 from pfl_ops.tuning.session import Session
 from pfl_ops.tuning.settings import Settings
 
@@ -45,6 +45,6 @@ def test_a_space_of_networks_leaves_the_way_to_each_trial(execution):
 
 def test_what_was_measured_is_not_timed_again(execution, monkeypatch):
     monkeypatch.setattr("pfl_ops.tuning.session.settle", None)  # would be called
-    packing = Packing("cpu", "2 cores", Layout(2, 1), "vmap", 7, 1, 1, {2: 20.0}, 1)
+    packing = Packing("cpu", "2 cores", PackingLayout(2, 1), "vmap", 7, 1, 1, {2: 20.0}, 1)
     found = execution(packing=packing)
     assert (found.way, found.chunk, found.threads, found.workers) == ("vmap", 7, 1, 1)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.state import durable, snapshot
-from pfl_ops.federation.state.durable import Damaged, Folder
+from pfl_ops.federation.state.durable import DamagedFile, Folder
 from pfl_ops.federation.state.rows import ClientRows, State
 
 FINISHED = "finished"
@@ -101,7 +101,7 @@ class Checkpoint:
         """
         try:
             return snapshot.restore((part for folder in self.folders for part in folder.tensors()), s)
-        except Damaged as error:
+        except DamagedFile as error:
             raise CheckpointError(f"the checkpoint of round {self.round} can't be read: {error}") from error
         except ValueError as error:
             raise CheckpointError(
@@ -214,7 +214,7 @@ class Checkpoints:
             try:
                 self.latest = Checkpoint([self._whole(place)])
                 return
-            except Damaged as error:
+            except DamagedFile as error:
                 self.complaints.append(f"the results in {self.folder} are damaged ({error})")
         self._stands_on, damaged = self._longest()
         if self._stands_on:
@@ -232,15 +232,15 @@ class Checkpoints:
         for number, base in reversed(bases):
             try:
                 found = [self._whole(base)]
-            except Damaged as error:
+            except DamagedFile as error:
                 damaged.append((base.name, str(error)))
                 continue
             for place in (p for later, p in deltas if later > number):
                 try:
                     delta = self._whole(place)
                     if delta.about.get("after") != found[-1].digest:
-                        raise Damaged("the one that it stands on is missing")
-                except Damaged as error:
+                        raise DamagedFile("the one that it stands on is missing")
+                except DamagedFile as error:
                     damaged.append((place.name, str(error)))
                     break
                 found.append(delta)

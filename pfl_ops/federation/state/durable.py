@@ -26,7 +26,7 @@ from pfl_ops.files import sync
 DRAFT = ".writing-"
 
 
-class Damaged(Exception):
+class DamagedFile(Exception):
     """A folder is not as it was written; says why, in one line."""
 
 
@@ -51,28 +51,28 @@ class Folder:
         """Compare all files with their digests.
 
         Raises:
-            Damaged: one is missing, or another than was written.
+            DamagedFile: one is missing, or another than was written.
         """
         for name, digest in self.parts.items():
             try:
                 with (self.place / name).open("rb") as file:
                     found = hashlib.file_digest(file, "sha256").hexdigest()
             except OSError as error:
-                raise Damaged(_why(error, name)) from error
+                raise DamagedFile(_why(error, name)) from error
             if found != digest:
-                raise Damaged(f"{name} does not match its digest")
+                raise DamagedFile(f"{name} does not match its digest")
 
     def tensors(self) -> Iterator[dict[str, Tensor]]:
         """Yield the tensors of each file, name -> tensor of any shape.
 
         Raises:
-            Damaged: a file can't be read.
+            DamagedFile: a file can't be read.
         """
         for name in self.parts:
             try:
                 yield load((self.place / name).read_bytes())
             except (OSError, SafetensorError) as error:
-                raise Damaged(_why(error, name)) from error
+                raise DamagedFile(_why(error, name)) from error
 
 
 def write(place: Path, about: Mapping[str, Any], parts: Iterable[dict[str, Tensor]]) -> Folder:
@@ -120,18 +120,18 @@ def read(place: Path) -> Folder:
     """What a folder says of itself; its files are not looked at.
 
     Raises:
-        Damaged: meta.json is missing or damaged.
+        DamagedFile: meta.json is missing or damaged.
     """
     try:
         text = (place / "meta.json").read_text(encoding="utf-8")
         kept = json.loads(text)
         digest = kept.pop("digest")
         if _digest(kept) != digest:
-            raise Damaged("meta.json does not match its digest")
+            raise DamagedFile("meta.json does not match its digest")
         about, parts = dict(kept["about"]), dict(kept["parts"])
         size = len(text) + sum((place / name).stat().st_size for name in parts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(_why(error, "meta.json")) from error
+        raise DamagedFile(_why(error, "meta.json")) from error
     return Folder(place, about, parts, digest, size)
 
 

@@ -17,7 +17,7 @@ threshold_backward = torch.ops.aten.threshold_backward
 
 
 @dataclass(frozen=True)
-class Layer:
+class DescentLayer:
     """One layer of c clients: weight [c, O, I], bias [c, 1, O]; `moves`: which leaf each is, None: it stays."""
 
     weight: Tensor
@@ -58,7 +58,7 @@ class Descent:
         self.leaves, self.rule, self.terms = leaves, rule, terms
         self.terms_apply = bool(rule.weight_decay) or terms.shift is not None or terms.anchor is not None
         self.layers = [
-            Layer(
+            DescentLayer(
                 values[layer.weight],
                 None if layer.bias is None else values[layer.bias][:, None],
                 layer.relu,

@@ -4,13 +4,13 @@ docs/reproduced.md has it in words. It was fixed before any run under it. What i
 the number of rounds are ours, and some of them were set after a look at test data of this experiment.
 """
 
-from pfl_ops.papers.rules import Rule
+from pfl_ops.papers.rules import ChoiceRule
 
 GAMMA_DRDM = {"float": [1e-4, 1e-2], "log": True}
 PULL = {"float": [0.1, 3.0], "log": True}
 GLOBAL_RATE = {"float": [0.1, 2.0], "log": True}
 
-MNIST_RULE = Rule(
+MNIST_RULE = ChoiceRule(
     name="drdm_mnist",
     suites=("drdm/table3", "drdm/table4", "drdm/fig3", "drdm/fig4", "drdm/fig5", "drdm/fig6"),
     cells={
