@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SUITE  ?=
 SCALE  ?=
+ARGS   ?=
 # three processes (on two cores: many tests wait for others), a file's tests in one of them (tests/conftest.py says
 # which go together); N=0: all in this one
 N      ?= 3
 PYTEST := $(BIN)/python -m pytest -q -n $(N) --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help install tune reproduce bench test test-fast chaos lint format types ui clean
+.PHONY: help install tune reproduce bench gpu-check test test-fast chaos lint format types ui clean
 
 help: ## list the targets
 	@echo "pfl-ops: personalised federated learning, simulated, tuned, tracked."
@@ -39,6 +40,9 @@ reproduce: $(STAMP) ## DRDM's Table 3 and Fig. 5, the start of FLIU's Table I: a
 
 bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten minutes on two cores
 	$(BIN)/pfl-ops bench
+
+gpu-check: ## what to run first on a GPU, ten minutes at most; ARGS='--device cpu --quick' where there is none
+	$(if $(wildcard $(STAMP)),$(BIN)/python,$(PYTHON)) -m pfl_ops.bench.gpu_check --json gpu-check.json $(ARGS)
 
 test: $(STAMP) ## all tests, in three processes (N=4: in four)
 	$(PYTEST)

@@ -9,7 +9,7 @@ for which it starts no driver. An operation on tensors of both devices fails as 
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 import pfl_ops
+from pfl_ops.bench.gpu_check.waits import around_steps
 from pfl_ops.federation.execution import choose
-from pfl_ops.federation.training.chunk import Chunk
 
 DEVICE = torch.device("meta")
 ROOT = Path(pfl_ops.__file__).parent
@@ -100,7 +100,7 @@ class Simulated(TorchDispatchMode):
     Attributes:
         waits: how often, by kind and place; all of them. in_steps: those between a chunk's first batch and its last.
         to_host: bytes of each copy to the host, by the place that asks for it.
-        steps: batches (or stretches of batches) that were taken. stepping: True while a chunk's batches are taken.
+        chunks: of clients whose steps were taken. stepping: True while a chunk's batches are taken.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,16 @@ class Simulated(TorchDispatchMode):
         self.waits: Counter[Wait] = Counter()
         self.in_steps: Counter[Wait] = Counter()
         self.to_host: dict[str, list[int]] = {}
-        self.steps = 0
+        self.chunks = 0
+        self.stepping = False
+
+    def begin_steps(self) -> None:
+        """A chunk's first batch is about to be taken."""
+        self.stepping = True
+        self.chunks += 1
+
+    def end_steps(self) -> None:
+        """A chunk's last step is over."""
         self.stepping = False
 
     def note(self, kind: str, size: int = 0) -> None:
@@ -204,22 +213,8 @@ def _place() -> str:
 def simulated_device() -> Iterator[Simulated]:
     """The device, for as long as the block lasts: `device="auto"` and `"cpu"` of an execution mean it."""
     mode = Simulated()
-
-    def marked(batches: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        def generator(*args: Any) -> Iterator[Any]:
-            mode.stepping = True
-            try:
-                for batch in batches(*args):
-                    mode.steps += 1
-                    yield batch
-            finally:
-                mode.stepping = False
-
-        return generator
-
-    steps = {name: marked(getattr(Chunk, name)) for name in ("batches", "stretches")}
     there = mock.patch.object(choose, "device", lambda *_: DEVICE)
-    with there, mock.patch.multiple(Chunk, **steps), mode, _Calls():
+    with there, around_steps(mode.begin_steps, mode.end_steps), mode, _Calls():
         yield mode
 
 
