@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from simulated_device import DEVICE, simulated_device
 
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.bench.gpu_check import __main__ as command
@@ -21,6 +22,7 @@ from pfl_ops.bench.gpu_check import agreement, cell, data, outcome, session, wai
 from pfl_ops.bench.gpu_check.options import QUICK, Options
 from pfl_ops.bench.gpu_check.outcome import Row
 from pfl_ops.data.datasets import load
+from pfl_ops.federation.execution import choose
 from pfl_ops.federation.training.chunk import Chunk
 
 ABSENT = (
@@ -72,9 +74,11 @@ def test_quick_check_runs_without_other_packages(tmp_path: Path) -> None:
     assert skipped == {
         ("data", "mnist", "mnist.npz: random data of MNIST's shape"),
         ("waits", "all methods", outcome.NO_GPU),
+        *(("precisions", f"{m}, tf32, {w}", outcome.NO_GPU) for m in ("mlp", "cnn_tiny") for w in ("loop", "stacked")),
         ("processes", "cap on memory", outcome.NO_GPU),
     }
-    assert [row.name for row in rows if row.check == "methods"] == list(ALGORITHMS.builtin)
+    names = [row.name for row in rows if row.check == "methods"]
+    assert names == [*ALGORITHMS.builtin, *(f"fedavg, {settings}" for settings in agreement.SETTINGS)]
     speeds = {row.name for row in rows if row.check == "speed"}
     assert {f"{network}, stacks of {stack}" for network in QUICK.networks for stack in QUICK.stacks} <= speeds
     assert outcome.table(rows) in done.stdout
@@ -177,7 +181,7 @@ def test_method_whose_stacks_differ_fails(options: Options, monkeypatch: pytest.
         "results",
         lambda e, way: {"central": torch.full((3,), 2e-8 if way.way == "vmap" else 0.0, dtype=torch.float64)},
     )
-    row, _ = agreement.methods(options)
+    row = next(agreement.methods(options))
     assert (row.status, row.figures["from_cpu"], row.figures["stacked_from_loop"]) == ("failed", 0.0, 2e-8)
 
 
@@ -221,6 +225,28 @@ def test_peak_above_the_estimate_fails(options: Options) -> None:
     assert [cell._memory(options, peaks, mib).status for mib in (200.0, 300.0)] == ["failed", "passed"]
 
 
+@pytest.mark.slow
+def test_checks_of_results_pass_on_a_simulated_gpu(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The branches for a GPU, on a simulated device with the numbers of the CPU; two methods stand for all.
+
+    PyTorch's detector finds nothing there, so that no wait is seen.
+    """
+    on_gpu = Options("cuda", options.sizes, options.data_dir, options.small, options.end + 200, options.say)
+    builtin = {name: ALGORITHMS.builtin[name] for name in ("apfl", "fedper")}
+    monkeypatch.setattr(ALGORITHMS, "builtin", builtin)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    monkeypatch.setattr(agreement, "PRECISION_TOLERANCES", {"float32": 1e-5})
+    rows: list[Row] = []
+    with simulated_device() as seen:
+        where = {"cpu": torch.device("cpu"), "cuda": DEVICE}
+        monkeypatch.setattr(choose, "device", lambda execution, precision: where[execution.device])
+        for check in (agreement.methods, agreement.repeats, agreement.precisions, agreement.scores):
+            rows += check(on_gpu)
+    assert seen.chunks > 0 and [row for row in rows if row.status != "passed"] == []
+    assert [row.name for row in rows if row.check == "waits"][:2] == ["apfl", "fedper"]
+    assert {row.check for row in rows} == {"methods", "waits", "repeats", "precisions", "scores"}
+
+
 # -- waits -------------------------------------------------------------------------------------------------------------
 
 
@@ -253,11 +279,11 @@ def test_waits_are_counted_between_first_and_last_batch(detector: list[str]) -> 
 
 
 def test_unknown_wait_fails_and_a_known_one_is_said() -> None:
-    known = agreement._waits("fedala", Counter({"fedala.py:99": 3}))
+    known = agreement._waits("a title", "fedala", Counter({"fedala.py:99": 3}))
     assert (known.status, known.reason, known.figures) == ("passed", "known: fedala.py:99", {"waits": 3})
-    other = agreement._waits("fedavg", Counter({"fedala.py:99": 3, "train.py:7": 1}))
+    other = agreement._waits("a title", "fedavg", Counter({"fedala.py:99": 3, "train.py:7": 1}))
     assert (other.status, other.reason) == ("failed", "steps wait at fedala.py:99, train.py:7")
-    assert agreement._waits("fedavg", Counter()).status == "passed"
+    assert agreement._waits("a title", "fedavg", Counter()).status == "passed"
 
 
 # -- data --------------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Every method on a device that is not the CPU: no tensor on the wrong device, and no step that waits for the device.
 
 The device is simulated (`simulated_device`): real numbers, and whatever leaves the device is counted. PyTorch's
-`FakeTensorMode` with device "cuda" carries for no method: without a driver it can't run a backward pass. The simulation
-carries for all methods. It does not show that CUDA's kernels work: `make gpu-check` is for that, on a machine with a
-GPU.
+`FakeTensorMode` ends at the first value that a program looks at, and with device "cuda" it can't run a backward pass
+without a driver. The simulation carries for all methods. It does not show that CUDA's kernels work: `make gpu-check`
+is for that, on a machine with a GPU.
 """
 
 from contextlib import closing

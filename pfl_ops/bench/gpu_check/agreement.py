@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from functools import partial
 from itertools import product
@@ -19,43 +19,57 @@ from pfl_ops.bench.gpu_check.outcome import NO_GPU, Row, passed_if, step
 from pfl_ops.bench.settings import Settings
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.method.contract import ClientRows, Models
-from pfl_ops.federation.settings import Device, Execution
+from pfl_ops.federation.settings import Device, Execution, Precision
 
 METHOD_TOLERANCE = 1e-8  # of states and scores in float64: the ways differ in the order of sums
+PRECISION_TOLERANCES: dict[Precision, float] = {"float32": 1e-5, "tf32": 1e-2, "bfloat16": 1e-2}
+"""Largest difference of a parameter from float64's, after two rounds of a few steps each."""
 SCORE_TOLERANCE = 2e-3  # of accuracies in float32: a sample between two classes may change sides
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "linear": {"model.name": "linear"},
+    "mlp": {"model.name": "mlp"},
+    "mlp, momentum": {"model.name": "mlp", "training.momentum": 0.9, "training.weight_decay": 0.01},
+    "mlp, adam": {"model.name": "mlp", "training.optimiser": "adam", "training.lr": 0.001},
+    "cnn_tiny, momentum": {"training.momentum": 0.9, "training.weight_decay": 0.01},
+    "cnn_tiny, adam": {"training.optimiser": "adam", "training.lr": 0.001},
+}
+"""FedAvg's settings, beside those of the methods, for each way in which the engine takes a step."""
 
 
 def methods(o: Options) -> Iterator[Row]:
     """Compare one client at a time, stacks and the CPU for every method; on a GPU, look for steps that wait for it."""
-    for name in ALGORITHMS.builtin:
+    cases: list[tuple[str, str, dict[str, Any]]] = [(name, name, {}) for name in ALGORITHMS.builtin]
+    cases += [(f"fedavg, {settings}", "fedavg", more) for settings, more in SETTINGS.items()]
+    for title, name, more in cases:
         found: Counter[str] = Counter()
-        yield step(o, "methods", name, partial(_method, o, name, found))
-        if o.is_gpu and o.left > 0:
-            yield _waits(name, found)
+        row = step(o, "methods", title, partial(_method, o, title, small_experiment(o, name, more), found))
+        yield row
+        if o.is_gpu and row.figures:
+            yield _waits(title, name, found)
     if not o.is_gpu:
         yield Row("waits", "all methods", "skipped", NO_GPU)
 
 
-def _method(o: Options, name: str, found: Counter[str]) -> Row:
+def _method(o: Options, title: str, e: Experiment, found: Counter[str]) -> Row:
     """The row of a method; waits in its steps are added to `found`."""
     began = time.monotonic()
-    e = small_experiment(o, name)
     expected = results(e, loop("cpu"))
     with waits.waits_in_steps(found) if o.is_gpu else nullcontext():
         of_loop, of_stack = (results(e, way) for way in (loop(o.asked), stacked(o.asked)))
     differences = [difference(expected, of_loop), difference(of_loop, of_stack)]
     return passed_if(
-        max(differences) <= METHOD_TOLERANCE, "methods", name, f"differs by more than {METHOD_TOLERANCE:g}",
+        max(differences) <= METHOD_TOLERANCE, "methods", title, f"differs by more than {METHOD_TOLERANCE:g}",
         from_cpu=differences[0], stacked_from_loop=differences[1], seconds=time.monotonic() - began,
     )  # fmt: skip
 
 
-def _waits(name: str, found: Counter[str]) -> Row:
+def _waits(title: str, name: str, found: Counter[str]) -> Row:
     """The row of the waits in a method's steps, by "file:line"."""
     unknown = sorted(place for place in found if place.partition(":")[0] != waits.KNOWN.get(name))
     known = sorted(set(found) - set(unknown))
     said = f"steps wait at {', '.join(unknown)}" if unknown else f"known: {', '.join(known)}" if known else ""
-    return Row("waits", name, "failed" if unknown else "passed", said, {"waits": found.total()})
+    return Row("waits", title, "failed" if unknown else "passed", said, {"waits": found.total()})
 
 
 def repeats(o: Options) -> Iterator[Row]:
@@ -68,10 +82,30 @@ def repeats(o: Options) -> Iterator[Row]:
 
 def _repeat(o: Options, name: str, model: str, optimiser: str, way: Execution) -> Row:
     more = {"model.name": model, "training.optimiser": optimiser, "training.precision": "float32"}
-    e = small_experiment(o, "fedavg").override(more)
+    e = small_experiment(o, "fedavg", more)
     one, other = results(e, way), results(e, way)
     same = all(torch.equal(one[key], other[key]) for key in one if key != "scores")
     return passed_if(same, "repeats", name, "two runs differ", difference=difference(one, other))
+
+
+def precisions(o: Options) -> Iterator[Row]:
+    """Train in each precision in both ways, and compare the models with those of float64."""
+    for model, precision in product(("mlp", "cnn_tiny"), PRECISION_TOLERANCES):
+        for way in (loop(o.asked), stacked(o.asked)):
+            name = f"{model}, {precision}, {'loop' if way.way == 'loop' else 'stacked'}"
+            if precision == "tf32" and not o.is_gpu:
+                yield Row("precisions", name, "skipped", NO_GPU)
+                continue
+            yield step(o, "precisions", name, partial(_precision, o, name, model, precision, way))
+
+
+def _precision(o: Options, name: str, model: str, precision: Precision, way: Execution) -> Row:
+    e = small_experiment(o, "fedavg", {"model.name": model})
+    exact, found = results(e, way), results(e.override({"training.precision": precision}), way)
+    distance, allowed = difference({"central": exact["central"]}, found), PRECISION_TOLERANCES[precision]
+    return passed_if(
+        distance <= allowed, "precisions", name, f"differs by more than {allowed:g}", from_float64=distance
+    )
 
 
 def scores(o: Options) -> Iterator[Row]:
@@ -105,8 +139,8 @@ def _scores(o: Options, network: str, batch: int) -> Row:
 # -- a small experiment, and its results -------------------------------------------------------------------------------
 
 
-def small_experiment(o: Options, name: str) -> Experiment:
-    """Four clients of different sizes, three of them a round, two rounds, float64."""
+def small_experiment(o: Options, name: str, more: Mapping[str, Any] | None = None) -> Experiment:
+    """Four clients of different sizes, three of them a round, two rounds, float64; `more`: further settings."""
     shorter: dict[str, dict[str, Any]] = {
         "pfedme": {"algorithm.inner_steps": 2},
         "fedrep": {"algorithm.head_epochs": 2},
@@ -114,7 +148,7 @@ def small_experiment(o: Options, name: str) -> Experiment:
     return Experiment.of(
         name, dataset=o.small, model="cnn_tiny", clients=4, rounds=2, partition="dirichlet", alpha=0.5, batch_size=8,
         precision="float64", participation=0.75,
-    ).override({"evaluation.global_every": 1, **shorter.get(name, {})})  # fmt: skip
+    ).override({"evaluation.global_every": 1, **shorter.get(name, {}), **(more or {})})  # fmt: skip
 
 
 def loop(device: Device) -> Execution:
@@ -150,4 +184,4 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     return largest
 
 
-__all__ = ["difference", "methods", "repeats", "results", "scores"]
+__all__ = ["difference", "methods", "precisions", "repeats", "results", "scores"]

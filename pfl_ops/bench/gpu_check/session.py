@@ -24,6 +24,7 @@ Check = Callable[[Options], Iterator[Row]]
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     "methods": (agreement.methods,),
     "repeats": (agreement.repeats,),
+    "precisions": (agreement.precisions,),
     "scores": (agreement.scores,),
     "cell": (cell.cell,),
     "speed": (speed.matrix_product, speed.networks),
