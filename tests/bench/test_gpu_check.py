@@ -8,6 +8,8 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +59,19 @@ def late(o: Options) -> Options:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_quick_check_runs_without_other_packages(tmp_path: Path) -> None:
     """Every check in processes that can't import `ABSENT`: only rows that need a GPU are skipped, and none fails."""
     (tmp_path / "sitecustomize.py").write_text(BLOCK)
     done = subprocess.run(
         [sys.executable, "-m", "pfl_ops.bench.gpu_check", "--device", "cpu", "--quick", "--json", "found/gpu.json"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}, cwd=tmp_path,
-        capture_output=True, text=True, timeout=280,
+        capture_output=True, text=True, timeout=800,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "found" / "gpu.json").read_text())
     rows = [Row(**row) for row in report["rows"]]
-    assert report["machine"]["device"] == "cpu" and report["seconds"] > 0
+    assert report["machine"]["device"] == "cpu" and report["options"]["quick"] and report["seconds"] > 0
     assert {row.check for row in rows if row.status == "passed"} == set(session.CHECKS)
     skipped = {(row.check, row.name, row.reason) for row in rows if row.status == "skipped"}
     assert skipped == {
@@ -219,6 +222,42 @@ def test_cell_is_extrapolated_from_rounds_after_the_first() -> None:
     assert cell.extrapolated("a cell", rounds, wanted=3, total=100).status == "failed"
 
 
+class Slow:
+    """A process that answers some calls and is then still at work."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self.answers, self.pipe, self.ended = iter(answers), self, False
+        self.next: list[Any] = []
+
+    def begin(self, method: str) -> None:
+        self.next = list(islice(self.answers, 1))
+
+    def poll(self, seconds: float) -> bool:
+        return bool(self.next)
+
+    def answer(self) -> Any:
+        return self.next[0]
+
+    def kill(self) -> None:
+        self.ended = True
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_cell_that_is_too_slow_is_cut_and_not_failed(
+    rounds: int, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers up to the start, and up to the first round: what was measured is said, and the rest is skipped."""
+    cost = {"cost/train_seconds": 3.0, "cost/eval_seconds": 1.0, "cost/samples_per_second": 5.0, "train/loss": 1.0}
+    said = [{"execution": "loop", "rounds": 100}, {"seconds": 400.0, "mib": 100.0}, {}, *[cost] * rounds]
+    process = Slow(said)
+    monkeypatch.setattr(cell, "Hosted", lambda *_: process)
+    first, second, third = cell.cell(options)
+    assert (first.name, first.status, third.name, third.reason) == ("estimate", "passed", "memory", outcome.NO_TIME)
+    assert process.ended and (second.status, second.reason) == (
+        ("passed", "1 of 2 rounds, time is out") if rounds else ("skipped", outcome.NO_TIME)
+    )
+
+
 def test_peak_above_the_estimate_fails(options: Options) -> None:
     """A process of 1,000 MiB, of which 750 are the libraries': 250 against an estimate of 200, and of 300."""
     peaks = {"process": 1000.0}
@@ -231,10 +270,12 @@ def test_checks_of_results_pass_on_a_simulated_gpu(options: Options, monkeypatch
 
     PyTorch's detector finds nothing there, so that no wait is seen.
     """
-    on_gpu = Options("cuda", options.sizes, options.data_dir, options.small, options.end + 200, options.say)
+    sizes = replace(options.sizes, networks={"linear": 10, "cnn": 5})
+    on_gpu = Options("cuda", sizes, options.data_dir, options.small, options.end + 200, options.say)
     builtin = {name: ALGORITHMS.builtin[name] for name in ("apfl", "fedper")}
     monkeypatch.setattr(ALGORITHMS, "builtin", builtin)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    monkeypatch.setattr(agreement, "SETTINGS", {"mlp, adam": agreement.SETTINGS["mlp, adam"]})
     monkeypatch.setattr(agreement, "PRECISION_TOLERANCES", {"float32": 1e-5})
     rows: list[Row] = []
     with simulated_device() as seen:

@@ -1,5 +1,6 @@
 """All checks of a GPU, one after the other: none stops another, and none begins when the time is out."""
 
+import gc
 import os
 import platform
 import tempfile
@@ -64,7 +65,12 @@ def check(
             for name, checks in CHECKS.items():
                 for each in checks if not only or name in only else ():
                     rows += _rows(o, name, each)
-    return {"machine": _machine(device), "seconds": time.monotonic() - began, "rows": [row.to_dict() for row in rows]}
+    return {
+        "machine": _machine(device),
+        "options": {"device": device, "minutes": minutes, "only": list(only), "quick": quick},
+        "seconds": time.monotonic() - began,
+        "rows": [row.to_dict() for row in rows],
+    }
 
 
 def _rows(o: Options, name: str, each: Check) -> list[Row]:
@@ -79,6 +85,9 @@ def _rows(o: Options, name: str, each: Check) -> list[Row]:
     except Exception as error:
         rows.append(Row(name, each.__name__, "failed", in_one_line(error)))
     finally:
+        gc.collect()
+        if o.is_gpu:
+            torch.cuda.empty_cache()  # other processes get what this one no longer uses
         torch.set_num_threads(threads)
         choose.switch("float32")
     return rows
