@@ -6,13 +6,14 @@ STAMP  := $(VENV)/.installed
 SUITE  ?=
 SCALE  ?=
 HOURS  ?= 1
+ARGS   ?=
 # three processes (on two cores: many tests wait for others), a file's tests in one of them (tests/conftest.py says
 # which go together); N=0: all in this one
 N      ?= 3
 PYTEST := $(BIN)/python -m pytest -q -n $(N) --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help install tune reproduce results bench test test-fast chaos lint format types ui clean
+.PHONY: help install tune reproduce results bench gpu-check test test-fast chaos lint format types ui clean
 
 help: ## list the targets
 	@echo "pfl-ops: personalised federated learning, simulated, tuned, tracked."
@@ -43,6 +44,9 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 
 bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten minutes on two cores
 	$(BIN)/pfl-ops bench
+
+gpu-check: ## what to run first on a GPU, ten minutes at most; ARGS='--device cpu --quick' where there is none
+	$(if $(wildcard $(STAMP)),$(BIN)/python,$(PYTHON)) -m pfl_ops.bench.gpu_check --json gpu-check.json $(ARGS)
 
 test: $(STAMP) ## all tests, in three processes (N=4: in four)
 	$(PYTEST)

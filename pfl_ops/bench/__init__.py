@@ -9,6 +9,7 @@ measure    windows, series and ratios
 peak       the machine's matrix product
 session    all of it, in one run
 report, table, record   the result: JSON, a table, an MLflow run
+gpu_check   what to run first on a GPU: `make gpu-check`
 
 Nothing here but `record` needs MLflow; Ray and Optuna are never needed.
 """

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -38,13 +37,13 @@ class Rectangles(Protocol):
     """Batches of a chunk's clients, as `Batch` reads them; see `training.chunk.Chunk`.
 
     Attributes:
-        n: real samples, [J, c]. epoch: number of the epoch, [J, c]. ends: last batch of its epoch, [J, c].
+        n: real samples, [J, c]. epoch: number of the epoch, int64 [J, c]. ends: last batch of its epoch, bool [J, c].
         width: samples of the longest batch, [J]. total: of all batches, [J]. padded: whether any row is padded, [J].
     """
 
     n: Tensor
-    epoch: np.ndarray
-    ends: np.ndarray
+    epoch: Tensor
+    ends: Tensor
     width: list[int]
     total: list[int]
     padded: list[bool]
@@ -80,9 +79,6 @@ class Batch:
     def _passes(self) -> Passes:
         return self._walk.passes
 
-    def _vector(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.y.device)
-
     @cached_property
     def n(self) -> Tensor:
         """Real samples, [c], in the floating type of the run."""
@@ -91,12 +87,12 @@ class Batch:
     @property
     def epoch(self) -> Tensor:
         """Number of the epoch, int64 [c]."""
-        return self._vector(self._chunk.epoch[self.j, : self._active])
+        return self._chunk.epoch[self.j, : self._active]
 
     @property
     def ends(self) -> Tensor:
         """True if this is the last batch of the client's epoch, bool [c]."""
-        return self._vector(self._chunk.ends[self.j, : self._active])
+        return self._chunk.ends[self.j, : self._active]
 
     @cached_property
     def _weights(self) -> Tensor | None:

@@ -6,7 +6,6 @@ are scored on the pooled data in one large product where they are stacked. All d
 no setting can move training. Clients without a held-out sample are left out (NaN).
 """
 
-import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from pfl_ops import metrics, rng
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.method.contract import Models
+from pfl_ops.federation.scoring.fingerprint import Fingerprint, fingerprints
 from pfl_ops.federation.scoring.grouping import models_at_once, operations
 from pfl_ops.federation.settings import ALL_UP_TO, Evaluation
 from pfl_ops.federation.training.feed import Feed
@@ -58,7 +58,7 @@ class Answers:
         right: number of pooled samples, subset or all -> whether it was right on each of them, bool [n].
     """
 
-    model: bytes
+    model: Fingerprint
     local: float
     right: dict[int, Tensor]
 
@@ -229,7 +229,7 @@ class Scorer:
 
     def _asked(self, models: Models, clients: np.ndarray, pool: Tensor) -> tuple[np.ndarray, Tensor]:
         """Local accuracies [c] and answers on `pool`, bool [c, n]; models that were just asked are not asked again."""
-        prints, known = _fingerprints(models), [self._answered.get(k) for k in clients.tolist()]
+        prints, known = fingerprints(models), [self._answered.get(k) for k in clients.tolist()]
         asked = [a for a, p in zip(known, prints, strict=True) if a is not None and a.model == p]
         if len(asked) < len(prints):
             none, local = pool[:0].bool(), self._local(models, clients).tolist()
@@ -295,19 +295,6 @@ class Scorer:
         for c in self.settings.synthetic:
             values = scores.synthetic.setdefault(c, np.full(self.n_clients, np.nan))
             values[clients] = metrics.synthetic(accuracy, sizes, c, seed=self._seed, clients=clients)
-
-
-def _fingerprints(models: Models) -> list[bytes]:
-    """What makes a model answer as it does, in few bytes, for each row."""
-    parts = [models.params, *(models.ctx[name] for name in sorted(models.ctx))]
-    rows = [value.detach().cpu().contiguous().view(len(value), -1).numpy() for value in parts]
-    found = []
-    for i in range(len(rows[0])):
-        print_ = hashlib.sha256(repr(models.predict).encode())
-        for each in rows:
-            print_.update(each[i])
-        found.append(print_.digest())
-    return found
 
 
 def spans(whole: tuple[int, int], size: int) -> list[tuple[int, int]]:

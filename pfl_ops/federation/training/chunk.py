@@ -44,6 +44,8 @@ class Chunk:
         rows: positions of these clients in the cohort, longest walk first.
         samples: sample numbers, [J, c, B]; short batches repeat their first sample.
         counts: real samples, int64 [J, c] on the host; 0 once a client has ended. n: the same on the device.
+        epoch: number of each step's epoch, int64 [J, c]; ends: last batch of it, bool [J, c]; both on the device, so
+            that no step waits for a copy.
         active: clients still at work, [J]. width: samples of the longest batch, [J]. total: of all batches, [J].
         padded: whether any row is padded, [J].
     """
@@ -56,8 +58,7 @@ class Chunk:
             self.counts[: plans[i].steps, column] = np.diff(plans[i].bounds)
         width = int(self.counts.max(initial=0))
         self.samples = torch.zeros((steps, len(rows), width), dtype=torch.int64, device=feed.device)
-        self.epoch = np.zeros((steps, len(rows)), np.int64)
-        self.ends = np.zeros((steps, len(rows)), bool)
+        epoch, ends = np.zeros((steps, len(rows)), np.int64), np.zeros((steps, len(rows)), bool)
         for column, i in enumerate(rows):
             p = plans[i]
             if not p.steps:
@@ -66,8 +67,9 @@ class Chunk:
             at = np.where(at < p.bounds[1:, None], at, p.bounds[:-1, None])
             own = torch.from_numpy(p.order[at]).to(feed.device)
             self.samples[: p.steps, column] = feed.index[clients[i]][own]
-            self.epoch[: p.steps, column] = p.epoch
-            self.ends[: p.steps, column] = p.ends
+            epoch[: p.steps, column] = p.epoch
+            ends[: p.steps, column] = p.ends
+        self.epoch, self.ends = (torch.from_numpy(values).to(feed.device) for values in (epoch, ends))
         at_work = self.counts > 0
         self.active = at_work.sum(axis=1).tolist()
         self.width = self.counts.max(axis=1, initial=0).tolist()

@@ -130,21 +130,22 @@ class Trainer:
         out = {name: value.clone() for name, value in carry.items()}
         further = [self.plans(clients, length, keys, nth) for nth in range(1, length.batches)]
         for chunk in self.groups(clients, length, keys):
-            rows = torch.tensor(chunk.rows)
-            m = {name: value[rows.to(value.device)] for name, value in carry.items()}
+            positions = torch.tensor(chunk.rows)
+            rows = {device: positions.to(device) for device in {value.device for value in carry.values()}}
+            m = {name: value[rows[value.device]] for name, value in carry.items()}
             at_work = len(chunk.rows)
             walk = Walk(self.passes, self.meter, length.stream, rule)
             chunks = [chunk, *(Chunk(self.feed, clients, chunk.rows, plans) for plans in further)]
             for b, *more in zip(*(c.batches(self.feed, walk) for c in chunks), strict=True):
                 if b._active < at_work:
                     for name, value in m.items():
-                        out[name][rows[b._active : at_work].to(value.device)] = value[b._active :]
+                        out[name][rows[value.device][b._active : at_work]] = value[b._active :]
                         m[name] = value[: b._active]
                     at_work = b._active
                 for key, changed in _changes(step, step(dict(m), b, *more), m).items():
                     m[key] = changed.detach()
             for name, value in m.items():
-                out[name][rows[:at_work].to(value.device)] = value
+                out[name][rows[value.device][:at_work]] = value
         return out
 
     # -- train: the fast path -----------------------------------------------------------------------------------------
