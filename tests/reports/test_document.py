@@ -23,7 +23,7 @@ from pfl_ops.reports import (
     Panel,
     Picture,
     Row,
-    Section,
+    PageSection,
     Table,
     Text,
     to_csv,
@@ -69,10 +69,10 @@ def document() -> Document:
         f"Title {NASTY}",
         "subtitle",
         (
-            Section("", (Text("Stand-in data.", "warning"),)),
-            Section("Numbers", (table(), Text("a < b", "code"), Text("mere remark", "note"))),
-            Section(f"Figures {NASTY}", (Picture("curve", f"A curve {NASTY}", draw, 'two "lines"'),)),
-            Section("Rest", (Items((("Python", "3.11"),)), Items((("", NASTY),)))),
+            PageSection("", (Text("Stand-in data.", "warning"),)),
+            PageSection("Numbers", (table(), Text("a < b", "code"), Text("mere remark", "note"))),
+            PageSection(f"Figures {NASTY}", (Picture("curve", f"A curve {NASTY}", draw, 'two "lines"'),)),
+            PageSection("Rest", (Items((("Python", "3.11"),)), Items((("", NASTY),)))),
         ),
         "today",
     )
@@ -151,7 +151,7 @@ def test_what_a_reader_who_sees_no_picture_is_told(page: str) -> None:
 
 def test_an_address_that_would_run_something_is_no_link() -> None:
     bad = Table("t", "c", ((Head("x"),),), (Row((Entry("x", link="javascript:alert(1)"),)),))
-    assert "javascript" not in to_html(Document("d", "d", "", (Section("", (bad,)),)))
+    assert "javascript" not in to_html(Document("d", "d", "", (PageSection("", (bad,)),)))
 
 
 def test_markdown_has_as_many_columns_in_every_row() -> None:
@@ -187,7 +187,7 @@ def test_a_row_as_wide_as_its_head_and_names_once() -> None:
     with pytest.raises(PflOpsError, match="widths are"):
         Table("t", "c", ((Head("a"), Head("b")),), (Row((Entry("x"),)),))
     with pytest.raises(PflOpsError, match="t names two of its tables"):
-        Document("d", "d", "", (Section("", (table("t"), table("t"))),))
+        Document("d", "d", "", (PageSection("", (table("t"), table("t"))),))
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     def broken() -> Figure:
         raise PflOpsError("there is nothing to draw")
 
-    worse = Document("d", "other", "", (Section("", (table(), Picture("curve", "c", broken))),))
+    worse = Document("d", "other", "", (PageSection("", (table(), Picture("curve", "c", broken))),))
     with pytest.raises(PflOpsError, match="nothing to draw"):
         write(worse, tmp_path)
     assert page.read_text() == before
@@ -215,7 +215,7 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_old_report(tmp_path: Path) -> None:
     page = write(document(), tmp_path / "report")
     before = {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()}
-    other = Document("d", "other", "", (Section("", (table(),)),))
+    other = Document("d", "other", "", (PageSection("", (table(),)),))
     with full_disk(after=1000), pytest.raises(PflOpsError) as error:
         write(other, page.parent)
     assert str(error.value) == f"can't write the report to {page.parent}: File too large"
@@ -255,7 +255,9 @@ def panelled() -> Document:
     panels = (Panel("one", draw), Panel("two <b>", text="never"))
     whole = Picture("p", "A caption.", draw, panels=panels, layout="rows", legend={"a & b": "C0", "others": "rest"})
     note = Text("Short.", "warning", ("First <i>.", "Second."))
-    return Document("x", "Title", "", (Section("Seen", (note, whole)), Section("Runs", (Text("inside"),), folded=True)))
+    return Document(
+        "x", "Title", "", (PageSection("Seen", (note, whole)), PageSection("Runs", (Text("inside"),), folded=True))
+    )
 
 
 def test_panels_have_a_legend_beside_them_and_notes_are_folded() -> None:
@@ -275,7 +277,7 @@ def test_a_picture_with_pixels_is_drawn_for_each_theme() -> None:
     def draw() -> Figure:
         return figures.heat([[1, 2]], ["a"], ["b", "c"])
 
-    page = to_html(Document("x", "Title", "", (Section("Seen", (Picture("p", "A caption.", draw),)),)))
+    page = to_html(Document("x", "Title", "", (PageSection("Seen", (Picture("p", "A caption.", draw),)),)))
     assert not Page(page).open
     for theme in ("light", "dark"):
         with figures.theme(theme):
