@@ -62,7 +62,7 @@ OPTIONS = {
     "run": SHARED | {"--concurrency", "--address"},
     "tune": SHARED
     | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
-    | {"--hours", "--samples", "--terminate"}
+    | {"--hours", "--samples", "--terminate", "--seeds-per-trial"}
     | {"--confirm", "--confirm-top", "--name", "--storage", "--address"},
     "compare": {"--filter", "--tag", "--trials", "--metric", "--target", "--at", "--html", "--csv", "--latex"}
     | {"--test", "--notes", "--tracking-uri"},
@@ -552,6 +552,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             page=None,
             confirmation=None,
             pictures=None,
+            noise="",
             ended="search ended by --hours 2: 2.1 h are spent",
         )
 
@@ -603,6 +604,37 @@ def test_tune_passes_the_numbers_to_confirm_on(study: list[dict[str, Any]]) -> N
     assert (study[0]["confirm"], study[0]["confirm_top"]) == (2, 9)
     for without in (("--confirm", "0"), ("--trials", "1")):
         assert "again with" not in cli("tune", "fliu", *without).stderr
+
+
+def test_tune_passes_seeds_per_trial_on_and_counts_their_runs(study: list[dict[str, Any]]) -> None:
+    """Four trials of two runs of 3 min, one after another: 24 min. Of 500,000 samples at 240,000 a trial: 3 trials."""
+    words = ("--trials", "4", "--seeds-per-trial", "2", "--concurrency", "1")
+    result = cli("tune", "fliu", *words)
+    assert result.exit_code == 0 and study[0]["seeds_per_trial"] == 2, result.output
+    told = " ".join(result.stderr.split())
+    assert "4 trials, 1 at once, about 24 min" in told
+    assert "a trial is the mean over 2 seeds, none is stopped early; each about 3 min 0 s" in told
+    dry = cli("tune", "fliu", *words, "--samples", "5e5", "--dry-run").stdout
+    assert "500,000 samples (3 fit), 1 at once" in dry
+    both = cli("tune", "fliu,ditto", *words, "--dry-run").stdout
+    assert "a trial is the mean over 2 seeds, none is stopped early" in both and "if none" not in both
+
+
+@pytest.mark.parametrize("method", ["fliu", "fliu,ditto"])
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--seeds-per-trial 0", "--seeds-per-trial must be in [1, 1,000], got 0"),
+        ("--seeds-per-trial 1001", "--seeds-per-trial must be in [1, 1,000], got 1001"),
+        ("--seeds-per-trial 2 --scheduler asha", "asha compares trials while they run"),
+    ],
+)
+def test_seeds_per_trial_that_cannot_be_are_one_line(
+    words: str, line: str, method: str, study: list[dict[str, Any]]
+) -> None:
+    result = cli("tune", method, *words.split())
+    assert result.exit_code == 2 and line in result.stderr and not study and result.stdout == ""
+    assert "Traceback" not in result.stderr
 
 
 def test_tune_passes_budgets_on_and_says_which_one_ended(study: list[dict[str, Any]]) -> None:

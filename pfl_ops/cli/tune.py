@@ -65,6 +65,10 @@ def tune(
     terminate: Annotated[
         int | None, _option("--terminate", "Trials in a row without a better value that end the search.", "0", "INT")
     ] = None,
+    seeds_per_trial: Annotated[
+        int | None,
+        _option("--seeds-per-trial", "Runs of a trial, one a seed; its value is their mean.", "1", "INT"),
+    ] = None,
     metric: Annotated[
         list[str], _option("--metric", "What to optimise; repeated: a Pareto front.", "the method's, val/L1/acc", "KEY")
     ] = [],  # noqa: B006  (Typer copies it)
@@ -122,9 +126,9 @@ def tune(
     from pfl_ops.tuning.begin import check
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
-    from pfl_ops.tuning.budget import MOST_TRIALS, affordable, budget_text, check_budget
+    from pfl_ops.tuning.budget import MOST_TRIALS, affordable, budget_text, check_budget, of_runs
     from pfl_ops.tuning.ledger import check_storage
-    from pfl_ops.tuning.settings import check_confirmation
+    from pfl_ops.tuning.settings import check_confirmation, check_same_seeds, check_seeds
 
     check_places(tracking_uri)
     if storage:
@@ -132,6 +136,7 @@ def tune(
     check(trials, 0, name)
     check_budget(hours, samples, terminate)
     check_confirmation(confirm, confirm_top)
+    check_seeds(seeds_per_trial)
     check_data_dir(data_dir)
     methods = methods_of(algorithm)
     asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
@@ -151,6 +156,7 @@ def tune(
         "hours": hours,
         "samples": samples,
         "terminate": terminate,
+        "seeds_per_trial": seeds_per_trial,
         "metric": metric or None,
         "scheduler": scheduler,
         "cpus_per_trial": asked.cpus,
@@ -172,7 +178,11 @@ def tune(
         found = None
         if not begun:
             found = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
-            begun = settings_of_all(found, search_space, trials, metric or None, None, scheduler, held)
+            begun = settings_of_all(
+                found, search_space, trials, metric or None, None, scheduler, held, seeds_per_trial=seeds_per_trial
+            )
+        for member in begun.values():
+            check_same_seeds(seeds_per_trial, str(name), member.seeds_per_trial)
         begun = {method: each.within(hours, samples, terminate) for method, each in begun.items()}
         first = found[0] if found else next(iter(begun.values())).experiment.override(repetitions)
         run_benchmark(
@@ -189,6 +199,7 @@ def tune(
     experiment = None
     if by_name:
         settings = tuning.recorded(str(name), storage=storage).confirming(confirm, confirm_top)
+        check_same_seeds(seeds_per_trial, str(name), settings.seeds_per_trial)
         settings = settings.within(hours, samples, terminate)
         tuned = settings.experiment.algorithm.name
         if tuned_alone not in (None, tuned):
@@ -210,6 +221,7 @@ def tune(
             hours,
             samples,
             terminate,
+            seeds_per_trial,
         )
         finals = experiment.repetitions
 
@@ -221,15 +233,20 @@ def tune(
     more = f"then the best {top} again with up to {settings.confirm} new seeds (--confirm)" if top > 1 else ""
     more *= settings.confirm > 0
     budget = budget_text(replace(settings, trials=wanted))
+    runs_of_trial = settings.n_parts
+    whole_trial = of_runs(estimate, runs_of_trial)
     each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
+    if settings.combination:
+        each = f"a trial is {settings.combination}, none is stopped early; {each}"
     if address or asked.kind(execution.device, address):  # how many fit is known once it is joined, or measured
         text = f"{budget}, {each}"
     else:
-        at_once = min(wanted, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
-        trials_within = affordable(replace(settings, trials=wanted), estimate, at_once)
-        whole = duration(estimate.with_startup().of_trials(trials_within, at_once))
+        at_once = min(wanted * runs_of_trial, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
+        trials_within = affordable(replace(settings, trials=wanted), whole_trial, at_once)
+        whole = duration(estimate.with_startup().of_trials(trials_within * runs_of_trial, at_once))
         fit = f" ({trials_within} fit)" if trials_within < wanted else ""
-        text = f"{budget}{fit}, {at_once} at once, about {whole} if none is stopped early; {each}"
+        if_all = "" if settings.combination else " if none is stopped early"
+        text = f"{budget}{fit}, {at_once} at once, about {whole}{if_all}; {each}"
         longest = duration(estimate.with_startup().of_trials(top * settings.confirm, at_once))
         more += f", at most {longest}" if more else ""
     for told in filter(None, (text, more, *estimate.hints)):
@@ -274,6 +291,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.confirmation:
         say(console, f"\n{study.confirmation}")
     say(console, f"\nbest: trial {study.trial:03d}, {in_words(study.scores)}")
+    if study.noise:
+        say(console, study.noise)
     for path, value in study.best.items():
         say(console, f"  {path}={value:.4g}" if isinstance(value, float) else f"  {path}={value}")
     if study.finals and not study.diverged:

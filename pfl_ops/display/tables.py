@@ -160,7 +160,10 @@ def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: s
     parts = [part for metric in metrics for part in summands(metric) if part in trials and part not in metrics]
     stages = {name.split("/")[1] for name in metrics if name != heading(name)}
     more += f", validation scores of {min(stages)}" if len(stages) == 1 else ""
+    spreads = {metric: f"{metric}/std" for metric in metrics if f"{metric}/std" in trials}
+    more += ", mean ± std over seeds" if spreads else ""
     known = {"trial", "state", "rounds", "seconds", "samples", "sent_bytes", "error", "note", *metrics, *parts}
+    known |= set(spreads.values())
     heads = ["trial", "state", "rounds"]
     for name in (*parts, *metrics):
         of = f" of {name.split('/')[1]}" if heading(name) != name and len(stages) > 1 else ""
@@ -174,7 +177,7 @@ def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: s
             for key, value in row.items()
             if key not in known and _is(value)
         ]
-        values = [_score(m, row[m]) for m in (*parts, *metrics)]
+        values = [_score(m, row[m], row.get(spreads.get(m, ""))) for m in (*parts, *metrics)]
         star = len(rows) if row["trial"] == chosen else star
         mark = "*" if row["trial"] == chosen else ""
         note = f"  ({row['note']})" if row.get("note") else ""
@@ -271,9 +274,11 @@ def chance(p: float | None) -> str:
     return "–" if p is None else "<0.001" if p < 0.001 else f"{p:.2g}"
 
 
-def _score(metric: str, value: float | None) -> str:
-    """A score in its unit; of a metric without one in four digits."""
-    return with_unit(metric, value) if value is not None and unit_of(metric).name else _short(value)
+def _score(metric: str, value: float | None, std: float | None = None) -> str:
+    """A score in its unit, with its standard deviation; of a metric without a unit in four digits."""
+    if value is not None and unit_of(metric).name:
+        return with_unit(metric, value, std)
+    return _short(value) + (f" ± {_short(std)}" if _is(value) and std is not None and _is(std) else "")
 
 
 def _is(value: object) -> bool:

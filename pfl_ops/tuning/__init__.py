@@ -7,6 +7,7 @@ The only package that imports Optuna.
     budget     trials, hours, samples: what ends a search
     search     Optuna, asked and told
     trials     a study's trials as jobs, tracked
+    parts      trials of several runs, of whose scores their value is made
     events     what happens in a study, for who watches
     asked      what was asked for a trial: numbers, auto, or nothing
     packing    how many trials run at once, by measurement

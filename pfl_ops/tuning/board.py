@@ -186,6 +186,7 @@ def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
         for note in (
             _scored(entries),
             _seeds(table, unlike),
+            _seeds_per_trial(entries),
             _confirmed(entries),
             _unfair(str(table["method"][0]), unlike),
             _shared(entries),
@@ -363,6 +364,11 @@ def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
         f"not told apart from {first}: {', '.join(close)}" if close else f"told apart from {first}: {', '.join(tested)}"
     )
     return f"Differences to the first: {how}; at 5 % {told}. {tie}".rstrip()
+
+
+def _seeds_per_trial(entries: Sequence[Entry]) -> str:
+    seeds = entries[0].plan.settings.seeds_per_trial
+    return f"A trial's validation score is the mean over {seeds} seeds, the same for all." if seeds > 1 else ""
 
 
 def _confirmed(entries: Sequence[Entry]) -> str:

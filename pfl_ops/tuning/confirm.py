@@ -25,6 +25,7 @@ from pfl_ops.jobs.resources import Share
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.statistics import above, holm, mean_std
 from pfl_ops.tuning.ledger import point_of
+from pfl_ops.tuning.settings import SEED_OFFSET
 from pfl_ops.units import signed, unit_of, with_unit
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session
     from pfl_ops.tuning.trials import TrialRun
 
-SEED_OFFSET = 1000  # from the experiment's seed; test runs have seed, seed + 1, ...
 LEVEL = 0.05  # corrected p from which a configuration is told apart
 FEWEST = 3  # seeds before the first look: with fewer, e⁺ cannot reach 1/LEVEL
 

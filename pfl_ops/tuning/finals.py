@@ -12,6 +12,7 @@ from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import Share, most_cpus
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.jobs.tracking_queue import TrackingQueue
+from pfl_ops.tuning.ledger import longest_run
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
@@ -78,9 +79,9 @@ class Finals:
     def _widen(self, part: Share) -> None:
         """Let the tests of long trials have all that the trials had together, where they are fewer."""
         best = self.session.ledger.chosen()
-        duration = best[1].duration if best else None
+        seconds = longest_run(best[1]) if best else 0.0
         times = part.concurrency // len(self.missing)
-        if times > 1 and not part.gpus and duration and duration.total_seconds() > LONG:
+        if times > 1 and not part.gpus and seconds > LONG:
             self.share = replace(part, cpus=max(part.cpus, min(part.cpus * times, most_cpus())))
             asked = self.session.execution
             threads = asked.threads or self.share.threads

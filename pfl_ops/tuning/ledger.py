@@ -42,6 +42,10 @@ ROUNDS, SAMPLES, SENT_BYTES = "rounds", "samples", "sent_bytes"  # of a trial, s
 SEARCH_SECONDS = "search_seconds"  # wall time of the search, over all calls
 ENDED = "ended"  # the budget that ended the search, and its value
 SUMMANDS = "summands"  # of a trial: Acc(L) and Acc(G), where the objective is their sum
+PARTS = "parts"  # of a trial of several runs: those that have ended, as `parts.PartResult.as_dict`
+STDS = "stds"  # of a trial of several seeds: {metric: sample standard deviation over them}
+STANDARD_ERRORS = "standard_errors"  # of a trial: {metric: standard error of its evaluation}, if on a sample
+STATE = "pfl_ops.trial_state"  # tag of a trial's run
 NAME = "study storage"
 
 
@@ -285,7 +289,8 @@ class Ledger:
             first = trial.user_attrs.get(CONTINUES, trial.number)
             self.store.set_trial_user_attr(trial._trial_id, REQUEUED, True)
             if first not in queued:  # a kill may have come between the next two lines
-                self.study.enqueue_trial(trial.params, {CONTINUES: first})
+                parts = {PARTS: trial.user_attrs[PARTS]} if PARTS in trial.user_attrs else {}
+                self.study.enqueue_trial(trial.params, {CONTINUES: first, **parts})
             self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         return len(running)
 
@@ -418,7 +423,8 @@ class Ledger:
 
         Acc(L) and Acc(G) stand behind the metrics where one of these is their sum (`metrics.summands`). samples: on
         which gradients were taken, each time counted, over all clients and rounds. sent_bytes: up and
-        down; NaN: a trial of an earlier version.
+        down; NaN: a trial of an earlier version. If trials are means over seeds, <metric>/std stand behind these:
+        sample standard deviations over the seeds.
         """
         rows = []
         parts = [part for metric in metrics for part in summands(metric)]
@@ -426,16 +432,19 @@ class Ledger:
             if t.state is TrialState.WAITING:
                 continue
             values = list(t.values or []) or [None] * len(metrics)
-            seconds = t.duration.total_seconds() if t.duration else None
+            spread = {f"{metric}/std": t.user_attrs[STDS].get(metric) for metric in metrics if STDS in t.user_attrs}
             rows.append(
                 {"trial": number, "state": state_of(t), "rounds": t.user_attrs.get(ROUNDS, 0)}
                 | dict(zip(metrics, values, strict=True))
                 | {part: t.user_attrs.get(SUMMANDS, {}).get(part) for part in parts}
-                | {"seconds": seconds, "samples": t.user_attrs.get(SAMPLES, 0)}
+                | spread
+                | {"seconds": seconds_of(t), "samples": t.user_attrs.get(SAMPLES, 0)}
                 | {SENT_BYTES: t.user_attrs.get(SENT_BYTES, math.nan)}
                 | {**point_of(t), "error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
             )
-        columns = ["trial", "state", "rounds", *dict.fromkeys([*metrics, *parts]), "seconds", "samples", SENT_BYTES]
+        spreads = [f"{metric}/std" for metric in metrics if any(f"{metric}/std" in row for row in rows)]
+        scores = dict.fromkeys([*metrics, *parts, *spreads])
+        columns = ["trial", "state", "rounds", *scores, "seconds", "samples", SENT_BYTES]
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*columns, "error", "note"])
         last = ["error", "note"]
         return table[[*columns, *(c for c in table.columns if c not in {*columns, *last}), *last]]
@@ -467,6 +476,20 @@ def state_of(trial: FrozenTrial) -> str:
     if DIVERGED in trial.user_attrs:
         return "diverged"
     return "failed" if trial.state is TrialState.FAIL else trial.state.name.lower()
+
+
+def seconds_of(trial: FrozenTrial) -> float | None:
+    """The wall time of a trial; of one of several runs, of these together; None: it has not ended."""
+    if parts := trial.user_attrs.get(PARTS):
+        return float(sum(part["seconds"] for part in parts))
+    return trial.duration.total_seconds() if trial.duration else None
+
+
+def longest_run(trial: FrozenTrial) -> float:
+    """The wall time (s) of the longest run of a trial that has ended."""
+    if parts := trial.user_attrs.get(PARTS):
+        return max(float(part["seconds"]) for part in parts)
+    return trial.duration.total_seconds() if trial.duration else 0.0
 
 
 def point_of(trial: FrozenTrial) -> Point:

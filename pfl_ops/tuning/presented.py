@@ -28,6 +28,7 @@ def begin(parent: Run, plan: Beginning, shared: bool) -> None:
         [parameter.key for parameter in settings.space.parameters if not parameter.when],
         goal.stages or (experiment.algorithm.own_stage,),
         plan.method if shared else "",
+        notes.TRIAL if settings.combination else "",
     )
     data = f"{experiment.data.label}, {experiment.partition.kind}"
     note = "" if shared else notes.tuning(experiment.algorithm.name, data, _words(goal), paths)

@@ -1,18 +1,17 @@
 """Each trial's run in MLflow as the study on disk says: what a kill cut off between the two is made up for."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial, TrialState
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.tuning.ledger import ERROR, point_of, state_of
+from pfl_ops.tuning.ledger import ERROR, PARTS, STATE, point_of, state_of
+from pfl_ops.tuning.parts import PartResult
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session
-
-STATE = "pfl_ops.trial_state"
 
 
 def reconcile(session: "Session") -> list[int]:
@@ -28,11 +27,15 @@ def reconcile(session: "Session") -> list[int]:
     """
     store, ledger = session.store, session.ledger
     over = [(number, trial) for number, trial in ledger.trials() if trial.state.is_finished()]
-    if not over or not store.deliver() or not store.reachable:
+    parts = [(number, trial) for number, trial in ledger.trials() if PARTS in trial.user_attrs]
+    if not (over or parts) or not store.deliver() or not store.reachable:
         return []
     runs = {run.identity: run for run in store.runs(session.parent.experiment, parent=session.parent)}
     mended = []
-    for number, trial in over:
+    for number, trial in parts:
+        if _reconcile_parts(session, number, trial, runs):
+            mended.append(number)
+    for number, trial in over if session.settings.combination is None else ():
         state = state_of(trial)
         status = "FAILED" if state in ("failed", "diverged") else "FINISHED"
         found = runs.get(session.trial_identity(number, point_of(trial)))
@@ -59,6 +62,30 @@ def reconcile(session: "Session") -> list[int]:
         run.complete()
         run.finish(status, patience=0)
     store.deliver()
+    return mended
+
+
+def _reconcile_parts(session: "Session", number: int, trial: FrozenTrial, runs: Mapping[Any, Any]) -> bool:
+    """Finish the runs of the parts of a trial that have ended; True: there was one.
+
+    Args:
+        runs: identity -> run, as MLflow has it.
+    """
+    combination, point, mended = session.settings.combination, point_of(trial), False
+    assert combination is not None
+    for result in map(PartResult.from_dict, trial.user_attrs[PARTS]):
+        part = combination.parts.index(result.part)
+        status, state = ("FAILED", "diverged") if result.error else ("FINISHED", "complete")
+        found = runs.get(session.trial_identity(number, point, part))
+        if found and found.status == status and found.tags.get(STATE) == state:
+            continue
+        run, mended = session.open_run(number, point, part), True
+        run.log(_kept(session, session.experiment_at(point, part)))
+        run.tags({STATE: state} | ({"pfl_ops.error": result.error} if result.error else {}))
+        run.complete()
+        run.finish(status, patience=0)
+    if mended and state_of(trial) == "diverged":
+        session.forget(point)
     return mended
 
 

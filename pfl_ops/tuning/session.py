@@ -19,7 +19,7 @@ from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, Store, provenance
-from pfl_ops.tracking.notes import title, trial_colour, trial_name
+from pfl_ops.tracking.notes import TRIAL, title, trial_colour, trial_name
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.views import COLOUR
 from pfl_ops.tuning import packing as packings
@@ -98,20 +98,21 @@ class Session:
         settings, ledger = self.settings, self.ledger
         ledger.recover()
         release()  # what an estimate left on the GPU
-        packing = self._packing(missing)
-        with self._ray(missing) as folder:
-            part = self._share(packing, missing)
+        runs = missing * settings.n_parts
+        packing = self._packing(runs)
+        with self._ray(runs) as folder:
+            part = self._share(packing, runs)
             execution = self._execution(part, packing)
             self._note_execution(execution)
             rounds = settings.experiment.training.rounds
             search = Search(ledger, settings.space, settings.objective, rounds, settings.experiment.seed)
 
-            def make(number: int, point: Point) -> Job:
+            def make(number: int, point: Point, index: int) -> Job:
                 return Job.of(
                     "trial",
                     f"trial {number:03d}",
-                    number,
-                    self.experiment_at(point),
+                    number * settings.n_parts + index,
+                    self.experiment_at(point, index),
                     self.data_dir,
                     execution,
                     part,
@@ -122,7 +123,17 @@ class Session:
 
             clock = Clock(ledger)
             is_over = self._budget(clock)
-            trials = Trials(search, missing, settings.trials, make, self.open_run, self.on_event, self.forget, is_over)
+            trials = Trials(
+                search,
+                missing,
+                settings.trials,
+                make,
+                self.open_run,
+                self.on_event,
+                self.forget,
+                is_over,
+                settings.combination,
+            )
             scheduler = None
             if settings.scheduler == "asha" and settings.full_every < rounds:  # else no rung lies before the end
                 (metric,), (mode,) = settings.objective.metrics, settings.objective.modes
@@ -214,18 +225,20 @@ class Session:
     def _place(self) -> Place:
         return Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
 
-    def experiment_at(self, point: Point) -> Experiment:
-        """A trial's experiment."""
-        return self.settings.experiment.override(point)
+    def experiment_at(self, point: Point, part: int = 0) -> Experiment:
+        """A trial's experiment; `part`: index of the run, in a trial of several."""
+        experiment, combination = self.settings.experiment.override(point), self.settings.combination
+        return experiment.override({"seed": combination.parts[part].seed}) if combination else experiment
 
-    def open_run(self, number: int, point: Point) -> TrialRun:
-        """Open the run of a trial; one that was begun before is found again."""
-        experiment = self.experiment_at(point)
+    def open_run(self, number: int, point: Point, part: int = 0) -> TrialRun:
+        """Open the run of a trial, or of a part of it; one that was begun before is found again."""
+        experiment, combination = self.experiment_at(point, part), self.settings.combination
+        label = str(combination.parts[part]) if combination else ""
         digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
         return self.store.run(
             self.parent.experiment,
-            trial_name(number, experiment.algorithm.name, point),
-            identity=self.trial_identity(number, point),
+            trial_name(number, experiment.algorithm.name, point, label),
+            identity=self.trial_identity(number, point, part),
             parent=self.parent,
             params=experiment.flat,
             tags={
@@ -234,12 +247,13 @@ class Session:
                 **described(experiment, "trial"),
                 "pfl_ops.study": self.ledger.name,
                 "pfl_ops.method": title(experiment),
+                **({TRIAL: f"trial-{number:03d}"} if combination else {}),
             },
         )
 
-    def trial_identity(self, number: int, point: Point) -> str:
-        """Of a trial's run: two trials of a study may have the same configuration."""
-        return f"{self.experiment_at(point).digest(self.data_dir)}:trial-{number:03d}"
+    def trial_identity(self, number: int, point: Point, part: int = 0) -> str:
+        """Of the run of a trial, or of a part of it: two trials of a study may have the same configuration."""
+        return f"{self.experiment_at(point, part).digest(self.data_dir)}:trial-{number:03d}"
 
     def confirmation_job(
         self, job: int, number: int, point: Point, seed: int, execution: Execution, part: Share
@@ -286,7 +300,9 @@ class Session:
         from pfl_ops import runs
 
         stages = self.settings.objective.stages
-        runs.forget(self.experiment_at(point), home=self.store.home.root, data_dir=self.data_dir, stages=stages)
+        for part in range(self.settings.n_parts):
+            experiment = self.experiment_at(point, part)
+            runs.forget(experiment, home=self.store.home.root, data_dir=self.data_dir, stages=stages)
 
     # -- what each trial gets ---------------------------------------------------------------------------------------
 

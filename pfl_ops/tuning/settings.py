@@ -14,12 +14,14 @@ from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget
 from pfl_ops.tuning.objective import Objective, objective
+from pfl_ops.tuning.parts import Combination, TrialPart
 
 Scheduler: TypeAlias = Literal["asha", "none"]
 
 TRIALS = 12
 CONFIRM, CONFIRM_TOP = 5, 3  # new seeds at most, configurations
 MOST_CONFIRMED = 1000  # seeds, or configurations
+SEED_OFFSET = 1000  # of the new seeds of a confirmation, from the experiment's; those of trials and tests are below
 COMMON = "pfl_ops.common"  # tag
 
 
@@ -36,6 +38,7 @@ class Settings:
         confirm_top: number of these configurations.
         hours: of the search, wall time over all calls. samples: gradient samples of all trials. None: no limit.
         terminate: trials in a row without a better value that end the search; 0: no such limit.
+        seeds_per_trial: runs of a trial, with the seeds seed, seed + 1, ..., of which its value is the mean.
     """
 
     experiment: Experiment
@@ -49,6 +52,7 @@ class Settings:
     hours: float | None = None
     samples: int | None = None
     terminate: int = 0
+    seeds_per_trial: int = 1
 
     @classmethod
     def of(
@@ -66,8 +70,11 @@ class Settings:
         hours: float | None = None,
         samples: float | None = None,
         terminate: int | None = None,
+        seeds_per_trial: int | None = None,
     ) -> "Settings":
         """Checked settings; every mistake that can be seen before the first trial is an error here."""
+        check_seeds(seeds_per_trial)
+        seeds = seeds_per_trial or 1
         if trials is not None and trials < 1:
             raise PflOpsError(f"trials must be >= 1, got {trials}")
         if scheduler not in (None, "asha", "none"):
@@ -81,14 +88,19 @@ class Settings:
             raise PflOpsError(
                 "asha stops trials by one metric; several run to the end: --scheduler none, or leave it out"
             )
+        if scheduler == "asha" and seeds > 1:
+            raise PflOpsError(
+                f"asha compares trials while they run, and a trial of {seeds} seeds has a value only when all have "
+                "ended: --scheduler none, or leave it out"
+            )
         varied = space if isinstance(space, Space) else spaces.read(space, experiment.algorithm.name)
         by_steps = {"training.local_epochs"} if base.training.local_steps is not None else set()
         varied = spaces.hold(varied, {*hold, *by_steps}, base)
         spaces.check(varied, base)
-        choice: Scheduler = "none" if scheduler == "none" or not goal.single else "asha"
+        choice: Scheduler = "none" if scheduler == "none" or not goal.single or seeds > 1 else "asha"
         shared = spaces.hold(common, {*hold, *by_steps}, base) if common else None
         limit = trials or (MOST_TRIALS if hours or samples else TRIALS)
-        made = cls(base, varied, goal, choice, limit, shared, CONFIRM if goal.single else 0)
+        made = cls(base, varied, goal, choice, limit, shared, CONFIRM if goal.single else 0, seeds_per_trial=seeds)
         return made.confirming(confirm, confirm_top).within(hours, samples, terminate)
 
     @classmethod
@@ -106,6 +118,7 @@ class Settings:
             record.get("hours"),
             record.get("samples"),
             record.get("terminate", 0),
+            record.get("seeds_per_trial", 1),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -124,7 +137,21 @@ class Settings:
             "hours": self.hours,
             "samples": self.samples,
             "terminate": self.terminate,
+            **({"seeds_per_trial": self.seeds_per_trial} if self.seeds_per_trial > 1 else {}),
         }
+
+    @property
+    def combination(self) -> Combination | None:
+        """The parts of every trial, and the rule that makes its value of theirs; None: a trial is one run."""
+        if self.seeds_per_trial == 1:
+            return None
+        parts = tuple(TrialPart(self.experiment.seed + i) for i in range(self.seeds_per_trial))
+        return Combination(parts, self.objective.metrics)
+
+    @property
+    def n_parts(self) -> int:
+        """Runs of a trial."""
+        return self.seeds_per_trial
 
     @property
     def full_every(self) -> int:
@@ -141,7 +168,8 @@ class Settings:
         """By which comparisons know runs that were chosen from one common space under one budget."""
         if self.common is None:
             return {}
-        seeds = f", {self.confirm} new seeds of {self.confirm_top}" if self.confirm else ""
+        seeds = f", {self.seeds_per_trial} seeds a trial" if self.seeds_per_trial > 1 else ""
+        seeds += f", {self.confirm} new seeds of {self.confirm_top}" if self.confirm else ""
         return {COMMON: f"{self.common.digest[:12]}, {budget_text(self)}{seeds}: {' '.join(self.common.keys)}"}
 
     def wanting(self, trials: int) -> "Settings":
@@ -188,7 +216,8 @@ class Settings:
     def digest(self, data_dir: str | None) -> str:
         """SHA-256 of all that may not change between a study's beginning and its resumption; trials may."""
         parts = [self.experiment.digest(data_dir), self.space.digest, self.objective.metrics, self.objective.modes]
-        return hashlib.sha256(json.dumps([*parts, self.scheduler]).encode()).hexdigest()
+        more = [{"seeds_per_trial": self.seeds_per_trial}] if self.seeds_per_trial > 1 else []
+        return hashlib.sha256(json.dumps([*parts, self.scheduler, *more]).encode()).hexdigest()
 
     def difference(self, other: "Settings") -> str:
         """The first thing in which two studies differ, for a message; "": none that shows."""
@@ -200,6 +229,8 @@ class Settings:
             return f"another search space ({self.space.source})"
         if self.objective != other.objective:
             return f"metric {', '.join(self.objective.metrics)} ({', '.join(self.objective.modes)})"
+        if self.seeds_per_trial != other.seeds_per_trial:
+            return f"--seeds-per-trial {self.seeds_per_trial}, not {other.seeds_per_trial}"
         return f"scheduler {self.scheduler}" if self.scheduler != other.scheduler else ""
 
 
@@ -212,3 +243,29 @@ def check_confirmation(confirm: int | None, top: int | None) -> None:
     for name, value, least in (("--confirm", confirm, 0), ("--confirm-top", top, 2)):
         if value is not None and not least <= value <= MOST_CONFIRMED:
             raise PflOpsError(f"{name} must be in [{least}, {MOST_CONFIRMED:,}], got {value}")
+
+
+def check_seeds(seeds_per_trial: int | None) -> None:
+    """Refuse numbers of seeds that can't be.
+
+    Raises:
+        PflOpsError: fewer than one, or so many that a trial would have a seed of the confirmation.
+    """
+    if seeds_per_trial is not None and not 1 <= seeds_per_trial <= SEED_OFFSET:
+        raise PflOpsError(
+            f"--seeds-per-trial must be in [1, {SEED_OFFSET:,}], got {seeds_per_trial}: the confirmation has the seeds "
+            f"from seed + {SEED_OFFSET} on"
+        )
+
+
+def check_same_seeds(seeds_per_trial: int | None, name: str, recorded: int) -> None:
+    """Refuse another number of seeds than a study was begun with; None: as it was begun.
+
+    Raises:
+        PflOpsError: it differs.
+    """
+    if seeds_per_trial not in (None, recorded):
+        raise PflOpsError(
+            f"'{name}' was begun with --seeds-per-trial {recorded}, not {seeds_per_trial}: leave it out, or choose "
+            "another --name"
+        )

@@ -32,9 +32,9 @@ from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.session import Session, StudyInterrupted
-from pfl_ops.tuning.settings import Settings, check_confirmation
+from pfl_ops.tuning.settings import Settings, check_confirmation, check_same_seeds, check_seeds
 from pfl_ops.tuning.show import watching
-from pfl_ops.units import in_words
+from pfl_ops.units import in_words, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ class Study:
     Attributes:
         name: its name, in the storage and in MLflow. run_id: of its parent run.
         objective: what was optimised.
-        best: the chosen point. trial: its number. values: its objective on validation data.
+        best: the chosen point. trial: its number. values: its objective on validation data, the mean over its seeds.
         experiment: the chosen configuration, as its test runs have it.
         table: one row a trial. pareto: the front of several objectives, as rows of the table; None: there was one.
         finals: test runs of the chosen configuration, one a repetition.
@@ -88,6 +88,7 @@ class Study:
 
         return cards.card(
             lambda: cards.heading(f"study {self.name}", f"best: trial {self.trial:03d}, {in_words(self.scores)}"),
+            lambda: cards.note(self.noise),
             lambda: cards.table(tables.chosen(self.best)),
             lambda: cards.note(self.ended, str(self.confirmation or "")),
             lambda: cards.table(tables.trials(*self._shown)),
@@ -135,6 +136,18 @@ class Study:
         found = {part: chosen[part].iloc[0] for part in parts}
         return {**self.values, **{part: float(value) for part, value in found.items() if value is not None}}
 
+    @property
+    def noise(self) -> str:
+        """One line on the noise of the chosen trial's value; "": it is not known."""
+        told = [f"{with_unit(metric, spread)} standard deviation over seeds" for metric, spread in self.spread.items()]
+        return f"noise of trial {self.trial:03d}'s value: {', '.join(told)}" if told else ""
+
+    @property
+    def spread(self) -> dict[str, float]:
+        """Sample standard deviation of the chosen trial's objective over its seeds; {}: a trial has one seed."""
+        row = self.table[self.table["trial"] == self.trial].iloc[0]
+        return {metric: float(row[key]) for metric in self.values if (key := f"{metric}/std") in row}
+
 
 @checked
 @joining
@@ -146,6 +159,7 @@ def tune(
     hours: float | None = None,
     samples: float | None = None,
     terminate: int | None = None,
+    seeds_per_trial: int | None = None,
     metric: str | Sequence[str] | None = None,
     mode: str | Sequence[str] | None = None,
     scheduler: str | None = None,
@@ -170,10 +184,11 @@ def tune(
 ) -> Study:
     """Tune an experiment: trials on validation data, then the chosen configuration on test data.
 
-    Each trial is one repetition of the experiment, trained without each client's validation share and scored on it; it
-    never sees test data. The best configurations are run again in the same way with seeds that no trial has seen, and
-    the one with the best mean is chosen, see `confirm`. The chosen configuration is then trained on training and
-    validation data together, with the seeds seed, seed + 1, ..., and scored on the test data.
+    Each trial is one repetition of the experiment (more with `seeds_per_trial`), trained without each client's
+    validation share and scored on it; it never sees test data. The best configurations are run again in the same way
+    with seeds that no trial has seen, and the one with the best mean is chosen, see `confirm`. The chosen configuration
+    is then trained on training and validation data together, with the seeds seed, seed + 1, ..., and scored on the test
+    data.
 
     Args:
         experiment: what to tune; none: that of the study `name`, which is resumed.
@@ -185,6 +200,9 @@ def tune(
         samples: gradient samples of all trials, each counted; likewise.
         terminate: end the search when so many trials in a row, complete or stopped early, have not improved the best
             value; none: 0, never, or as recorded.
+        seeds_per_trial: runs of each trial, with the seeds seed, seed + 1, ..., the same for all; its value is their
+            mean, and none is stopped early. At most 1,000, since the new seeds of `confirm` start at seed + 1000. None:
+            1, or as recorded.
         metric: one tracked key to optimise, or several (no early stopping, a Pareto front); none: val/L1/acc of the
             last round, or that of the stage in which the method has clients' own models (`Algorithm.own_stage`).
         mode: "max" or "min", for all metrics or for each; none: what is better for that key.
@@ -225,6 +243,7 @@ def tune(
     check(trials, final_repetitions, name)
     check_budget(hours, samples, terminate)
     check_confirmation(confirm, confirm_top)
+    check_seeds(seeds_per_trial)
     means = Means.of(
         home=home,
         storage=storage,
@@ -251,9 +270,11 @@ def tune(
             hours,
             samples,
             terminate,
+            seeds_per_trial,
         )
     elif name and resume:
         settings = recorded_settings(name, means.studies).confirming(confirm, confirm_top)
+        check_same_seeds(seeds_per_trial, name, settings.seeds_per_trial)
         settings = settings.within(hours, samples, terminate)
         experiment = settings.experiment
     else:

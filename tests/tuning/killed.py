@@ -1,4 +1,7 @@
-"""A driver to be killed: `python killed.py HOME [--resume] [--confirm]`; the last: two trials, then confirmation."""
+"""A driver to be killed: `python killed.py HOME [--resume] [--confirm] [--seeds]`.
+
+--confirm: two trials, then confirmation. --seeds: trials of two seeds.
+"""
 
 import sys
 from pathlib import Path
@@ -30,6 +33,7 @@ if __name__ == "__main__":
                 home=sys.argv[1],
                 concurrency=1 if "--resume" in sys.argv else 2,
                 scheduler="none",
+                seeds_per_trial=2 if "--seeds" in sys.argv else None,
                 resume="--resume" in sys.argv,
                 records=records,
                 final=lambda *_: SimpleNamespace(final={}),

@@ -130,6 +130,37 @@ def test_a_study_survives_a_kill_while_it_confirms(start, home):
 
 
 @pytest.mark.usefixtures("one_ray")
+def test_a_study_survives_a_kill_between_two_seeds_of_a_trial(start, home):
+    """SIGKILL after two runs of the first trials have ended, while others are under way; the rest in this process."""
+    toy()
+    driver = start("--seeds")
+    wait_for_rounds(driver, home, 10, among=())
+    wait_for_rounds(driver, home, 10, among=finished(home)[:1])
+    wait_for_rounds(driver, home, 3, among=finished(home))
+    driver.kill()
+    driver.communicate()
+    wait_until_quiet(home)
+    before, over = processes(home), {file.name for file in finished(home)}
+    assert over and before.keys() - over
+
+    settings = {"home": home, "concurrency": 1, "records": records, "final_repetitions": 0}
+    study = tune(None, name="killed", resume=True, **settings)
+    assert study.table["state"].tolist() == ["complete"] * 4
+    assert study.table["algorithm.x"].tolist() == [0.5, 0.7, 0.6, 0.8]
+    assert study.table["samples"].tolist() == [180] * 4
+    now = processes(home)
+    assert len(now) == 4 * 2 and {name: now[name] for name in over} == {name: before[name] for name in over}
+    assert any(len(now[name]) > 1 for name in before.keys() - over), "one went on from its checkpoint"
+    with Store.open(home) as store:
+        runs = [run for run in store.runs("killed") if run.tags["pfl_ops.kind"] == "trial"]
+        assert sorted(run.name.partition(" toy")[0] for run in runs) == [
+            f"{trial:03d} (seed {seed})" for trial in range(4) for seed in (0, 1)
+        ]
+        assert {(run.status, run.tags["pfl_ops.trial_state"]) for run in runs} == {("FINISHED", "complete")}
+        assert all(store.history(run.run_id).index.tolist() == list(range(10)) for run in runs)
+
+
+@pytest.mark.usefixtures("one_ray")
 def test_a_study_survives_ctrl_c_and_sigkill(start, home):
     toy()  # its plug-in must be loaded to resume it here
     # Ctrl-C in the middle of the first two trials
