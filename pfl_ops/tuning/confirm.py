@@ -23,6 +23,7 @@ from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import SAMPLES
 from pfl_ops.jobs.resources import Share
 from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.metrics import error_key
 from pfl_ops.statistics import above, holm, mean_std
 from pfl_ops.tuning.ledger import point_of
 from pfl_ops.tuning.settings import SEED_OFFSET
@@ -49,6 +50,7 @@ class Confirmation:
         winner: number of the chosen trial.
         seeds: those over which the means and tests are.
         p: number of another trial -> p of "the winner is not better", anytime-valid, corrected after Holm.
+        errors: number of a trial -> seed -> standard error of the evaluation, of values that were scored on a sample.
     """
 
     metric: str
@@ -58,6 +60,7 @@ class Confirmation:
     winner: int
     seeds: tuple[int, ...]
     p: Mapping[int, float] = field(default_factory=dict)
+    errors: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -94,6 +97,14 @@ class Confirmation:
     def spread(self) -> float | None:
         """Sample standard deviation of the winner's values over seeds; None: fewer than two."""
         return mean_std(self._of(self.winner))[1]
+
+    @property
+    def standard_error(self) -> float | None:
+        """Standard error that the evaluation leaves in the winner's mean; None: all samples were scored."""
+        known = self.errors.get(self.winner, {})
+        if not self.seeds or any(seed not in known for seed in self.seeds):
+            return None
+        return math.hypot(*(known[seed] for seed in self.seeds)) / len(self.seeds)
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -137,6 +148,7 @@ def judge(
     values: Mapping[int, Mapping[int, float]],
     lost: Mapping[int, str],
     seeds: Sequence[int],
+    errors: Mapping[int, Mapping[int, float]] = {},
 ) -> Confirmation:
     """Choose the configuration with the best mean over the seeds that all of them have, and test its lead.
 
@@ -144,11 +156,11 @@ def judge(
     Holm.
 
     Args:
-        metric, larger, values, lost: see `Confirmation`. seeds: planned ones, in order.
+        metric, larger, values, lost, errors: see `Confirmation`. seeds: planned ones, in order.
     """
     left = [number for number in values if number not in lost]
     if not left:
-        return Confirmation(metric, larger, values, lost, next(iter(values)), ())
+        return Confirmation(metric, larger, values, lost, next(iter(values)), (), errors=errors)
     sign = 1 if larger else -1
     signed_values = {number: {seed: sign * value for seed, value in values[number].items()} for number in left}
     prefix = list(takewhile(lambda seed: all(seed in one for one in signed_values.values()), seeds))
@@ -158,7 +170,7 @@ def judge(
     tests = {number: above(best, one, prefix) for number, one in signed_values.items() if number != winner}
     corrected = holm([test.p for test in tests.values()])
     p = {number: one for number, one in zip(tests, corrected, strict=True) if one is not None}
-    return Confirmation(metric, larger, values, lost, winner, tuple(prefix), p)
+    return Confirmation(metric, larger, values, lost, winner, tuple(prefix), p, errors)
 
 
 class Confirmations:
@@ -180,6 +192,7 @@ class Confirmations:
         self._trials: dict[int, FrozenTrial] | None = None
         self._values: dict[int, dict[int, float]] = {}
         self._lost: dict[int, str] = {}
+        self._errors: dict[int, dict[int, float]] = {}
         self._running: dict[int, _Running] = {}
         self._given = 0  # jobs
         self._error: Exception | None = None
@@ -219,7 +232,8 @@ class Confirmations:
             if missing and len(left) > 1:
                 self.waiting.extend(missing)
                 return
-            self.result = judge(goal.metrics[0], goal.modes[0] == "max", self._values, self._lost, seeds[:looked])
+            larger = goal.modes[0] == "max"
+            self.result = judge(goal.metrics[0], larger, self._values, self._lost, seeds[:looked], self._errors)
             if self.result.separated or len(left) < 2:
                 break
         assert self.result is not None
@@ -267,6 +281,8 @@ class Confirmations:
         for number, trial in self._trials.items():
             own = [record for record in recorded if record["params"] == point_of(trial)]
             self._values[number] = {record["seed"]: record["value"] for record in own if not record["error"]}
+            known = {record["seed"]: record.get("standard_error") for record in own}
+            self._errors[number] = {seed: error for seed, error in known.items() if error is not None}
             failed = [f"seed {record['seed']} {record['error']}" for record in own if record["error"]]
             if failed:
                 self._lost[number] = failed[0]
@@ -277,6 +293,7 @@ class Confirmations:
         point = point_of(self._trials[now.number])
         named = f"confirmation of trial {now.number:03d} with seed {now.seed}"
         value = now.last.metrics.get(metric, math.nan) if now.last else math.nan
+        standard_error = now.last.metrics.get(error_key(metric)) if now.last else None
         error = ""
         if event.failure and event.failure.diverged:
             error = event.failure.line
@@ -294,6 +311,7 @@ class Confirmations:
                 seed=now.seed,
                 value=None if error else value,
                 error=error,
+                standard_error=standard_error,
                 samples=int(event.report.get(SAMPLES, 0)),
                 seconds=time.monotonic() - now.begun,
             )
@@ -301,6 +319,8 @@ class Confirmations:
                 self._lost.setdefault(now.number, f"seed {now.seed} {error}")
             else:
                 self._values[now.number][now.seed] = value
+                if standard_error is not None:
+                    self._errors[now.number][now.seed] = standard_error
         if event.account:
             run.text(event.account, "error.txt")
         if why := error or (event.failure.line if event.failure else ""):

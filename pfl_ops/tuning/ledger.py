@@ -400,9 +400,10 @@ class Ledger:
         return front[int(distance.to_numpy().argmin())]
 
     def confirmations(self) -> list[dict[str, Any]]:
-        """Finished runs of configurations with new seeds: {trial, params, seed, value, error, samples, seconds}.
+        """Finished runs of configurations with new seeds: {trial, params, seed, value, error, samples, seconds, ...}.
 
-        value: on validation data; None if it diverged, which `error` says.
+        value: on validation data; None if it diverged, which `error` says. standard_error: of the evaluation; None, or
+        no such key: all samples were scored.
         """
         return list(self.study.user_attrs.get(CONFIRMATIONS, []))
 

@@ -60,6 +60,8 @@ def end(parent: Run, study: "Study", view: str) -> None:
     text = f"Tested with {len(tested)} seed{'s' * (len(tested) != 1)}: {test}." if found else ""
     if study.diverged:
         text = "Test runs diverged: " + "; ".join(f"seed {seed} {how}" for seed, how in study.diverged.items()) + "."
+    if study.noise:
+        text = f"{study.noise[0].upper()}{study.noise[1:]}.\n\n{text or 'The test data stay closed.'}"
     if study.confirmation:
         text = f"On validation data, {study.confirmation}.\n\n{text or 'The test data stay closed.'}"
     goal = _words(study.objective)

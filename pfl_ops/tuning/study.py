@@ -27,14 +27,14 @@ from pfl_ops.tuning.begin import Beginning, Means, check, recorded_settings, sto
 from pfl_ops.tuning.budget import check_budget, count, ending
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.events import OnEvent
-from pfl_ops.tuning.ledger import Ledger, point_of
+from pfl_ops.tuning.ledger import STANDARD_ERRORS, Ledger, point_of
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.session import Session, StudyInterrupted
 from pfl_ops.tuning.settings import Settings, check_confirmation, check_same_seeds, check_seeds
 from pfl_ops.tuning.show import watching
-from pfl_ops.units import in_words, with_unit
+from pfl_ops.units import deviation, in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,6 +60,8 @@ class Study:
             the best value.
         pictures: of its trials, drawn on demand: `study.pictures.draw("slice")`. None: it was not read.
         ended: a line on the budget that ended the search; "": trials were the only one.
+        standard_errors: metric -> standard error of the evaluation of the chosen trial, if it was on a sample of the
+            pooled validation data.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Study:
     confirmation: Confirmation | None = None
     ended: str = ""
     pictures: Pictures | None = None
+    standard_errors: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         tests = f", {len(self.finals)} test run{'s' * (len(self.finals) != 1)}" if self.finals else ""
@@ -138,9 +141,14 @@ class Study:
 
     @property
     def noise(self) -> str:
-        """One line on the noise of the chosen trial's value; "": it is not known."""
-        told = [f"{with_unit(metric, spread)} standard deviation over seeds" for metric, spread in self.spread.items()]
-        return f"noise of trial {self.trial:03d}'s value: {', '.join(told)}" if told else ""
+        """One line on the noise of the chosen trial's value: over its seeds, and of its evaluation; "": not known."""
+        told = [f"standard deviation over seeds {deviation(value, metric)}" for metric, value in self.spread.items()]
+        if errors := [deviation(value, metric) for metric, value in self.standard_errors.items()]:
+            confirmed = self.confirmation
+            mean = confirmed.standard_error if confirmed else None
+            new = f", of the mean over new seeds {deviation(mean, confirmed.metric)}" if confirmed and mean else ""
+            told.append(f"standard error of the evaluation {' and '.join(errors)}{new} ({board.SAMPLED})")
+        return f"noise of trial {self.trial:03d}'s value: {'; '.join(told)}" if told else ""
 
     @property
     def spread(self) -> dict[str, float]:
@@ -331,6 +339,8 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})
             _keep_pictures(parent, study)
+            if study.noise:
+                parent.tags({"pfl_ops.noise": study.noise})
             if study.ended:
                 parent.tags({"pfl_ops.ended": study.ended})
             presented.end(parent, study, session.view)
@@ -419,6 +429,7 @@ def _result(session: Session, experiment: Experiment) -> Study:
         session.confirmation,
         ending(session.settings, ledger),
         Pictures(ledger, session.settings.experiment, goal),
+        dict(trial.user_attrs.get(STANDARD_ERRORS, {})),
     )
 
 

@@ -1,7 +1,9 @@
 """Trials of several seeds: the value, the order of runs, divergence, a kill between two of them, and whole studies."""
 
 import json
+import math
 import statistics
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -259,16 +261,18 @@ def test_trial_cut_short_after_a_divergence_is_diverged(source):
 @pytest.mark.usefixtures("one_ray")
 def test_study_of_two_seeds_per_trial_on_the_real_engine(home):
     """Digits: the value of each trial is the mean of its two tracked runs, whose seeds are 3 and 4."""
-    experiment = Experiment.of("fedavg", model="linear", clients=3, rounds=2, local_steps=2, seed=3)
+    few = {"evaluation.subset": 20}
+    experiment = Experiment.of("fedavg", model="linear", clients=3, rounds=2, local_steps=2, seed=3, **few)
     given = {"space": spaces.parse("training.lr: {float: [0.01, 0.2]}"), "home": home, "name": "two-seeds"}
     given |= {"trials": 3, "seeds_per_trial": 2, "gpus_per_trial": 0, "final_repetitions": 1, "confirm": 1}
     study = tune(experiment, **given, confirm_top=2)
     assert study.table["state"].tolist() == ["complete"] * 3 and study.confirmation.table["seed"].tolist() == [1003] * 2
     with Store.open(home) as store:
         runs = [run for run in store.runs("two-seeds") if run.tags["pfl_ops.kind"] == "trial"]
-        values = {}
+        values, errors = {}, {}
         for run in runs:
             values.setdefault(run.tags["pfl_ops.trial"], {})[run.params["seed"]] = run.metrics[METRIC]
+            errors.setdefault(run.tags["pfl_ops.trial"], []).append(run.metrics["val/L1/global/se"])
         names = sorted(run.name for run in runs)
         parent = next(run for run in store.runs("two-seeds") if run.name == "study")
     assert len(runs) == 6 and {run.status for run in runs} == {"FINISHED"}
@@ -279,7 +283,11 @@ def test_study_of_two_seeds_per_trial_on_the_real_engine(home):
         assert sorted(seeds) == ["3", "4"]
         assert row[METRIC] == pytest.approx(statistics.fmean(seeds.values()))
         assert row[f"{METRIC}/std"] == pytest.approx(statistics.stdev(seeds.values()))
-    assert study.noise.startswith(f"noise of trial {study.trial:03d}'s value: ")
+    chosen = errors[f"trial-{study.trial:03d}"]
+    assert study.standard_errors == {METRIC: pytest.approx(math.hypot(*chosen) / 2)} and min(chosen) > 0
+    told = f"standard error of the evaluation {100 * study.standard_errors[METRIC]:.1f} points, of the mean over new "
+    assert study.noise.startswith(f"noise of trial {study.trial:03d}'s value: standard deviation over seeds ")
+    assert told in study.noise and parent.tags["pfl_ops.noise"] == study.noise
     assert study.noise in study._repr_html_().replace("&#x27;", "'")
     read = tune(None, name="two-seeds", resume=True, home=home, final_repetitions=1, confirm=1, confirm_top=2)
     assert read.table.equals(study.table) and read.openings == 1
@@ -314,9 +322,14 @@ def test_diverging_trial_leaves_the_others_their_means(home):
     assert study.table[METRIC][1] == pytest.approx(0.25 + SEED_STEP * 93.5)
 
 
-def test_noise_is_not_told_of_a_study_of_single_runs():
+def test_noise_of_a_study_of_single_runs_is_that_of_the_sample():
     from pfl_ops.tuning import Study
 
     table = ledgers.pd.DataFrame({"trial": [0], METRIC: [1.5]})
     study = Study("s", None, SimpleNamespace(), {}, 0, {METRIC: 1.5}, toy(), table)
     assert study.noise == ""
+    sampled = replace(study, standard_errors={METRIC: 0.0061})
+    assert sampled.noise == (
+        "noise of trial 000's value: standard error of the evaluation 0.6 points (Acc(G) is from a sample of the "
+        "validation data; all: evaluation.subset=none)"
+    )
