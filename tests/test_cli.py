@@ -63,6 +63,7 @@ OPTIONS = {
     "tune": SHARED
     | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
     | {"--hours", "--samples", "--terminate", "--seeds-per-trial"}
+    | {"--environments", "--vary", "--held-out", "--aggregate"}
     | {"--confirm", "--confirm-top", "--name", "--storage", "--address"},
     "compare": {"--filter", "--tag", "--trials", "--metric", "--target", "--at", "--html", "--csv", "--latex"}
     | {"--test", "--notes", "--tracking-uri"},
@@ -553,6 +554,8 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             confirmation=None,
             pictures=None,
             noise="",
+            environments=None,
+            environment_notes=(),
             ended="search ended by --hours 2: 2.1 h are spent",
         )
 
@@ -635,6 +638,44 @@ def test_seeds_per_trial_that_cannot_be_are_one_line(
     result = cli("tune", method, *words.split())
     assert result.exit_code == 2 and line in result.stderr and not study and result.stdout == ""
     assert "Traceback" not in result.stderr
+
+
+def test_tune_passes_environments_on_and_counts_their_runs(study: list[dict[str, Any]]) -> None:
+    """Two trials of 2 environments and 2 seeds and as many runs of FedAvg, each of 3 min: 12 runs, 36 min."""
+    words = ("--trials", "2", "--seeds-per-trial", "2", "--concurrency", "1", "--repetitions", "3")
+    result = cli("tune", "fliu", *words, "--environments", "path, ls", "--held-out", "iid", "--aggregate", "worst")
+    assert result.exit_code == 0, result.output
+    given = {name: study[0][name] for name in ("environments", "vary", "held_out", "aggregate")}
+    assert given == {"environments": ("path", "ls"), "vary": None, "held_out": ("iid",), "aggregate": "worst"}
+    told = " ".join(result.stderr.split())
+    assert "2 trials, 1 at once, about 36 min" in told
+    assert "a trial is the worst score over 2 environments (path, ls) of the mean over 2 seeds, each score" in told
+    assert "before it 4 runs of FedAvg, at the end 18 tests: the choice and FedAvg; held out: iid" in told
+    result = cli("tune", "fliu", "--trials", "1", "--vary", "participation.share=0.5,1")
+    assert result.exit_code == 0 and study[1]["vary"] == {"participation.share": [0.5, 1]}, result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("fliu --environments pathh", "no environment named 'pathh'. Did you mean 'path'? (pfl-ops list partitions)"),
+        ("fliu --environments path --held-out path", "held-out environment 'path' is tuned on, too (as 'path')"),
+        ("fliu --held-out qs", "--held-out needs environments to tune on: --environments path,ls or --vary PATH=V1,V2"),
+        (
+            "fliu --vary partition.alpha",
+            "--vary needs PATH=V1,V2, as in partition.alpha=0.1,0.5; got 'partition.alpha'",
+        ),
+        ("fliu --vary training.lr=1,2", "environment 'training.lr=1': it gives data.PATH, partition.PATH or"),
+        (
+            "fliu,ditto --environments path",
+            "environments are for one method, got fliu, ditto; tune one after the other",
+        ),
+    ],
+)
+def test_environments_that_cannot_be_are_one_line(words: str, line: str, study: list[dict[str, Any]]) -> None:
+    result = cli("tune", *words.split())
+    assert result.exit_code == 2 and result.stderr.startswith(f"pfl-ops: {line}"), result.stderr
+    assert result.stderr.count("\n") == 1 and not study and result.stdout == ""
 
 
 def test_tune_passes_budgets_on_and_says_which_one_ended(study: list[dict[str, Any]]) -> None:

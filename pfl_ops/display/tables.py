@@ -164,6 +164,8 @@ def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: s
     more += ", mean ± std over seeds" if spreads else ""
     known = {"trial", "state", "rounds", "seconds", "samples", "sent_bytes", "error", "note", *metrics, *parts}
     known |= set(spreads.values())
+    starts = tuple(f"{metric}/" for metric in metrics)
+    known |= {name for name in map(str, trials.columns) if name.startswith(starts)}
     heads = ["trial", "state", "rounds"]
     for name in (*parts, *metrics):
         of = f" of {name.split('/')[1]}" if heading(name) != name and len(stages) > 1 else ""
@@ -185,6 +187,32 @@ def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: s
         first = f"{mark}{row['trial']:03d}", row["state"], str(row["rounds"])
         rows.append((*first, *values, _short(row["seconds"]), settings))
     return Rows(title + more, tuple(heads), tuple(rows), frozenset({1, len(heads) - 1}), star)
+
+
+def environments(table: "pd.DataFrame") -> Rows:
+    """Return the scores of a study's choice and of FedAvg in each environment, a row each.
+
+    Args:
+        table: `Study.environments`.
+    """
+    several = table["metric"].nunique() > 1
+    rows = []
+    for row in table.to_dict("records"):
+        metric, test = row["metric"], [row["fedavg_test"], row["choice_test"], row["ratio_test"]]
+        name = row["environment"] + (" (held out)" if row["held_out"] else "")
+        validation = [_score(metric, row["fedavg"]), _score(metric, row["choice"]), _ratio(row["ratio"])]
+        stds = row["fedavg_std"], row["choice_std"]
+        tested = [*(_score(metric, value, std) for value, std in zip(test, stds, strict=False)), _ratio(test[2])]
+        rows.append((name, *([heading(metric)] if several else []), *validation, *tested))
+    n = int(table["n"].max()) if len(table) else 0
+    what = "" if several or not len(table) else f", {heading(table['metric'].iloc[0])}"
+    seeds = f", test: {f'mean ± std of {n} seeds' if n > 1 else '1 seed'}" if n else ", test data closed"
+    heads = ("FedAvg val", "choice val", "ratio", "FedAvg test", "choice test", "ratio")
+    return Rows(f"environments{what}{seeds}", ("environment", *(["metric"] if several else []), *heads), tuple(rows))
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
 def leaderboard(table: "pd.DataFrame", name: str) -> Rows:

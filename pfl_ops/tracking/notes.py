@@ -13,6 +13,7 @@ APART = ("evaluation.", "seed", "repetitions", "partition.seed", "partition.kind
 MOST = 100  # characters of a title
 LONGEST_TRIAL_NAME = 80  # characters
 TRIAL = "pfl_ops.trial"  # tag of the runs of a trial that has several
+ENVIRONMENT = "pfl_ops.environment"  # tag of the runs of a study in several environments
 
 STAGES = """**How to read the keys.** `val/…`: each client's validation share; `test/…`: the test data.
 `L1`: what a client holds once the round is over; `L2`: right after its local training; `G`: the one model of all.

@@ -11,6 +11,9 @@ The only package that imports Optuna.
     events     what happens in a study, for who watches
     asked      what was asked for a trial: numbers, auto, or nothing
     packing    how many trials run at once, by measurement
+    environments  named settings in which one configuration has to do well
+    baselines  FedAvg in each of them: what scores there are divided by
+    tested     the tests of a choice in environments
     begin      a study before it begins, and what it runs with
     confirm    the best configurations with new seeds, from which the choice is made
     session    one call of a study: trials, confirmation, the test of the choice

@@ -120,17 +120,26 @@ class Finals:
         Raises:
             Exception: what one of the runs raised.
         """
+        pairs = list(zip(self.outcomes(), self.experiments, strict=True))
+        diverged = {experiment.seed: one for one, experiment in pairs if isinstance(one, str)}
+        return [one for one, _ in pairs if not isinstance(one, str)], diverged
+
+    def outcomes(self) -> "list[Result | str]":
+        """Return the result of each test run, or how it diverged, in their order.
+
+        Raises:
+            Exception: what one of the runs raised.
+        """
         if self._error:
             raise self._error
-        found: list[Result] = []
-        diverged: dict[int, str] = {}
+        found: list[Result | str] = []
         self.queue.close()
-        for i, experiment in enumerate(self.experiments):
+        for i in range(len(self.experiments)):
             try:
                 found.append(self.queue.result(i) if i in self.queue else self._run_here(i))
             except Diverged as error:
-                diverged[experiment.seed] = str(error)
-        return found, diverged
+                found.append(str(error))
+        return found
 
     def _run_here(self, i: int) -> "Result":
         """Run one in this process."""
@@ -144,4 +153,4 @@ class Finals:
         self.queue.submit(i, lambda: run_final(self.experiments[i], self._name(i), self.session, computed))
 
     def _name(self, i: int) -> str:
-        return f"{self.session.prefix}final-seed{self.experiments[i].seed}"
+        return self.session.test_name(i, self.experiments[i])

@@ -45,6 +45,8 @@ SUMMANDS = "summands"  # of a trial: Acc(L) and Acc(G), where the objective is t
 PARTS = "parts"  # of a trial of several runs: those that have ended, as `parts.PartResult.as_dict`
 STDS = "stds"  # of a trial of several seeds: {metric: sample standard deviation over them}
 STANDARD_ERRORS = "standard_errors"  # of a trial: {metric: standard error of its evaluation}, if on a sample
+SCORES = "scores"  # of a trial in several environments: {metric: {environment: mean over seeds}}
+BASELINES = "baselines"  # of a study: runs of FedAvg in its environments
 STATE = "pfl_ops.trial_state"  # tag of a trial's run
 NAME = "study storage"
 
@@ -321,12 +323,13 @@ class Ledger:
         return len(values) - 1 - values.index(best) if best > -math.inf else 0
 
     def search_samples(self) -> int:
-        """Gradient samples of all trials, each counted; of those that run or were cut short, so far."""
+        """Gradient samples of all trials and of FedAvg in environments, each counted; of those that run or were cut
+        short, so far."""
         most: dict[int, int] = {}
         for trial in self.raw():
             first = trial.user_attrs.get(CONTINUES, trial.number)
             most[first] = max(most.get(first, 0), int(trial.user_attrs.get(SAMPLES, 0)))
-        return sum(most.values())
+        return sum(most.values()) + sum(record["samples"] for record in self.baselines())
 
     def search_seconds(self) -> float:
         """Wall time of the search, over all calls.
@@ -407,6 +410,17 @@ class Ledger:
         """
         return list(self.study.user_attrs.get(CONFIRMATIONS, []))
 
+    def baselines(self) -> list[dict[str, Any]]:
+        """Finished runs of FedAvg in environments: {environment, seed, values, samples, seconds}.
+
+        values: metric of the study -> FedAvg's score, on validation data.
+        """
+        return list(self.study.user_attrs.get(BASELINES, []))
+
+    def keep_baseline(self, **record: Any) -> None:
+        """Record a finished run of FedAvg, with the keys of `baselines`."""
+        self.study.set_user_attr(BASELINES, [*self.baselines(), record])
+
     def confirm(self, **record: Any) -> None:
         """Record a finished run, with the keys of `confirmations`."""
         self.study.set_user_attr(CONFIRMATIONS, [*self.confirmations(), record])
@@ -425,27 +439,32 @@ class Ledger:
         Acc(L) and Acc(G) stand behind the metrics where one of these is their sum (`metrics.summands`). samples: on
         which gradients were taken, each time counted, over all clients and rounds. sent_bytes: up and
         down; NaN: a trial of an earlier version. If trials are means over seeds, <metric>/std stand behind these:
-        sample standard deviations over the seeds.
+        sample standard deviations over the seeds. Then follow <metric>/<environment>, scores there by FedAvg's.
         """
         rows = []
         parts = [part for metric in metrics for part in summands(metric)]
         for number, t in self.trials():
             if t.state is TrialState.WAITING:
                 continue
-            values = list(t.values or []) or [None] * len(metrics)
+            told = list(t.values or []) or [None] * len(metrics)
+            by_environment = t.user_attrs.get(SCORES, {})
+            there = {f"{metric}/{env}": v for metric in metrics for env, v in by_environment.get(metric, {}).items()}
             spread = {f"{metric}/std": t.user_attrs[STDS].get(metric) for metric in metrics if STDS in t.user_attrs}
             rows.append(
                 {"trial": number, "state": state_of(t), "rounds": t.user_attrs.get(ROUNDS, 0)}
-                | dict(zip(metrics, values, strict=True))
+                | dict(zip(metrics, told, strict=True))
                 | {part: t.user_attrs.get(SUMMANDS, {}).get(part) for part in parts}
                 | spread
+                | there
                 | {"seconds": seconds_of(t), "samples": t.user_attrs.get(SAMPLES, 0)}
                 | {SENT_BYTES: t.user_attrs.get(SENT_BYTES, math.nan)}
                 | {**point_of(t), "error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
             )
         spreads = [f"{metric}/std" for metric in metrics if any(f"{metric}/std" in row for row in rows)]
-        scores = dict.fromkeys([*metrics, *parts, *spreads])
-        columns = ["trial", "state", "rounds", *scores, "seconds", "samples", SENT_BYTES]
+        starts = tuple(f"{metric}/" for metric in metrics)
+        alone = [key for row in rows for key in row if key.startswith(starts) and key not in (*parts, *spreads)]
+        values = dict.fromkeys([*metrics, *parts, *spreads, *alone])
+        columns = ["trial", "state", "rounds", *values, "seconds", "samples", SENT_BYTES]
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*columns, "error", "note"])
         last = ["error", "note"]
         return table[[*columns, *(c for c in table.columns if c not in {*columns, *last}), *last]]

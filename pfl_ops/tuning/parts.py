@@ -12,8 +12,11 @@ from typing import Any
 from pfl_ops.jobs.report import ERRORS, LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
 from pfl_ops.metrics import summands
 from pfl_ops.statistics import mean_std
+from pfl_ops.tuning.environments import Aggregate
+from pfl_ops.tuning.objective import Mode
 
 STDS = "stds"  # key of a combined report: {metric: sample standard deviation over seeds}
+SCORES = "scores"  # likewise: {metric: {environment: mean over seeds}}
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,14 @@ class TrialPart:
     """One run of a trial.
 
     Attributes:
-        seed: of the run.
+        seed: of the run. environment: its name; "": the study's experiment.
     """
 
     seed: int
+    environment: str = ""
 
     def __str__(self) -> str:
-        return f"seed {self.seed}"
+        return f"{self.environment}, seed {self.seed}" if self.environment else f"seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -83,42 +87,105 @@ class PartResult:
 
 @dataclass(frozen=True)
 class Combination:
-    """The rule that makes a trial's value of its parts: the mean over seeds.
+    """The rule that makes a trial's value of its parts: the mean over seeds, and over environments, or the worst one's.
+
+    With environments each score is divided by FedAvg's in the same environment. The worst environment is that with the
+    worst mean over seeds.
 
     Attributes:
-        parts: of every trial, in the order in which they start. metrics: tracked keys.
+        parts: of every trial, in the order in which they start. metrics: tracked keys. names: of the trial's values.
+        modes: "max" or "min" for each. aggregate: over environments.
+        scales: environment -> metric -> FedAvg's score there; {}: scores are taken as they are.
     """
 
     parts: tuple[TrialPart, ...]
     metrics: tuple[str, ...]
+    names: tuple[str, ...]
+    modes: tuple[Mode, ...]
+    aggregate: Aggregate = "mean"
+    scales: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """Names of the environments; ("",): there is one, the study's experiment."""
+        return tuple(dict.fromkeys(part.environment for part in self.parts))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of a trial."""
+        return tuple(dict.fromkeys(part.seed for part in self.parts))
 
     def __str__(self) -> str:
-        return f"the mean over {len(self.parts)} seeds"
+        n = len(self.seeds)
+        over_seeds = f"the mean over {n} seed{'s' * (n != 1)}"
+        if self.environments == ("",):
+            return over_seeds
+        k = len(self.environments)
+        over = f"over {k} environment{'s' * (k != 1)} ({', '.join(self.environments)})"
+        value = f"the mean {over}" if self.aggregate == "mean" else f"the worst score {over}"
+        return f"{value}{f' of {over_seeds}' if n > 1 else ''}, each score divided by FedAvg's there"
 
     def report(self, results: Sequence[PartResult]) -> dict[str, Any]:
-        """Return one report for the whole trial, with the keys of a run's report and `STDS`.
+        """Return one report for the whole trial, with the keys of a run's report, `STDS` and `SCORES`.
 
         Args:
-            results: of all parts.
+            results: of all parts, or of those with one seed.
         """
         found: dict[str, Any] = {}
-        for key in dict.fromkeys(key for metric in self.metrics for key in (metric, *summands(metric))):
-            if all(key in result.values for result in results):
-                found[key] = fmean(result.values[key] for result in results)
-        spreads = {metric: mean_std([result.values[metric] for result in results])[1] for metric in self.metrics}
-        errors = {
-            metric: math.hypot(*(result.errors[metric] for result in results)) / len(results)
-            for metric in self.metrics
-            if all(metric in result.errors for result in results)
-        }
+        stds: dict[str, float] = {}
+        errors: dict[str, float] = {}
+        scores: dict[str, dict[str, float]] = {}
+        for metric, name, mode in zip(self.metrics, self.names, self.modes, strict=True):
+            combined = self._combined([result for result in results if metric in result.values], metric, mode)
+            found[name], scores[name] = combined.value, combined.scores
+            if combined.std is not None:
+                stds[name] = combined.std
+            if combined.error is not None:
+                errors[name] = combined.error
+            for key in summands(name):
+                if all(key in result.values for result in results):
+                    found[key] = fmean(result.values[key] for result in results)
         return {
             **spent_so_far(results),
             **found,
             ROUND: min(result.rounds for result in results),
             LOSSES: max((result.losses for result in results), key=_remaining),
-            STDS: {metric: spread for metric, spread in spreads.items() if spread is not None},
+            STDS: stds,
             ERRORS: errors,
+            SCORES: {} if self.environments == ("",) else scores,
         }
+
+    def _combined(self, results: Sequence[PartResult], metric: str, mode: Mode) -> "_Combined":
+        by_environment: dict[str, list[PartResult]] = {}
+        for result in sorted(results, key=lambda result: result.part.seed):
+            by_environment.setdefault(result.part.environment, []).append(result)
+        scales = {name: self.scales[name][metric] if self.scales else 1.0 for name in by_environment}
+        scores = {name: [one.values[metric] / scales[name] for one in some] for name, some in by_environment.items()}
+        means = {name: fmean(some) for name, some in scores.items()}
+        if self.aggregate == "worst":
+            worst = (min if mode == "max" else max)(means, key=lambda name: means[name])
+            counted = [worst]
+        else:
+            counted = list(means)
+        over_seeds = [fmean(some) for some in zip(*(scores[name] for name in counted), strict=True)]
+        parts = [(one, scales[name]) for name in counted for one in by_environment[name]]
+        known = [one.errors[metric] / scale for one, scale in parts if metric in one.errors]
+        return _Combined(
+            fmean(means[name] for name in counted),
+            mean_std(over_seeds)[1],
+            math.hypot(*known) / len(parts) if known else None,
+            means,
+        )
+
+
+@dataclass(frozen=True)
+class _Combined:
+    """A trial's value, its deviation over seeds, the standard error of the evaluation, and {environment: score}."""
+
+    value: float
+    std: float | None
+    error: float | None
+    scores: dict[str, float]
 
 
 def spent_so_far(results: Sequence[PartResult]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pfl_ops.spaces import Point, Space
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.ledger import DIVERGED, ERROR, NOTE, PARTS, ROUNDS, STANDARD_ERRORS, SUMMANDS, Ledger
 from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.parts import STDS
+from pfl_ops.tuning.parts import SCORES, STDS
 
 STUCK = 0.99  # of the first round's training loss: a trial whose last one is above has learnt nothing
 SAMPLED = 5  # trials drawn at random before the model of the space says anything
@@ -68,7 +68,7 @@ class Search:
         self._note_cost(trial, report)
         parts = [part for metric in self.objective.metrics for part in summands(metric) if part in report]
         trial.set_user_attr(SUMMANDS, {part: float(report[part]) for part in parts})
-        for name, key in ((ledgers.STDS, STDS), (STANDARD_ERRORS, ERRORS)):
+        for name, key in ((ledgers.STDS, STDS), (STANDARD_ERRORS, ERRORS), (ledgers.SCORES, SCORES)):
             if report.get(key):
                 trial.set_user_attr(name, dict(report[key]))
         if self.objective.single:

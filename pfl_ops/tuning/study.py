@@ -1,10 +1,10 @@
 """`tune`: a study from its settings to its tested best configuration."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -23,17 +23,27 @@ from pfl_ops.tracking.provenance import described
 from pfl_ops.tuning import board, presented
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
+from pfl_ops.tuning.baselines import scales_of
 from pfl_ops.tuning.begin import Beginning, Means, check, recorded_settings, stored
 from pfl_ops.tuning.budget import check_budget, count, ending
 from pfl_ops.tuning.confirm import Confirmation
+from pfl_ops.tuning.environments import names_given
 from pfl_ops.tuning.events import OnEvent
-from pfl_ops.tuning.ledger import STANDARD_ERRORS, Ledger, point_of
+from pfl_ops.tuning.ledger import SCORES, STANDARD_ERRORS, Ledger, point_of
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.session import Session, StudyInterrupted
-from pfl_ops.tuning.settings import Settings, check_confirmation, check_same_seeds, check_seeds
+from pfl_ops.tuning.settings import (
+    Settings,
+    check_confirmation,
+    check_environments,
+    check_same_seeds,
+    check_seeds,
+)
 from pfl_ops.tuning.show import watching
+from pfl_ops.tuning.terms import check_build
+from pfl_ops.tuning.tested import FEDAVG, summary
 from pfl_ops.units import deviation, in_words
 
 if TYPE_CHECKING:
@@ -60,6 +70,8 @@ class Study:
             the best value.
         pictures: of its trials, drawn on demand: `study.pictures.draw("slice")`. None: it was not read.
         ended: a line on the budget that ended the search; "": trials were the only one.
+        environments: scores of the choice and of FedAvg in each environment, tuned or held out, see `tested.summary`;
+            None: the study has none, and `finals` has its test runs. tests: one row a test run in an environment.
         standard_errors: metric -> standard error of the evaluation of the chosen trial, if it was on a sample of the
             pooled validation data.
     """
@@ -81,6 +93,8 @@ class Study:
     ended: str = ""
     pictures: Pictures | None = None
     standard_errors: dict[str, float] = field(default_factory=dict)
+    environments: pd.DataFrame | None = None
+    tests: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
         tests = f", {len(self.finals)} test run{'s' * (len(self.finals) != 1)}" if self.finals else ""
@@ -96,6 +110,8 @@ class Study:
             lambda: cards.note(self.ended, str(self.confirmation or "")),
             lambda: cards.table(tables.trials(*self._shown)),
             lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
+            lambda: "" if self.environments is None else cards.table(tables.environments(self.environments)),
+            lambda: cards.note(*self.environment_notes),
             lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
             lambda: cards.note(
                 f"the test data were opened {_times(self.openings)} for this study" * bool(self.openings)
@@ -140,6 +156,18 @@ class Study:
         return {**self.values, **{part: float(value) for part, value in found.items() if value is not None}}
 
     @property
+    def environment_notes(self) -> tuple[str, ...]:
+        """The test runs in environments that diverged, a line each."""
+        if self.tests is None:
+            return ()
+        lost = self.tests[self.tests["error"] != ""].to_dict("records")
+        return tuple(
+            f"test run of {'FedAvg' if row['role'] == FEDAVG else 'the choice'} in {row['environment']} with seed "
+            f"{row['seed']}: {row['error']}"
+            for row in lost
+        )
+
+    @property
     def noise(self) -> str:
         """One line on the noise of the chosen trial's value: over its seeds, and of its evaluation; "": not known."""
         told = [f"standard deviation over seeds {deviation(value, metric)}" for metric, value in self.spread.items()]
@@ -168,6 +196,10 @@ def tune(
     samples: float | None = None,
     terminate: int | None = None,
     seeds_per_trial: int | None = None,
+    environments: str | Sequence[str] = (),
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    held_out: str | Sequence[str] = (),
+    aggregate: str | None = None,
     metric: str | Sequence[str] | None = None,
     mode: str | Sequence[str] | None = None,
     scheduler: str | None = None,
@@ -211,6 +243,14 @@ def tune(
         seeds_per_trial: runs of each trial, with the seeds seed, seed + 1, ..., the same for all; its value is their
             mean, and none is stopped early. At most 1,000, since the new seeds of `confirm` start at seed + 1000. None:
             1, or as recorded.
+        environments: names of environments in which each trial is run with each seed: a partition ("path"), a data set
+            ("mnist"), a setting ("participation.share=0.5"), or several joined by "+"; as a sequence, or as text with
+            commas. Each score is divided by that of FedAvg with its default settings there; see `aggregate`. None is
+            stopped early.
+        vary: path -> values: environments with every combination of these; with `environments` in each of them.
+        held_out: names of environments in which the choice and FedAvg are tested at the end, and nothing else is run.
+        aggregate: a trial's value over environments: "mean" (the default) of the divided scores, or that of the
+            "worst" environment.
         metric: one tracked key to optimise, or several (no early stopping, a Pareto front); none: val/L1/acc of the
             last round, or that of the stage in which the method has clients' own models (`Algorithm.own_stage`).
         mode: "max" or "min", for all metrics or for each; none: what is better for that key.
@@ -252,6 +292,9 @@ def tune(
     check_budget(hours, samples, terminate)
     check_confirmation(confirm, confirm_top)
     check_seeds(seeds_per_trial)
+    environments = names_given(environments, "environments")
+    held_out = names_given(held_out, "held_out")
+    check_environments(environments, vary, held_out, aggregate)
     means = Means.of(
         home=home,
         storage=storage,
@@ -279,7 +322,13 @@ def tune(
             samples,
             terminate,
             seeds_per_trial,
+            environments,
+            vary,
+            held_out,
+            aggregate,
         )
+    elif environments or vary:
+        raise PflOpsError("a study keeps the environments that it was begun with: give an experiment with them")
     elif name and resume:
         settings = recorded_settings(name, means.studies).confirming(confirm, confirm_top)
         check_same_seeds(seeds_per_trial, name, settings.seeds_per_trial)
@@ -287,7 +336,9 @@ def tune(
         experiment = settings.experiment
     else:
         raise PflOpsError("give an experiment, or the name of a study and resume")
-    name = name or f"{experiment.label}-{settings.digest(means.data_dir)[:8]}"
+    name = name or f"{settings.label(experiment)}-{settings.digest(means.data_dir)[:8]}"
+    for one in (*settings.environments, *settings.held_out):
+        check_build(one.of(settings.experiment), means, f"environment '{one.name}'")
     plan = Beginning(experiment, settings, name, final_repetitions)
 
     with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
@@ -339,6 +390,9 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})
             _keep_pictures(parent, study)
+            for kept, rows in (("environments.csv", study.environments), ("tests.csv", study.tests)):
+                if rows is not None:
+                    parent.text(to_csv(rows), kept)
             if study.noise:
                 parent.tags({"pfl_ops.noise": study.noise})
             if study.ended:
@@ -383,7 +437,7 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     Raises:
         PflOpsError: no trial has a result.
     """
-    ledger, parent, goal = session.ledger, session.parent, session.settings.objective
+    ledger, parent, goal = session.ledger, session.parent, session.settings.goal
     best = ledger.chosen()
     table = ledger.table(goal.metrics)
     if len(table):
@@ -408,10 +462,14 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
 
 def _result(session: Session, experiment: Experiment) -> Study:
     """How the study ended, once it was decided and tested."""
-    ledger, parent, goal = session.ledger, session.parent, session.settings.objective
+    ledger, parent, goal = session.ledger, session.parent, session.settings.goal
     best, table = ledger.chosen(), ledger.table(goal.metrics)
     assert best is not None
     number, trial = best
+    environments = None
+    if session.tested is not None:
+        scores = trial.user_attrs.get(SCORES, {})
+        environments = summary(session.settings, scales_of(session), scores, session.tested)
     return Study(
         ledger.name,
         parent.run_id,
@@ -430,6 +488,8 @@ def _result(session: Session, experiment: Experiment) -> Study:
         ending(session.settings, ledger),
         Pictures(ledger, session.settings.experiment, goal),
         dict(trial.user_attrs.get(STANDARD_ERRORS, {})),
+        environments,
+        session.tested,
     )
 
 

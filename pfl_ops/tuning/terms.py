@@ -118,10 +118,15 @@ def _terms(settings: Settings) -> dict[str, Any]:
 
 def check_builds(settings: Settings, means: Means) -> None:
     """Refuse what a trial's first step would: data that are missing, an impossible partition or network."""
+    check_build(settings.experiment, means, settings.experiment.algorithm.name)
+
+
+def check_build(experiment: Experiment, means: Means, label: str) -> None:
+    """Refuse an experiment that can't be built; `label`: begins the message."""
     here = means.execution.model_copy(update={"device": "cpu", "workers": 1, "threads": 1})
     here = here.model_copy(update={"way": "loop" if here.way == "auto" else here.way, "chunk": here.chunk or 1})
     try:
-        with closing(settings.experiment.build(data_dir=means.data_dir, execution=here)):
+        with closing(experiment.build(data_dir=means.data_dir, execution=here)):
             pass
     except PflOpsError as error:
-        raise PflOpsError(f"{settings.experiment.algorithm.name}: {error}") from error
+        raise PflOpsError(f"{label}: {error}") from error

@@ -1,6 +1,6 @@
-"""A driver to be killed: `python killed.py HOME [--resume] [--confirm] [--seeds]`.
+"""A driver to be killed: `python killed.py HOME [--resume] [--confirm] [--seeds] [--environments]`.
 
---confirm: two trials, then confirmation. --seeds: trials of two seeds.
+--confirm: two trials, then confirmation. --seeds: trials of two seeds. --environments: three, with --confirm.
 """
 
 import sys
@@ -29,7 +29,8 @@ if __name__ == "__main__":
                 space=space,
                 trials=len(points),
                 name="killed",
-                confirm=3 if confirm else 0,
+                confirm=(1 if "--environments" in sys.argv else 3) if confirm else 0,
+                environments=["path", "iid", "ls"] if "--environments" in sys.argv else (),
                 home=sys.argv[1],
                 concurrency=1 if "--resume" in sys.argv else 2,
                 scheduler="none",

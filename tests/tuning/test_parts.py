@@ -80,7 +80,7 @@ def result(seed, value, losses=(2.0, 1.0), **more):
 def test_value_of_a_trial_is_the_mean_over_its_seeds():
     """1.0 and 1.2: mean 1.1, standard deviation sqrt(2 · 0.1²) = 0.1414. Two errors of 0.03: 0.03 sqrt(2)/2. The
     losses are those of the seed that has learnt least: 0.9 of the first round's is left."""
-    combination = Combination((TrialPart(5), TrialPart(6)), (METRIC,))
+    combination = Combination((TrialPart(5), TrialPart(6)), (METRIC,), (METRIC,), ("max",))
     found = combination.report([result(5, 1.0), result(6, 1.2, losses=(2.0, 1.8))])
     assert found[METRIC] == pytest.approx(1.1) and found[VIEWS[0]] == pytest.approx(0.6) and found[VIEWS[1]] == 0.5
     assert found["stds"] == {METRIC: pytest.approx(0.02**0.5)}
