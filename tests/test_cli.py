@@ -556,6 +556,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             noise="",
             environments=None,
             environment_notes=(),
+            baseline_note="",
             ended="search ended by --hours 2: 2.1 h are spent",
         )
 

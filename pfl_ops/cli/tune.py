@@ -78,7 +78,7 @@ def tune(
         _option("--vary", "One environment a value, as partition.alpha=0.1,0.5; repeatable.", metavar="PATH=V1,V2"),
     ] = [],  # noqa: B006
     held_out: Annotated[
-        str | None, _option("--held-out", "Environments in which the choice alone is tested.", metavar="NAMES")
+        str | None, _option("--held-out", "Environments opened once, at the end, like test data.", metavar="NAMES")
     ] = None,
     aggregate: Annotated[
         str | None, _option("--aggregate", "A trial's value over environments.", "mean", "mean|worst")
@@ -340,7 +340,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.environments is not None:
         console.print()
         console.print(drawn(environments_table(study.environments)))
-        for note in study.environment_notes:
+        for note in (study.baseline_note, *study.environment_notes):
             say(console, note)
     for seed, how in study.diverged.items():
         say(console, f"test run with seed {seed}: {how}")

@@ -469,6 +469,33 @@ class Ledger:
         last = ["error", "note"]
         return table[[*columns, *(c for c in table.columns if c not in {*columns, *last}), *last]]
 
+    def parts_table(self, metrics: Sequence[str]) -> pd.DataFrame:
+        """One row a run that has ended, of a trial that has several: trial, environment, seed, metrics, ..., error.
+
+        samples: gradient samples. seconds: wall time. error: how training diverged. Values are as they were scored, not
+        divided by FedAvg's.
+
+        Args:
+            metrics: tracked keys.
+        """
+        rows = [
+            {"trial": number, **part["part"]}
+            | {metric: part["values"].get(metric, math.nan) for metric in metrics}
+            | {key: part[key] for key in ("samples", "seconds", "error")}
+            for number, trial in self.trials()
+            for part in trial.user_attrs.get(PARTS, ())
+        ]
+        columns = ["trial", "environment", "seed", *metrics, "samples", "seconds", "error"]
+        return pd.DataFrame(rows, columns=columns).sort_values(["trial", "seed"], kind="stable", ignore_index=True)
+
+    def baselines_table(self, metrics: Sequence[str]) -> pd.DataFrame:
+        """One row a run of FedAvg in an environment: environment, seed, metrics, samples, seconds."""
+        rows = [
+            (r["environment"], r["seed"], *(r["values"][metric] for metric in metrics), r["samples"], r["seconds"])
+            for r in self.baselines()
+        ]
+        return pd.DataFrame(rows, columns=["environment", "seed", *metrics, "samples", "seconds"])
+
     def curves(self) -> dict[int, dict[int, float]]:
         """{round: value} of each trial that is complete or was stopped, by Optuna's number: what fills ASHA's rungs."""
         done = (t for _, t in self.trials() if t.state in DONE and DIVERGED not in t.user_attrs)

@@ -72,6 +72,8 @@ class Study:
         ended: a line on the budget that ended the search; "": trials were the only one.
         environments: scores of the choice and of FedAvg in each environment, tuned or held out, see `tested.summary`;
             None: the study has none, and `finals` has its test runs. tests: one row a test run in an environment.
+        parts: one row a run of a trial that has several, see `Ledger.parts_table`; None: a trial is one run.
+        baselines: one row a run of FedAvg on validation data, see `Ledger.baselines_table`; None: no environments.
         standard_errors: metric -> standard error of the evaluation of the chosen trial, if it was on a sample of the
             pooled validation data.
     """
@@ -95,6 +97,8 @@ class Study:
     standard_errors: dict[str, float] = field(default_factory=dict)
     environments: pd.DataFrame | None = None
     tests: pd.DataFrame | None = None
+    parts: pd.DataFrame | None = None
+    baselines: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
         tests = f", {len(self.finals)} test run{'s' * (len(self.finals) != 1)}" if self.finals else ""
@@ -111,7 +115,7 @@ class Study:
             lambda: cards.table(tables.trials(*self._shown)),
             lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
             lambda: "" if self.environments is None else cards.table(tables.environments(self.environments)),
-            lambda: cards.note(*self.environment_notes),
+            lambda: cards.note(self.baseline_note, *self.environment_notes),
             lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
             lambda: cards.note(
                 f"the test data were opened {_times(self.openings)} for this study" * bool(self.openings)
@@ -154,6 +158,14 @@ class Study:
         parts = [part for key in self.values for part in summands(key) if part in chosen]
         found = {part: chosen[part].iloc[0] for part in parts}
         return {**self.values, **{part: float(value) for part, value in found.items() if value is not None}}
+
+    @property
+    def baseline_note(self) -> str:
+        """One line on what FedAvg's runs on validation data cost; "": the study has no environments."""
+        if self.baselines is None:
+            return ""
+        n, samples = len(self.baselines), int(self.baselines["samples"].sum())
+        return f"FedAvg on validation data: {n} run{'s' * (n != 1)}, {samples:,} samples, part of the search"
 
     @property
     def environment_notes(self) -> tuple[str, ...]:
@@ -390,7 +402,13 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})
             _keep_pictures(parent, study)
-            for kept, rows in (("environments.csv", study.environments), ("tests.csv", study.tests)):
+            kept_tables = {
+                "environments.csv": study.environments,
+                "tests.csv": study.tests,
+                "parts.csv": study.parts,
+                "baselines.csv": study.baselines,
+            }
+            for kept, rows in kept_tables.items():
                 if rows is not None:
                     parent.text(to_csv(rows), kept)
             if study.noise:
@@ -466,6 +484,7 @@ def _result(session: Session, experiment: Experiment) -> Study:
     best, table = ledger.chosen(), ledger.table(goal.metrics)
     assert best is not None
     number, trial = best
+    tracked = session.settings.objective.metrics
     environments = None
     if session.tested is not None:
         scores = trial.user_attrs.get(SCORES, {})
@@ -490,6 +509,8 @@ def _result(session: Session, experiment: Experiment) -> Study:
         dict(trial.user_attrs.get(STANDARD_ERRORS, {})),
         environments,
         session.tested,
+        ledger.parts_table(tracked) if session.settings.combination else None,
+        None if environments is None else ledger.baselines_table(tracked),
     )
 
 

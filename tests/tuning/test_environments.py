@@ -447,6 +447,13 @@ def test_study_in_two_environments_on_the_real_engine(home, cache, monkeypatch):
             scores[who, run.tags["pfl_ops.environment"], int(run.params["seed"])] = run.metrics[METRIC]
     assert len(scores) == 4 + 2 * 4
     scale = {name: statistics.fmean(scores["fedavg", name, seed] for seed in (3, 4)) for name in ("path", "iid")}
+    kept_baselines = study.baselines.set_index(["environment", "seed"])[METRIC].to_dict()
+    assert kept_baselines == pytest.approx({key[1:]: value for key, value in scores.items() if key[0] == "fedavg"})
+    kept_parts = study.parts.set_index(["trial", "environment", "seed"])[METRIC].to_dict()
+    assert {(f"trial-{t:03d}", name, seed): value for (t, name, seed), value in kept_parts.items()} == pytest.approx(
+        {key: value for key, value in scores.items() if key[0] != "fedavg"}
+    )
+    assert study.baseline_note.startswith("FedAvg on validation data: 4 runs, ") and study.baselines["samples"].all()
     for row in study.table.to_dict("records"):
         ratios = {
             (name, seed): scores[f"trial-{row['trial']:03d}", name, seed] / scale[name]
@@ -485,4 +492,4 @@ def test_diverged_tests_in_environments_are_told():
     table = pd.DataFrame({"trial": [0], GOAL: [1.1]})
     study = Study("s", None, settings().goal, {}, 0, {GOAL: 1.1}, toy(), table, tests=tests)
     assert study.environment_notes == ("test run of FedAvg in ls with seed 3: diverged at round 2",)
-    assert replace(study, tests=None).environment_notes == ()
+    assert replace(study, tests=None).environment_notes == () and study.baseline_note == ""

@@ -171,6 +171,9 @@ def test_seeds_of_a_trial_come_before_the_next_trial_and_are_its_mean(source):
     assert table[f"{METRIC}/std"].tolist() == pytest.approx([0.02**0.5, 0.08**0.5])
     assert table["samples"].tolist() == [180, 180] and table["rounds"].tolist() == [9, 9]
     assert not [key for key in table if key in ("parts", "stds")]
+    parts = trials.ledger.parts_table([METRIC])
+    assert parts[["trial", "seed", METRIC]].to_numpy().tolist() == [[0, 5, 0.5], [0, 6, 0.7], [1, 5, 0.2], [1, 6, 0.6]]
+    assert parts["samples"].tolist() == [90] * 4 and set(parts["error"]) == {""}
     assert {run.status for run in trials.runs.values()} == {"FINISHED"} and len(trials.runs) == 4
     assert [e.kind for e in trials.events] == ["start", "report", "report", "end"] * 2
     assert [(e.round, e.rounds) for e in trials.events[:4]] == [(0, 9), (9, 18), (18, 18), (9, 9)]

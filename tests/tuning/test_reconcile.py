@@ -27,8 +27,8 @@ def study_session(home, tmp_path, request):
     address = str(tmp_path / "s.log")
     opened = []
 
-    def start(seeds=1):
-        settings = Settings.of(toy(), space, metric=METRIC, seeds_per_trial=seeds)
+    def start(seeds=1, environments=()):
+        settings = Settings.of(toy(), space, metric=METRIC, seeds_per_trial=seeds, environments=environments)
         for store in opened:
             store.close()  # the runs that are open become KILLED, as those of a dead process
         ledger = Ledger("s", ledgers.storage(address), settings.objective, {"digest": "d"})
@@ -181,6 +181,31 @@ def test_runs_of_seeds_that_ended_are_finished_while_their_trial_waits(study_ses
     }
     assert forgotten == [(0.25, 0), (0.25, 1)], "checkpoints of the trial that diverged"
     assert reconcile(session) == [] and reconcile(study_session(seeds=2)) == []
+
+
+def test_runs_in_environments_are_finished_with_all_their_rounds(study_session, monkeypatch):
+    """Killed after the study's records of FedAvg and of a configuration with a new seed, in one of two environments."""
+    both = ["path", "iid"]
+    session = study_session(environments=both)
+    session.ledger.keep_baseline(environment="path", seed=0, values={METRIC: 0.5}, samples=90, seconds=1.0)
+    record = {"trial": 0, "params": {"algorithm.x": 0.5}, "seed": 1000, "environment": "iid", "value": 0.5, "error": ""}
+    session.ledger.confirm(**record)
+    session.open_baseline(TrialPart(0, "path")).log(rounds(2, 0.5))
+    session.open_baseline(TrialPart(0, "iid")).log(rounds(2, 0.5))
+    session.open_confirmation(0, {"algorithm.x": 0.5}, 1000, "iid").log(rounds(2, 0.5))
+    monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: rounds(9, 0.5))
+    session = study_session(environments=both)
+    assert reconcile(session) == []
+    session.store.deliver()
+    store = session.store
+    found = {run.name: run for run in store.runs(session.parent.experiment, parent=session.parent)}
+    assert {name: (run.status, len(store.history(run.run_id))) for name, run in found.items()} == {
+        "baseline-seed0 path": ("FINISHED", 10),
+        "baseline-seed0 iid": ("KILLED", 3),
+        "confirm-000-seed1000 iid": ("FINISHED", 10),
+    }
+    assert found["baseline-seed0 path"].params["algorithm.name"] == "fedavg"
+    assert found["baseline-seed0 path"].tags["pfl_ops.environment"] == "path"
 
 
 def test_without_a_checkpoint_the_study_s_own_values_are_tracked(study_session):
