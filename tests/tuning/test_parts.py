@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from tuning_fake import SEED_STEP, records_by_seed, toy, tune
+from tuning_fake import SEED_STEP, benchmark, records_by_seed, toy, tune
 
 from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
@@ -323,6 +323,26 @@ def test_diverging_trial_leaves_the_others_their_means(home):
     study = tune(toy(seed=93), space=space, **given)
     assert study.table["state"].tolist() == ["diverged", "complete"] and study.trial == 1
     assert study.table[METRIC][1] == pytest.approx(0.25 + SEED_STEP * 93.5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
+def test_methods_of_a_benchmark_have_trials_of_the_same_seeds(home):
+    """toy scores 0.75 + 0.001 s with the seeds 94 and 95; late joins later and has two seeds too."""
+    space = spaces.from_dict({**SPACE.as_yaml(), "first": [{"algorithm.x": 0.75}]})
+    given = {"space": space, "trials": 1, "home": home, "records": records_by_seed, "final_repetitions": 0}
+    given |= {"name": "both-seeds"}
+    one = toy(seed=94)
+    benchmark([one], **given, seeds_per_trial=2)
+    with pytest.raises(PflOpsError, match="'both-seeds' was begun with --seeds-per-trial 2, not 3"):
+        benchmark([one], **given, seeds_per_trial=3)
+    made = benchmark([one, one.override({"algorithm.name": "late"})], **given)
+    assert made.table["validation"].tolist() == pytest.approx([0.75 + SEED_STEP * 94.5] * 2)
+    assert made.table["search_samples"].tolist() == [180, 180] and made.table["trials"].tolist() == [1, 1]
+    assert "A trial's validation score is the mean over 2 seeds, the same for all." in made.notes
+    assert made.costs[made.costs["cost"] == "samples"]["spent"].tolist() == [180, 180]
+    for study in made.studies.values():
+        assert study.parts["seed"].tolist() == [94, 95]
 
 
 def test_noise_of_a_study_of_single_runs_is_that_of_the_sample():
