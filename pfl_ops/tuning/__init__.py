@@ -12,7 +12,7 @@ The only package that imports Optuna.
     asked      what was asked for a trial: numbers, auto, or nothing
     packing    how many trials run at once, by measurement
     environments  named settings in which one configuration has to do well
-    baselines  FedAvg in each of them: what scores there are divided by
+    baselines  FedAvg in each of them: the scale of the scores there
     tested     the tests of a choice in environments
     begin      a study before it begins, and what it runs with
     confirm    the best configurations with new seeds, from which the choice is made

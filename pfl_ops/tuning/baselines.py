@@ -1,4 +1,4 @@
-"""FedAvg in every environment of a study, on validation data: what scores there are divided by.
+"""FedAvg in every environment of a study, on validation data: the scale of the scores there.
 
 It is run once for each environment and seed of a trial, before the first trial. Its mean over these seeds is the scale
 of the environment, for trials and for the runs with new seeds alike: it says how hard the environment is, so that all

@@ -178,7 +178,7 @@ class Settings:
 
     @property
     def _several(self) -> dict[str, Any]:
-        """What makes a trial of several runs, as plain values; {}: a trial is one run, as in earlier versions."""
+        """The settings of trials of several runs, as plain values; {}: a trial is one run, as in earlier versions."""
         found: dict[str, Any] = {"seeds_per_trial": self.seeds_per_trial} if self.seeds_per_trial > 1 else {}
         if self.environments:
             for key, some in (("environments", self.environments), ("held_out", self.held_out)):
@@ -199,7 +199,7 @@ class Settings:
 
     @property
     def goal(self) -> Objective:
-        """What is optimised: the objective, or with environments what is made of the scores in all of them."""
+        """The optimised values: the objective, or with environments the values made of the scores in all of them."""
         if not self.environments:
             return self.objective
         names = tuple(f"{metric}/of_fedavg/{self.aggregate}" for metric in self.objective.metrics)

@@ -182,7 +182,10 @@ class Study:
     @property
     def noise(self) -> str:
         """One line on the noise of the chosen trial's value: over its seeds, and of its evaluation; "": not known."""
-        told = [f"standard deviation over seeds {deviation(value, metric)}" for metric, value in self.spread.items()]
+        told = []
+        for metric, value in self.spread.items():
+            what = f" of {metric}" if len(self.spread) > 1 else ""
+            told.append(f"standard deviation{what} over seeds {deviation(value, metric)}")
         if errors := [deviation(value, metric) for metric, value in self.standard_errors.items()]:
             confirmed = self.confirmation
             mean = confirmed.standard_error if confirmed else None

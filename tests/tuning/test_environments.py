@@ -94,7 +94,7 @@ def test_partition_of_pooled_data_is_fixed_in_each_environment():
         ({"environments": ["path"] * 3, "vary": {"partition.clients": range(2, 50)}}, "at most 100 environments"),
     ],
 )
-def test_environments_that_cannot_be_are_refused_before_anything_is_written(tmp_path, given, message):
+def test_environments_that_cannot_be_are_refused(tmp_path, given, message):
     with pytest.raises(PflOpsError) as caught:
         tune(toy(), space=SPACE, home=tmp_path, **{**PATH_IID, **given})
     assert message in str(caught.value) and "\n" not in str(caught.value)
@@ -105,7 +105,7 @@ def test_environments_that_cannot_be_are_refused_before_anything_is_written(tmp_
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_settings_of_environments_are_recorded_and_part_of_the_digest():
+def test_environments_are_recorded_and_part_of_the_digest():
     one = settings(seeds_per_trial=2, held_out=["qs"], aggregate="worst")
     assert Settings.from_dict(one.as_dict()) == one and one.scheduler == "none"
     assert one.goal.metrics == ("val/L1/acc/of_fedavg/worst",) and one.objective.metrics == (METRIC,)
@@ -130,7 +130,7 @@ def test_paths_that_environments_set_are_not_varied():
     assert list(made.space.keys) == ["algorithm.x"]
 
 
-def test_baseline_is_fedavg_with_default_settings_on_the_same_terms():
+def test_baseline_is_fedavg_with_default_settings():
     tuned = Experiment.of(
         "fliu", dataset="digits", partition="path", rounds=7, seed=3, lr=0.5, optimiser="adam", local_epochs=4,
         **{"evaluation.split": "validation", "participation.share": 0.5},
@@ -164,7 +164,7 @@ def results(**scores):
         ("worst", "min", 1.25, [1.0, 1.5], ("path",)),
     ],
 )
-def test_value_is_the_mean_or_the_worst_over_environments_of_scores_by_fedavg_s(aggregate, mode, value, seeds, counted):
+def test_value_in_environments_is_the_mean_or_the_worst(aggregate, mode, value, seeds, counted):
     """FedAvg: 0.4 in path, 0.8 in iid. Choice: path 0.4 and 0.6 (1.0 and 1.5 of FedAvg's), iid 0.4 and 0.8 (0.5 and 1).
     Errors of 0.01: 0.025 of FedAvg's in path, 0.0125 in iid."""
     parts = tuple(TrialPart(seed, name) for seed in (0, 1) for name in ("path", "iid"))
@@ -364,7 +364,7 @@ def test_configuration_that_diverges_in_one_environment_is_out(confirmed):
 # -- tests ------------------------------------------------------------------------------------------------------------
 
 
-def test_choice_and_fedavg_are_tested_in_tuned_and_held_out_environments():
+def test_choice_and_fedavg_are_tested_in_all_environments():
     made = settings(held_out=["qs"])
     planned = planned_tests(made, {"algorithm.x": 0.25}, 2, None)
     assert [(t.environment, t.held_out, t.roles, t.experiment.seed) for t in planned] == [

@@ -159,7 +159,7 @@ def end(source, job, value=0.5, failure=None):
 DIVERGED = Failure("diverged at round 4, client 12, lr 0.4", diverged=True)
 
 
-def test_seeds_of_a_trial_come_before_the_next_trial_and_are_its_mean(source):
+def test_seeds_of_a_trial_come_before_the_next_trial(source):
     trials = source()
     jobs = [trials.next() for _ in range(4)]
     assert [(job.number, job.experiment.seed) for job in jobs] == [(0, 5), (1, 6), (2, 5), (3, 6)]
@@ -202,7 +202,7 @@ def test_seed_that_diverges_makes_its_trial_diverged(source):
     assert len(trials.forgotten) == 1
 
 
-def test_divergence_waits_for_the_seed_that_runs_and_counts_more_than_a_failure(source):
+def test_divergence_counts_more_than_a_failure(source):
     trials = source()
     first, second = trials.next(), trials.next()
     trials.take(JobEvent("started", first))
@@ -229,7 +229,7 @@ def test_seed_without_a_value_fails_its_trial(source, value, failure, error):
     assert trials.runs[0, 0].status == "FINISHED" and trials.runs[0, 1].status == "FAILED"
 
 
-def test_trial_cut_short_after_its_first_seed_goes_on_with_the_second(source):
+def test_trial_cut_short_between_seeds_goes_on_with_the_rest(source):
     """Killed twice: while the second seed runs, and before the mean is told."""
     trials = source()
     first, second = trials.next(), trials.next()
@@ -351,6 +351,12 @@ def test_noise_of_a_study_of_single_runs_is_that_of_the_sample():
     table = ledgers.pd.DataFrame({"trial": [0], METRIC: [1.5]})
     study = Study("s", None, SimpleNamespace(), {}, 0, {METRIC: 1.5}, toy(), table)
     assert study.noise == ""
+    two = table.assign(**{f"{METRIC}/std": [0.02], "train/loss": [0.5], "train/loss/std": [0.25]})
+    several = replace(study, values={METRIC: 1.5, "train/loss": 0.5}, table=two)
+    assert several.noise == (
+        f"noise of trial 000's value: standard deviation of {METRIC} over seeds 2.0 points; standard deviation of "
+        "train/loss over seeds 0.250"
+    )
     sampled = replace(study, standard_errors={METRIC: 0.0061})
     assert sampled.noise == (
         "noise of trial 000's value: standard error of the evaluation 0.6 points (Acc(G) is from a sample of the "

@@ -150,7 +150,7 @@ def test_a_diverged_trial_stays_failed(study_session, monkeypatch):
     assert reconcile(session) == [] and reconcile(study_session()) == []
 
 
-def test_runs_of_seeds_that_ended_are_finished_while_their_trial_waits(study_session, monkeypatch):
+def test_runs_of_seeds_are_finished_while_their_trial_waits(study_session, monkeypatch):
     """Killed after the study's record of three seeds: one of a trial that goes on, two of one that diverged."""
     session = study_session(seeds=2)
     for x, errors in ((0.5, ("",)), (0.25, ("", "diverged at round 4"))):
@@ -183,7 +183,7 @@ def test_runs_of_seeds_that_ended_are_finished_while_their_trial_waits(study_ses
     assert reconcile(session) == [] and reconcile(study_session(seeds=2)) == []
 
 
-def test_runs_in_environments_are_finished_with_all_their_rounds(study_session, monkeypatch):
+def test_runs_in_environments_are_finished_after_a_kill(study_session, monkeypatch):
     """Killed after the study's records of FedAvg and of a configuration with a new seed, in one of two environments."""
     both = ["path", "iid"]
     session = study_session(environments=both)
