@@ -165,6 +165,16 @@ def sampled(stage: str, split: Split, samples: int, error: float, prefix: str = 
     return {f"{start}/{name}": value for name, value in found.items()}
 
 
+def error_key(metric: str) -> str:
+    """Return the key of the standard error that a score's pooled samples leave; "": none of them is in the score.
+
+    >>> error_key("val/L1/acc"), error_key("val/G/global/mean"), error_key("val/L1/local/mean")
+    ('val/L1/global/se', 'val/G/global/se', '')
+    """
+    whole = next((end for end in ("/acc", "/global/mean") if metric.endswith(end)), "")
+    return f"{metric.removesuffix(whole)}/global/{ERROR}" if whole else ""
+
+
 def noted(name: str, values: ArrayLike, stragglers: ArrayLike | None = None) -> dict[str, float]:
     """The tracked keys of values that a method notes of each client in a round.
 

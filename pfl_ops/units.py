@@ -62,6 +62,16 @@ def signed(value: float, metric: str) -> str:
     return f"{value * unit.factor:+.{unit.digits + 1}f}".replace("-", "−")
 
 
+def deviation(value: float, metric: str) -> str:
+    """Return a deviation or an error of a metric in its unit, percentage points for accuracies.
+
+    >>> deviation(0.006, "val/L1/acc"), deviation(0.25, "train/loss")
+    ('0.6 points', '0.250')
+    """
+    unit = unit_of(metric)
+    return f"{value * unit.factor:.{unit.digits}f} {'points' if unit is PERCENT else unit.name}".rstrip()
+
+
 def heading(metric: str) -> str:
     """Return what heads a column of scores: Acc(L), Acc(G), Acc(L)+Acc(G); any other key as it is tracked."""
     names = {"/local/mean": "Acc(L)", "/global/mean": "Acc(G)", "/acc": "Acc(L)+Acc(G)"}

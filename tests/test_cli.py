@@ -62,7 +62,8 @@ OPTIONS = {
     "run": SHARED | {"--concurrency", "--address"},
     "tune": SHARED
     | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
-    | {"--hours", "--samples", "--terminate"}
+    | {"--hours", "--samples", "--terminate", "--seeds-per-trial"}
+    | {"--environments", "--vary", "--held-out", "--aggregate"}
     | {"--confirm", "--confirm-top", "--name", "--storage", "--address"},
     "compare": {"--filter", "--tag", "--trials", "--metric", "--target", "--at", "--html", "--csv", "--latex"}
     | {"--test", "--notes", "--tracking-uri"},
@@ -552,6 +553,10 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             page=None,
             confirmation=None,
             pictures=None,
+            noise="",
+            environments=None,
+            environment_notes=(),
+            baseline_note="",
             ended="search ended by --hours 2: 2.1 h are spent",
         )
 
@@ -603,6 +608,75 @@ def test_tune_passes_the_numbers_to_confirm_on(study: list[dict[str, Any]]) -> N
     assert (study[0]["confirm"], study[0]["confirm_top"]) == (2, 9)
     for without in (("--confirm", "0"), ("--trials", "1")):
         assert "again with" not in cli("tune", "fliu", *without).stderr
+
+
+def test_tune_passes_seeds_per_trial_on_and_counts_their_runs(study: list[dict[str, Any]]) -> None:
+    """Four trials of two runs of 3 min, one after another: 24 min. Of 500,000 samples at 240,000 a trial: 3 trials."""
+    words = ("--trials", "4", "--seeds-per-trial", "2", "--concurrency", "1")
+    result = cli("tune", "fliu", *words)
+    assert result.exit_code == 0 and study[0]["seeds_per_trial"] == 2, result.output
+    told = " ".join(result.stderr.split())
+    assert "4 trials, 1 at once, about 24 min" in told
+    assert "a trial is the mean over 2 seeds, none is stopped early; each about 3 min 0 s" in told
+    dry = cli("tune", "fliu", *words, "--samples", "5e5", "--dry-run").stdout
+    assert "500,000 samples (3 fit), 1 at once" in dry
+    both = cli("tune", "fliu,ditto", *words, "--dry-run").stdout
+    assert "a trial is the mean over 2 seeds, none is stopped early" in both and "if none" not in both
+
+
+@pytest.mark.parametrize("method", ["fliu", "fliu,ditto"])
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--seeds-per-trial 0", "--seeds-per-trial must be in [1, 1,000], got 0"),
+        ("--seeds-per-trial 1001", "--seeds-per-trial must be in [1, 1,000], got 1001"),
+        ("--seeds-per-trial 2 --scheduler asha", "asha compares trials while they run"),
+    ],
+)
+def test_seeds_per_trial_that_cannot_be_are_one_line(
+    words: str, line: str, method: str, study: list[dict[str, Any]]
+) -> None:
+    result = cli("tune", method, *words.split())
+    assert result.exit_code == 2 and line in result.stderr and not study and result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_tune_passes_environments_on_and_counts_their_runs(study: list[dict[str, Any]]) -> None:
+    """Two trials of 2 environments and 2 seeds and as many runs of FedAvg, each of 3 min: 12 runs, 36 min."""
+    words = ("--trials", "2", "--seeds-per-trial", "2", "--concurrency", "1", "--repetitions", "3")
+    result = cli("tune", "fliu", *words, "--environments", "path, ls", "--held-out", "iid", "--aggregate", "worst")
+    assert result.exit_code == 0, result.output
+    given = {name: study[0][name] for name in ("environments", "vary", "held_out", "aggregate")}
+    assert given == {"environments": ("path", "ls"), "vary": None, "held_out": ("iid",), "aggregate": "worst"}
+    told = " ".join(result.stderr.split())
+    assert "2 trials, 1 at once, about 36 min" in told
+    assert "a trial is the worst score over 2 environments (path, ls) of the mean over 2 seeds, each score" in told
+    assert "before it 4 runs of FedAvg, at the end 18 tests: the choice and FedAvg; held out: iid" in told
+    result = cli("tune", "fliu", "--trials", "1", "--vary", "participation.share=0.5,1")
+    assert result.exit_code == 0 and study[1]["vary"] == {"participation.share": [0.5, 1]}, result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("fliu --environments pathh", "no environment named 'pathh'. Did you mean 'path'? (pfl-ops list partitions)"),
+        ("fliu --environments path --held-out path", "held-out environment 'path' is tuned on, too (as 'path')"),
+        ("fliu --held-out qs", "--held-out needs environments to tune on: --environments path,ls or --vary PATH=V1,V2"),
+        (
+            "fliu --vary partition.alpha",
+            "--vary needs PATH=V1,V2, as in partition.alpha=0.1,0.5; got 'partition.alpha'",
+        ),
+        ("fliu --vary training.lr=1,2", "environment 'training.lr=1': it gives data.PATH, partition.PATH or"),
+        (
+            "fliu,ditto --environments path",
+            "environments are for one method, got fliu, ditto; tune one after the other",
+        ),
+    ],
+)
+def test_environments_that_cannot_be_are_one_line(words: str, line: str, study: list[dict[str, Any]]) -> None:
+    result = cli("tune", *words.split())
+    assert result.exit_code == 2 and result.stderr.startswith(f"pfl-ops: {line}"), result.stderr
+    assert result.stderr.count("\n") == 1 and not study and result.stdout == ""
 
 
 def test_tune_passes_budgets_on_and_says_which_one_ended(study: list[dict[str, Any]]) -> None:

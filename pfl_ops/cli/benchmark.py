@@ -127,7 +127,7 @@ def _tell_estimates(
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.asked import Asked
-    from pfl_ops.tuning.budget import affordable, budget_text
+    from pfl_ops.tuning.budget import affordable, budget_text, of_runs
 
     cpus = given["cpus_per_trial"] if isinstance(given["cpus_per_trial"], float) else 1.0
     trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
@@ -146,15 +146,19 @@ def _tell_estimates(
     limits = replace(first, trials=wanted)
     text = f"{len(found)} methods, each with {budget_text(limits)}"
     if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
-        at_once = min(wanted, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
+        runs_of_trial = first.n_parts
+        at_once = min(wanted * runs_of_trial, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
         one = next(iter(found.values())).with_startup()
         all_methods = replace(one, seconds=sum(estimate.seconds for estimate in found.values()))
-        number = [affordable(limits, estimate, at_once) for estimate in found.values()]
-        seconds = sum(estimate.seconds * k for estimate, k in zip(found.values(), number, strict=True))
+        whole = [of_runs(estimate, runs_of_trial) for estimate in found.values()]
+        number = [affordable(limits, estimate, at_once) for estimate in whole]
+        seconds = sum(estimate.seconds * k for estimate, k in zip(whole, number, strict=True))
         took = duration(all_methods.of_trials(finals * at_once, at_once) + seconds / at_once)
         tests = f" and {finals} test run{'s' * (finals != 1)}" if finals else ""
-        text += f"{tests}, {at_once} at once: about {took} if none is stopped early"
+        text += f"{tests}, {at_once} at once: about {took}{'' if first.combination else ' if none is stopped early'}"
     say(console, text)
+    if first.combination:
+        say(console, f"a trial is {first.combination}, none is stopped early")
     if first.confirm and (top := min(first.confirm_top, wanted)) > 1:
         say(console, f"then the best {top} of each again with up to {first.confirm} new seeds (--confirm)")
     width = max(map(len, found))

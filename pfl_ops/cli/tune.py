@@ -33,7 +33,7 @@ from pfl_ops.cli.run import look_closer
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
-    from pfl_ops.tuning import Study
+    from pfl_ops.tuning import Settings, Study
 
 PANEL = "Tuning"
 METHODS = typer.Argument(
@@ -64,6 +64,24 @@ def tune(
     ] = None,
     terminate: Annotated[
         int | None, _option("--terminate", "Trials in a row without a better value that end the search.", "0", "INT")
+    ] = None,
+    seeds_per_trial: Annotated[
+        int | None,
+        _option("--seeds-per-trial", "Runs of a trial, one a seed; its value is their mean.", "1", "INT"),
+    ] = None,
+    environments: Annotated[
+        str | None,
+        _option("--environments", "Environments of each trial: path,ls; the score there by FedAvg's.", metavar="NAMES"),
+    ] = None,
+    vary: Annotated[
+        list[str],
+        _option("--vary", "One environment a value, as partition.alpha=0.1,0.5; repeatable.", metavar="PATH=V1,V2"),
+    ] = [],  # noqa: B006
+    held_out: Annotated[
+        str | None, _option("--held-out", "Environments opened once, at the end, like test data.", metavar="NAMES")
+    ] = None,
+    aggregate: Annotated[
+        str | None, _option("--aggregate", "A trial's value over environments.", "mean", "mean|worst")
     ] = None,
     metric: Annotated[
         list[str], _option("--metric", "What to optimise; repeated: a Pareto front.", "the method's, val/L1/acc", "KEY")
@@ -122,9 +140,10 @@ def tune(
     from pfl_ops.tuning.begin import check
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
-    from pfl_ops.tuning.budget import MOST_TRIALS, affordable, budget_text, check_budget
+    from pfl_ops.tuning.budget import MOST_TRIALS, affordable, budget_text, check_budget, of_runs
+    from pfl_ops.tuning.environments import names_given, parse_values
     from pfl_ops.tuning.ledger import check_storage
-    from pfl_ops.tuning.settings import check_confirmation
+    from pfl_ops.tuning.settings import check_confirmation, check_environments, check_same_seeds, check_seeds
 
     check_places(tracking_uri)
     if storage:
@@ -132,15 +151,21 @@ def tune(
     check(trials, 0, name)
     check_budget(hours, samples, terminate)
     check_confirmation(confirm, confirm_top)
+    check_seeds(seeds_per_trial)
+    named, apart = names_given(environments, "--environments"), names_given(held_out, "--held-out")
+    varied = parse_values(vary)
+    check_environments(named, varied, apart, aggregate)
     check_data_dir(data_dir)
     methods = methods_of(algorithm)
+    if len(methods) > 1 and (named or varied):
+        raise PflOpsError(f"environments are for one method, got {', '.join(methods)}; tune one after the other")
     asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
     load_plugins(plugin)
     held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
     execution = execution_of(flags)
     check_request(asked, execution.device, address)
     repetitions = {path: held.pop(path) for path in ["repetitions"] if path in held}
-    said = bool(held or config or preset or metric or scheduler or search_space)
+    said = bool(held or config or preset or metric or scheduler or search_space or named or varied)
     by_name = resume and name and not said  # as it was begun: what the message of Ctrl-C tells people to type
     if by_name:
         check_work_folder(storage)
@@ -151,6 +176,7 @@ def tune(
         "hours": hours,
         "samples": samples,
         "terminate": terminate,
+        "seeds_per_trial": seeds_per_trial,
         "metric": metric or None,
         "scheduler": scheduler,
         "cpus_per_trial": asked.cpus,
@@ -172,7 +198,11 @@ def tune(
         found = None
         if not begun:
             found = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
-            begun = settings_of_all(found, search_space, trials, metric or None, None, scheduler, held)
+            begun = settings_of_all(
+                found, search_space, trials, metric or None, None, scheduler, held, seeds_per_trial=seeds_per_trial
+            )
+        for member in begun.values():
+            check_same_seeds(seeds_per_trial, str(name), member.seeds_per_trial)
         begun = {method: each.within(hours, samples, terminate) for method, each in begun.items()}
         first = found[0] if found else next(iter(begun.values())).experiment.override(repetitions)
         run_benchmark(
@@ -189,6 +219,7 @@ def tune(
     experiment = None
     if by_name:
         settings = tuning.recorded(str(name), storage=storage).confirming(confirm, confirm_top)
+        check_same_seeds(seeds_per_trial, str(name), settings.seeds_per_trial)
         settings = settings.within(hours, samples, terminate)
         tuned = settings.experiment.algorithm.name
         if tuned_alone not in (None, tuned):
@@ -210,29 +241,42 @@ def tune(
             hours,
             samples,
             terminate,
+            seeds_per_trial,
+            named,
+            varied,
+            apart,
+            aggregate,
         )
         finals = experiment.repetitions
+        given |= {"environments": named, "vary": varied or None, "held_out": apart, "aggregate": aggregate}
 
     wanted = trials or settings.trials
     cpus = asked.cpus if isinstance(asked.cpus, float) else 1.0
     trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
-    estimate = runs.estimate(settings.experiment, data_dir=data_dir, execution=trial)
+    estimate = runs.estimate(settings.example, data_dir=data_dir, execution=trial)
     top = min(settings.confirm_top, wanted)
+    n_environments = max(1, len(settings.environments))
     more = f"then the best {top} again with up to {settings.confirm} new seeds (--confirm)" if top > 1 else ""
     more *= settings.confirm > 0
     budget = budget_text(replace(settings, trials=wanted))
+    runs_of_trial = settings.n_parts
+    whole_trial = of_runs(estimate, runs_of_trial)
     each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
+    if settings.combination:
+        each = f"a trial is {settings.combination}, none is stopped early; {each}"
     if address or asked.kind(execution.device, address):  # how many fit is known once it is joined, or measured
         text = f"{budget}, {each}"
     else:
-        at_once = min(wanted, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
-        trials_within = affordable(replace(settings, trials=wanted), estimate, at_once)
-        whole = duration(estimate.with_startup().of_trials(trials_within, at_once))
+        at_once = min(wanted * runs_of_trial, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
+        trials_within = affordable(replace(settings, trials=wanted), whole_trial, at_once)
+        baselines = runs_of_trial if settings.environments else 0
+        whole = duration(estimate.with_startup().of_trials(trials_within * runs_of_trial + baselines, at_once))
         fit = f" ({trials_within} fit)" if trials_within < wanted else ""
-        text = f"{budget}{fit}, {at_once} at once, about {whole} if none is stopped early; {each}"
-        longest = duration(estimate.with_startup().of_trials(top * settings.confirm, at_once))
+        if_all = "" if settings.combination else " if none is stopped early"
+        text = f"{budget}{fit}, {at_once} at once, about {whole}{if_all}; {each}"
+        longest = duration(estimate.with_startup().of_trials(top * settings.confirm * n_environments, at_once))
         more += f", at most {longest}" if more else ""
-    for told in filter(None, (text, more, *estimate.hints)):
+    for told in filter(None, (text, more, _tests_told(settings, finals), *estimate.hints)):
         say(out() if dry_run else err(), told)
     if dry_run:
         return
@@ -258,10 +302,20 @@ def methods_of(words: Sequence[str] | None) -> list[str]:
     return named
 
 
+def _tests_told(settings: "Settings", finals: int) -> str:
+    """Return the line on FedAvg's runs and the tests of a study in environments; "": it has none."""
+    if not settings.environments:
+        return ""
+    tests = 2 * finals * (len(settings.environments) + len(settings.held_out))
+    apart = f"; held out: {', '.join(one.name for one in settings.held_out)}" if settings.held_out else ""
+    return f"before it {settings.n_parts} runs of FedAvg, at the end {tests} tests: the choice and FedAvg{apart}"
+
+
 def _report(study: "Study", tracking_uri: str | None) -> None:
     """The table of trials, the best configuration, its test, and where to look closer."""
-    from pfl_ops.cli.live import results_notes, results_table, trials_table
+    from pfl_ops.cli.live import drawn, results_notes, results_table, trials_table
     from pfl_ops.cli.output import out, say
+    from pfl_ops.display.tables import environments as environments_table
     from pfl_ops.federation.loop.diverged import Diverged
     from pfl_ops.units import in_words
 
@@ -274,12 +328,19 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.confirmation:
         say(console, f"\n{study.confirmation}")
     say(console, f"\nbest: trial {study.trial:03d}, {in_words(study.scores)}")
+    if study.noise:
+        say(console, study.noise)
     for path, value in study.best.items():
         say(console, f"  {path}={value:.4g}" if isinstance(value, float) else f"  {path}={value}")
     if study.finals and not study.diverged:
         console.print()
         console.print(results_table(study.finals, "test"))
         for note in results_notes(study.finals, "test"):
+            say(console, note)
+    if study.environments is not None:
+        console.print()
+        console.print(drawn(environments_table(study.environments)))
+        for note in (study.baseline_note, *study.environment_notes):
             say(console, note)
     for seed, how in study.diverged.items():
         say(console, f"test run with seed {seed}: {how}")
@@ -288,5 +349,5 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.openings:
         say(console, f"the test data were opened {study.openings} time{'s' * (study.openings != 1)} for this study")
     say(console, "\n" + look_closer(tracking_uri, study.page, "study", study.name))
-    if study.diverged:
+    if study.diverged or study.environment_notes:
         raise typer.Exit(Diverged.exit_code)

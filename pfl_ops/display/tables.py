@@ -160,7 +160,12 @@ def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: s
     parts = [part for metric in metrics for part in summands(metric) if part in trials and part not in metrics]
     stages = {name.split("/")[1] for name in metrics if name != heading(name)}
     more += f", validation scores of {min(stages)}" if len(stages) == 1 else ""
+    spreads = {metric: f"{metric}/std" for metric in metrics if f"{metric}/std" in trials}
+    more += ", mean ± std over seeds" if spreads else ""
     known = {"trial", "state", "rounds", "seconds", "samples", "sent_bytes", "error", "note", *metrics, *parts}
+    known |= set(spreads.values())
+    starts = tuple(f"{metric}/" for metric in metrics)
+    known |= {name for name in map(str, trials.columns) if name.startswith(starts)}
     heads = ["trial", "state", "rounds"]
     for name in (*parts, *metrics):
         of = f" of {name.split('/')[1]}" if heading(name) != name and len(stages) > 1 else ""
@@ -174,7 +179,7 @@ def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: s
             for key, value in row.items()
             if key not in known and _is(value)
         ]
-        values = [_score(m, row[m]) for m in (*parts, *metrics)]
+        values = [_score(m, row[m], row.get(spreads.get(m, ""))) for m in (*parts, *metrics)]
         star = len(rows) if row["trial"] == chosen else star
         mark = "*" if row["trial"] == chosen else ""
         note = f"  ({row['note']})" if row.get("note") else ""
@@ -182,6 +187,34 @@ def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: s
         first = f"{mark}{row['trial']:03d}", row["state"], str(row["rounds"])
         rows.append((*first, *values, _short(row["seconds"]), settings))
     return TableRows(title + more, tuple(heads), tuple(rows), frozenset({1, len(heads) - 1}), star)
+
+
+def environments(table: "pd.DataFrame") -> TableRows:
+    """Return the scores of a study's choice and of FedAvg in each environment, a row each.
+
+    Args:
+        table: `Study.environments`.
+    """
+    several = table["metric"].nunique() > 1
+    rows = []
+    for row in table.to_dict("records"):
+        metric, test = row["metric"], [row["fedavg_test"], row["choice_test"], row["ratio_test"]]
+        name = row["environment"] + (" (held out)" if row["held_out"] else "")
+        validation = [_score(metric, row["fedavg"]), _score(metric, row["choice"]), _ratio(row["ratio"])]
+        stds = row["fedavg_std"], row["choice_std"]
+        tested = [*(_score(metric, value, std) for value, std in zip(test, stds, strict=False)), _ratio(test[2])]
+        rows.append((name, *([heading(metric)] if several else []), *validation, *tested))
+    n = int(table["n"].max()) if len(table) else 0
+    what = "" if several or not len(table) else f", {heading(table['metric'].iloc[0])}"
+    seeds = f", test: {f'mean ± std of {n} seeds' if n > 1 else '1 seed'}" if n else ", test data closed"
+    heads = ("FedAvg val", "choice val", "ratio", "FedAvg test", "choice test", "ratio")
+    return TableRows(
+        f"environments{what}{seeds}", ("environment", *(["metric"] if several else []), *heads), tuple(rows)
+    )
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
 def leaderboard(table: "pd.DataFrame", name: str) -> TableRows:
@@ -271,9 +304,11 @@ def chance(p: float | None) -> str:
     return "–" if p is None else "<0.001" if p < 0.001 else f"{p:.2g}"
 
 
-def _score(metric: str, value: float | None) -> str:
-    """A score in its unit; of a metric without one in four digits."""
-    return with_unit(metric, value) if value is not None and unit_of(metric).name else _short(value)
+def _score(metric: str, value: float | None, std: float | None = None) -> str:
+    """A score in its unit, with its standard deviation; of a metric without a unit in four digits."""
+    if value is not None and unit_of(metric).name:
+        return with_unit(metric, value, std)
+    return _short(value) + (f" ± {_short(std)}" if _is(value) and std is not None and _is(std) else "")
 
 
 def _is(value: object) -> bool:

@@ -10,8 +10,8 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.plugins import Packed
 from pfl_ops.jobs.resources import Share
 
-Purpose: TypeAlias = Literal["trial", "confirmation", "test", "repetition", "cell"]
-SEALED: tuple[Purpose, ...] = ("trial", "confirmation")  # purposes whose jobs never reach test data
+Purpose: TypeAlias = Literal["trial", "confirmation", "baseline", "test", "repetition", "cell"]
+SEALED: tuple[Purpose, ...] = ("trial", "confirmation", "baseline")  # purposes whose jobs never reach test data
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Payload, Place
 from pfl_ops.jobs.report import (
+    ERRORS,
     FAILURE,
     LOSSES,
     RECORDS,
@@ -25,7 +26,7 @@ from pfl_ops.jobs.report import (
     failing_as_text,
 )
 from pfl_ops.jobs.work import Work
-from pfl_ops.metrics import summands
+from pfl_ops.metrics import error_key, summands
 from pfl_ops.probe.memory import keep_within
 
 JOB = "job"  # key of a configuration: the `Payload`
@@ -103,8 +104,11 @@ class JobProcess(tune.Trainable):
                 over = last or not all(map(math.isfinite, values.values()))
                 parts = [part for metric in metrics for part in summands(metric) if part in record.metrics]
                 values |= {part: float(record.metrics[part]) for part in parts}
+                sampled = {metric: error_key(metric) for metric in metrics}
+                errors = {m: float(record.metrics[key]) for m, key in sampled.items() if key in record.metrics}
                 spent = {SAMPLES: self.samples, SENT_BYTES: self.sent_bytes}
-                return {ROUND: record.round, **values, LOSSES: self.losses, **spent, RECORDS: since, "done": over}
+                told = {ROUND: record.round, **values, LOSSES: self.losses, ERRORS: errors, **spent}
+                return {**told, RECORDS: since, "done": over}
             self._expect(record)
         raise RuntimeError(f"the simulation ended after {since[-1].round if since else 'no'} rounds")
 

@@ -19,6 +19,7 @@ FAILURE = "failure"  # traceback and `Failure` of a job that raised
 LOSSES = "losses"  # the training loss of the first and of the last round
 SAMPLES = "samples"  # samples that were trained on so far
 SENT_BYTES = "sent_bytes"  # by all clients so far, up and down
+ERRORS = "errors"  # {metric: standard error of the evaluation}, of metrics that were scored on a sample
 
 
 class ObjectiveMissing(PflOpsError):

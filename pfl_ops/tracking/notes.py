@@ -12,6 +12,8 @@ GIVEN = ("algorithm.name", "data.name", "partition.kind", "model.name")
 APART = ("evaluation.", "seed", "repetitions", "partition.seed", "partition.kind", "data.name", "algorithm.name")
 MOST = 100  # characters of a title
 LONGEST_TRIAL_NAME = 80  # characters
+TRIAL = "pfl_ops.trial"  # tag of the runs of a trial that has several
+ENVIRONMENT = "pfl_ops.environment"  # tag of the runs of a study in several environments
 
 STAGES = """**How to read the keys.** `val/…`: each client's validation share; `test/…`: the test data.
 `L1`: what a client holds once the round is over; `L2`: right after its local training; `G`: the one model of all.
@@ -52,7 +54,7 @@ def line(experiment: Experiment, group: str) -> str:
     return text if whole else f"{text} #{group[:6]}"
 
 
-def trial_name(number: int, method: str, point: Mapping[str, Any]) -> str:
+def trial_name(number: int, method: str, point: Mapping[str, Any], label: str = "") -> str:
     """Return the name of a trial's run: number, method and the settings that vary, "003 fliu lr=0.01 gamma=fixed".
 
     The number comes first, so that names sort; a name is cut at `LONGEST_TRIAL_NAME` characters. No code reads it: a
@@ -60,13 +62,14 @@ def trial_name(number: int, method: str, point: Mapping[str, Any]) -> str:
 
     Args:
         number: of the trial in its study. point: path -> value of the settings that exist in this trial.
+        label: of the run among several of the trial, behind the number; "": there is one.
     """
     last = Counter(map(_short, point))
     keys = {path: _short(path) if last[_short(path)] == 1 else path for path in point}
     settings = (
         f"{keys[path]}={f'{value:.3g}' if isinstance(value, float) else value}" for path, value in point.items()
     )
-    text = " ".join([f"{number:03d}", method, *settings])
+    text = " ".join([f"{number:03d}", *([f"({label})"] if label else []), method, *settings])
     return text if len(text) <= LONGEST_TRIAL_NAME else text[: LONGEST_TRIAL_NAME - 1] + "…"
 
 

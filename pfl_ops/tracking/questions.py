@@ -71,6 +71,7 @@ def trials(
     always: Sequence[str],
     stages: Sequence[str],
     method: str = "",
+    group: str = "",
 ) -> list[View]:
     """Which trial is best, and what made it so; and the study with all that belongs to it.
 
@@ -78,7 +79,7 @@ def trials(
         study: its name. method: where several studies share an MLflow experiment, whose this is.
         metric, modes: the objective.
         paths: the settings that vary. always: those that every trial has.
-        stages: those that trials score.
+        stages: those that trials score. group: tag whose runs are one row, their mean; "": a trial is one run.
     """
     views = {view: [metrics.key("val", stage, view, "mean") for stage in stages] for view in ("local", "global")}
     both = tuple(key for pair in zip(views["local"], views["global"], strict=True) for key in pair)
@@ -113,6 +114,7 @@ def trials(
             ("Over rounds", tuple(Chart("LINE", key, (key,)) for key in curves)),
         ),
         folded=(*known, "cost/up_bytes", "train/lr"),
+        group=group,
     )
     if method:
         return [best]

@@ -7,9 +7,13 @@ The only package that imports Optuna.
     budget     trials, hours, samples: what ends a search
     search     Optuna, asked and told
     trials     a study's trials as jobs, tracked
+    parts      trials of several runs, of whose scores their value is made
     events     what happens in a study, for who watches
     asked      what was asked for a trial: numbers, auto, or nothing
     packing    how many trials run at once, by measurement
+    environments  named settings in which one configuration has to do well
+    baselines  FedAvg in each of them: the scale of the scores there
+    tested     the tests of a choice in environments
     begin      a study before it begins, and what it runs with
     confirm    the best configurations with new seeds, from which the choice is made
     session    one call of a study: trials, confirmation, the test of the choice

@@ -40,7 +40,7 @@ from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.presented import trials_view
 from pfl_ops.tuning.session import StudyInterrupted
-from pfl_ops.tuning.settings import TRIALS, Settings, check_confirmation
+from pfl_ops.tuning.settings import TRIALS, Settings, check_confirmation, check_same_seeds, check_seeds
 from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.study import Study, conduct
 from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
@@ -104,6 +104,7 @@ def benchmark(
     hours: float | None = None,
     samples: float | None = None,
     terminate: int | None = None,
+    seeds_per_trial: int | None = None,
     metric: str | Sequence[str] | None = None,
     mode: str | None = None,
     scheduler: str | None = None,
@@ -139,6 +140,7 @@ def benchmark(
         space: for all; a folder has a file for each method, and common.yaml for what they share (`spaces.share`); none:
             the package's own.
         trials, hours, samples, terminate: budgets of each method's search, see `study.tune`.
+        seeds_per_trial: of each method's trials, see `study.tune`. None: 1, or as the benchmark was begun.
         metric: one validation score for all; none: see above.
         name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
         final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ...
@@ -157,6 +159,7 @@ def benchmark(
     check(trials, final_repetitions, name)
     check_budget(hours, samples, terminate)
     check_confirmation(confirm, confirm_top)
+    check_seeds(seeds_per_trial)
     means = Means.of(
         home=home,
         storage=storage,
@@ -169,8 +172,11 @@ def benchmark(
         on_event=on_event,
     )
     old = _members(ledgers.recorded(means.studies), name) if name else {}
+    for each in old.values():
+        check_same_seeds(seeds_per_trial, str(name), each.seeds_per_trial)
+        seeds_per_trial = each.seeds_per_trial
     if experiments is not None:
-        settings = settings_of(experiments, space, trials, metric, mode, scheduler, hold, old)
+        settings = settings_of(experiments, space, trials, metric, mode, scheduler, hold, old, seeds_per_trial)
     elif name and resume and old:
         settings = old
         experiments = [each.experiment for each in old.values()]

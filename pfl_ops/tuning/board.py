@@ -13,7 +13,7 @@ from pfl_ops.display.tables import sampling_notes
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.ledger import Ledger, point_of
-from pfl_ops.units import with_unit
+from pfl_ops.units import deviation, with_unit
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SPENT = ("train_seconds", "eval_seconds"), ("up_bytes", "down_bytes")
 EQUAL = 9  # decimals in which tied scores agree
+SAMPLED = "Acc(G) is from a sample of the validation data; all: evaluation.subset=none"
 P_TESTS = {
     "t": "paired t test over {n} seeds, a number fixed before the test runs",
     "anytime": "anytime-valid paired test over {n} seeds, since seeds were added after a first test",
@@ -186,6 +187,8 @@ def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
         for note in (
             _scored(entries),
             _seeds(table, unlike),
+            _seeds_per_trial(entries),
+            _evaluation_errors(entries),
             _confirmed(entries),
             _unfair(str(table["method"][0]), unlike),
             _shared(entries),
@@ -363,6 +366,22 @@ def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
         f"not told apart from {first}: {', '.join(close)}" if close else f"told apart from {first}: {', '.join(tested)}"
     )
     return f"Differences to the first: {how}; at 5 % {told}. {tie}".rstrip()
+
+
+def _seeds_per_trial(entries: Sequence[Entry]) -> str:
+    seeds = entries[0].plan.settings.seeds_per_trial
+    return f"A trial's validation score is the mean over {seeds} seeds, the same for all." if seeds > 1 else ""
+
+
+def _evaluation_errors(entries: Sequence[Entry]) -> str:
+    """The largest standard error of the evaluation of chosen trials; "": all samples were scored."""
+    found = [entry.study.standard_errors.get(entry.metric) for entry in entries if entry.study]
+    known = [error for error in found if error is not None]
+    if not known:
+        return ""
+    largest = deviation(max(known), entries[0].metric)
+    what = "The validation scores of the chosen trials have a standard error of the evaluation of"
+    return f"{what}{' up to' * (len(known) > 1)} {largest}: {SAMPLED}."
 
 
 def _confirmed(entries: Sequence[Entry]) -> str:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial
 
@@ -20,11 +20,15 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job
-from pfl_ops.jobs.report import SAMPLES
+from pfl_ops.jobs.report import ERRORS, SAMPLES
 from pfl_ops.jobs.resources import Share
 from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.metrics import error_key
+from pfl_ops.spaces import Point
 from pfl_ops.statistics import above, holm, mean_std
 from pfl_ops.tuning.ledger import point_of
+from pfl_ops.tuning.parts import PartResult, TrialPart
+from pfl_ops.tuning.settings import SEED_OFFSET
 from pfl_ops.units import signed, unit_of, with_unit
 
 if TYPE_CHECKING:
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session
     from pfl_ops.tuning.trials import TrialRun
 
-SEED_OFFSET = 1000  # from the experiment's seed; test runs have seed, seed + 1, ...
 LEVEL = 0.05  # corrected p from which a configuration is told apart
 FEWEST = 3  # seeds before the first look: with fewer, e⁺ cannot reach 1/LEVEL
 
@@ -49,6 +52,7 @@ class Confirmation:
         winner: number of the chosen trial.
         seeds: those over which the means and tests are.
         p: number of another trial -> p of "the winner is not better", anytime-valid, corrected after Holm.
+        errors: number of a trial -> seed -> standard error of the evaluation, of values that were scored on a sample.
     """
 
     metric: str
@@ -58,6 +62,7 @@ class Confirmation:
     winner: int
     seeds: tuple[int, ...]
     p: Mapping[int, float] = field(default_factory=dict)
+    errors: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -94,6 +99,14 @@ class Confirmation:
     def spread(self) -> float | None:
         """Sample standard deviation of the winner's values over seeds; None: fewer than two."""
         return mean_std(self._of(self.winner))[1]
+
+    @property
+    def standard_error(self) -> float | None:
+        """Standard error that the evaluation leaves in the winner's mean; None: all samples were scored."""
+        known = self.errors.get(self.winner, {})
+        if not self.seeds or any(seed not in known for seed in self.seeds):
+            return None
+        return math.hypot(*(known[seed] for seed in self.seeds)) / len(self.seeds)
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -137,6 +150,7 @@ def judge(
     values: Mapping[int, Mapping[int, float]],
     lost: Mapping[int, str],
     seeds: Sequence[int],
+    errors: Mapping[int, Mapping[int, float]] = {},
 ) -> Confirmation:
     """Choose the configuration with the best mean over the seeds that all of them have, and test its lead.
 
@@ -144,11 +158,11 @@ def judge(
     Holm.
 
     Args:
-        metric, larger, values, lost: see `Confirmation`. seeds: planned ones, in order.
+        metric, larger, values, lost, errors: see `Confirmation`. seeds: planned ones, in order.
     """
     left = [number for number in values if number not in lost]
     if not left:
-        return Confirmation(metric, larger, values, lost, next(iter(values)), ())
+        return Confirmation(metric, larger, values, lost, next(iter(values)), (), errors=errors)
     sign = 1 if larger else -1
     signed_values = {number: {seed: sign * value for seed, value in values[number].items()} for number in left}
     prefix = list(takewhile(lambda seed: all(seed in one for one in signed_values.values()), seeds))
@@ -158,7 +172,7 @@ def judge(
     tests = {number: above(best, one, prefix) for number, one in signed_values.items() if number != winner}
     corrected = holm([test.p for test in tests.values()])
     p = {number: one for number, one in zip(tests, corrected, strict=True) if one is not None}
-    return Confirmation(metric, larger, values, lost, winner, tuple(prefix), p)
+    return Confirmation(metric, larger, values, lost, winner, tuple(prefix), p, errors)
 
 
 class Confirmations:
@@ -169,17 +183,19 @@ class Confirmations:
     Attributes:
         over: True once the choice is made and recorded.
         result: of the last look; None: there was none.
-        waiting: (number of a trial, seed) of the next runs.
+        waiting: (number of a trial, seed, environment) of the next runs.
     """
 
     def __init__(self, session: "Session", share: Share | None, execution: Execution) -> None:
         self.session, self.share, self.execution = session, share, execution
         self.over = False
         self.result: Confirmation | None = None
-        self.waiting: deque[tuple[int, int]] = deque()
+        self.waiting: deque[tuple[int, int, str]] = deque()
         self._trials: dict[int, FrozenTrial] | None = None
         self._values: dict[int, dict[int, float]] = {}
+        self._results: dict[int, list[PartResult]] = {}  # of runs with a value
         self._lost: dict[int, str] = {}
+        self._errors: dict[int, dict[int, float]] = {}
         self._running: dict[int, _Running] = {}
         self._given = 0  # jobs
         self._error: Exception | None = None
@@ -195,11 +211,12 @@ class Confirmations:
             self._error = error
             return None
 
-    def _start(self, number: int, seed: int) -> Job:
+    def _start(self, number: int, seed: int, environment: str) -> Job:
         assert self.share is not None and self._trials is not None
         point, self._given = point_of(self._trials[number]), self._given + 1
-        job = self.session.confirmation_job(self._given, number, point, seed, self.execution, self.share)
-        self._running[self._given] = _Running(number, seed)
+        where = {"environment": environment} if environment else {}
+        job = self.session.confirmation_job(self._given, number, point, seed, self.execution, self.share, **where)
+        self._running[self._given] = _Running(number, TrialPart(seed, environment))
         return job
 
     def plan(self) -> None:
@@ -215,17 +232,47 @@ class Confirmations:
         seeds = [session.settings.experiment.seed + SEED_OFFSET + i for i in range(n)]
         for looked in range(min(n, FEWEST), n + 1):
             left = [number for number in self._trials if number not in self._lost]
-            missing = [(t, s) for s in seeds[:looked] for t in left if s not in self._values[t]]
+            missing = [run for s in seeds[:looked] for t in left for run in self._missing(t, s)]
             if missing and len(left) > 1:
                 self.waiting.extend(missing)
                 return
-            self.result = judge(goal.metrics[0], goal.modes[0] == "max", self._values, self._lost, seeds[:looked])
+            larger, name = goal.modes[0] == "max", session.settings.goal.metrics[0]
+            self.result = judge(name, larger, self._values, self._lost, seeds[:looked], self._errors)
             if self.result.separated or len(left) < 2:
                 break
         assert self.result is not None
         if ledger.choose(self.result.winner, list(self._trials)):
             session.tell("confirmed", text=f"{ledger.name}: {self.result}")
         self.over = True
+
+    def _missing(self, number: int, seed: int) -> list[tuple[int, int, str]]:
+        """The runs of a configuration with a seed that have no value yet."""
+        known = {result.part for result in self._results[number]}
+        return [(number, seed, name) for name in self._environments if TrialPart(seed, name) not in known]
+
+    @property
+    def _environments(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.session.settings.environments) or ("",)
+
+    def _combine(self, number: int) -> None:
+        """Make the values of a configuration, one a seed, of its results in all environments."""
+        by_seed: dict[int, list[PartResult]] = {}
+        for result in self._results[number]:
+            by_seed.setdefault(result.part.seed, []).append(result)
+        settings = self.session.settings
+        name = settings.goal.metrics[0]
+        for seed, results in by_seed.items():
+            if len(results) < len(self._environments):
+                continue
+            combination = self.session.combination if settings.environments else None
+            if combination:
+                report = combination.report(results)
+                value, errors = report[name], report[ERRORS]
+            else:
+                value, errors = results[0].values[name], results[0].errors
+            self._values[number][seed] = value
+            if name in errors:
+                self._errors[number][seed] = errors[name]
 
     def take(self, event: JobEvent) -> None:
         """Note what happened to a run's job."""
@@ -235,8 +282,8 @@ class Confirmations:
         match event.kind:
             case "started":
                 now.begun = time.monotonic()
-                now.run = now.run or self.session.open_confirmation(now.number, point, now.seed)
-                self.session.tell("confirm", now.number, f"seed {now.seed} starts")
+                now.run = now.run or self._open(now, point)
+                self.session.tell("confirm", now.number, f"{now.part} starts")
             case "rounds":
                 assert now.run is not None
                 now.run.log(event.records)
@@ -266,17 +313,33 @@ class Confirmations:
         recorded = self.session.ledger.confirmations()
         for number, trial in self._trials.items():
             own = [record for record in recorded if record["params"] == point_of(trial)]
-            self._values[number] = {record["seed"]: record["value"] for record in own if not record["error"]}
-            failed = [f"seed {record['seed']} {record['error']}" for record in own if record["error"]]
+            self._values[number], self._errors[number] = {}, {}
+            self._results[number] = [
+                self._result(_part(record), record["value"], record.get("standard_error"))
+                for record in own
+                if not record["error"]
+            ]
+            self._combine(number)
+            failed = [f"{_part(record)} {record['error']}" for record in own if record["error"]]
             if failed:
                 self._lost[number] = failed[0]
+
+    def _result(self, part: TrialPart, value: float, error: float | None) -> PartResult:
+        metric = self.session.settings.objective.metrics[0]
+        return PartResult(part, {metric: value}, {} if error is None else {metric: error})
+
+    def _open(self, now: "_Running", point: Point) -> "TrialRun":
+        where = {"environment": now.part.environment} if now.part.environment else {}
+        return self.session.open_confirmation(now.number, point, now.part.seed, **where)
 
     def _end(self, event: JobEvent, now: "_Running") -> None:
         session, metric = self.session, self.session.settings.objective.metrics[0]
         assert self._trials is not None
         point = point_of(self._trials[now.number])
-        named = f"confirmation of trial {now.number:03d} with seed {now.seed}"
+        within = f" in {now.part.environment}" if now.part.environment else ""
+        named = f"confirmation of trial {now.number:03d} with seed {now.part.seed}{within}"
         value = now.last.metrics.get(metric, math.nan) if now.last else math.nan
+        standard_error = now.last.metrics.get(error_key(metric)) if now.last else None
         error = ""
         if event.failure and event.failure.diverged:
             error = event.failure.line
@@ -286,28 +349,35 @@ class Confirmations:
             )
         elif not math.isfinite(value):
             error = f"has {metric} {value}"
-        run = now.run or session.open_confirmation(now.number, point, now.seed)  # else its process died before it began
+        run = now.run or self._open(now, point)  # else its process died before it began
         if event.failure is None or event.failure.diverged:
             session.ledger.confirm(
                 trial=now.number,
                 params=point,
-                seed=now.seed,
+                seed=now.part.seed,
+                **({"environment": now.part.environment} if now.part.environment else {}),
                 value=None if error else value,
                 error=error,
+                standard_error=standard_error,
                 samples=int(event.report.get(SAMPLES, 0)),
                 seconds=time.monotonic() - now.begun,
             )
             if error:
-                self._lost.setdefault(now.number, f"seed {now.seed} {error}")
+                self._lost.setdefault(now.number, f"{now.part} {error}")
             else:
-                self._values[now.number][now.seed] = value
+                self._results[now.number].append(self._result(now.part, value, standard_error))
+                self._combine(now.number)
         if event.account:
             run.text(event.account, "error.txt")
         if why := error or (event.failure.line if event.failure else ""):
             run.tags({"pfl_ops.error": why})
         run.finish("FAILED" if why else "FINISHED", patience=0)
         del self._running[event.job.number]
-        session.tell("confirm", now.number, f"seed {now.seed}: {why or with_unit(metric, value)}")
+        session.tell("confirm", now.number, f"{now.part}: {why or with_unit(metric, value)}")
+
+
+def _part(record: Mapping[str, Any]) -> TrialPart:
+    return TrialPart(record["seed"], record.get("environment", ""))
 
 
 @dataclass
@@ -315,7 +385,7 @@ class _Running:
     """A run between its job's making and its end."""
 
     number: int
-    seed: int
+    part: TrialPart
     begun: float = field(default_factory=time.monotonic)
     run: "TrialRun | None" = None
     last: Record | None = None

@@ -79,7 +79,7 @@ def _search(entry: Entry) -> pd.DataFrame:
             1,
             trial.user_attrs.get(ledgers.SAMPLES, 0),
             trial.user_attrs.get(ledgers.SENT_BYTES, math.nan),
-            trial.duration.total_seconds() if trial.duration else 0.0,
+            ledgers.seconds_of(trial) or 0.0,
         )
         for number, trial in sorted(ended, key=lambda pair: (pair[1].datetime_complete, pair[0]))
     ]

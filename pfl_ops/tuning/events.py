@@ -14,8 +14,9 @@ class Event:
     Attributes:
         kind: wait (something slow starts); packing (how many trials run at once is tried, is found); begin (the study,
             or its resumption); start, report, end (of a trial); ended (a budget of the search is spent, no further
-            trial starts); confirm (a run with a new seed starts, is over); confirmed (the choice is made); test,
-            rounds, final (a test run starts, has finished rounds, is over); study (of a benchmark, is over).
+            trial starts); baseline (a run of FedAvg in an environment starts, is over); confirm (a run with a new seed
+            starts, is over); confirmed (the choice is made); test, rounds, final (a test run starts, has finished
+            rounds, is over); study (of a benchmark, is over).
         study: its name. wanted, done, running: numbers of trials.
         trial: the reader's number of the trial, or of the test run.
         round, rounds: finished, and of a whole trial. values: of the objective, by metric, with `metrics.summands`.
@@ -40,6 +41,7 @@ class Event:
         "confirm",
         "confirmed",
         "ended",
+        "baseline",
     ]
     study: str
     wanted: int

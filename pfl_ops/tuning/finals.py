@@ -12,6 +12,7 @@ from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import Share, most_cpus
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.jobs.tracking_queue import TrackingQueue
+from pfl_ops.tuning.ledger import longest_run
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
@@ -78,9 +79,9 @@ class Finals:
     def _widen(self, part: Share) -> None:
         """Let the tests of long trials have all that the trials had together, where they are fewer."""
         best = self.session.ledger.chosen()
-        duration = best[1].duration if best else None
+        seconds = longest_run(best[1]) if best else 0.0
         times = part.concurrency // len(self.missing)
-        if times > 1 and not part.gpus and duration and duration.total_seconds() > LONG:
+        if times > 1 and not part.gpus and seconds > LONG:
             self.share = replace(part, cpus=max(part.cpus, min(part.cpus * times, most_cpus())))
             asked = self.session.execution
             threads = asked.threads or self.share.threads
@@ -119,17 +120,26 @@ class Finals:
         Raises:
             Exception: what one of the runs raised.
         """
+        pairs = list(zip(self.outcomes(), self.experiments, strict=True))
+        diverged = {experiment.seed: one for one, experiment in pairs if isinstance(one, str)}
+        return [one for one, _ in pairs if not isinstance(one, str)], diverged
+
+    def outcomes(self) -> "list[Result | str]":
+        """Return the result of each test run, or how it diverged, in their order.
+
+        Raises:
+            Exception: what one of the runs raised.
+        """
         if self._error:
             raise self._error
-        found: list[Result] = []
-        diverged: dict[int, str] = {}
+        found: list[Result | str] = []
         self.queue.close()
-        for i, experiment in enumerate(self.experiments):
+        for i in range(len(self.experiments)):
             try:
                 found.append(self.queue.result(i) if i in self.queue else self._run_here(i))
             except Diverged as error:
-                diverged[experiment.seed] = str(error)
-        return found, diverged
+                found.append(str(error))
+        return found
 
     def _run_here(self, i: int) -> "Result":
         """Run one in this process."""
@@ -143,4 +153,4 @@ class Finals:
         self.queue.submit(i, lambda: run_final(self.experiments[i], self._name(i), self.session, computed))
 
     def _name(self, i: int) -> str:
-        return f"{self.session.prefix}final-seed{self.experiments[i].seed}"
+        return self.session.test_name(i, self.experiments[i])

@@ -42,6 +42,12 @@ ROUNDS, SAMPLES, SENT_BYTES = "rounds", "samples", "sent_bytes"  # of a trial, s
 SEARCH_SECONDS = "search_seconds"  # wall time of the search, over all calls
 ENDED = "ended"  # the budget that ended the search, and its value
 SUMMANDS = "summands"  # of a trial: Acc(L) and Acc(G), where the objective is their sum
+PARTS = "parts"  # of a trial of several runs: those that have ended, as `parts.PartResult.as_dict`
+STDS = "stds"  # of a trial of several seeds: {metric: sample standard deviation over them}
+STANDARD_ERRORS = "standard_errors"  # of a trial: {metric: standard error of its evaluation}, if on a sample
+SCORES = "scores"  # of a trial in several environments: {metric: {environment: mean over seeds}}
+BASELINES = "baselines"  # of a study: runs of FedAvg in its environments
+STATE = "pfl_ops.trial_state"  # tag of a trial's run
 NAME = "study storage"
 
 
@@ -285,7 +291,8 @@ class Ledger:
             first = trial.user_attrs.get(CONTINUES, trial.number)
             self.store.set_trial_user_attr(trial._trial_id, REQUEUED, True)
             if first not in queued:  # a kill may have come between the next two lines
-                self.study.enqueue_trial(trial.params, {CONTINUES: first})
+                parts = {PARTS: trial.user_attrs[PARTS]} if PARTS in trial.user_attrs else {}
+                self.study.enqueue_trial(trial.params, {CONTINUES: first, **parts})
             self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         return len(running)
 
@@ -316,12 +323,13 @@ class Ledger:
         return len(values) - 1 - values.index(best) if best > -math.inf else 0
 
     def search_samples(self) -> int:
-        """Gradient samples of all trials, each counted; of those that run or were cut short, so far."""
+        """Gradient samples of all trials and of FedAvg in environments, each counted; of those that run or were cut
+        short, so far."""
         most: dict[int, int] = {}
         for trial in self.raw():
             first = trial.user_attrs.get(CONTINUES, trial.number)
             most[first] = max(most.get(first, 0), int(trial.user_attrs.get(SAMPLES, 0)))
-        return sum(most.values())
+        return sum(most.values()) + sum(record["samples"] for record in self.baselines())
 
     def search_seconds(self) -> float:
         """Wall time of the search, over all calls.
@@ -395,11 +403,23 @@ class Ledger:
         return front[int(distance.to_numpy().argmin())]
 
     def confirmations(self) -> list[dict[str, Any]]:
-        """Finished runs of configurations with new seeds: {trial, params, seed, value, error, samples, seconds}.
+        """Finished runs of configurations with new seeds: {trial, params, seed, value, error, samples, seconds, ...}.
 
-        value: on validation data; None if it diverged, which `error` says.
+        value: on validation data; None if it diverged, which `error` says. standard_error: of the evaluation; None, or
+        no such key: all samples were scored.
         """
         return list(self.study.user_attrs.get(CONFIRMATIONS, []))
+
+    def baselines(self) -> list[dict[str, Any]]:
+        """Finished runs of FedAvg in environments: {environment, seed, values, samples, seconds}.
+
+        values: metric of the study -> FedAvg's score, on validation data.
+        """
+        return list(self.study.user_attrs.get(BASELINES, []))
+
+    def keep_baseline(self, **record: Any) -> None:
+        """Record a finished run of FedAvg, with the keys of `baselines`."""
+        self.study.set_user_attr(BASELINES, [*self.baselines(), record])
 
     def confirm(self, **record: Any) -> None:
         """Record a finished run, with the keys of `confirmations`."""
@@ -418,27 +438,63 @@ class Ledger:
 
         Acc(L) and Acc(G) stand behind the metrics where one of these is their sum (`metrics.summands`). samples: on
         which gradients were taken, each time counted, over all clients and rounds. sent_bytes: up and
-        down; NaN: a trial of an earlier version.
+        down; NaN: a trial of an earlier version. If trials are means over seeds, <metric>/std stand behind these:
+        sample standard deviations over the seeds. Then follow <metric>/<environment>, scores there by FedAvg's.
         """
         rows = []
         parts = [part for metric in metrics for part in summands(metric)]
         for number, t in self.trials():
             if t.state is TrialState.WAITING:
                 continue
-            values = list(t.values or []) or [None] * len(metrics)
-            seconds = t.duration.total_seconds() if t.duration else None
+            told = list(t.values or []) or [None] * len(metrics)
+            by_environment = t.user_attrs.get(SCORES, {})
+            there = {f"{metric}/{env}": v for metric in metrics for env, v in by_environment.get(metric, {}).items()}
+            spread = {f"{metric}/std": t.user_attrs[STDS].get(metric) for metric in metrics if STDS in t.user_attrs}
             rows.append(
                 {"trial": number, "state": state_of(t), "rounds": t.user_attrs.get(ROUNDS, 0)}
-                | dict(zip(metrics, values, strict=True))
+                | dict(zip(metrics, told, strict=True))
                 | {part: t.user_attrs.get(SUMMANDS, {}).get(part) for part in parts}
-                | {"seconds": seconds, "samples": t.user_attrs.get(SAMPLES, 0)}
+                | spread
+                | there
+                | {"seconds": seconds_of(t), "samples": t.user_attrs.get(SAMPLES, 0)}
                 | {SENT_BYTES: t.user_attrs.get(SENT_BYTES, math.nan)}
                 | {**point_of(t), "error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
             )
-        columns = ["trial", "state", "rounds", *dict.fromkeys([*metrics, *parts]), "seconds", "samples", SENT_BYTES]
+        spreads = [f"{metric}/std" for metric in metrics if any(f"{metric}/std" in row for row in rows)]
+        starts = tuple(f"{metric}/" for metric in metrics)
+        alone = [key for row in rows for key in row if key.startswith(starts) and key not in (*parts, *spreads)]
+        values = dict.fromkeys([*metrics, *parts, *spreads, *alone])
+        columns = ["trial", "state", "rounds", *values, "seconds", "samples", SENT_BYTES]
         table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*columns, "error", "note"])
         last = ["error", "note"]
         return table[[*columns, *(c for c in table.columns if c not in {*columns, *last}), *last]]
+
+    def parts_table(self, metrics: Sequence[str]) -> pd.DataFrame:
+        """One row a run that has ended, of a trial that has several: trial, environment, seed, metrics, ..., error.
+
+        samples: gradient samples. seconds: wall time. error: how training diverged. Values are as they were scored, not
+        divided by FedAvg's.
+
+        Args:
+            metrics: tracked keys.
+        """
+        rows = [
+            {"trial": number, **part["part"]}
+            | {metric: part["values"].get(metric, math.nan) for metric in metrics}
+            | {key: part[key] for key in ("samples", "seconds", "error")}
+            for number, trial in self.trials()
+            for part in trial.user_attrs.get(PARTS, ())
+        ]
+        columns = ["trial", "environment", "seed", *metrics, "samples", "seconds", "error"]
+        return pd.DataFrame(rows, columns=columns).sort_values(["trial", "seed"], kind="stable", ignore_index=True)
+
+    def baselines_table(self, metrics: Sequence[str]) -> pd.DataFrame:
+        """One row a run of FedAvg in an environment: environment, seed, metrics, samples, seconds."""
+        rows = [
+            (r["environment"], r["seed"], *(r["values"][metric] for metric in metrics), r["samples"], r["seconds"])
+            for r in self.baselines()
+        ]
+        return pd.DataFrame(rows, columns=["environment", "seed", *metrics, "samples", "seconds"])
 
     def curves(self) -> dict[int, dict[int, float]]:
         """{round: value} of each trial that is complete or was stopped, by Optuna's number: what fills ASHA's rungs."""
@@ -467,6 +523,20 @@ def state_of(trial: FrozenTrial) -> str:
     if DIVERGED in trial.user_attrs:
         return "diverged"
     return "failed" if trial.state is TrialState.FAIL else trial.state.name.lower()
+
+
+def seconds_of(trial: FrozenTrial) -> float | None:
+    """The wall time of a trial; of one of several runs, of these together; None: it has not ended."""
+    if parts := trial.user_attrs.get(PARTS):
+        return float(sum(part["seconds"] for part in parts))
+    return trial.duration.total_seconds() if trial.duration else None
+
+
+def longest_run(trial: FrozenTrial) -> float:
+    """The wall time (s) of the longest run of a trial that has ended."""
+    if parts := trial.user_attrs.get(PARTS):
+        return max(float(part["seconds"]) for part in parts)
+    return trial.duration.total_seconds() if trial.duration else 0.0
 
 
 def point_of(trial: FrozenTrial) -> Point:

@@ -28,9 +28,12 @@ def begin(parent: Run, plan: Beginning, shared: bool) -> None:
         [parameter.key for parameter in settings.space.parameters if not parameter.when],
         goal.stages or (experiment.algorithm.own_stage,),
         plan.method if shared else "",
+        notes.TRIAL if settings.combination else "",
     )
     data = f"{experiment.data.label}, {experiment.partition.kind}"
-    note = "" if shared else notes.tuning(experiment.algorithm.name, data, _words(goal), paths)
+    if settings.environments:
+        data = f"environments {', '.join(one.name for one in settings.environments)}"
+    note = "" if shared else notes.tuning(experiment.algorithm.name, data, _words(settings.goal), paths)
     parent.present(note=note, views=views)
     parent.note(notes.began(plan.name, trials_view(plan.method, shared)))
 
@@ -59,10 +62,25 @@ def end(parent: Run, study: "Study", view: str) -> None:
     text = f"Tested with {len(tested)} seed{'s' * (len(tested) != 1)}: {test}." if found else ""
     if study.diverged:
         text = "Test runs diverged: " + "; ".join(f"seed {seed} {how}" for seed, how in study.diverged.items()) + "."
+    if study.environments is not None:
+        text = _in_environments(study.environments)
+    if study.noise:
+        text = f"{study.noise[0].upper()}{study.noise[1:]}.\n\n{text or 'The test data stay closed.'}"
     if study.confirmation:
         text = f"On validation data, {study.confirmation}.\n\n{text or 'The test data stay closed.'}"
     goal = _words(study.objective)
     parent.note(notes.study(study.name, goal, study.best, study.values, study.trial, text, view))
+
+
+def _in_environments(table: pd.DataFrame) -> str:
+    """The tests of a study in several environments, a line each."""
+    tested = table[table["n"] > 0]
+    lines = [
+        f"- {row['environment']}{' (held out)' * row['held_out']}: `{row['metric'].replace('val/', 'test/')}` "
+        f"{row['choice_test']:.4f}, FedAvg {row['fedavg_test']:.4f}"
+        for row in tested.to_dict("records")
+    ]
+    return "\n".join(["Tested in", *lines]) if lines else ""
 
 
 def _words(goal: Objective) -> str:

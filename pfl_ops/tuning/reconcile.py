@@ -1,18 +1,18 @@
 """Each trial's run in MLflow as the study on disk says: what a kill cut off between the two is made up for."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial, TrialState
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.tuning.ledger import ERROR, point_of, state_of
+from pfl_ops.tuning.baselines import baseline_objective
+from pfl_ops.tuning.ledger import ERROR, PARTS, STATE, point_of, state_of
+from pfl_ops.tuning.parts import PartResult, TrialPart
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session
-
-STATE = "pfl_ops.trial_state"
 
 
 def reconcile(session: "Session") -> list[int]:
@@ -21,18 +21,22 @@ def reconcile(session: "Session") -> list[int]:
     Rounds that a run misses come from the trial's checkpoint, or if that is gone, from the study. If the tracking
     server does not answer, nothing is done: a later start reconciles.
 
-    Runs that confirm the choice are finished likewise.
+    Runs that confirm the choice, and those of FedAvg in environments, are finished likewise.
 
     Returns:
         the numbers of the trials whose runs were completed.
     """
     store, ledger = session.store, session.ledger
     over = [(number, trial) for number, trial in ledger.trials() if trial.state.is_finished()]
-    if not over or not store.deliver() or not store.reachable:
+    parts = [(number, trial) for number, trial in ledger.trials() if PARTS in trial.user_attrs]
+    if not (over or parts or ledger.baselines()) or not store.deliver() or not store.reachable:
         return []
     runs = {run.identity: run for run in store.runs(session.parent.experiment, parent=session.parent)}
     mended = []
-    for number, trial in over:
+    for number, trial in parts:
+        if _reconcile_parts(session, number, trial, runs):
+            mended.append(number)
+    for number, trial in over if session.settings.combination is None else ():
         state = state_of(trial)
         status = "FAILED" if state in ("failed", "diverged") else "FINISHED"
         found = runs.get(session.trial_identity(number, point_of(trial)))
@@ -49,24 +53,57 @@ def reconcile(session: "Session") -> list[int]:
         mended.append(number)
     for record in ledger.confirmations():
         status = "FAILED" if record["error"] else "FINISHED"
-        found = runs.get(session.confirmation_identity(record["params"], record["seed"]))
+        where = record.get("environment", "")
+        found = runs.get(session.confirmation_identity(record["params"], record["seed"], where))
         if found and found.status == status:
             continue
-        run = session.open_confirmation(record["trial"], record["params"], record["seed"])
-        run.log(_kept(session, session.experiment_at(record["params"]).override({"seed": record["seed"]})))
+        run = session.open_confirmation(record["trial"], record["params"], record["seed"], where)
+        run.log(_kept(session, session.experiment_in(record["params"], TrialPart(record["seed"], where))))
         if record["error"]:
             run.tags({"pfl_ops.error": record["error"]})
         run.complete()
         run.finish(status, patience=0)
+    for record in ledger.baselines():
+        part = TrialPart(record["seed"], record["environment"])
+        found = runs.get(session.baseline_identity(part))
+        if not (found and found.status == "FINISHED"):
+            run = session.open_baseline(part)
+            run.log(_kept(session, session.baseline_at(part), baseline_objective(session.settings.objective).stages))
+            run.complete()
+            run.finish("FINISHED", patience=0)
     store.deliver()
     return mended
 
 
-def _kept(session: "Session", experiment: Experiment) -> list[Record]:
-    """The rounds in the checkpoint of a trial's experiment."""
+def _reconcile_parts(session: "Session", number: int, trial: FrozenTrial, runs: Mapping[Any, Any]) -> bool:
+    """Finish the runs of the parts of a trial that have ended; True: there was one.
+
+    Args:
+        runs: identity -> run, as MLflow has it.
+    """
+    combination, point, mended = session.settings.combination, point_of(trial), False
+    assert combination is not None
+    for result in map(PartResult.from_dict, trial.user_attrs[PARTS]):
+        part = combination.parts.index(result.part)
+        status, state = ("FAILED", "diverged") if result.error else ("FINISHED", "complete")
+        found = runs.get(session.trial_identity(number, point, part))
+        if found and found.status == status and found.tags.get(STATE) == state:
+            continue
+        run, mended = session.open_run(number, point, part), True
+        run.log(_kept(session, session.experiment_at(point, part)))
+        run.tags({STATE: state} | ({"pfl_ops.error": result.error} if result.error else {}))
+        run.complete()
+        run.finish(status, patience=0)
+    if mended and state_of(trial) == "diverged":
+        session.forget(point)
+    return mended
+
+
+def _kept(session: "Session", experiment: Experiment, stages: Collection[str] | None = None) -> list[Record]:
+    """The rounds in the checkpoint of an experiment; `stages`: that it scored; None: those of a trial."""
     from pfl_ops import runs
 
-    stages = session.settings.objective.stages
+    stages = session.settings.objective.stages if stages is None else stages
     return runs.kept_records(experiment, home=session.store.home.root, data_dir=session.data_dir, stages=stages)
 
 

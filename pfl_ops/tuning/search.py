@@ -13,12 +13,13 @@ from typing import Any
 import optuna
 from optuna.trial import Trial, TrialState
 
-from pfl_ops.jobs.report import LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
+from pfl_ops.jobs.report import ERRORS, LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, Space
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.ledger import DIVERGED, ERROR, NOTE, ROUNDS, SUMMANDS, Ledger
+from pfl_ops.tuning.ledger import DIVERGED, ERROR, NOTE, PARTS, ROUNDS, STANDARD_ERRORS, SUMMANDS, Ledger
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.parts import SCORES, STDS
 
 STUCK = 0.99  # of the first round's training loss: a trial whose last one is above has learnt nothing
 SAMPLED = 5  # trials drawn at random before the model of the space says anything
@@ -67,11 +68,22 @@ class Search:
         self._note_cost(trial, report)
         parts = [part for metric in self.objective.metrics for part in summands(metric) if part in report]
         trial.set_user_attr(SUMMANDS, {part: float(report[part]) for part in parts})
+        for name, key in ((ledgers.STDS, STDS), (STANDARD_ERRORS, ERRORS), (ledgers.SCORES, SCORES)):
+            if report.get(key):
+                trial.set_user_attr(name, dict(report[key]))
         if self.objective.single:
             step, value = int(report[ROUND]), float(report[self.objective.metrics[0]])
             if math.isfinite(value) and (trial.number, step) not in self._reported:
                 trial.report(value, step)
                 self._reported.add((trial.number, step))  # a trial begins in this process, and without reports
+
+    def spend(self, trial: Trial, report: Mapping[str, Any]) -> None:
+        """Tell the cost of a trial so far."""
+        self._note_cost(trial, report)
+
+    def keep_parts(self, trial: Trial, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Record the parts of a trial that have ended; one that is cut short is continued with the others."""
+        trial.set_user_attr(PARTS, list(parts))
 
     def end(self, trial: Trial, report: Mapping[str, Any], failure: Failure | None = None) -> None:
         """Tell the end: COMPLETE, PRUNED if it was stopped before the last round or diverged, else FAIL.

@@ -1,7 +1,7 @@
 """One call that runs a study: its missing trials, the confirmation of its choice, then the test of that."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,24 +19,30 @@ from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, Store, provenance
-from pfl_ops.tracking.notes import title, trial_colour, trial_name
+from pfl_ops.tracking.notes import ENVIRONMENT, TRIAL, title, trial_colour, trial_name
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.views import COLOUR
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
+from pfl_ops.tuning.baselines import Baselines, scales_of
 from pfl_ops.tuning.budget import Clock, ending, spent
 from pfl_ops.tuning.confirm import Confirmation, Confirmations
+from pfl_ops.tuning.environments import BASELINE, baseline
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.finals import Finals
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.packing import Kind, Packing
+from pfl_ops.tuning.parts import Combination, TrialPart
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.tested import PlannedTest, planned_tests, runs_table
 from pfl_ops.tuning.trials import TrialRun, Trials
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
+
+    import pandas as pd
 
     from pfl_ops.runs import Result
 
@@ -53,6 +59,8 @@ class Session:
         decide: called once the choice is made; returns the experiments of the test runs.
         confirmation: how the choice was confirmed; None: it was not.
         finals: their results, in the order of their seeds. diverged: {seed: how} of those that diverged.
+        planned: the test runs of a study in several environments, in the order of the experiments that `decide`
+            returns. tested: their scores, see `tested.runs_table`; None: the study has no environments.
         prefix: of the names of test runs. view: key of the saved view of its trials.
     """
 
@@ -69,6 +77,8 @@ class Session:
     finals: "list[Result]" = field(default_factory=list)
     diverged: dict[int, str] = field(default_factory=dict)
     confirmation: Confirmation | None = None
+    planned: list[PlannedTest] = field(default_factory=list)
+    tested: "pd.DataFrame | None" = None
     prefix: str = ""
     view: str = "trials"
 
@@ -98,20 +108,21 @@ class Session:
         settings, ledger = self.settings, self.ledger
         ledger.recover()
         release()  # what an estimate left on the GPU
-        packing = self._packing(missing)
+        runs = missing * settings.n_parts
+        packing = self._packing(runs)
         with self._ray() as folder:
-            part = self._share(packing, missing)
+            part = self._share(packing, runs)
             execution = self._execution(part, packing)
             self._note_execution(execution)
             rounds = settings.experiment.training.rounds
-            search = Search(ledger, settings.space, settings.objective, rounds, settings.experiment.seed)
+            search = Search(ledger, settings.space, settings.goal, rounds, settings.experiment.seed)
 
-            def make(number: int, point: Point) -> Job:
+            def make(number: int, point: Point, index: int) -> Job:
                 return Job.of(
                     "trial",
                     f"trial {number:03d}",
-                    number,
-                    self.experiment_at(point),
+                    number * settings.n_parts + index,
+                    self.experiment_at(point, index),
                     self.data_dir,
                     execution,
                     part,
@@ -122,14 +133,25 @@ class Session:
 
             clock = Clock(ledger)
             is_over = self._budget(clock)
-            trials = Trials(search, missing, settings.trials, make, self.open_run, self.on_event, self.forget, is_over)
+            trials = Trials(
+                search,
+                missing,
+                settings.trials,
+                make,
+                self.open_run,
+                self.on_event,
+                self.forget,
+                is_over,
+                self.combination,
+            )
             scheduler = None
             if settings.scheduler == "asha" and settings.full_every < rounds:  # else no rung lies before the end
                 (metric,), (mode,) = settings.objective.metrics, settings.objective.modes
                 scheduler = EarlyStop(metric, mode, rounds, settings.full_every, ledger.curves().values())
             self.tell("begin")
             confirmations, tests = Confirmations(self, part, execution), Finals(self, part, execution)
-            jobs = _Phases(confirmations, tests, trials, clock)
+            baselines = Baselines(self, part, execution)
+            jobs = _Phases(confirmations, tests, trials, clock, baselines)
             runner = Runner(
                 self._place(),
                 part.concurrency,
@@ -144,8 +166,10 @@ class Session:
                 raise StudyInterrupted from None
             finally:
                 jobs.stop_clock()
+                baselines.close()
                 trials.close()
                 confirmations.close()
+        baselines.check()
         if trials.hopeless:
             raise trials.hopeless
         self._gather(confirmations, tests)
@@ -204,7 +228,10 @@ class Session:
     def _gather(self, confirmations: Confirmations, tests: "Finals") -> None:
         confirmations.check()
         self.confirmation = confirmations.result
-        self.finals, self.diverged = tests.results()
+        if self.settings.environments:
+            self.tested = runs_table(self.planned, tests.outcomes(), self.settings.objective.metrics)
+        else:
+            self.finals, self.diverged = tests.results()
 
     def _ray(self) -> "AbstractContextManager[Path]":
         if not is_running():
@@ -214,18 +241,61 @@ class Session:
     def _place(self) -> Place:
         return Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
 
-    def experiment_at(self, point: Point) -> Experiment:
-        """A trial's experiment."""
-        return self.settings.experiment.override(point)
+    @property
+    def combination(self) -> Combination | None:
+        """That of the settings, with FedAvg's scores as far as they are recorded."""
+        combination = self.settings.combination
+        return replace(combination, scales=scales_of(self)) if combination else None
 
-    def open_run(self, number: int, point: Point) -> TrialRun:
-        """Open the run of a trial; one that was begun before is found again."""
-        experiment = self.experiment_at(point)
+    def experiment_at(self, point: Point, part: int = 0) -> Experiment:
+        """A trial's experiment; `part`: index of the run, in a trial of several."""
+        combination = self.settings.combination
+        if combination is None:
+            return self.settings.experiment.override(point)
+        return self.experiment_in(point, combination.parts[part])
+
+    def experiment_in(self, point: Point, part: TrialPart) -> Experiment:
+        """A configuration's experiment in an environment, with a seed."""
+        environment = self.settings.environment(part.environment)
+        return environment.of(self.settings.experiment).override({**point, "seed": part.seed})
+
+    def baseline_at(self, part: TrialPart) -> Experiment:
+        """FedAvg's experiment in an environment, with a seed."""
+        return baseline(self.experiment_in({}, part))
+
+    def open_baseline(self, part: TrialPart) -> TrialRun:
+        """Open the run of FedAvg in an environment; one that was begun before is found again."""
+        experiment = self.baseline_at(part)
         digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
         return self.store.run(
             self.parent.experiment,
-            trial_name(number, experiment.algorithm.name, point),
-            identity=self.trial_identity(number, point),
+            f"{self.prefix}baseline-seed{part.seed} {part.environment}",
+            identity=self.baseline_identity(part),
+            parent=self.parent,
+            params=experiment.flat,
+            tags={
+                **provenance(experiment=digest, group=group),
+                **described(experiment, "confirmation"),  # compared with other runs only if it is named
+                "pfl_ops.study": self.ledger.name,
+                "pfl_ops.method": title(experiment),
+                "pfl_ops.baseline": BASELINE,
+                ENVIRONMENT: part.environment,
+            },
+        )
+
+    def baseline_identity(self, part: TrialPart) -> str:
+        """Of the run of FedAvg in an environment."""
+        return f"{self.baseline_at(part).digest(self.data_dir)}:baseline"
+
+    def open_run(self, number: int, point: Point, part: int = 0) -> TrialRun:
+        """Open the run of a trial, or of a part of it; one that was begun before is found again."""
+        experiment, combination = self.experiment_at(point, part), self.settings.combination
+        label, where = (str(combination.parts[part]), combination.parts[part].environment) if combination else ("", "")
+        digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
+        return self.store.run(
+            self.parent.experiment,
+            trial_name(number, experiment.algorithm.name, point, label),
+            identity=self.trial_identity(number, point, part),
             parent=self.parent,
             params=experiment.flat,
             tags={
@@ -234,22 +304,25 @@ class Session:
                 **described(experiment, "trial"),
                 "pfl_ops.study": self.ledger.name,
                 "pfl_ops.method": title(experiment),
+                **({TRIAL: f"trial-{number:03d}"} if combination else {}),
+                **({ENVIRONMENT: where} if where else {}),
             },
         )
 
-    def trial_identity(self, number: int, point: Point) -> str:
-        """Of a trial's run: two trials of a study may have the same configuration."""
-        return f"{self.experiment_at(point).digest(self.data_dir)}:trial-{number:03d}"
+    def trial_identity(self, number: int, point: Point, part: int = 0) -> str:
+        """Of the run of a trial, or of a part of it: two trials of a study may have the same configuration."""
+        return f"{self.experiment_at(point, part).digest(self.data_dir)}:trial-{number:03d}"
 
     def confirmation_job(
-        self, job: int, number: int, point: Point, seed: int, execution: Execution, part: Share
+        self, job: int, number: int, point: Point, seed: int, execution: Execution, part: Share, environment: str = ""
     ) -> Job:
         """A trial's configuration with another seed; it runs to its end."""
+        one = TrialPart(seed, environment)
         return Job.of(
             "confirmation",
-            f"confirmation of trial {number:03d}, seed {seed}",
+            f"confirmation of trial {number:03d}, {one}",
             job,
-            self.experiment_at(point).override({"seed": seed}),
+            self.experiment_in(point, one),
             self.data_dir,
             execution,
             part,
@@ -257,14 +330,14 @@ class Session:
             full_every=self.settings.full_every,
         )
 
-    def open_confirmation(self, number: int, point: Point, seed: int) -> TrialRun:
+    def open_confirmation(self, number: int, point: Point, seed: int, environment: str = "") -> TrialRun:
         """Open the run of a trial's configuration with another seed; one that was begun before is found again."""
-        experiment = self.experiment_at(point).override({"seed": seed})
+        experiment = self.experiment_in(point, TrialPart(seed, environment))
         digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
         return self.store.run(
             self.parent.experiment,
-            f"{self.prefix}confirm-{number:03d}-seed{seed}",
-            identity=self.confirmation_identity(point, seed),
+            f"{self.prefix}confirm-{number:03d}-seed{seed} {environment}".rstrip(),
+            identity=self.confirmation_identity(point, seed, environment),
             parent=self.parent,
             params=experiment.flat,
             tags={
@@ -274,19 +347,22 @@ class Session:
                 "pfl_ops.study": self.ledger.name,
                 "pfl_ops.confirms": f"trial-{number:03d}",
                 "pfl_ops.method": title(experiment),
+                **({ENVIRONMENT: environment} if environment else {}),
             },
         )
 
-    def confirmation_identity(self, point: Point, seed: int) -> str:
+    def confirmation_identity(self, point: Point, seed: int, environment: str = "") -> str:
         """Of the run of a configuration with another seed."""
-        return f"{self.experiment_at(point).override({'seed': seed}).digest(self.data_dir)}:confirmation"
+        return f"{self.experiment_in(point, TrialPart(seed, environment)).digest(self.data_dir)}:confirmation"
 
     def forget(self, point: Point) -> None:
         """A trial that was stopped early is over: its models would only fill the disk."""
         from pfl_ops import runs
 
         stages = self.settings.objective.stages
-        runs.forget(self.experiment_at(point), home=self.store.home.root, data_dir=self.data_dir, stages=stages)
+        for part in range(self.settings.n_parts):
+            experiment = self.experiment_at(point, part)
+            runs.forget(experiment, home=self.store.home.root, data_dir=self.data_dir, stages=stages)
 
     # -- what each trial gets ---------------------------------------------------------------------------------------
 
@@ -315,7 +391,7 @@ class Session:
         return packing
 
     def _measure(self, kind: Kind, missing: int) -> Packing:
-        experiment, execution = self.settings.experiment, self.execution
+        experiment, execution = self.settings.example, self.execution
         layouts = self.asked.layouts(kind, missing)
         stages = self.settings.objective.stages
         return packings.cached(
@@ -341,13 +417,13 @@ class Session:
             execution = execution.model_copy(update={"device": "cpu"})
         if execution.threads is None:
             execution = execution.model_copy(update={"threads": part.threads})
-        if any(parameter.key.startswith("model.") for parameter in self.settings.space.parameters):
+        if not self.settings.has_one_network:
             return execution  # what is fast for one network may be impossible for another
         if packing:
             return packing.execution(execution)
         if part.gpus and not torch.cuda.is_available():
             return execution  # a cluster's GPU: each trial has to see for itself
-        return settle(self.settings.experiment, execution, self.data_dir)
+        return settle(self.settings.example, execution, self.data_dir)
 
     def _note_execution(self, execution: Execution) -> None:
         how = {name: getattr(execution, name) for name in ("device", "way", "chunk", "workers", "threads")}
@@ -370,7 +446,15 @@ class Session:
             seeds = [chosen.seed + i for i in range(repetitions)]
             openings = self.ledger.open_test(best[0], point_of(best[1]), seeds)
             self.parent.tags({"pfl_ops.test_openings": openings})
+        if self.settings.environments:
+            self.planned = planned_tests(self.settings, point_of(best[1]), repetitions, self.data_dir)
+            return [test.experiment for test in self.planned]
         return [chosen.repetition(i) for i in range(repetitions)]
+
+    def test_name(self, i: int, experiment: Experiment) -> str:
+        """Return the name of a test run."""
+        where = f" {self.planned[i].label}" if self.planned else ""
+        return f"{self.prefix}final-seed{experiment.seed}{where}"
 
     def tell(self, kind: str, trial: int | None = None, text: str = "", round: int = 0, rounds: int = 0) -> None:
         if self.on_event:
@@ -390,17 +474,26 @@ class Session:
 
 
 class _Phases:
-    """The source of a study's jobs: trials if some are missing, then confirmations, then tests.
+    """The source of a study's jobs: FedAvg in environments, trials if some are missing, confirmations, then tests.
 
     `clock` counts until the last trial has ended.
     """
 
     def __init__(
-        self, confirmations: Confirmations, tests: Finals, trials: Trials | None = None, clock: Clock | None = None
-    ) -> None:
+        self, confirmations: Confirmations, tests: Finals, trials: Trials | None = None, clock: Clock | None = None,
+        baselines: Baselines | None = None,
+    ) -> None:  # fmt: skip
         self.trials, self.confirmations, self.tests, self.clock = trials, confirmations, tests, clock
+        self.baselines = baselines
 
     def next(self) -> Job | None:
+        if self.baselines is not None:
+            job = self.baselines.next()
+            if job is not None or not self.baselines.over:
+                return job
+            if self.trials is not None:
+                self.trials.combination = self.baselines.session.combination
+            self.baselines = None
         if self.trials is not None:
             job = self.trials.next()
             if job is not None or self.trials.running or self.trials.hopeless:
@@ -424,6 +517,9 @@ class _Phases:
                 self.trials.take(event)
                 if self.clock is not None:
                     self.clock.save()
+            case "baseline":
+                assert self.baselines is not None
+                self.baselines.take(event)
             case "confirmation":
                 self.confirmations.take(event)
             case _:

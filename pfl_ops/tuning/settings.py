@@ -3,7 +3,8 @@
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -13,13 +14,16 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget
+from pfl_ops.tuning.environments import Aggregate, Environment, baseline, check_different, environments_of, parse
 from pfl_ops.tuning.objective import Objective, objective
+from pfl_ops.tuning.parts import Combination, TrialPart
 
 Scheduler: TypeAlias = Literal["asha", "none"]
 
 TRIALS = 12
 CONFIRM, CONFIRM_TOP = 5, 3  # new seeds at most, configurations
 MOST_CONFIRMED = 1000  # seeds, or configurations
+SEED_OFFSET = 1000  # of the new seeds of a confirmation, from the experiment's; those of trials and tests are below
 COMMON = "pfl_ops.common"  # tag
 
 
@@ -36,6 +40,9 @@ class Settings:
         confirm_top: number of these configurations.
         hours: of the search, wall time over all calls. samples: gradient samples of all trials. None: no limit.
         terminate: trials in a row without a better value that end the search; 0: no such limit.
+        seeds_per_trial: runs of a trial, with the seeds seed, seed + 1, ..., of which its value is the mean.
+        environments: in which every trial is run; (): in the experiment itself. held_out: in which the choice alone is
+            tested, with FedAvg. aggregate: value over environments.
     """
 
     experiment: Experiment
@@ -49,6 +56,10 @@ class Settings:
     hours: float | None = None
     samples: int | None = None
     terminate: int = 0
+    seeds_per_trial: int = 1
+    environments: tuple[Environment, ...] = ()
+    held_out: tuple[Environment, ...] = ()
+    aggregate: Aggregate = "mean"
 
     @classmethod
     def of(
@@ -66,8 +77,16 @@ class Settings:
         hours: float | None = None,
         samples: float | None = None,
         terminate: int | None = None,
+        seeds_per_trial: int | None = None,
+        environments: Sequence[str] = (),
+        vary: Mapping[str, Sequence[Any]] | None = None,
+        held_out: Sequence[str] = (),
+        aggregate: str | None = None,
     ) -> "Settings":
         """Checked settings; every mistake that can be seen before the first trial is an error here."""
+        check_seeds(seeds_per_trial)
+        check_environments(environments, vary, held_out, aggregate)
+        seeds = seeds_per_trial or 1
         if trials is not None and trials < 1:
             raise PflOpsError(f"trials must be >= 1, got {trials}")
         if scheduler not in (None, "asha", "none"):
@@ -81,14 +100,40 @@ class Settings:
             raise PflOpsError(
                 "asha stops trials by one metric; several run to the end: --scheduler none, or leave it out"
             )
+        tuned = environments_of(base, environments, vary)
+        apart = tuple(parse(base, name) for name in held_out)
+        check_different(base, tuned, apart)
+        if scheduler == "asha" and (seeds > 1 or tuned):
+            what = f"in {len(tuned)} environments" if tuned else f"of {seeds} seeds"
+            raise PflOpsError(
+                f"asha compares trials while they run, and a trial {what} has a value only when all of its runs have "
+                "ended: --scheduler none, or leave it out"
+            )
         varied = space if isinstance(space, Space) else spaces.read(space, experiment.algorithm.name)
         by_steps = {"training.local_epochs"} if base.training.local_steps is not None else set()
-        varied = spaces.hold(varied, {*hold, *by_steps}, base)
+        set_by_environments = {path for one in (*tuned, *apart) for path in one.changes}
+        varied = spaces.hold(varied, {*hold, *by_steps, *set_by_environments}, base)
         spaces.check(varied, base)
-        choice: Scheduler = "none" if scheduler == "none" or not goal.single else "asha"
+        for one in (*tuned, *apart):
+            with _naming(one):
+                spaces.check(varied, one.of(base))
+        several = seeds > 1 or bool(tuned)
+        choice: Scheduler = "none" if scheduler == "none" or not goal.single or several else "asha"
         shared = spaces.hold(common, {*hold, *by_steps}, base) if common else None
         limit = trials or (MOST_TRIALS if hours or samples else TRIALS)
-        made = cls(base, varied, goal, choice, limit, shared, CONFIRM if goal.single else 0)
+        made = cls(
+            base,
+            varied,
+            goal,
+            choice,
+            limit,
+            shared,
+            CONFIRM if goal.single else 0,
+            seeds_per_trial=seeds,
+            environments=tuned,
+            held_out=apart,
+            aggregate="worst" if aggregate == "worst" else "mean",
+        )
         return made.confirming(confirm, confirm_top).within(hours, samples, terminate)
 
     @classmethod
@@ -106,6 +151,10 @@ class Settings:
             record.get("hours"),
             record.get("samples"),
             record.get("terminate", 0),
+            record.get("seeds_per_trial", 1),
+            tuple(Environment(**one) for one in record.get("environments", ())),
+            tuple(Environment(**one) for one in record.get("held_out", ())),
+            record.get("aggregate", "mean"),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -124,7 +173,70 @@ class Settings:
             "hours": self.hours,
             "samples": self.samples,
             "terminate": self.terminate,
+            **self._several,
         }
+
+    @property
+    def _several(self) -> dict[str, Any]:
+        """The settings of trials of several runs, as plain values; {}: a trial is one run, as in earlier versions."""
+        found: dict[str, Any] = {"seeds_per_trial": self.seeds_per_trial} if self.seeds_per_trial > 1 else {}
+        if self.environments:
+            for key, some in (("environments", self.environments), ("held_out", self.held_out)):
+                found[key] = [{"name": one.name, "changes": dict(one.changes)} for one in some]
+            found["aggregate"] = self.aggregate
+        return found
+
+    @property
+    def combination(self) -> Combination | None:
+        """The parts of every trial, and the rule that makes its value of theirs; None: a trial is one run."""
+        if self.seeds_per_trial == 1 and not self.environments:
+            return None
+        seeds = [self.experiment.seed + i for i in range(self.seeds_per_trial)]
+        names = [one.name for one in self.environments] or [""]
+        parts = tuple(TrialPart(seed, name) for seed in seeds for name in names)
+        metrics, modes = self.objective.metrics, self.objective.modes
+        return Combination(parts, metrics, self.goal.metrics, modes, self.aggregate)
+
+    @property
+    def goal(self) -> Objective:
+        """The optimised values: the objective, or with environments the values made of the scores in all of them."""
+        if not self.environments:
+            return self.objective
+        names = tuple(f"{metric}/of_fedavg/{self.aggregate}" for metric in self.objective.metrics)
+        return Objective(names, self.objective.modes)
+
+    @property
+    def n_parts(self) -> int:
+        """Runs of a trial."""
+        return self.seeds_per_trial * max(1, len(self.environments))
+
+    @property
+    def example(self) -> Experiment:
+        """The experiment of a trial's first run, but for its point: what is measured to plan a study."""
+        return self.environments[0].of(self.experiment) if self.environments else self.experiment
+
+    @property
+    def has_one_network(self) -> bool:
+        """True if all runs have the same network and data set, so that what is fast for one is for all."""
+        varied = [parameter.key for parameter in self.space.parameters]
+        set_by_environments = [path for one in self.environments for path in one.changes]
+        return not any(path.startswith("model.") for path in varied) and not any(
+            path.startswith(("model.", "data.")) for path in set_by_environments
+        )
+
+    def label(self, experiment: Experiment) -> str:
+        """<algorithm>-<dataset>-<partition>, or of several environments <algorithm>-environments, for names.
+
+        Args:
+            experiment: as the user described it.
+        """
+        return f"{experiment.algorithm.name}-environments" if self.environments else experiment.label
+
+    def environment(self, name: str) -> Environment:
+        """The environment of that name, tuned or held out; "": the experiment itself."""
+        if not name:
+            return Environment("", {})
+        return next(one for one in (*self.environments, *self.held_out) if one.name == name)
 
     @property
     def full_every(self) -> int:
@@ -141,7 +253,8 @@ class Settings:
         """By which comparisons know runs that were chosen from one common space under one budget."""
         if self.common is None:
             return {}
-        seeds = f", {self.confirm} new seeds of {self.confirm_top}" if self.confirm else ""
+        seeds = f", {self.seeds_per_trial} seeds a trial" if self.seeds_per_trial > 1 else ""
+        seeds += f", {self.confirm} new seeds of {self.confirm_top}" if self.confirm else ""
         return {COMMON: f"{self.common.digest[:12]}, {budget_text(self)}{seeds}: {' '.join(self.common.keys)}"}
 
     def wanting(self, trials: int) -> "Settings":
@@ -188,7 +301,11 @@ class Settings:
     def digest(self, data_dir: str | None) -> str:
         """SHA-256 of all that may not change between a study's beginning and its resumption; trials may."""
         parts = [self.experiment.digest(data_dir), self.space.digest, self.objective.metrics, self.objective.modes]
-        return hashlib.sha256(json.dumps([*parts, self.scheduler]).encode()).hexdigest()
+        more: list[dict[str, Any]] = [self._several] if self._several else []
+        for one in (*self.environments, *self.held_out):
+            here = one.of(self.experiment)
+            more.append({one.name: [here.digest(data_dir), baseline(here).digest(data_dir)]})
+        return hashlib.sha256(json.dumps([*parts, self.scheduler, *more]).encode()).hexdigest()
 
     def difference(self, other: "Settings") -> str:
         """The first thing in which two studies differ, for a message; "": none that shows."""
@@ -200,6 +317,16 @@ class Settings:
             return f"another search space ({self.space.source})"
         if self.objective != other.objective:
             return f"metric {', '.join(self.objective.metrics)} ({', '.join(self.objective.modes)})"
+        if self.seeds_per_trial != other.seeds_per_trial:
+            return f"--seeds-per-trial {self.seeds_per_trial}, not {other.seeds_per_trial}"
+        for flag, mine_named, theirs_named in (
+            ("--environments", self.environments, other.environments),
+            ("--held-out", self.held_out, other.held_out),
+        ):
+            if mine_named != theirs_named:
+                return f"{flag} {_names(mine_named)}, not {_names(theirs_named)}"
+        if self.aggregate != other.aggregate:
+            return f"--aggregate {self.aggregate}, not {other.aggregate}"
         return f"scheduler {self.scheduler}" if self.scheduler != other.scheduler else ""
 
 
@@ -212,3 +339,59 @@ def check_confirmation(confirm: int | None, top: int | None) -> None:
     for name, value, least in (("--confirm", confirm, 0), ("--confirm-top", top, 2)):
         if value is not None and not least <= value <= MOST_CONFIRMED:
             raise PflOpsError(f"{name} must be in [{least}, {MOST_CONFIRMED:,}], got {value}")
+
+
+def check_seeds(seeds_per_trial: int | None) -> None:
+    """Refuse numbers of seeds that can't be.
+
+    Raises:
+        PflOpsError: fewer than one, or so many that a trial would have a seed of the confirmation.
+    """
+    if seeds_per_trial is not None and not 1 <= seeds_per_trial <= SEED_OFFSET:
+        raise PflOpsError(
+            f"--seeds-per-trial must be in [1, {SEED_OFFSET:,}], got {seeds_per_trial}: the confirmation has the seeds "
+            f"from seed + {SEED_OFFSET} on"
+        )
+
+
+def check_same_seeds(seeds_per_trial: int | None, name: str, recorded: int) -> None:
+    """Refuse another number of seeds than a study was begun with; None: as it was begun.
+
+    Raises:
+        PflOpsError: it differs.
+    """
+    if seeds_per_trial not in (None, recorded):
+        raise PflOpsError(
+            f"'{name}' was begun with --seeds-per-trial {recorded}, not {seeds_per_trial}: leave it out, or choose "
+            "another --name"
+        )
+
+
+def check_environments(
+    environments: Sequence[str],
+    vary: Mapping[str, Sequence[Any]] | None,
+    held_out: Sequence[str],
+    aggregate: str | None,
+) -> None:
+    """Refuse arguments that mean nothing without environments.
+
+    Raises:
+        PflOpsError: held-out environments or a rule over environments without environments to tune on; no such rule.
+    """
+    if aggregate not in (None, "mean", "worst"):
+        raise PflOpsError(f"--aggregate must be mean or worst, got '{echo(aggregate)}'")
+    if not environments and not vary and (held_out or aggregate):
+        flag = "--held-out" if held_out else "--aggregate"
+        raise PflOpsError(f"{flag} needs environments to tune on: --environments path,ls or --vary PATH=V1,V2")
+
+
+def _names(environments: Sequence[Environment]) -> str:
+    return ",".join(one.name for one in environments) or "none"
+
+
+@contextmanager
+def _naming(environment: Environment) -> Iterator[None]:
+    try:
+        yield
+    except PflOpsError as error:
+        raise PflOpsError(f"environment '{environment.name}': {error}") from error

@@ -71,6 +71,8 @@ class Show:
                 return event.text
             case "confirm":
                 return f"{_of(event)}confirmation of trial {event.trial:03d}, {event.text}"
+            case "baseline":
+                return f"{_of(event)}FedAvg in {event.text}"
             case "study":
                 return f"{event.method} ({event.place}): {event.text}"
             case "begin" if event.method:
@@ -95,7 +97,11 @@ class Show:
         if self.last is None:
             return Text("starting ...")
         minutes, seconds = divmod(int(time.monotonic() - self.begun), 60)
-        now = self.line(self.last) if self.last.kind in ("wait", "test", "final", "confirm") else self._count(self.last)
+        now = (
+            self.line(self.last)
+            if self.last.kind in ("wait", "test", "final", "confirm", "baseline")
+            else self._count(self.last)
+        )
         if self.last.kind == "rounds":
             now = f"test run {(self.last.trial or 0) + 1}: round {self.last.round} of {self.last.rounds}"
         title = f"method {self.last.place}  {self.last.method}" if self.last.method else self.last.study

@@ -1,10 +1,10 @@
 """`tune`: a study from its settings to its tested best configuration."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -23,18 +23,28 @@ from pfl_ops.tracking.provenance import described
 from pfl_ops.tuning import board, presented
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
+from pfl_ops.tuning.baselines import scales_of
 from pfl_ops.tuning.begin import Beginning, Means, check, recorded_settings, stored
 from pfl_ops.tuning.budget import check_budget, count, ending
 from pfl_ops.tuning.confirm import Confirmation
+from pfl_ops.tuning.environments import names_given
 from pfl_ops.tuning.events import OnEvent
-from pfl_ops.tuning.ledger import Ledger, point_of
+from pfl_ops.tuning.ledger import SCORES, STANDARD_ERRORS, Ledger, point_of
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.session import Session, StudyInterrupted
-from pfl_ops.tuning.settings import Settings, check_confirmation
+from pfl_ops.tuning.settings import (
+    Settings,
+    check_confirmation,
+    check_environments,
+    check_same_seeds,
+    check_seeds,
+)
 from pfl_ops.tuning.show import watching
-from pfl_ops.units import in_words
+from pfl_ops.tuning.terms import check_build
+from pfl_ops.tuning.tested import FEDAVG, summary
+from pfl_ops.units import deviation, in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +59,7 @@ class Study:
     Attributes:
         name: its name, in the storage and in MLflow. run_id: of its parent run.
         objective: what was optimised.
-        best: the chosen point. trial: its number. values: its objective on validation data.
+        best: the chosen point. trial: its number. values: its objective on validation data, the mean over its seeds.
         experiment: the chosen configuration, as its test runs have it.
         table: one row a trial. pareto: the front of several objectives, as rows of the table; None: there was one.
         finals: test runs of the chosen configuration, one a repetition.
@@ -60,6 +70,12 @@ class Study:
             the best value.
         pictures: of its trials, drawn on demand: `study.pictures.draw("slice")`. None: it was not read.
         ended: a line on the budget that ended the search; "": trials were the only one.
+        environments: scores of the choice and of FedAvg in each environment, tuned or held out, see `tested.summary`;
+            None: the study has none, and `finals` has its test runs. tests: one row a test run in an environment.
+        parts: one row a run of a trial that has several, see `Ledger.parts_table`; None: a trial is one run.
+        baselines: one row a run of FedAvg on validation data, see `Ledger.baselines_table`; None: no environments.
+        standard_errors: metric -> standard error of the evaluation of the chosen trial, if it was on a sample of the
+            pooled validation data.
     """
 
     name: str
@@ -78,6 +94,11 @@ class Study:
     confirmation: Confirmation | None = None
     ended: str = ""
     pictures: Pictures | None = None
+    standard_errors: dict[str, float] = field(default_factory=dict)
+    environments: pd.DataFrame | None = None
+    tests: pd.DataFrame | None = None
+    parts: pd.DataFrame | None = None
+    baselines: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
         tests = f", {len(self.finals)} test run{'s' * (len(self.finals) != 1)}" if self.finals else ""
@@ -88,10 +109,13 @@ class Study:
 
         return cards.card(
             lambda: cards.heading(f"study {self.name}", f"best: trial {self.trial:03d}, {in_words(self.scores)}"),
+            lambda: cards.note(self.noise),
             lambda: cards.table(tables.chosen(self.best)),
             lambda: cards.note(self.ended, str(self.confirmation or "")),
             lambda: cards.table(tables.trials(*self._shown)),
             lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
+            lambda: "" if self.environments is None else cards.table(tables.environments(self.environments)),
+            lambda: cards.note(self.baseline_note, *self.environment_notes),
             lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
             lambda: cards.note(
                 f"the test data were opened {_times(self.openings)} for this study" * bool(self.openings)
@@ -135,6 +159,46 @@ class Study:
         found = {part: chosen[part].iloc[0] for part in parts}
         return {**self.values, **{part: float(value) for part, value in found.items() if value is not None}}
 
+    @property
+    def baseline_note(self) -> str:
+        """One line on what FedAvg's runs on validation data cost; "": the study has no environments."""
+        if self.baselines is None:
+            return ""
+        n, samples = len(self.baselines), int(self.baselines["samples"].sum())
+        return f"FedAvg on validation data: {n} run{'s' * (n != 1)}, {samples:,} samples, part of the search"
+
+    @property
+    def environment_notes(self) -> tuple[str, ...]:
+        """The test runs in environments that diverged, a line each."""
+        if self.tests is None:
+            return ()
+        lost = self.tests[self.tests["error"] != ""].to_dict("records")
+        return tuple(
+            f"test run of {'FedAvg' if row['role'] == FEDAVG else 'the choice'} in {row['environment']} with seed "
+            f"{row['seed']}: {row['error']}"
+            for row in lost
+        )
+
+    @property
+    def noise(self) -> str:
+        """One line on the noise of the chosen trial's value: over its seeds, and of its evaluation; "": not known."""
+        told = []
+        for metric, value in self.spread.items():
+            what = f" of {metric}" if len(self.spread) > 1 else ""
+            told.append(f"standard deviation{what} over seeds {deviation(value, metric)}")
+        if errors := [deviation(value, metric) for metric, value in self.standard_errors.items()]:
+            confirmed = self.confirmation
+            mean = confirmed.standard_error if confirmed else None
+            new = f", of the mean over new seeds {deviation(mean, confirmed.metric)}" if confirmed and mean else ""
+            told.append(f"standard error of the evaluation {' and '.join(errors)}{new} ({board.SAMPLED})")
+        return f"noise of trial {self.trial:03d}'s value: {'; '.join(told)}" if told else ""
+
+    @property
+    def spread(self) -> dict[str, float]:
+        """Sample standard deviation of the chosen trial's objective over its seeds; {}: a trial has one seed."""
+        row = self.table[self.table["trial"] == self.trial].iloc[0]
+        return {metric: float(row[key]) for metric in self.values if (key := f"{metric}/std") in row}
+
 
 @checked
 @joining
@@ -146,6 +210,11 @@ def tune(
     hours: float | None = None,
     samples: float | None = None,
     terminate: int | None = None,
+    seeds_per_trial: int | None = None,
+    environments: str | Sequence[str] = (),
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    held_out: str | Sequence[str] = (),
+    aggregate: str | None = None,
     metric: str | Sequence[str] | None = None,
     mode: str | Sequence[str] | None = None,
     scheduler: str | None = None,
@@ -170,10 +239,11 @@ def tune(
 ) -> Study:
     """Tune an experiment: trials on validation data, then the chosen configuration on test data.
 
-    Each trial is one repetition of the experiment, trained without each client's validation share and scored on it; it
-    never sees test data. The best configurations are run again in the same way with seeds that no trial has seen, and
-    the one with the best mean is chosen, see `confirm`. The chosen configuration is then trained on training and
-    validation data together, with the seeds seed, seed + 1, ..., and scored on the test data.
+    Each trial is one repetition of the experiment (more with `seeds_per_trial`), trained without each client's
+    validation share and scored on it; it never sees test data. The best configurations are run again in the same way
+    with seeds that no trial has seen, and the one with the best mean is chosen, see `confirm`. The chosen configuration
+    is then trained on training and validation data together, with the seeds seed, seed + 1, ..., and scored on the test
+    data.
 
     Args:
         experiment: what to tune; none: that of the study `name`, which is resumed.
@@ -185,6 +255,17 @@ def tune(
         samples: gradient samples of all trials, each counted; likewise.
         terminate: end the search when so many trials in a row, complete or stopped early, have not improved the best
             value; none: 0, never, or as recorded.
+        seeds_per_trial: runs of each trial, with the seeds seed, seed + 1, ..., the same for all; its value is their
+            mean, and none is stopped early. At most 1,000, since the new seeds of `confirm` start at seed + 1000. None:
+            1, or as recorded.
+        environments: names of environments in which each trial is run with each seed: a partition ("path"), a data set
+            ("mnist"), a setting ("participation.share=0.5"), or several joined by "+"; as a sequence, or as text with
+            commas. Each score is divided by that of FedAvg with its default settings there; see `aggregate`. None is
+            stopped early.
+        vary: path -> values: environments with every combination of these; with `environments` in each of them.
+        held_out: names of environments in which the choice and FedAvg are tested at the end, and nothing else is run.
+        aggregate: a trial's value over environments: "mean" (the default) of the divided scores, or that of the
+            "worst" environment.
         metric: one tracked key to optimise, or several (no early stopping, a Pareto front); none: val/L1/acc of the
             last round, or that of the stage in which the method has clients' own models (`Algorithm.own_stage`).
         mode: "max" or "min", for all metrics or for each; none: what is better for that key.
@@ -225,6 +306,10 @@ def tune(
     check(trials, final_repetitions, name)
     check_budget(hours, samples, terminate)
     check_confirmation(confirm, confirm_top)
+    check_seeds(seeds_per_trial)
+    environments = names_given(environments, "environments")
+    held_out = names_given(held_out, "held_out")
+    check_environments(environments, vary, held_out, aggregate)
     means = Means.of(
         home=home,
         storage=storage,
@@ -251,14 +336,24 @@ def tune(
             hours,
             samples,
             terminate,
+            seeds_per_trial,
+            environments,
+            vary,
+            held_out,
+            aggregate,
         )
+    elif environments or vary:
+        raise PflOpsError("a study keeps the environments that it was begun with: give an experiment with them")
     elif name and resume:
         settings = recorded_settings(name, means.studies).confirming(confirm, confirm_top)
+        check_same_seeds(seeds_per_trial, name, settings.seeds_per_trial)
         settings = settings.within(hours, samples, terminate)
         experiment = settings.experiment
     else:
         raise PflOpsError("give an experiment, or the name of a study and resume")
-    name = name or f"{experiment.label}-{settings.digest(means.data_dir)[:8]}"
+    name = name or f"{settings.label(experiment)}-{settings.digest(means.data_dir)[:8]}"
+    for one in (*settings.environments, *settings.held_out):
+        check_build(one.of(settings.experiment), means, f"environment '{one.name}'")
     plan = Beginning(experiment, settings, name, final_repetitions)
 
     with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
@@ -310,6 +405,17 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})
             _keep_pictures(parent, study)
+            kept_tables = {
+                "environments.csv": study.environments,
+                "tests.csv": study.tests,
+                "parts.csv": study.parts,
+                "baselines.csv": study.baselines,
+            }
+            for kept, rows in kept_tables.items():
+                if rows is not None:
+                    parent.text(to_csv(rows), kept)
+            if study.noise:
+                parent.tags({"pfl_ops.noise": study.noise})
             if study.ended:
                 parent.tags({"pfl_ops.ended": study.ended})
             presented.end(parent, study, session.view)
@@ -352,7 +458,7 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     Raises:
         PflOpsError: no trial has a result.
     """
-    ledger, parent, goal = session.ledger, session.parent, session.settings.objective
+    ledger, parent, goal = session.ledger, session.parent, session.settings.goal
     best = ledger.chosen()
     table = ledger.table(goal.metrics)
     if len(table):
@@ -377,10 +483,15 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
 
 def _result(session: Session, experiment: Experiment) -> Study:
     """How the study ended, once it was decided and tested."""
-    ledger, parent, goal = session.ledger, session.parent, session.settings.objective
+    ledger, parent, goal = session.ledger, session.parent, session.settings.goal
     best, table = ledger.chosen(), ledger.table(goal.metrics)
     assert best is not None
     number, trial = best
+    tracked = session.settings.objective.metrics
+    environments = None
+    if session.tested is not None:
+        scores = trial.user_attrs.get(SCORES, {})
+        environments = summary(session.settings, scales_of(session), scores, session.tested)
     return Study(
         ledger.name,
         parent.run_id,
@@ -398,6 +509,11 @@ def _result(session: Session, experiment: Experiment) -> Study:
         session.confirmation,
         ending(session.settings, ledger),
         Pictures(ledger, session.settings.experiment, goal),
+        dict(trial.user_attrs.get(STANDARD_ERRORS, {})),
+        environments,
+        session.tested,
+        ledger.parts_table(tracked) if session.settings.combination else None,
+        None if environments is None else ledger.baselines_table(tracked),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pfl_ops import spaces
 from pfl_ops.algorithms.base import Algorithm
@@ -15,6 +16,7 @@ from pfl_ops.tuning.settings import Settings
 
 COMMON = ("data.", "partition.", "model.", "participation.", "evaluation.", "seed", "training.rounds", "training.loss")
 """Beginnings of the paths in which methods must agree to be compared."""
+SEEDS = "number of seeds per trial"
 
 
 def settings_of(
@@ -26,12 +28,14 @@ def settings_of(
     scheduler: str | None = None,
     hold: Collection[str] = (),
     begun: Mapping[str, Settings] = {},
+    seeds_per_trial: int | None = None,
 ) -> dict[str, Settings]:
     """The settings of each method's study; the mistakes of all methods are told together.
 
     The spaces have a common part (`spaces.share`), unless `space` is one for all, or a folder without common.yaml.
 
     Args:
+        seeds_per_trial: of each method's trials, see `study.tune`.
         begun: of methods that are part of the comparison already. Those of `experiments` keep their first points: what
             was recommended by methods that came later is not tried with them, so they are not compared with these by
             a test (`board.differing`).
@@ -64,7 +68,17 @@ def settings_of(
     found: dict[str, Settings] = {}
     for part, method in zip(tuned, methods, strict=True):
         try:
-            made = Settings.of(part.experiment, part.space, trials, metric, mode, scheduler, hold, common)
+            made = Settings.of(
+                part.experiment,
+                part.space,
+                trials,
+                metric,
+                mode,
+                scheduler,
+                hold,
+                common,
+                seeds_per_trial=seeds_per_trial,
+            )
             if made.objective.stages == ("L1",) and type(part.experiment.algorithm).personal is Algorithm.personal:
                 raise PflOpsError(f"{made.objective.metrics[0]}: {method} leaves no model with clients")
             found[method] = _as_begun(made, begun.get(method))
@@ -88,22 +102,31 @@ def check_fair(settings: Mapping[str, Settings]) -> None:
     Raises:
         PflOpsError: the first setting in which two of them differ.
     """
-    (first, mine), *others = ((method, each.experiment.flat) for method, each in settings.items())
+    (first, mine), *others = ((method, _terms(each)) for method, each in settings.items())
     for method, theirs in others:
         for path in [*mine, *theirs]:
-            if path.startswith(COMMON) and mine.get(path) != theirs.get(path):
+            if path.startswith((*COMMON, SEEDS)) and mine.get(path) != theirs.get(path):
                 raise PflOpsError(
                     f"methods are compared on the same {path}: {first} has {mine.get(path)}, "
                     f"{method} {theirs.get(path)}"
                 )
 
 
+def _terms(settings: Settings) -> dict[str, Any]:
+    return {**settings.experiment.flat, SEEDS: settings.seeds_per_trial}
+
+
 def check_builds(settings: Settings, means: Means) -> None:
     """Refuse what a trial's first step would: data that are missing, an impossible partition or network."""
+    check_build(settings.experiment, means, settings.experiment.algorithm.name)
+
+
+def check_build(experiment: Experiment, means: Means, label: str) -> None:
+    """Refuse an experiment that can't be built; `label`: begins the message."""
     here = means.execution.model_copy(update={"device": "cpu", "workers": 1, "threads": 1})
     here = here.model_copy(update={"way": "loop" if here.way == "auto" else here.way, "chunk": here.chunk or 1})
     try:
-        with closing(settings.experiment.build(data_dir=means.data_dir, execution=here)):
+        with closing(experiment.build(data_dir=means.data_dir, execution=here)):
             pass
     except PflOpsError as error:
-        raise PflOpsError(f"{settings.experiment.algorithm.name}: {error}") from error
+        raise PflOpsError(f"{label}: {error}") from error

@@ -1,4 +1,7 @@
-"""A driver to be killed: `python killed.py HOME [--resume] [--confirm]`; the last: two trials, then confirmation."""
+"""A driver to be killed: `python killed.py HOME [--resume] [--confirm] [--seeds] [--environments]`.
+
+--confirm: two trials, then confirmation. --seeds: trials of two seeds. --environments: three, with --confirm.
+"""
 
 import sys
 from pathlib import Path
@@ -26,10 +29,12 @@ if __name__ == "__main__":
                 space=space,
                 trials=len(points),
                 name="killed",
-                confirm=3 if confirm else 0,
+                confirm=(1 if "--environments" in sys.argv else 3) if confirm else 0,
+                environments=["path", "iid", "ls"] if "--environments" in sys.argv else (),
                 home=sys.argv[1],
                 concurrency=1 if "--resume" in sys.argv else 2,
                 scheduler="none",
+                seeds_per_trial=2 if "--seeds" in sys.argv else None,
                 resume="--resume" in sys.argv,
                 records=records,
                 final=lambda *_: SimpleNamespace(final={}),

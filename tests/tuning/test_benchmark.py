@@ -221,7 +221,7 @@ def test_fedavg_under_the_optimiser_that_fliu_brings_along_is_not_behind_it(tmp_
 # -- the tables -------------------------------------------------------------------------------------------------------
 
 
-def entry(method, value, scores, *, mode="max", error="", diverged=None):
+def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=None):
     """A finished part of a benchmark: the validation value of its one trial, and {seed: test score}."""
     (settings,) = settings_of(methods(method), SPACE, metric="val/L1/acc", mode=mode).values()
     finals = [
@@ -241,7 +241,11 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None):
     return board.Entry(
         plan,
         ledger,
-        None if error else SimpleNamespace(finals=finals, run_id="s", diverged=diverged or {}, confirmation=None),
+        None
+        if error
+        else SimpleNamespace(
+            finals=finals, run_id="s", diverged=diverged or {}, confirmation=None, standard_errors=errors or {}
+        ),
         error,
     )
 
@@ -267,6 +271,16 @@ def test_equal_scores_share_a_rank():
     table = board.leaderboard(entries)
     assert table["rank"].tolist() == [1, 1, 3] and table["p"][1] == 1
     assert any("A tie for the first rank: toy, rival." in note for note in board.notes(entries, table))
+
+
+def test_largest_standard_error_of_the_chosen_trials_is_told():
+    sampled = [entry("toy", 0.9, {0: 0.5}, errors={"val/L1/acc": 0.004}), entry("rival", 0.8, {0: 0.6})]
+    line = "have a standard error of the evaluation of 0.4 points: Acc(G) is from a sample of the validation data"
+    assert sum(line in note for note in board.notes(sampled, board.leaderboard(sampled))) == 1
+    sampled.append(entry("late", 0.9, {0: 0.5}, errors={"val/L1/acc": 0.006}))
+    assert any("of up to 0.6 points" in note for note in board.notes(sampled, board.leaderboard(sampled)))
+    whole = [entry("toy", 0.9, {0: 0.5})]
+    assert not any("standard error" in note for note in board.notes(whole, board.leaderboard(whole)))
 
 
 def test_runs_with_new_seeds_count_as_search_and_are_told():

@@ -150,11 +150,11 @@ def source_of(ledger, is_over, missing=9):
     search = Search(ledger, SPACE, settings.objective, 9, 0)
     share = Share(1.0, 0.0, 2)
 
-    def make(number, point):
+    def make(number, point, part):
         return Job.of("trial", f"trial {number:03d}", number, toy(), None, Execution(), share)
 
     run = SimpleNamespace(tags=lambda _: None, finish=lambda *_, **__: None, text=lambda *_: None)
-    return Trials(search, missing, missing, make, lambda number, point: run, None, is_over=is_over)
+    return Trials(search, missing, missing, make, lambda number, point, part: run, None, is_over=is_over)
 
 
 def test_no_trial_starts_once_a_budget_is_spent_and_those_that_run_end(ledger):

@@ -99,6 +99,16 @@ def test_a_configuration_that_diverged_cannot_be_chosen():
     assert none.winner == 0 and str(none).startswith("not confirmed: every configuration diverged with a new seed")
 
 
+def test_error_of_the_evaluation_of_the_winner_s_mean():
+    """Three seeds with errors 0.03, 0.04 and 0: sqrt(0.03² + 0.04²)/3 = 0.05/3; not known of one: not known."""
+    values = {0: over_seeds(0.9, 0.8, 0.9), 1: over_seeds(0.1, 0.2, 0.1)}
+    errors = {0: over_seeds(0.03, 0.04, 0.0), 1: over_seeds(0.5, 0.5, 0.5)}
+    assert judge(METRIC, True, values, {}, SEEDS[:3], errors).standard_error == pytest.approx(0.05 / 3)
+    errors[0].popitem()
+    assert judge(METRIC, True, values, {}, SEEDS[:3], errors).standard_error is None
+    assert judge(METRIC, True, values, {}, SEEDS[:3]).standard_error is None
+
+
 def test_means_are_over_the_seeds_that_all_have():
     values = {0: over_seeds(0.5, 0.5, 0.9), 1: over_seeds(0.6, 0.6)}
     found = judge(METRIC, True, values, {}, SEEDS[:3])
@@ -164,7 +174,7 @@ def study(tmp_path):
     return start
 
 
-def play(session, value, most=99, failure=lambda number, seed: None):
+def play(session, value, most=99, failure=lambda number, seed: None, more=()):
     """Run the source's jobs, two at a time; returns (trial, seed) of those that ended. `most`: a kill after so many."""
     source, running, ended = session.source, [], []
     while len(ended) < most:
@@ -176,7 +186,7 @@ def play(session, value, most=99, failure=lambda number, seed: None):
         job = running.pop(0)
         broken = failure(job.trial, job.seed)
         if not broken:
-            record = Record(9, {METRIC: value(job.trial, job.seed)}, 0)
+            record = Record(9, {METRIC: value(job.trial, job.seed), **dict(more)}, 0)
             source.take(JobEvent("rounds", job, (record,), {"round": 9}))
         source.take(JobEvent("ended", job, report={"samples": 10}, failure=broken))
         ended.append((job.trial, job.seed))
@@ -204,6 +214,16 @@ def test_three_seeds_of_the_best_three_are_run_first_and_no_more_if_one_is_separ
     assert {run.status for run in session.runs.values()} == {"FINISHED"}
     assert all(record["samples"] == 10 for record in session.ledger.confirmations())
     session.source.check()
+
+
+def test_errors_of_the_evaluation_are_recorded_and_read(study):
+    """0.003 of each of three seeds: 0.003/sqrt(3) of their mean."""
+    session = study()
+    play(session, clear, more={"val/L1/global/se": 0.003})
+    again = study()
+    again.source.plan()
+    for found in (session, again):
+        assert found.source.result.standard_error == pytest.approx(0.003 / 3**0.5)
 
 
 def test_seeds_are_added_one_by_one_until_n(study):

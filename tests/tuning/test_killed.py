@@ -130,6 +130,82 @@ def test_a_study_survives_a_kill_while_it_confirms(start, home):
 
 
 @pytest.mark.usefixtures("one_ray")
+def test_a_study_survives_a_kill_between_two_seeds_of_a_trial(start, home):
+    """SIGKILL after two runs of the first trials have ended, while others are under way; the rest in this process."""
+    toy()
+    driver = start("--seeds")
+    wait_for_rounds(driver, home, 10, among=())
+    wait_for_rounds(driver, home, 10, among=finished(home)[:1])
+    wait_for_rounds(driver, home, 3, among=finished(home))
+    driver.kill()
+    driver.communicate()
+    wait_until_quiet(home)
+    before, over = processes(home), {file.name for file in finished(home)}
+    assert over and before.keys() - over
+
+    settings = {"home": home, "concurrency": 1, "records": records, "final_repetitions": 0}
+    study = tune(None, name="killed", resume=True, **settings)
+    assert study.table["state"].tolist() == ["complete"] * 4
+    assert study.table["algorithm.x"].tolist() == [0.5, 0.7, 0.6, 0.8]
+    assert study.table["samples"].tolist() == [180] * 4
+    now = processes(home)
+    assert len(now) == 4 * 2 and {name: now[name] for name in over} == {name: before[name] for name in over}
+    assert any(len(now[name]) > 1 for name in before.keys() - over), "one went on from its checkpoint"
+    with Store.open(home) as store:
+        runs = [run for run in store.runs("killed") if run.tags["pfl_ops.kind"] == "trial"]
+        assert sorted(run.name.partition(" toy")[0] for run in runs) == [
+            f"{trial:03d} (seed {seed})" for trial in range(4) for seed in (0, 1)
+        ]
+        assert {(run.status, run.tags["pfl_ops.trial_state"]) for run in runs} == {("FINISHED", "complete")}
+        assert all(store.history(run.run_id).index.tolist() == list(range(10)) for run in runs)
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_a_study_in_environments_survives_kills_in_two_phases(start, home):
+    """SIGKILL while the third run of FedAvg is under way, and while the choice is confirmed; the rest here."""
+    toy()
+    driver = start("--confirm", "--environments")
+    wait_for_rounds(driver, home, 10, among=())
+    wait_for_rounds(driver, home, 10, among=finished(home)[:1])
+    wait_for_rounds(driver, home, 3, among=finished(home))
+    driver.kill()
+    driver.communicate()
+    wait_until_quiet(home)
+    first, over = processes(home), {file.name for file in finished(home)}
+    assert len(over) == 2 and len(ledger(home).baselines()) <= 2 and not ledger(home).begun()
+
+    driver = start("--confirm", "--environments", "--resume")
+    wait_for_confirmation(driver, home)
+    wait_for_rounds(driver, home, 3, among=finished(home))
+    driver.kill()
+    driver.communicate()
+    wait_until_quiet(home)
+    second, later = processes(home), {file.name for file in finished(home)}
+    assert {name: second[name] for name in over} == {name: first[name] for name in over}
+    kept = ledger(home).confirmations()
+    assert 1 <= len(kept) < 6 and ledger(home).done() == 2 and not ledger(home).openings()
+
+    tested = SimpleNamespace(final={}, run_id="r")
+    settings = {"home": home, "concurrency": 1, "records": records, "final": lambda *_: tested, "confirm": None}
+    study = tune(None, name="killed", resume=True, **settings)
+    now = processes(home)
+    assert {name: now[name] for name in later} == {name: second[name] for name in later}
+    assert any(len(now[name]) > 1 for name in first.keys() - over), "FedAvg's third run went on from its checkpoint"
+    assert len(now) == 3 + 2 * 3 + 2 * 3 + 3 * 2, "FedAvg, trials, runs with a new seed, tests of choice and FedAvg"
+    recorded = ledger(home).confirmations()
+    assert recorded[: len(kept)] == kept and len(recorded) == 6 and len(ledger(home).baselines()) == 3
+    goal = "val/L1/acc/of_fedavg/mean"
+    assert study.table[goal].tolist() == pytest.approx([1.0, 1.6]) and study.best["algorithm.x"] == 0.8
+    assert study.confirmation.table["value"].tolist() == pytest.approx([1.6, 1.0])
+    assert study.openings == 1 and study.environments["n"].tolist() == [1] * 3
+
+    with Store.open(home) as store:
+        runs = [run for run in store.runs("killed") if run.tags["pfl_ops.kind"] in ("trial", "confirmation")]
+        assert len(runs) == 3 + 6 + 6 and {run.status for run in runs} == {"FINISHED"}
+        assert all(store.history(run.run_id).index.tolist() == list(range(10)) for run in runs)
+
+
+@pytest.mark.usefixtures("one_ray")
 def test_a_study_survives_ctrl_c_and_sigkill(start, home):
     toy()  # its plug-in must be loaded to resume it here
     # Ctrl-C in the middle of the first two trials

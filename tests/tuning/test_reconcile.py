@@ -11,7 +11,8 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.ledger import DIVERGED, ERROR, Ledger
+from pfl_ops.tuning.ledger import DIVERGED, ERROR, PARTS, Ledger
+from pfl_ops.tuning.parts import PartResult, TrialPart
 from pfl_ops.tuning.reconcile import STATE, reconcile
 from pfl_ops.tuning.session import Session
 from pfl_ops.tuning.settings import Settings
@@ -22,11 +23,12 @@ METRIC = "val/L1/acc"
 @pytest.fixture
 def study_session(home, tmp_path, request):
     """Open a session on one study again and again, as processes do that are killed one after the other."""
-    settings = Settings.of(toy(), spaces.parse("algorithm.x: {float: [0, 1]}"), metric=METRIC)
+    space = spaces.parse("algorithm.x: {float: [0, 1]}")
     address = str(tmp_path / "s.log")
     opened = []
 
-    def start():
+    def start(seeds=1, environments=()):
+        settings = Settings.of(toy(), space, metric=METRIC, seeds_per_trial=seeds, environments=environments)
         for store in opened:
             store.close()  # the runs that are open become KILLED, as those of a dead process
         ledger = Ledger("s", ledgers.storage(address), settings.objective, {"digest": "d"})
@@ -146,6 +148,64 @@ def test_a_diverged_trial_stays_failed(study_session, monkeypatch):
     found = children(session)["trial-000"]
     assert (found.status, found.tags[STATE]) == ("FAILED", "diverged")
     assert reconcile(session) == [] and reconcile(study_session()) == []
+
+
+def test_runs_of_seeds_are_finished_while_their_trial_waits(study_session, monkeypatch):
+    """Killed after the study's record of three seeds: one of a trial that goes on, two of one that diverged."""
+    session = study_session(seeds=2)
+    for x, errors in ((0.5, ("",)), (0.25, ("", "diverged at round 4"))):
+        trial = session.ledger.study.ask()
+        point = {"algorithm.x": trial.suggest_float("algorithm.x", x, x)}
+        results = [PartResult(TrialPart(i), error=error).as_dict() for i, error in enumerate(errors)]
+        trial.set_user_attr(PARTS, results)
+        session.open_run(trial.number, point, 0).log(rounds(2, x))
+    trial.set_user_attr(DIVERGED, True)
+    session.ledger.study.tell(trial, state=TrialState.PRUNED)
+    monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: rounds(9 - 5 * experiment.seed, 0.5))
+    forgotten = []
+    monkeypatch.setattr(
+        runs, "forget", lambda experiment, **_: forgotten.append((experiment.algorithm.x, experiment.seed))
+    )
+    session = study_session(seeds=2)
+    session.ledger.recover()
+    assert reconcile(session) == [0, 1]
+    session.store.deliver()
+    found = {
+        (run.tags["pfl_ops.trial"], run.params["seed"]): (run.status, run.tags[STATE])
+        for run in session.store.runs(session.parent.experiment, parent=session.parent)
+    }
+    assert found == {
+        ("trial-000", "0"): ("FINISHED", "complete"),
+        ("trial-001", "0"): ("FINISHED", "complete"),
+        ("trial-001", "1"): ("FAILED", "diverged"),
+    }
+    assert forgotten == [(0.25, 0), (0.25, 1)], "checkpoints of the trial that diverged"
+    assert reconcile(session) == [] and reconcile(study_session(seeds=2)) == []
+
+
+def test_runs_in_environments_are_finished_after_a_kill(study_session, monkeypatch):
+    """Killed after the study's records of FedAvg and of a configuration with a new seed, in one of two environments."""
+    both = ["path", "iid"]
+    session = study_session(environments=both)
+    session.ledger.keep_baseline(environment="path", seed=0, values={METRIC: 0.5}, samples=90, seconds=1.0)
+    record = {"trial": 0, "params": {"algorithm.x": 0.5}, "seed": 1000, "environment": "iid", "value": 0.5, "error": ""}
+    session.ledger.confirm(**record)
+    session.open_baseline(TrialPart(0, "path")).log(rounds(2, 0.5))
+    session.open_baseline(TrialPart(0, "iid")).log(rounds(2, 0.5))
+    session.open_confirmation(0, {"algorithm.x": 0.5}, 1000, "iid").log(rounds(2, 0.5))
+    monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: rounds(9, 0.5))
+    session = study_session(environments=both)
+    assert reconcile(session) == []
+    session.store.deliver()
+    store = session.store
+    found = {run.name: run for run in store.runs(session.parent.experiment, parent=session.parent)}
+    assert {name: (run.status, len(store.history(run.run_id))) for name, run in found.items()} == {
+        "baseline-seed0 path": ("FINISHED", 10),
+        "baseline-seed0 iid": ("KILLED", 3),
+        "confirm-000-seed1000 iid": ("FINISHED", 10),
+    }
+    assert found["baseline-seed0 path"].params["algorithm.name"] == "fedavg"
+    assert found["baseline-seed0 path"].tags["pfl_ops.environment"] == "path"
 
 
 def test_without_a_checkpoint_the_study_s_own_values_are_tracked(study_session):

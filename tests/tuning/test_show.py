@@ -87,6 +87,7 @@ def test_a_live_table_in_a_terminal(n, expected):
             "confirmation of trial 004, seed 1000 starts",
             "confirmation of trial 004, seed 1000 starts",
         ),
+        (Event("baseline", "s", 1, text="path, seed 0 starts"), "FedAvg in path, seed 0 starts", "FedAvg in path"),
         (Event("confirmed", "s", 1, 1, text="s: confirmed: trial 004"), "s: confirmed: trial 004", "1 of 1 done"),
         (Event("test", "s", 1, 1, trial=1), "test run 2 starts", "test run 2 starts"),
         (Event("rounds", "s", 1, 1, trial=1, round=3, rounds=9), "", "test run 2: round 3 of 9"),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Payload, Place
 from pfl_ops.jobs.work import check
 from pfl_ops.registry import load_plugin
+
+FEDAVG = 0.5  # its score in every environment
 
 
 def toy(rounds: int = 9, **settings: object) -> Experiment:
@@ -28,6 +31,8 @@ def records(payload: Payload, place: Place) -> Iterator[Record]:
     """val/L1/acc rises to x over the rounds; a checkpoint each round, from which the next attempt goes on."""
     experiment = Experiment.model_validate(payload.experiment)
     toy, rounds = experiment.algorithm, payload.rounds
+    if toy.name == "fedavg":  # what a study in environments divides scores by
+        toy = SimpleNamespace(x=FEDAVG, behaviour="ok", pause=0.3, own_stage="L1")
     file = Path(place.home, "checkpoints", f"{experiment.digest()[:16]}.json")
     file.parent.mkdir(parents=True, exist_ok=True)
     done = json.loads(file.read_text()) if file.exists() else []
@@ -72,6 +77,18 @@ def lucky_records(payload: Payload, place: Place) -> Iterator[Record]:
     noise = 0.001 * ((seed * int(100 * toy.x)) % 7) if seed >= 1000 else SEARCH_LUCK * (toy.x == 0.5)
     for record in records(payload, place):
         added = noise * (record.round == payload.rounds)
+        scores = {key: value + added if key.endswith("/acc") else value for key, value in record.metrics.items()}
+        yield Record(record.round, scores, record.time)
+
+
+SEED_STEP = 0.001  # of the score in the last round, from one seed to the next
+
+
+def records_by_seed(payload: Payload, place: Place) -> Iterator[Record]:
+    """As `records`, with a last score that grows with the seed."""
+    seed = Experiment.model_validate(payload.experiment).seed
+    for record in records(payload, place):
+        added = SEED_STEP * seed * (record.round == payload.rounds)
         scores = {key: value + added if key.endswith("/acc") else value for key, value in record.metrics.items()}
         yield Record(record.round, scores, record.time)
 

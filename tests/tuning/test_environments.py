@@ -1,0 +1,495 @@
+"""Studies in several environments: names, values by FedAvg's, the phases of jobs, tests, and whole studies."""
+
+import math
+import statistics
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from tuning_fake import toy, tune
+
+from pfl_ops import spaces
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.data import datasets
+from pfl_ops.display import tables
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
+from pfl_ops.jobs.report import Failure
+from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.tracking import Store
+from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.baselines import Baselines, scales_of
+from pfl_ops.tuning.confirm import Confirmations
+from pfl_ops.tuning.environments import baseline, environments_of
+from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
+from pfl_ops.tuning.session import Session, _Phases
+from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.tested import CHOICE, FEDAVG, planned_tests, runs_table, summary
+
+METRIC = "val/L1/acc"
+GOAL = "val/L1/acc/of_fedavg/mean"
+SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")
+PATH_IID = {"environments": ["path", "iid"]}
+
+
+def settings(**given):
+    return Settings.of(toy(), SPACE, metric=METRIC, **{**PATH_IID, **given})
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_environments_are_every_combination_of_names_and_values():
+    base = toy()
+    found = environments_of(base, ["path", "mnist"], {"participation.share": [0.5, 1.0]})
+    assert [one.name for one in found] == [
+        "path+participation.share=0.5", "path+participation.share=1.0",
+        "mnist+participation.share=0.5", "mnist+participation.share=1.0",
+    ]  # fmt: skip
+    one = found[0].of(base)
+    assert (one.partition.kind, one.participation.share, one.data.name) == ("path", 0.5, "digits")
+    assert found[2].of(base).data.name == "mnist" and found[2].of(base).partition.kind == base.partition.kind
+    assert environments_of(base, [], {"partition.alpha": [0.1, 0.5]})[1].of(base).partition.alpha == 0.5
+    assert environments_of(base, [], {}) == ()
+
+
+def test_another_data_set_has_the_network_recommended_for_it():
+    """Unless the study has another one than is recommended for its own data."""
+    usual, own = Experiment.of("fedavg", dataset="digits"), Experiment.of("fedavg", dataset="digits", model="linear")
+    [mnist] = environments_of(usual, ["mnist"])
+    assert mnist.of(usual).model.name == Experiment.of("fedavg", dataset="mnist").model.name != usual.model.name
+    [mnist] = environments_of(own, ["mnist"])
+    assert mnist.of(own).model.name == "linear"
+
+
+def test_partition_of_pooled_data_is_fixed_in_each_environment():
+    base = toy(seed=7)
+    [pooled] = environments_of(base, [], {"data.pooled": [True]})
+    assert pooled.of(base).partition.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"environments": ["pathh"]}, "no environment named 'pathh'. Did you mean 'path'?"),
+        ({"environments": ["path", "path"]}, "environments 'path' and 'path' are the same"),
+        ({"environments": ["lsqs", "partition.kind=lsqs"]}, "'lsqs' and 'partition.kind=lsqs' are the same"),
+        ({"environments": ["path+iid"]}, "environment 'path+iid' sets partition.kind twice"),
+        ({"environments": ["training.lr=1"]}, "it gives data.PATH, partition.PATH or participation.PATH a value"),
+        ({"environments": ["path+partition.alpha=2"]}, "environment 'path+partition.alpha=2': partition 'path' has no"),
+        ({"environments": ["participation.share=7"]}, "environment 'participation.share=7': participation.share"),
+        ({"environments": "path,,iid"}, "environments needs names with commas between them"),
+        ({"environments": [], "vary": {"partition.alpha": []}}, "--vary partition.alpha needs values"),
+        ({"held_out": ["path"]}, "held-out environment 'path' is tuned on, too"),
+        ({"held_out": ["qs", "qs"]}, "environments 'qs' and 'qs' are the same"),
+        ({"environments": [], "held_out": ["qs"]}, "--held-out needs environments to tune on"),
+        ({"environments": [], "aggregate": "worst"}, "--aggregate needs environments to tune on"),
+        ({"aggregate": "best"}, "--aggregate must be mean or worst, got 'best'"),
+        ({"scheduler": "asha"}, "a trial in 2 environments has a value only when all of its runs have ended"),
+        ({"held_out": ["partition.clients=5000"]}, "environment 'partition.clients=5000': "),
+        ({"environments": ["path"] * 3, "vary": {"partition.clients": range(2, 50)}}, "at most 100 environments"),
+    ],
+)
+def test_environments_that_cannot_be_are_refused(tmp_path, given, message):
+    with pytest.raises(PflOpsError) as caught:
+        tune(toy(), space=SPACE, home=tmp_path, **{**PATH_IID, **given})
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert ledgers.recorded(ledgers.storage(f"sqlite:///{tmp_path}/studies.db")) == {}
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_environments_are_recorded_and_part_of_the_digest():
+    one = settings(seeds_per_trial=2, held_out=["qs"], aggregate="worst")
+    assert Settings.from_dict(one.as_dict()) == one and one.scheduler == "none"
+    assert one.goal.metrics == ("val/L1/acc/of_fedavg/worst",) and one.objective.metrics == (METRIC,)
+    assert one.combination.parts == (
+        TrialPart(0, "path"), TrialPart(0, "iid"), TrialPart(1, "path"), TrialPart(1, "iid")
+    )  # fmt: skip
+    others = [
+        settings(seeds_per_trial=2, held_out=["qs"]),
+        settings(seeds_per_trial=2, aggregate="worst"),
+        settings(held_out=["qs"], aggregate="worst"),
+        Settings.of(toy(), SPACE, metric=METRIC, scheduler="none"),
+    ]
+    assert len({each.digest(None) for each in (one, *others)}) == 5
+    assert one.difference(others[0]) == "--aggregate worst, not mean"
+    assert one.difference(others[1]) == "--held-out qs, not none"
+    assert one.difference(others[3]) == "--seeds-per-trial 2, not 1"
+
+
+def test_paths_that_environments_set_are_not_varied():
+    space = spaces.parse("algorithm.x: {float: [0, 1]}\nparticipation.share: {float: [0.1, 1]}")
+    made = Settings.of(toy(), space, metric=METRIC, vary={"participation.share": [0.5, 1.0]})
+    assert list(made.space.keys) == ["algorithm.x"]
+
+
+def test_baseline_is_fedavg_with_default_settings():
+    tuned = Experiment.of(
+        "fliu", dataset="digits", partition="path", rounds=7, seed=3, lr=0.5, optimiser="adam", local_epochs=4,
+        **{"evaluation.split": "validation", "participation.share": 0.5},
+    )  # fmt: skip
+    found = baseline(tuned)
+    assert (found.algorithm.name, found.training.rounds, found.seed) == ("fedavg", 7, 3)
+    for section in ("data", "partition", "model", "participation", "evaluation"):
+        assert getattr(found, section) == getattr(tuned, section)
+    usual = Experiment.of("fedavg", dataset="digits").training
+    assert found.training == usual.model_copy(update={"rounds": 7})
+
+
+# -- the value --------------------------------------------------------------------------------------------------------
+
+
+def results(**scores):
+    """{environment: scores of seeds 0 and 1} as results, in the order in which they end."""
+    return [
+        PartResult(TrialPart(seed, name), {METRIC: value}, {METRIC: 0.01}, samples=10, rounds=9)
+        for seed in (1, 0)
+        for name, values in scores.items()
+        for value in [values[seed]]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "mode", "value", "seeds", "counted"),
+    [
+        ("mean", "max", (1.25 + 0.75) / 2, [(1.0 + 0.5) / 2, (1.5 + 1.0) / 2], ("path", "iid")),
+        ("worst", "max", 0.75, [0.5, 1.0], ("iid",)),
+        ("worst", "min", 1.25, [1.0, 1.5], ("path",)),
+    ],
+)
+def test_value_in_environments_is_the_mean_or_the_worst(aggregate, mode, value, seeds, counted):
+    """FedAvg: 0.4 in path, 0.8 in iid. Choice: path 0.4 and 0.6 (1.0 and 1.5 of FedAvg's), iid 0.4 and 0.8 (0.5 and 1).
+    Errors of 0.01: 0.025 of FedAvg's in path, 0.0125 in iid."""
+    parts = tuple(TrialPart(seed, name) for seed in (0, 1) for name in ("path", "iid"))
+    scales = {"path": {METRIC: 0.4}, "iid": {METRIC: 0.8}}
+    combination = Combination(parts, (METRIC,), (GOAL,), (mode,), aggregate, scales)
+    found = combination.report(results(path=(0.4, 0.6), iid=(0.4, 0.8)))
+    assert found[GOAL] == pytest.approx(value)
+    assert found["stds"] == {GOAL: pytest.approx(statistics.stdev(seeds))}
+    assert found["scores"] == {GOAL: {"path": pytest.approx(1.25), "iid": pytest.approx(0.75)}}
+    relative = [{"path": 0.025, "iid": 0.0125}[name] for name in counted for _ in range(2)]
+    assert found["errors"] == {GOAL: pytest.approx(math.hypot(*relative) / len(relative))}
+    assert found["samples"] == 40
+
+
+# -- phases -----------------------------------------------------------------------------------------------------------
+
+
+class FakeRun:
+    """A tracked run: its status."""
+
+    def __init__(self):
+        self.status, self.known = "RUNNING", {}
+
+    def log(self, records):
+        pass
+
+    def tags(self, tags):
+        self.known |= tags
+
+    def text(self, text, name):
+        pass
+
+    def finish(self, status="FINISHED", patience=0):
+        self.status = status
+
+
+@pytest.fixture
+def session(tmp_path):
+    """Open a session on one study of two environments again and again, as processes do that are killed."""
+    address = str(tmp_path / "s.log")
+
+    def start(**given):
+        chosen = settings(**given)
+        ledger = Ledger("s", ledgers.storage(address), chosen.goal, {"digest": "d"})
+        made = Session(chosen, ledger, SimpleNamespace(), SimpleNamespace(), None, Execution(), None, None)
+        made.runs = {}
+        made.open_baseline = lambda part: made.runs.setdefault(part, FakeRun())
+        made.open_confirmation = lambda number, point, seed, environment="": made.runs.setdefault(
+            (number, seed, environment), FakeRun()
+        )
+        return made
+
+    return start
+
+
+def play(source, value, most=99, failure=lambda job: None):
+    """Run a source's jobs, two at a time; returns (seed, partition) of those that ended. `most`: then a kill."""
+    running, ended = [], []
+    while len(ended) < most:
+        while len(running) < 2 and (job := source.next()) is not None:
+            source.take(JobEvent("started", job))
+            running.append(job)
+        if not running:
+            break
+        job = running.pop(0)
+        broken = failure(job)
+        if not broken:
+            record = Record(9, {METRIC: value(job), "val/L1/global/se": 0.01}, 0)
+            source.take(JobEvent("rounds", job, (record,), {"round": 9}))
+        source.take(JobEvent("ended", job, report={"samples": 10}, failure=broken))
+        ended.append((job.experiment.seed, job.experiment.partition.kind))
+    return ended
+
+
+def fedavg_scores(job):
+    return {"path": 0.4, "iid": 0.8}[job.experiment.partition.kind] + 0.1 * job.experiment.seed
+
+
+def baselines_of(session):
+    return Baselines(session, Share(1.0, 0.0, 2), Execution())
+
+
+def test_fedavg_is_run_once_in_each_environment_with_each_seed(session):
+    """0.4 and 0.5 in path, 0.8 and 0.9 in iid."""
+    one = session(seeds_per_trial=2)
+    source = baselines_of(one)
+    jobs = [source.next() for _ in range(4)]
+    assert {job.purpose for job in jobs} == {"baseline"} and all(job.payload.sealed for job in jobs)
+    assert {job.experiment.algorithm.name for job in jobs} == {"fedavg"} and source.next() is None and not source.over
+    again = baselines_of(one)
+    assert play(again, fedavg_scores) == [(0, "path"), (0, "iid"), (1, "path"), (1, "iid")] and again.over
+    assert scales_of(one) == {"path": {METRIC: pytest.approx(0.45)}, "iid": {METRIC: pytest.approx(0.85)}}
+    assert one.ledger.search_samples() == 40, "they count in --samples"
+    assert {run.status for run in one.runs.values()} == {"FINISHED"}
+    assert one.combination.scales == scales_of(one)
+
+
+@pytest.mark.parametrize("kills", [(1,), (2,), (1, 1, 1)])
+def test_after_a_kill_no_run_of_fedavg_is_lost_or_repeated(session, kills):
+    ended = []
+    for most in kills:
+        ended += play(baselines_of(session(seeds_per_trial=2)), fedavg_scores, most)
+    last = session(seeds_per_trial=2)
+    ended += play(baselines_of(last), fedavg_scores)
+    assert sorted(ended) == sorted((seed, name) for seed in (0, 1) for name in ("path", "iid"))
+    assert baselines_of(last).over and scales_of(last)["path"] == {METRIC: pytest.approx(0.45)}
+
+
+@pytest.mark.parametrize(
+    ("value", "failure", "line"),
+    [
+        (0.0, None, "FedAvg in path, seed 0: val/L1/acc is 0, so that"),
+        (math.nan, None, "val/L1/acc is nan"),
+        (0.5, Failure("diverged at round 4", diverged=True), "FedAvg in path, seed 0: diverged at round 4, so that"),
+        (0.5, Failure("its process died twice", died=True), "run it again with --resume"),
+    ],
+)
+def test_fedavg_without_a_score_ends_the_study(session, value, failure, line):
+    one = session()
+    source = baselines_of(one)
+    play(source, lambda job: value, failure=lambda job: failure)
+    assert not source.over and source.next() is None
+    with pytest.raises(PflOpsError) as caught:
+        source.check()
+    assert line in str(caught.value) and "can't be divided by its score" in str(caught.value)
+    assert one.runs[TrialPart(0, "path")].status == "FAILED" and not one.ledger.baselines()
+
+
+def test_trials_wait_for_fedavg_and_get_its_scores(session):
+    one = session()
+    source = baselines_of(one)
+    trials = SimpleNamespace(next=lambda: "trial", combination=None)
+    phases = _Phases(None, None, trials, None, source)
+    jobs = [phases.next(), phases.next()]
+    assert phases.next() is None and trials.combination is None
+    for job in jobs:
+        phases.take(JobEvent("started", job))
+        phases.take(JobEvent("rounds", job, (Record(9, {METRIC: fedavg_scores(job)}, 0),), {"round": 9}))
+        phases.take(JobEvent("ended", job, report={"samples": 10}))
+    assert phases.next() == "trial"
+    assert trials.combination.scales == {"path": {METRIC: 0.4}, "iid": {METRIC: 0.8}}
+
+
+@pytest.fixture
+def confirmed(session):
+    """Open the confirmation of a study of two trials: x = 0.5 and then 0.75; FedAvg has 0.4 and 0.8."""
+
+    def start():
+        one = session(confirm=3)
+        if not one.ledger.baselines():
+            play(baselines_of(one), fedavg_scores)
+            for x, value in ((0.5, 1.2), (0.75, 1.1)):
+                trial = one.ledger.study.ask()
+                trial.suggest_float("algorithm.x", x, x)
+                one.ledger.study.tell(trial, value)
+        return one, Confirmations(one, Share(1, 0, 2), Execution())
+
+    return start
+
+
+def new_scores(job):
+    """x = 0.75 is better in path by far, and a little worse in iid."""
+    x, path = job.experiment.algorithm.x, job.experiment.partition.kind == "path"
+    noise = 0.0001 * ((7 * job.experiment.seed + int(12 * x)) % 5)
+    return ({0.5: 0.4, 0.75: 0.6} if path else {0.5: 0.8, 0.75: 0.72})[x] + noise
+
+
+@pytest.mark.parametrize("kills", [(), (3,), (1, 4, 2)])
+def test_choice_is_confirmed_in_every_environment(confirmed, kills):
+    """Ratios of x = 0.5: 1 and 1; of 0.75: 1.5 and 0.9, mean 1.2. Errors: 0.025 and 0.0125 of FedAvg's scores."""
+    ended = []
+    for most in kills:
+        ended += play(confirmed()[1], new_scores, most)
+    source = confirmed()[1]
+    ended += play(source, new_scores)
+    wanted = [(seed, name) for seed in (1000, 1001, 1002) for _ in range(2) for name in ("path", "iid")]
+    assert sorted(ended) == sorted(wanted), "none lost, none repeated"
+    found = source.result
+    assert found.winner == 1 and found.changed and found.separated and found.metric == GOAL
+    assert found.means == pytest.approx({0: 1.0, 1: 1.2}, abs=0.002)
+    assert found.standard_error == pytest.approx(math.hypot(0.025, 0.0125) / 2 / 3**0.5)
+    again = confirmed()[1]
+    again.plan()
+    assert again.over and str(again.result) == str(found)
+
+
+def test_configuration_that_diverges_in_one_environment_is_out(confirmed):
+    def failure(job):
+        lost = (job.experiment.seed, job.experiment.partition.kind, job.experiment.algorithm.x) == (1000, "iid", 0.75)
+        return Failure("diverged at round 4", diverged=True) if lost else None
+
+    _, source = confirmed()
+    play(source, new_scores, failure=failure)
+    assert source.result.winner == 0 and source.result.lost == {1: "iid, seed 1000 diverged at round 4"}
+
+
+# -- tests ------------------------------------------------------------------------------------------------------------
+
+
+def test_choice_and_fedavg_are_tested_in_all_environments():
+    made = settings(held_out=["qs"])
+    planned = planned_tests(made, {"algorithm.x": 0.25}, 2, None)
+    assert [(t.environment, t.held_out, t.roles, t.experiment.seed) for t in planned] == [
+        (name, name == "qs", (role,), seed)
+        for name in ("path", "iid", "qs")
+        for role in (CHOICE, FEDAVG)
+        for seed in (0, 1)
+    ]
+    assert {t.experiment.evaluation.split for t in planned} == {"test"}
+    assert [t.experiment.algorithm.name for t in planned[:3]] == ["toy", "toy", "fedavg"]
+    assert planned[0].label == "path" and planned[2].label == "path fedavg"
+
+
+def test_choice_that_is_fedavg_s_default_is_tested_once():
+    experiment = Experiment.of("fedavg", dataset="digits", rounds=2)
+    space = spaces.parse("training.lr: {float: [0.01, 0.1]}")
+    made = Settings.of(experiment, space, environments=["path"], held_out=["iid"])
+    planned = planned_tests(made, {"training.lr": 0.05}, 1, None)
+    assert [(t.environment, t.roles) for t in planned] == [("path", (CHOICE, FEDAVG)), ("iid", (CHOICE, FEDAVG))]
+
+
+def test_tables_of_tests_in_environments():
+    """Held out: the choice 0.6 and 0.8, FedAvg 0.5 and 0.5, ratio 1.4. Of path a test of the choice diverged."""
+    made = settings(environments=["path"], held_out=["qs"])
+    planned = planned_tests(made, {"algorithm.x": 0.25}, 2, None)
+    key = "final/test/L1/acc"
+    scores = [0.9, None, 0.6, 0.6, 0.6, 0.8, 0.5, 0.5]
+    outcomes = [
+        "diverged at round 3" if score is None else SimpleNamespace(final={key: score}, run_id="r") for score in scores
+    ]
+    tests = runs_table(planned, outcomes, [METRIC])
+    assert tests["test/L1/acc"].dropna().tolist() == [0.9, 0.6, 0.6, 0.6, 0.8, 0.5, 0.5]
+    assert tests["error"].tolist()[1] == "diverged at round 3"
+    table = summary(made, {"path": {METRIC: 0.5}}, {GOAL: {"path": 1.2}}, tests)
+    path, qs = table.to_dict("records")
+    assert (path["fedavg"], path["choice"], path["ratio"]) == (0.5, pytest.approx(0.6), 1.2)
+    assert math.isnan(path["choice_test"]) and path["fedavg_test"] == pytest.approx(0.6)
+    assert qs["held_out"] and math.isnan(qs["choice"]) and qs["ratio_test"] == pytest.approx(1.4)
+    assert qs["choice_std"] == pytest.approx(0.02**0.5) and qs["n"] == 2
+    shown = tables.environments(table)
+    assert shown.rows[1] == ("qs (held out)", "–", "–", "–", "50.0 ± 0.0 %", "70.0 ± 14.1 %", "1.400")
+    assert shown.title == "environments, Acc(L)+Acc(G), test: mean ± std of 2 seeds"
+    closed = summary(made, {"path": {METRIC: 0.5}}, {GOAL: {"path": 1.2}}, runs_table([], [], [METRIC]))
+    assert tables.environments(closed).rows[0] == ("path", "50.0 %", "60.0 %", "1.200", "–", "–", "–")
+    assert "test data closed" in tables.environments(closed).title
+
+
+# -- a whole study ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
+def test_study_in_two_environments_on_the_real_engine(home, cache, monkeypatch):
+    """Digits. While FedAvg, trials and the confirmation run, the test data are not there; then they are opened once."""
+    monkeypatch.setenv("PFL_OPS_CACHE", str(cache))
+    experiment = Experiment.of("fedprox", model="linear", rounds=2, local_steps=2, seed=3, **{"data.train_size": 300})
+    given = {"space": spaces.parse("training.lr: {float: [0.01, 0.2]}"), "home": home, "name": "environments"}
+    given |= {**PATH_IID, "held_out": ["ls"], "trials": 2, "seeds_per_trial": 2, "gpus_per_trial": 0, "confirm": 1}
+    kept = {file: file.read_bytes() for file in datasets.load("digits").files.folder.glob("*_test.npy")}
+    assert len(kept) == 2
+    for file in kept:
+        file.unlink()
+    try:
+        closed = tune(experiment, **given, final_repetitions=0)
+    finally:
+        for file, content in kept.items():
+            file.write_bytes(content)
+    assert closed.openings == 0 and closed.tests.empty and closed.table["state"].tolist() == ["complete"] * 2
+    study = tune(experiment, **given, final_repetitions=2)
+    assert study.openings == 1 and study.table.equals(closed.table)
+
+    with Store.open(home) as store:
+        runs = store.runs("environments")
+        parent = next(run for run in runs if run.name == "study")
+        kept_table = pd.read_csv(store.download(parent.run_id, "environments.csv"))
+    scores = {}
+    for run in runs:
+        who = run.tags.get("pfl_ops.trial") or run.tags.get("pfl_ops.baseline")
+        if who:
+            scores[who, run.tags["pfl_ops.environment"], int(run.params["seed"])] = run.metrics[METRIC]
+    assert len(scores) == 4 + 2 * 4
+    scale = {name: statistics.fmean(scores["fedavg", name, seed] for seed in (3, 4)) for name in ("path", "iid")}
+    kept_baselines = study.baselines.set_index(["environment", "seed"])[METRIC].to_dict()
+    assert kept_baselines == pytest.approx({key[1:]: value for key, value in scores.items() if key[0] == "fedavg"})
+    kept_parts = study.parts.set_index(["trial", "environment", "seed"])[METRIC].to_dict()
+    assert {(f"trial-{t:03d}", name, seed): value for (t, name, seed), value in kept_parts.items()} == pytest.approx(
+        {key: value for key, value in scores.items() if key[0] != "fedavg"}
+    )
+    assert study.baseline_note.startswith("FedAvg on validation data: 4 runs, ") and study.baselines["samples"].all()
+    for row in study.table.to_dict("records"):
+        ratios = {
+            (name, seed): scores[f"trial-{row['trial']:03d}", name, seed] / scale[name]
+            for name in scale
+            for seed in (3, 4)
+        }
+        assert row[GOAL] == pytest.approx(statistics.fmean(ratios.values()))
+        assert row[f"{GOAL}/path"] == pytest.approx((ratios["path", 3] + ratios["path", 4]) / 2)
+        by_seed = [statistics.fmean(ratios[name, seed] for name in scale) for seed in (3, 4)]
+        assert row[f"{GOAL}/std"] == pytest.approx(statistics.stdev(by_seed))
+    assert study.confirmation.metric == GOAL and study.confirmation.table["seed"].tolist() == [1003] * 2
+
+    table = study.environments.set_index("environment")
+    assert table.index.tolist() == ["path", "iid", "ls"] and table["held_out"].tolist() == [False, False, True]
+    assert table["fedavg"].to_dict() == pytest.approx({**scale, "ls": math.nan}, nan_ok=True)
+    finals = {run.name: run.metrics["final/test/L1/acc"] for run in runs if run.tags["pfl_ops.kind"] == "final"}
+    assert len(finals) == 3 * 2 * 2
+    for who, column in (("ls", "choice_test"), ("ls fedavg", "fedavg_test")):
+        assert table[column]["ls"] == pytest.approx((finals[f"final-seed3 {who}"] + finals[f"final-seed4 {who}"]) / 2)
+    assert kept_table["environment"].tolist() == ["path", "iid", "ls"]
+    assert "- ls (held out): `test/L1/acc` " in parent.tags["mlflow.note.content"]
+    assert "ls (held out)" in study._repr_html_() and study.finals == [] and study.diverged == {}
+
+    read = tune(None, name="environments", resume=True, home=home, final_repetitions=2)
+    assert read.openings == 1 and read.environments.equals(study.environments)
+    with pytest.raises(PflOpsError, match="a study keeps the environments that it was begun with"):
+        tune(None, name="environments", resume=True, home=home, **PATH_IID)
+    with pytest.raises(PflOpsError, match=r"other settings \(now --held-out qs, not ls\)"):
+        tune(experiment, **{**given, "held_out": ["qs"]}, resume=True)
+
+
+def test_diverged_tests_in_environments_are_told():
+    from pfl_ops.tuning import Study
+
+    tests = pd.DataFrame({"environment": ["ls"], "role": ["fedavg"], "seed": [3], "error": ["diverged at round 2"]})
+    table = pd.DataFrame({"trial": [0], GOAL: [1.1]})
+    study = Study("s", None, settings().goal, {}, 0, {GOAL: 1.1}, toy(), table, tests=tests)
+    assert study.environment_notes == ("test run of FedAvg in ls with seed 3: diverged at round 2",)
+    assert replace(study, tests=None).environment_notes == () and study.baseline_note == ""
