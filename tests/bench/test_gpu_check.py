@@ -278,9 +278,9 @@ def test_checks_of_results_pass_on_a_simulated_gpu(options: Options, monkeypatch
     monkeypatch.setattr(agreement, "SETTINGS", {"mlp, adam": agreement.SETTINGS["mlp, adam"]})
     monkeypatch.setattr(agreement, "PRECISION_TOLERANCES", {"float32": 1e-5})
     rows: list[Row] = []
-    with simulated_device() as seen:
-        where = {"cpu": torch.device("cpu"), "cuda": DEVICE}
-        monkeypatch.setattr(choose, "device", lambda execution, precision: where[execution.device])
+    where = {"cpu": torch.device("cpu"), "cuda": DEVICE}
+    with simulated_device() as seen, monkeypatch.context() as inside:  # undone before the device is left
+        inside.setattr(choose, "device", lambda execution, precision: where[execution.device])
         for check in (agreement.methods, agreement.repeats, agreement.precisions, agreement.scores):
             rows += check(on_gpu)
     assert seen.chunks > 0 and [row for row in rows if row.status != "passed"] == []
