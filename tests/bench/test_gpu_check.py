@@ -266,13 +266,13 @@ def test_peak_above_the_estimate_fails(options: Options) -> None:
 
 @pytest.mark.slow
 def test_checks_of_results_pass_on_a_simulated_gpu(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The branches for a GPU, on a simulated device with the numbers of the CPU; two methods stand for all.
+    """The branches for a GPU, on a simulated device with the numbers of the CPU; three methods stand for all.
 
     PyTorch's detector finds nothing there, so that no wait is seen.
     """
     sizes = replace(options.sizes, networks={"linear": 10, "cnn": 5})
     on_gpu = Options("cuda", sizes, options.data_dir, options.small, options.end + 200, options.say)
-    builtin = {name: ALGORITHMS.builtin[name] for name in ("apfl", "fedper")}
+    builtin = {name: ALGORITHMS.builtin[name] for name in ("apfl", "fedper", "fedavg")}
     monkeypatch.setattr(ALGORITHMS, "builtin", builtin)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
     monkeypatch.setattr(agreement, "SETTINGS", {"mlp, adam": agreement.SETTINGS["mlp, adam"]})
