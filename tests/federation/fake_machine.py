@@ -54,7 +54,7 @@ class Machine:
 
     def use(self, monkeypatch: pytest.MonkeyPatch, scaling: float = 2.0, load: bool = False) -> "Machine":
         """Make it the machine that tests run on."""
-        clock = SimpleNamespace(perf_counter=lambda: self.now, thread_time=lambda: self.own)
+        clock = SimpleNamespace(perf_counter=lambda: self.now, thread_time=lambda: self.own, time=lambda: self.now)
         monkeypatch.setattr(timing, "time", clock)
         monkeypatch.setattr(timing.cores, "scaling", lambda count: min(scaling, count))
         monkeypatch.setattr(timing.cores, "busy", lambda: load)
