@@ -296,9 +296,9 @@ def test_the_subset_follows_the_size_of_the_training_data(n_train: int, expected
 def test_models_are_asked_together_as_far_as_a_call_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A convolution has 64 weights, which it applies at 2 positions; the head 128 inputs and 3 outputs.
 
-    That are 2 (64 · 2 + 128 · 3) = 1024 operations an answer. Clients have 2 samples on average, all of them 8: 8 and 2
-    models are 16384 operations. Where training stacks none, a model that is no chain of linear layers is asked by
-    itself: it may be one that can't be stacked.
+    That are 2 (64 · 2 + 128 · 3) = 1024 operations an answer. Clients have 2 samples on average, all of them 8: 4
+    models are 8192 operations on their own samples, 2 are 16384 on all of them. Where training stacks none, a model
+    that is no chain of linear layers is asked by itself: it may be one that can't be stacked.
     """
 
     def conv(stack: int | None) -> Groups:
@@ -313,5 +313,6 @@ def test_models_are_asked_together_as_far_as_a_call_is_small(monkeypatch: pytest
     assert scorer().groups == (16, 16) and scorer().stack == 16
     assert conv(None) == (1, 1)
     assert conv(100) == (16, 16)
-    monkeypatch.setattr(grouping, "WORTH", 16384)
-    assert conv(100) == (8, 2)
+    monkeypatch.setattr(grouping, "OWN", 8192)
+    monkeypatch.setattr(grouping, "SHARED", 16384)
+    assert conv(100) == (4, 2)

@@ -21,7 +21,7 @@ from pfl_ops import metrics, rng
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.method.contract import Models
 from pfl_ops.federation.scoring.fingerprint import Fingerprint, fingerprints
-from pfl_ops.federation.scoring.grouping import models_at_once, operations
+from pfl_ops.federation.scoring.grouping import operations, own_at_once, shared_at_once
 from pfl_ops.federation.settings import ALL_UP_TO, Evaluation
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
@@ -193,10 +193,11 @@ class Scorer:
             return Groups(trainer.chunk or 1, trainer.chunk or 1)
         body, head = trainer.task.net.network.body, trainer.task.net.network.head
         assert isinstance(body, nn.Module) and isinstance(head, nn.Module)
+        x = self.feed.batch(self.everything[:1])[0]
         with torch.no_grad(), trainer.passes.answering():
-            each = operations(nn.Sequential(body, head), self.feed.batch(self.everything[:1])[0])
-        sizes = self._sizes[self.clients.numpy()]
-        return Groups(models_at_once(each, sizes.mean()), models_at_once(each, min(len(self.subset), BATCH)))
+            each = operations(nn.Sequential(body, head), x)
+        samples = min(self._sizes[self.clients.numpy()].mean(), BATCH)
+        return Groups(own_at_once(each, x.numel(), samples), shared_at_once(each, min(len(self.subset), BATCH)))
 
     @property
     def stack(self) -> int:

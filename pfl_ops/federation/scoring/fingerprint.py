@@ -17,7 +17,7 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of a number -> the integer of the same size."""
 
 Fingerprint = tuple[str, bytes | tuple[int, ...]]
-"""How the models answer (`predict`), and the digest of a client's rows."""
+"""The way in which the models answer (`predict`), and the digest of a client's rows."""
 
 
 def fingerprints(models: Models) -> list[Fingerprint]:

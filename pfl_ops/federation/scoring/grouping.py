@@ -3,29 +3,41 @@
 Together, models save calls; each model by itself gets the faster kernels (stacked convolutions are grouped ones). So
 they are asked together only as far as a call is small:
 
-    m = WORTH / (operations of an answer · samples),    a power of two from 1 to MOST
+    m = worth / (operations of an answer · samples a model),    a power of two from 1 to MOST
 
-Measured on one thread of a processor with AVX-512, m is within a tenth of the fastest of 1, 5, 20 and 100 for linear
-models, MLPs and CNNs with 10 to 1,000 samples a model, but for small CNNs with 100 samples (a quarter). Nothing is
-timed, so that a run's numbers do not depend on how busy the machine was.
+On the same samples, models share one large product, so that larger calls are worth it. On samples of their own, the
+inputs of a call have to stay in the processor's cache as well. Nothing is timed, so that a run's numbers do not depend
+on how busy the machine was. Measured in docs/bench.md.
 """
 
 from torch import Tensor, nn
 
-WORTH = 6e8  # operations in a call from which on further models in it gain nothing
+OWN = 1.2e8  # operations in a call from which on further models gain nothing, each on samples of its own
+INPUTS = 4e5  # numbers that the samples of such a call may have
+SHARED = 6e8  # operations, all on the same samples
 MOST = 16  # models in a call
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def models_at_once(operations: float, samples: float) -> int:
-    """Return m for models that need so many operations for an answer, each asked for so many samples.
+def own_at_once(operations: float, inputs: int, samples: float) -> int:
+    """Return m for models that are asked for samples of their own.
 
-    >>> linear, cnn = 15_680, 8_534_016
-    >>> [models_at_once(linear, n) for n in (100, 10_000)], [models_at_once(cnn, n) for n in (10, 100)]
-    ([16, 2], [4, 1])
+    Args:
+        operations: of an answer. inputs: numbers in a sample. samples: a model's.
+
+    >>> [own_at_once(15_680, 784, n) for n in (20, 100, 2_000)], [own_at_once(8_534_016, 784, n) for n in (2, 100)]
+    ([16, 4, 1], [4, 1])
     """
-    fits = WORTH / max(operations * samples, 1.0)
-    return 1 << max(int(min(fits, MOST)).bit_length() - 1, 0)
+    return _power(min(OWN / max(operations * samples, 1.0), INPUTS / max(inputs * samples, 1.0)))
+
+
+def shared_at_once(operations: float, samples: float) -> int:
+    """Return m for models that are asked for the same samples.
+
+    >>> [shared_at_once(operations, 1_000) for operations in (15_680, 8_534_016)]
+    [16, 1]
+    """
+    return _power(SHARED / max(operations * samples, 1.0))
 
 
 def operations(network: nn.Module, x: Tensor) -> float:
@@ -57,3 +69,8 @@ def operations(network: nn.Module, x: Tensor) -> float:
         for hook in hooks:
             hook.remove()
     return found[0]
+
+
+def _power(fits: float) -> int:
+    """The largest power of two of 1 to `MOST` that fits."""
+    return 1 << max(int(min(fits, MOST)).bit_length() - 1, 0)
