@@ -6,44 +6,23 @@ environments count alike.
 """
 
 import math
-import time
 from collections import deque
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
-from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import SAMPLES
 from pfl_ops.jobs.resources import Share
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.metrics import STAGES
-from pfl_ops.tuning.environments import BASELINE
-from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.environments import baseline_metric
 from pfl_ops.tuning.parts import TrialPart
+from pfl_ops.tuning.tracked_job import TrackedJob
 from pfl_ops.units import with_unit
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session
-    from pfl_ops.tuning.trials import TrialRun
-
-
-def baseline_metric(metric: str) -> str:
-    """Return the key of FedAvg's own stage for a score of another stage; any other key as it is.
-
-    >>> baseline_metric("val/L2/acc"), baseline_metric("train/loss")
-    ('val/L1/acc', 'train/loss')
-    """
-    stage = ALGORITHMS.get(BASELINE).own_stage
-    return "/".join(stage if part in STAGES else part for part in metric.split("/"))
-
-
-def baseline_objective(objective: Objective) -> Objective:
-    """Return an objective, at FedAvg's own stage."""
-    return Objective(tuple(map(baseline_metric, objective.metrics)), objective.modes)
 
 
 class Baselines:
@@ -59,7 +38,7 @@ class Baselines:
         self.parts = combination.parts if combination and session.settings.environments else ()
         known = {(record["environment"], record["seed"]) for record in session.ledger.baselines()}
         self._waiting = deque(i for i, part in enumerate(self.parts) if (part.environment, part.seed) not in known)
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, TrackedJob] = {}
         self._error: Exception | None = None
 
     @property
@@ -76,41 +55,25 @@ class Baselines:
             return None
 
     def _start(self, i: int) -> Job:
-        part, session = self.parts[i], self.session
-        job = Job.of(
-            "baseline",
-            f"FedAvg in {part}",
-            i,
-            session.baseline_at(part),
-            session.data_dir,
-            self.execution,
-            self.share,
-            stages=baseline_objective(session.settings.objective).stages,
-            full_every=session.settings.full_every,
-        )
-        self._running[i] = _Running()
+        run = self.session.children.baseline(self.parts[i])
+        job = run.job(i, self.execution, self.share)
+        self._running[i] = TrackedJob(run.open)
         return job
 
     def take(self, event: JobEvent) -> None:
         """Note what happened to a run's job."""
         now, part = self._running[event.job.number], self.parts[event.job.number]
-        match event.kind:
-            case "started":
-                now.begun = time.monotonic()
-                now.run = now.run or self.session.open_baseline(part)
-                self.session.tell("baseline", text=f"{part} starts")
-            case "rounds":
-                assert now.run is not None
-                now.run.log(event.records)
-                now.last = event.records[-1] if event.records else now.last
-            case "ended":
-                self._end(event, now, part)
+        if event.kind == "ended":
+            self._end(event, now, part)
+            return
+        now.take(event)
+        if event.kind == "started":
+            self.session.tell("baseline", text=f"{part} starts")
 
     def close(self) -> None:
         """Let go of the runs that are still open: they were cut short, and will be continued."""
         for now in self._running.values():
-            if now.run is not None:
-                now.run.finish("KILLED", patience=0)
+            now.cut_short()
         self._running.clear()
 
     def check(self) -> None:
@@ -122,12 +85,11 @@ class Baselines:
         if self._error:
             raise self._error
 
-    def _end(self, event: JobEvent, now: "_Running", part: TrialPart) -> None:
+    def _end(self, event: JobEvent, now: TrackedJob, part: TrialPart) -> None:
         session, last = self.session, now.last.metrics if now.last else {}
         metrics = session.settings.objective.metrics
         values = {metric: float(last.get(baseline_metric(metric), math.nan)) for metric in metrics}
         wrong = event.failure.line if event.failure else _problem(values)
-        run = now.run or session.open_baseline(part)  # else its process died before it began
         if wrong:
             again = event.failure is not None and not event.failure.diverged
             todo = "run it again with --resume" if again else "leave this environment out, or choose another --metric"
@@ -139,13 +101,9 @@ class Baselines:
                 seed=part.seed,
                 values=values,
                 samples=int(event.report.get(SAMPLES, 0)),
-                seconds=time.monotonic() - now.begun,
+                seconds=now.seconds,
             )
-        if event.account:
-            run.text(event.account, "error.txt")
-        if wrong:
-            run.tags({"pfl_ops.error": wrong})
-        run.finish("FAILED" if wrong else "FINISHED", patience=0)
+        now.end(wrong, event.account)
         del self._running[event.job.number]
         session.tell("baseline", text=f"{part}: {wrong or with_unit(metrics[0], values[metrics[0]])}")
 
@@ -168,12 +126,3 @@ def _problem(values: dict[str, float]) -> str:
         if not (math.isfinite(value) and value > 0):
             return f"{baseline_metric(metric)} is {value:g}"
     return ""
-
-
-@dataclass
-class _Running:
-    """A run between its job's making and its end."""
-
-    begun: float = field(default_factory=time.monotonic)
-    run: "TrialRun | None" = None
-    last: Record | None = None

@@ -99,7 +99,7 @@ def outcome(result: Result, experiment_id: str | None = None, tags: Mapping[str,
 
 
 def seconds(history: "pd.DataFrame") -> float:
-    """What a run took, in training and evaluation."""
+    """Return the seconds of a run's training and evaluation."""
     return float(sum(history[key].sum() for key in COST if key in history))
 
 

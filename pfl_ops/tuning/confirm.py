@@ -7,7 +7,6 @@ seeds (`Settings.confirm`) are done.
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,24 +17,22 @@ from optuna.trial import FrozenTrial
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
-from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import ERRORS, SAMPLES
 from pfl_ops.jobs.resources import Share
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.metrics import error_key
-from pfl_ops.spaces import Point
 from pfl_ops.statistics import above, holm, mean_std
 from pfl_ops.tuning.ledger import point_of
 from pfl_ops.tuning.parts import PartResult, TrialPart
 from pfl_ops.tuning.settings import SEED_OFFSET
+from pfl_ops.tuning.tracked_job import TrackedJob
 from pfl_ops.units import signed, unit_of, with_unit
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from pfl_ops.tuning.session import Session
-    from pfl_ops.tuning.trials import TrialRun
 
 LEVEL = 0.05  # corrected p from which a configuration is told apart
 FEWEST = 3  # seeds before the first look: with fewer, e⁺ cannot reach 1/LEVEL
@@ -213,10 +210,10 @@ class Confirmations:
 
     def _start(self, number: int, seed: int, environment: str) -> Job:
         assert self.share is not None and self._trials is not None
-        point, self._given = point_of(self._trials[number]), self._given + 1
-        where = {"environment": environment} if environment else {}
-        job = self.session.confirmation_job(self._given, number, point, seed, self.execution, self.share, **where)
-        self._running[self._given] = _Running(number, TrialPart(seed, environment))
+        part, self._given = TrialPart(seed, environment), self._given + 1
+        run = self.session.children.confirmation(number, point_of(self._trials[number]), part)
+        job = run.job(self._given, self.execution, self.share)
+        self._running[self._given] = _Running(number, part, TrackedJob(run.open))
         return job
 
     def plan(self) -> None:
@@ -277,25 +274,17 @@ class Confirmations:
     def take(self, event: JobEvent) -> None:
         """Note what happened to a run's job."""
         now = self._running[event.job.number]
-        assert self._trials is not None
-        point = point_of(self._trials[now.number])
-        match event.kind:
-            case "started":
-                now.begun = time.monotonic()
-                now.run = now.run or self._open(now, point)
-                self.session.tell("confirm", now.number, f"{now.part} starts")
-            case "rounds":
-                assert now.run is not None
-                now.run.log(event.records)
-                now.last = event.records[-1] if event.records else now.last
-            case "ended":
-                self._end(event, now)
+        if event.kind == "ended":
+            self._end(event, now)
+            return
+        now.job.take(event)
+        if event.kind == "started":
+            self.session.tell("confirm", now.number, f"{now.part} starts")
 
     def close(self) -> None:
         """Let go of the runs that are still open: they were cut short, and will be continued."""
         for now in self._running.values():
-            if now.run is not None:
-                now.run.finish("KILLED", patience=0)
+            now.job.cut_short()
         self._running.clear()
 
     def check(self) -> None:
@@ -328,50 +317,39 @@ class Confirmations:
         metric = self.session.settings.objective.metrics[0]
         return PartResult(part, {metric: value}, {} if error is None else {metric: error})
 
-    def _open(self, now: "_Running", point: Point) -> "TrialRun":
-        where = {"environment": now.part.environment} if now.part.environment else {}
-        return self.session.open_confirmation(now.number, point, now.part.seed, **where)
-
     def _end(self, event: JobEvent, now: "_Running") -> None:
         session, metric = self.session, self.session.settings.objective.metrics[0]
         assert self._trials is not None
-        point = point_of(self._trials[now.number])
-        within = f" in {now.part.environment}" if now.part.environment else ""
-        named = f"confirmation of trial {now.number:03d} with seed {now.part.seed}{within}"
-        value = now.last.metrics.get(metric, math.nan) if now.last else math.nan
-        standard_error = now.last.metrics.get(error_key(metric)) if now.last else None
+        last = now.job.last.metrics if now.job.last else {}
+        value, standard_error = last.get(metric, math.nan), last.get(error_key(metric))
         error = ""
         if event.failure and event.failure.diverged:
             error = event.failure.line
         elif event.failure:
             self._error = PflOpsError(
-                f"{named}: {event.failure.line}; run it again with --resume, or choose without it: --confirm 0"
+                f"{event.job.name}: {event.failure.line}; run it again with --resume, or choose without it: --confirm 0"
             )
         elif not math.isfinite(value):
             error = f"has {metric} {value}"
-        run = now.run or self._open(now, point)  # else its process died before it began
         if event.failure is None or event.failure.diverged:
             session.ledger.confirm(
                 trial=now.number,
-                params=point,
+                params=point_of(self._trials[now.number]),
                 seed=now.part.seed,
-                **({"environment": now.part.environment} if now.part.environment else {}),
+                environment=now.part.environment,
                 value=None if error else value,
                 error=error,
                 standard_error=standard_error,
                 samples=int(event.report.get(SAMPLES, 0)),
-                seconds=time.monotonic() - now.begun,
+                seconds=now.job.seconds,
             )
             if error:
                 self._lost.setdefault(now.number, f"{now.part} {error}")
             else:
                 self._results[now.number].append(self._result(now.part, value, standard_error))
                 self._combine(now.number)
-        if event.account:
-            run.text(event.account, "error.txt")
-        if why := error or (event.failure.line if event.failure else ""):
-            run.tags({"pfl_ops.error": why})
-        run.finish("FAILED" if why else "FINISHED", patience=0)
+        why = error or (event.failure.line if event.failure else "")
+        now.job.end(why, event.account)
         del self._running[event.job.number]
         session.tell("confirm", now.number, f"{now.part}: {why or with_unit(metric, value)}")
 
@@ -382,10 +360,8 @@ def _part(record: Mapping[str, Any]) -> TrialPart:
 
 @dataclass
 class _Running:
-    """A run between its job's making and its end."""
+    """A run of a trial's configuration between its job's making and its end."""
 
     number: int
     part: TrialPart
-    begun: float = field(default_factory=time.monotonic)
-    run: "TrialRun | None" = None
-    last: Record | None = None
+    job: TrackedJob

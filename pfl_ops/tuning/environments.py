@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, TypeAlias
 
+from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config import yaml_files
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.datasets import DATASETS, model_for
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError, echo, unknown
+from pfl_ops.metrics import STAGES
+from pfl_ops.tuning.objective import Objective
 
 Aggregate: TypeAlias = Literal["mean", "worst"]
 """The value over environments: their mean, or that of the worst one."""
@@ -168,6 +171,21 @@ def baseline(experiment: Experiment) -> Experiment:
     training = {"rounds": experiment.training.rounds, "loss": experiment.training.loss}
     kept = {name: tree[name] for name in SAME_TERMS}
     return Experiment.model_validate({**kept, "training": training, "algorithm": {"name": BASELINE}})
+
+
+def baseline_metric(metric: str) -> str:
+    """Return the key of FedAvg's own stage for a score of another stage; any other key as it is.
+
+    >>> baseline_metric("val/L2/acc"), baseline_metric("train/loss")
+    ('val/L1/acc', 'train/loss')
+    """
+    stage = ALGORITHMS.get(BASELINE).own_stage
+    return "/".join(stage if part in STAGES else part for part in metric.split("/"))
+
+
+def baseline_objective(objective: Objective) -> Objective:
+    """Return an objective, at FedAvg's own stage."""
+    return Objective(tuple(map(baseline_metric, objective.metrics)), objective.modes)
 
 
 def _changes(part: str, base: Experiment) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _estimate(
     """Time and memory for the missing jobs, in words, from a measured round of one job of each kind.
 
     A kind is a method with a network on a data set; at smoke, where a round says little, a network alone. A job
-    that can't be measured leaves that to the next of its kind: why it fails is told when it is run.
+    that can't be measured leaves that to the next of its kind: why it fails is an event once it is run.
 
     Raises:
         PflOpsError: not one can be measured; the last reason.

@@ -37,7 +37,7 @@ from pfl_ops.tuning.plans import CellRun, Part, ReproductionPlan
 
 @dataclass
 class Reproduction:
-    """One call of `reproduce`: its plan, what is finished of it, and what is told of it. See there."""
+    """One call of `reproduce`: its plan, what is finished of it, and its events. See there."""
 
     plan: ReproductionPlan
     store: Store
@@ -132,7 +132,7 @@ class Reproduction:
     # -- one job -----------------------------------------------------------------------------------------------------
 
     def _share(self) -> tuple[Share, Execution]:
-        """What each cell gets, and how it computes."""
+        """Return the share of the machine that each cell gets, and how it computes."""
         gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
         part = share(cpus_of(self.asked), gpus, self.asked.concurrency, self.wanted, self.execution.device)
         execution = self.execution.model_copy(update={} if part.gpus else {"device": "cpu"})

@@ -18,25 +18,23 @@ from pfl_ops.probe import TooBig
 from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
-from pfl_ops.tracking import Run, Store, provenance
-from pfl_ops.tracking.notes import ENVIRONMENT, TRIAL, title, trial_colour, trial_name
-from pfl_ops.tracking.provenance import described
-from pfl_ops.tracking.views import COLOUR
+from pfl_ops.tracking import Run, Store
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.baselines import Baselines, scales_of
 from pfl_ops.tuning.budget import Clock, ending, spent
+from pfl_ops.tuning.children import Children
 from pfl_ops.tuning.confirm import Confirmation, Confirmations
-from pfl_ops.tuning.environments import BASELINE, baseline
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.finals import Finals
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.packing import Kind, Packing
-from pfl_ops.tuning.parts import Combination, TrialPart
+from pfl_ops.tuning.parts import Combination
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.tested import PlannedTest, planned_tests, runs_table
-from pfl_ops.tuning.trials import TrialRun, Trials
+from pfl_ops.tuning.tracked_job import TrackedRun
+from pfl_ops.tuning.trials import Trials
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -118,18 +116,11 @@ class Session:
             search = Search(ledger, settings.space, settings.goal, rounds, settings.experiment.seed)
 
             def make(number: int, point: Point, index: int) -> Job:
-                return Job.of(
-                    "trial",
-                    f"trial {number:03d}",
-                    number * settings.n_parts + index,
-                    self.experiment_at(point, index),
-                    self.data_dir,
-                    execution,
-                    part,
-                    settings.objective.metrics,
-                    settings.objective.stages,
-                    settings.full_every,
-                )
+                run, metrics = self.children.trial(number, point, index), settings.objective.metrics
+                return run.job(number * settings.n_parts + index, execution, part, metrics)
+
+            def open_run(number: int, point: Point, index: int) -> TrackedRun:
+                return self.children.trial(number, point, index).open()
 
             clock = Clock(ledger)
             is_over = self._budget(clock)
@@ -138,9 +129,9 @@ class Session:
                 missing,
                 settings.trials,
                 make,
-                self.open_run,
+                open_run,
                 self.on_event,
-                self.forget,
+                self.children.forget,
                 is_over,
                 self.combination,
             )
@@ -247,122 +238,10 @@ class Session:
         combination = self.settings.combination
         return replace(combination, scales=scales_of(self)) if combination else None
 
-    def experiment_at(self, point: Point, part: int = 0) -> Experiment:
-        """A trial's experiment; `part`: index of the run, in a trial of several."""
-        combination = self.settings.combination
-        if combination is None:
-            return self.settings.experiment.override(point)
-        return self.experiment_in(point, combination.parts[part])
-
-    def experiment_in(self, point: Point, part: TrialPart) -> Experiment:
-        """A configuration's experiment in an environment, with a seed."""
-        environment = self.settings.environment(part.environment)
-        return environment.of(self.settings.experiment).override({**point, "seed": part.seed})
-
-    def baseline_at(self, part: TrialPart) -> Experiment:
-        """FedAvg's experiment in an environment, with a seed."""
-        return baseline(self.experiment_in({}, part))
-
-    def open_baseline(self, part: TrialPart) -> TrialRun:
-        """Open the run of FedAvg in an environment; one that was begun before is found again."""
-        experiment = self.baseline_at(part)
-        digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
-        return self.store.run(
-            self.parent.experiment,
-            f"{self.prefix}baseline-seed{part.seed} {part.environment}",
-            identity=self.baseline_identity(part),
-            parent=self.parent,
-            params=experiment.flat,
-            tags={
-                **provenance(experiment=digest, group=group),
-                **described(experiment, "confirmation"),  # compared with other runs only if it is named
-                "pfl_ops.study": self.ledger.name,
-                "pfl_ops.method": title(experiment),
-                "pfl_ops.baseline": BASELINE,
-                ENVIRONMENT: part.environment,
-            },
-        )
-
-    def baseline_identity(self, part: TrialPart) -> str:
-        """Of the run of FedAvg in an environment."""
-        return f"{self.baseline_at(part).digest(self.data_dir)}:baseline"
-
-    def open_run(self, number: int, point: Point, part: int = 0) -> TrialRun:
-        """Open the run of a trial, or of a part of it; one that was begun before is found again."""
-        experiment, combination = self.experiment_at(point, part), self.settings.combination
-        label, where = (str(combination.parts[part]), combination.parts[part].environment) if combination else ("", "")
-        digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
-        return self.store.run(
-            self.parent.experiment,
-            trial_name(number, experiment.algorithm.name, point, label),
-            identity=self.trial_identity(number, point, part),
-            parent=self.parent,
-            params=experiment.flat,
-            tags={
-                **provenance(experiment=digest, group=group),
-                COLOUR: trial_colour(number),
-                **described(experiment, "trial"),
-                "pfl_ops.study": self.ledger.name,
-                "pfl_ops.method": title(experiment),
-                **({TRIAL: f"trial-{number:03d}"} if combination else {}),
-                **({ENVIRONMENT: where} if where else {}),
-            },
-        )
-
-    def trial_identity(self, number: int, point: Point, part: int = 0) -> str:
-        """Of the run of a trial, or of a part of it: two trials of a study may have the same configuration."""
-        return f"{self.experiment_at(point, part).digest(self.data_dir)}:trial-{number:03d}"
-
-    def confirmation_job(
-        self, job: int, number: int, point: Point, seed: int, execution: Execution, part: Share, environment: str = ""
-    ) -> Job:
-        """A trial's configuration with another seed; it runs to its end."""
-        one = TrialPart(seed, environment)
-        return Job.of(
-            "confirmation",
-            f"confirmation of trial {number:03d}, {one}",
-            job,
-            self.experiment_in(point, one),
-            self.data_dir,
-            execution,
-            part,
-            stages=self.settings.objective.stages,
-            full_every=self.settings.full_every,
-        )
-
-    def open_confirmation(self, number: int, point: Point, seed: int, environment: str = "") -> TrialRun:
-        """Open the run of a trial's configuration with another seed; one that was begun before is found again."""
-        experiment = self.experiment_in(point, TrialPart(seed, environment))
-        digest, group = experiment.digest(self.data_dir), experiment.digest(self.data_dir, seed=False)
-        return self.store.run(
-            self.parent.experiment,
-            f"{self.prefix}confirm-{number:03d}-seed{seed} {environment}".rstrip(),
-            identity=self.confirmation_identity(point, seed, environment),
-            parent=self.parent,
-            params=experiment.flat,
-            tags={
-                **provenance(experiment=digest, group=group),
-                COLOUR: trial_colour(number),
-                **described(experiment, "confirmation"),
-                "pfl_ops.study": self.ledger.name,
-                "pfl_ops.confirms": f"trial-{number:03d}",
-                "pfl_ops.method": title(experiment),
-                **({ENVIRONMENT: environment} if environment else {}),
-            },
-        )
-
-    def confirmation_identity(self, point: Point, seed: int, environment: str = "") -> str:
-        """Of the run of a configuration with another seed."""
-        return f"{self.experiment_in(point, TrialPart(seed, environment)).digest(self.data_dir)}:confirmation"
-
-    def forget(self, point: Point) -> None:
-        """A trial that was stopped early is over: its models would only fill the disk."""
-        from pfl_ops import runs
-
-        stages = self.settings.objective.stages
-        for part in range(self.settings.n_parts):
-            experiment = self.experiment_at(point, part)
-            runs.forget(experiment, home=self.store.home.root, data_dir=self.data_dir, stages=stages)
+    @property
+    def children(self) -> Children:
+        """The runs below the study's own."""
+        return Children(self)
 
     # -- what each trial gets ---------------------------------------------------------------------------------------
 

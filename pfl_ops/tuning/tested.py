@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.spaces import Point
 from pfl_ops.statistics import mean_std
-from pfl_ops.tuning.baselines import baseline_metric
-from pfl_ops.tuning.environments import baseline
+from pfl_ops.tuning.environments import baseline, baseline_metric
 from pfl_ops.tuning.settings import Settings
 
 if TYPE_CHECKING:

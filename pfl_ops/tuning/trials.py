@@ -1,16 +1,15 @@
 """A study's trials as jobs: proposed by Optuna, tracked while they run, told to Optuna and to who watches."""
 
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from optuna.trial import Trial
 
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import FAILURE, ROUND, Failure, ObjectiveMissing
 from pfl_ops.jobs.runner import JobEvent
@@ -20,22 +19,12 @@ from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import PARTS, STATE, state_of
 from pfl_ops.tuning.parts import Combination, PartResult, failure_of, spent_so_far
 from pfl_ops.tuning.search import Search
-
-
-class TrialRun(Protocol):
-    """A trial's child run: `tracking.Run` is one."""
-
-    def log(self, records: Iterable[Record]) -> None: ...
-    def tags(self, tags: Mapping[str, object]) -> None: ...
-    def text(self, text: str, name: str) -> None: ...
-    def complete(self) -> None: ...
-    def finish(self, status: str = "FINISHED", patience: float = 30.0) -> bool: ...
-
+from pfl_ops.tuning.tracked_job import TrackedJob, TrackedRun
 
 MakeJob: TypeAlias = Callable[[int, Point, int], Job]
 """(number of the trial, point, index of the part) -> job; its number is that of the trial times the number of parts,
 plus the index."""
-OpenRun: TypeAlias = Callable[[int, Point, int], TrialRun]
+OpenRun: TypeAlias = Callable[[int, Point, int], TrackedRun]
 """(number, point, index of the part) -> tracked run; one that a killed driver began is found again."""
 
 
@@ -44,19 +33,21 @@ class _Running:
     """A trial between its proposal and its end.
 
     Attributes:
-        waiting: jobs of parts that have not been given out. given: index of a part -> its last report, of those that
-            were given out and have not ended. runs: index -> tracked run, of those. begun: index -> its start, seconds.
+        waiting: jobs of parts that have not been given out. given: index of a part -> its job, of the others.
         results: index -> result, of those that have ended. failure: why the trial has no value.
     """
 
     trial: Trial
     point: Point
     waiting: deque[Job] = field(default_factory=deque)
-    given: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    runs: dict[int, TrialRun] = field(default_factory=dict)
-    begun: dict[int, float] = field(default_factory=dict)
+    given: dict[int, TrackedJob] = field(default_factory=dict)
     results: dict[int, PartResult] = field(default_factory=dict)
     failure: Failure | None = None
+
+    @property
+    def begun(self) -> bool:
+        """True once one of its jobs has started."""
+        return any(job.begun for job in self.given.values())
 
 
 class Trials:
@@ -88,9 +79,9 @@ class Trials:
     def next(self) -> Job | None:
         """The next job, of a trial that has begun before one of a new trial; None: all have been given out, or a budget
         is spent."""
-        for now in self.running.values():
+        for number, now in self.running.items():
             if now.waiting and not self.hopeless:
-                return self._give(now)
+                return self._give(number, now)
         while self.missing and not self.hopeless:
             proposal = self.search.ask_again() if self.is_over() else self.search.ask()
             if proposal is None:
@@ -109,7 +100,7 @@ class Trials:
                 if result.error:
                     self._fail(now, Failure(f"{result.part} {result.error}", diverged=True))
             if now.waiting:
-                return self._give(now)
+                return self._give(number, now)
             self._end_of_parts(number)
         return None
 
@@ -121,9 +112,10 @@ class Trials:
         results = map(PartResult.from_dict, trial.user_attrs.get(PARTS, ()))
         return {index[result.part]: result for result in results}
 
-    def _give(self, now: _Running) -> Job:
+    def _give(self, number: int, now: _Running) -> Job:
         job = now.waiting.popleft()
-        now.given[job.number % self.n_parts] = {}
+        part = job.number % self.n_parts
+        now.given[part] = TrackedJob(partial(self.open_run, number, now.point, part))
         return job
 
     def take(self, event: JobEvent) -> None:
@@ -133,38 +125,36 @@ class Trials:
         match event.kind:
             case "started":
                 first = not now.begun
-                now.begun.setdefault(part, time.monotonic())
-                if part not in now.runs:
-                    now.runs[part] = self.open_run(number, now.point, part)
+                now.given[part].take(event)
                 if self.combination is None or first:
                     self._tell("start", number)
             case "rounds":
-                now.runs[part].log(event.records)
+                now.given[part].take(event)
                 if FAILURE not in event.report:
-                    self._report(number, part, event.report)
+                    self._report(number, event.report)
             case "ended" if self.combination is None:
                 self._end(number, event)
             case "ended":
                 self._end_part(number, part, event)
 
-    def _report(self, number: int, part: int, report: Mapping[str, Any]) -> None:
+    def _report(self, number: int, report: Mapping[str, Any]) -> None:
         now = self.running[number]
         if self.combination is not None:
-            now.given[part] = report
-            so_far = [*now.results.values(), *(self._result(now, p, last) for p, last in now.given.items())]
+            going = [(index, job) for index, job in now.given.items() if index not in now.results]
+            so_far = [*now.results.values(), *(self._result(now, index, job.report) for index, job in going)]
             self.search.spend(now.trial, spent_so_far(so_far))
             rounds = sum(result.rounds for result in so_far)
             self._tell("report", number, {**report, ROUND: rounds}, rounds=self.n_parts * self.search.rounds)
             return
-        if not report["done"]:  # the last report is told with the end
+        if not report["done"]:  # the last report belongs to the trial's end
             self.search.report(now.trial, report)
         self._tell("report", number, report)
 
     def close(self) -> None:
         """Let go of the runs that are still open: their trials were cut short, and will be continued."""
         for now in self.running.values():
-            for run in now.runs.values():
-                run.finish("KILLED", patience=0)
+            for job in now.given.values():
+                job.cut_short()
         self.running.clear()
 
     def _end(self, number: int, event: JobEvent) -> None:
@@ -174,8 +164,7 @@ class Trials:
             self.hopeless = ObjectiveMissing(event.failure.line)
         frozen = self.search.ledger.study.get_trials(deepcopy=False)[now.trial.number]
         error, state = str(frozen.user_attrs.get("error", "")), state_of(frozen)
-        run = now.runs.get(0) or self.open_run(number, now.point, 0)  # else its process died before it began
-        _finish(run, state, error, event.account)
+        now.given[0].end(error, event.account, {STATE: state})
         if state in ("pruned", "diverged") and self.on_pruned is not None:
             self.on_pruned(now.point)
         point = self.running.pop(number).point
@@ -186,20 +175,18 @@ class Trials:
     def _end_part(self, number: int, part: int, event: JobEvent) -> None:
         now = self.running[number]
         failure = event.failure or self._problem(event.report)
-        run = now.runs.pop(part, None) or self.open_run(number, now.point, part)
-        now.given.pop(part)
         result = self._result(now, part, event.report, failure)
         now.results[part] = result
         if failure is None or failure.diverged:  # one that failed otherwise is run again if the trial is cut short
             self.search.keep_parts(now.trial, [r.as_dict() for r in now.results.values() if r.error or r.values])
         state = "complete" if failure is None else "diverged" if failure.diverged else "failed"
-        _finish(run, state, failure.line if failure else "", event.account)
+        now.given[part].end(failure.line if failure else "", event.account, {STATE: state})
         if failure:
             if failure.hopeless:
                 self.hopeless = ObjectiveMissing(failure.line)
             assert self.combination is not None
             self._fail(now, failure_of(self.combination.parts[part], failure))
-        if not now.waiting and not now.given:
+        if not now.waiting and now.given.keys() <= now.results.keys():
             self._end_of_parts(number)
 
     def _end_of_parts(self, number: int) -> None:
@@ -239,10 +226,9 @@ class Trials:
         self, now: _Running, part: int, report: Mapping[str, Any], failure: Failure | None = None
     ) -> PartResult:
         assert self.combination is not None
-        seconds = time.monotonic() - now.begun.get(part, time.monotonic())
         error = failure.line if failure and failure.diverged else ""
         metrics = () if failure else self.combination.metrics
-        return PartResult.of(self.combination.parts[part], report, metrics, seconds, error)
+        return PartResult.of(self.combination.parts[part], report, metrics, now.given[part].seconds, error)
 
     def _tell(
         self, kind: Any, number: int, report: Mapping[str, Any] | None = None, point: Point | None = None,
@@ -258,7 +244,7 @@ class Trials:
                 ledger.name,
                 self.wanted,
                 done=ledger.done(),
-                running=sum(bool(now.begun) for now in self.running.values()),
+                running=sum(now.begun for now in self.running.values()),
                 trial=number,
                 round=int(report.get("round", 0)),
                 rounds=rounds or self.search.rounds,
@@ -268,11 +254,3 @@ class Trials:
                 **more,
             )
         self.on_event(event)
-
-
-def _finish(run: TrialRun, state: str, error: str, account: str) -> None:
-    """Close the tracked run of a trial, or of a part of one, that has ended."""
-    run.tags({STATE: state} | ({"pfl_ops.error": error} if error else {}))
-    if account:
-        run.text(account, "error.txt")
-    run.finish("FAILED" if error else "FINISHED", patience=0)

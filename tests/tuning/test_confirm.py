@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fake_run import FakeRun
 from optuna.trial import TrialState
 from tuning_fake import SEARCH_LUCK, lucky_records, toy, tune
 
@@ -118,25 +119,6 @@ def test_means_are_over_the_seeds_that_all_have():
 # -- the source of jobs -----------------------------------------------------------------------------------------------
 
 
-class FakeRun:
-    """A tracked run: what it was given."""
-
-    def __init__(self):
-        self.status = ""
-
-    def log(self, records):
-        pass
-
-    def tags(self, tags):
-        pass
-
-    def text(self, text, name):
-        pass
-
-    def finish(self, status="FINISHED", patience=0):
-        self.status = status
-
-
 @pytest.fixture
 def study(tmp_path):
     """Open a session on one study of four trials again and again: x = 0.5 is first, then 0.75, 0.25 and 0."""
@@ -152,9 +134,14 @@ def study(tmp_path):
                 ledger.study.tell(trial, value)
         told, runs = [], {}
 
-        def open_confirmation(number, point, seed):
-            assert point == {"algorithm.x": {1: 0.5, 2: 0.75, 0: 0.25, 4: 0.0}[number]}
-            return runs.setdefault((number, seed), FakeRun())
+        def confirmation(number, point, part):
+            assert point == {"algorithm.x": {1: 0.5, 2: 0.75, 0: 0.25, 4: 0.0, 6: 0.0}[number]}
+            return SimpleNamespace(
+                job=lambda i, *_: SimpleNamespace(
+                    number=i, trial=number, seed=part.seed, name=f"trial {number}, {part}"
+                ),
+                open=lambda: runs.setdefault((number, part.seed), FakeRun()),
+            )
 
         def tell(kind, trial=None, text=""):
             told.append((kind, trial, text))
@@ -162,8 +149,7 @@ def study(tmp_path):
         session = SimpleNamespace(
             settings=settings.confirming(how.get("confirm"), how.get("confirm_top")),
             ledger=ledger,
-            confirmation_job=lambda job, number, point, seed, *_: SimpleNamespace(number=job, trial=number, seed=seed),
-            open_confirmation=open_confirmation,
+            children=SimpleNamespace(confirmation=confirmation),
             tell=tell,
             told=told,
             runs=runs,
@@ -270,7 +256,6 @@ def test_a_trial_that_is_added_later_reopens_the_choice_if_it_is_among_the_best(
     assert session.ledger.chosen()[0] == 6, "not confirmed yet: the search's own choice"
     assert [number for number, _ in session.ledger.top(3)] == [6, 1, 2]
     again = study()
-    again.open_confirmation = lambda *_: FakeRun()
     ended = play(again, lambda number, seed: clear(0 if number == 6 else number, seed))
     assert ended == [(6, seed) for seed in SEEDS[:3]] and again.ledger.chosen()[0] == 2
 
@@ -308,7 +293,7 @@ def test_a_run_that_fails_ends_the_study_and_is_run_again_later(study):
     with pytest.raises(PflOpsError) as caught:
         session.source.check()
     assert str(caught.value) == (
-        f"confirmation of trial 002 with seed {SEEDS[0]}: its process died twice; run it again with --resume, or "
+        f"trial 2, seed {SEEDS[0]}: its process died twice; run it again with --resume, or "
         "choose without it: --confirm 0"
     )
     again = study()

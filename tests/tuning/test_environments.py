@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from fake_run import FakeRun
 from tuning_fake import toy, tune
 
 from pfl_ops import spaces
@@ -182,25 +183,6 @@ def test_value_in_environments_is_the_mean_or_the_worst(aggregate, mode, value, 
 # -- phases -----------------------------------------------------------------------------------------------------------
 
 
-class FakeRun:
-    """A tracked run: its status."""
-
-    def __init__(self):
-        self.status, self.known = "RUNNING", {}
-
-    def log(self, records):
-        pass
-
-    def tags(self, tags):
-        self.known |= tags
-
-    def text(self, text, name):
-        pass
-
-    def finish(self, status="FINISHED", patience=0):
-        self.status = status
-
-
 @pytest.fixture
 def session(tmp_path):
     """Open a session on one study of two environments again and again, as processes do that are killed."""
@@ -209,12 +191,10 @@ def session(tmp_path):
     def start(**given):
         chosen = settings(**given)
         ledger = Ledger("s", ledgers.storage(address), chosen.goal, {"digest": "d"})
-        made = Session(chosen, ledger, SimpleNamespace(), SimpleNamespace(), None, Execution(), None, None)
-        made.runs = {}
-        made.open_baseline = lambda part: made.runs.setdefault(part, FakeRun())
-        made.open_confirmation = lambda number, point, seed, environment="": made.runs.setdefault(
-            (number, seed, environment), FakeRun()
-        )
+        runs = {}
+        store = SimpleNamespace(run=lambda experiment, name, **_: runs.setdefault(name, FakeRun()))
+        made = Session(chosen, ledger, store, SimpleNamespace(experiment="e"), None, Execution(), None, None)
+        made.runs = runs
         return made
 
     return start
@@ -290,7 +270,7 @@ def test_fedavg_without_a_score_ends_the_study(session, value, failure, line):
     with pytest.raises(PflOpsError) as caught:
         source.check()
     assert line in str(caught.value) and "can't be divided by its score" in str(caught.value)
-    assert one.runs[TrialPart(0, "path")].status == "FAILED" and not one.ledger.baselines()
+    assert one.runs["baseline-seed0 path"].status == "FAILED" and not one.ledger.baselines()
 
 
 def test_trials_wait_for_fedavg_and_get_its_scores(session):

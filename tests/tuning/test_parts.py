@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from fake_run import FakeRun
 from tuning_fake import SEED_STEP, benchmark, records_by_seed, toy, tune
 
 from pfl_ops import spaces
@@ -94,25 +95,6 @@ def test_result_of_a_part_survives_its_record():
 
 
 # -- the source of trials ---------------------------------------------------------------------------------------------
-
-
-class FakeRun:
-    """A tracked run: its status and tags."""
-
-    def __init__(self):
-        self.status, self.known = "RUNNING", {}
-
-    def log(self, records):
-        pass
-
-    def tags(self, tags):
-        self.known |= tags
-
-    def text(self, text, name):
-        pass
-
-    def finish(self, status="FINISHED", patience=0):
-        self.status = status
 
 
 @pytest.fixture
@@ -230,7 +212,7 @@ def test_seed_without_a_value_fails_its_trial(source, value, failure, error):
 
 
 def test_trial_cut_short_between_seeds_goes_on_with_the_rest(source):
-    """Killed twice: while the second seed runs, and before the mean is told."""
+    """Killed twice: while the second seed runs, and before the mean is recorded."""
     trials = source()
     first, second = trials.next(), trials.next()
     end(trials, first, 0.5)

@@ -76,7 +76,7 @@ def test_runs_of_ended_trials_are_finished_with_all_their_rounds(study_session, 
     for x, state, last, error in ends:
         number, point = make(session, x, state, last, error)
         if number < 3:
-            session.open_run(number, point).log(rounds(2, x))
+            session.children.trial(number, point).open().log(rounds(2, x))
     session = study_session()  # and now MLflow says KILLED
     assert {run.status for run in children(session).values()} == {"KILLED"}
 
@@ -111,7 +111,7 @@ def test_a_run_with_a_new_seed_is_finished_with_all_its_rounds(study_session, mo
     for seed, value, error in ends:
         session.ledger.confirm(trial=0, params={"algorithm.x": 0.5}, seed=seed, value=value, error=error)
         if seed < 1002:
-            session.open_confirmation(0, {"algorithm.x": 0.5}, seed).log(rounds(2, 0.5))
+            session.children.confirmation(0, {"algorithm.x": 0.5}, TrialPart(seed)).open().log(rounds(2, 0.5))
     make(session, 0.5, TrialState.COMPLETE)
     kept = {1000: rounds(9, 0.5), 1001: rounds(4, 0.5), 1002: rounds(9, 0.5), 0: rounds(9, 0.5)}
     monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: kept[experiment.seed])
@@ -140,7 +140,7 @@ def test_a_diverged_trial_stays_failed(study_session, monkeypatch):
     for name, value in {"rounds": 3, ERROR: "diverged at round 4", DIVERGED: True}.items():
         trial.set_user_attr(name, value)
     session.ledger.study.tell(trial, state=TrialState.PRUNED)
-    session.open_run(0, dict(trial.params))
+    session.children.trial(0, dict(trial.params)).open()
     monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: rounds(3, 0.5))
     monkeypatch.setattr(runs, "forget", lambda experiment, **_: None)
     session = study_session()
@@ -158,7 +158,7 @@ def test_runs_of_seeds_are_finished_while_their_trial_waits(study_session, monke
         point = {"algorithm.x": trial.suggest_float("algorithm.x", x, x)}
         results = [PartResult(TrialPart(i), error=error).as_dict() for i, error in enumerate(errors)]
         trial.set_user_attr(PARTS, results)
-        session.open_run(trial.number, point, 0).log(rounds(2, x))
+        session.children.trial(trial.number, point, 0).open().log(rounds(2, x))
     trial.set_user_attr(DIVERGED, True)
     session.ledger.study.tell(trial, state=TrialState.PRUNED)
     monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: rounds(9 - 5 * experiment.seed, 0.5))
@@ -190,9 +190,9 @@ def test_runs_in_environments_are_finished_after_a_kill(study_session, monkeypat
     session.ledger.keep_baseline(environment="path", seed=0, values={METRIC: 0.5}, samples=90, seconds=1.0)
     record = {"trial": 0, "params": {"algorithm.x": 0.5}, "seed": 1000, "environment": "iid", "value": 0.5, "error": ""}
     session.ledger.confirm(**record)
-    session.open_baseline(TrialPart(0, "path")).log(rounds(2, 0.5))
-    session.open_baseline(TrialPart(0, "iid")).log(rounds(2, 0.5))
-    session.open_confirmation(0, {"algorithm.x": 0.5}, 1000, "iid").log(rounds(2, 0.5))
+    session.children.baseline(TrialPart(0, "path")).open().log(rounds(2, 0.5))
+    session.children.baseline(TrialPart(0, "iid")).open().log(rounds(2, 0.5))
+    session.children.confirmation(0, {"algorithm.x": 0.5}, TrialPart(1000, "iid")).open().log(rounds(2, 0.5))
     monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: rounds(9, 0.5))
     session = study_session(environments=both)
     assert reconcile(session) == []
@@ -211,7 +211,7 @@ def test_runs_in_environments_are_finished_after_a_kill(study_session, monkeypat
 def test_without_a_checkpoint_the_study_s_own_values_are_tracked(study_session):
     session = study_session()
     number, point = make(session, 0.5, TrialState.COMPLETE)
-    session.open_run(number, point)
+    session.children.trial(number, point).open()
     session = study_session()
     assert reconcile(session) == [0]
     history = session.store.history(children(session)["trial-000"].run_id)
@@ -222,7 +222,7 @@ def test_a_trial_that_goes_on_is_left_alone(study_session):
     session = study_session()
     trial = session.ledger.study.ask()
     trial.suggest_float("algorithm.x", 0.5, 0.5)
-    session.open_run(0, dict(trial.params))
+    session.children.trial(0, dict(trial.params)).open()
     session = study_session()
     session.ledger.recover()  # told FAIL and queued again: no trial of its own
     assert reconcile(session) == []
@@ -256,7 +256,7 @@ def test_a_trial_whose_run_has_another_name_is_found_again(study_session):
     """Earlier versions named runs "trial-000", and MLflow's page can rename them: identity is the tag."""
     session = study_session()
     number, point = make(session, 0.5, TrialState.COMPLETE)
-    old = session.open_run(number, point)
+    old = session.children.trial(number, point).open()
     session.store.deliver()
     session.store._sender.client.update_run(old.run_id, name="trial-000")
     again = study_session()

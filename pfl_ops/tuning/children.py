@@ -1,0 +1,167 @@
+"""The runs below a study's own in MLflow: trials, configurations with new seeds, and FedAvg in environments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
+from pfl_ops.jobs.job import Job, Purpose
+from pfl_ops.jobs.resources import Share
+from pfl_ops.spaces import Point
+from pfl_ops.tracking import provenance
+from pfl_ops.tracking.notes import ENVIRONMENT, TRIAL, title, trial_colour, trial_name
+from pfl_ops.tracking.provenance import described
+from pfl_ops.tracking.views import COLOUR
+from pfl_ops.tuning.environments import BASELINE, baseline, baseline_objective
+from pfl_ops.tuning.parts import TrialPart
+from pfl_ops.tuning.tracked_job import TrackedRun
+
+if TYPE_CHECKING:
+    from pfl_ops.tuning.session import Session
+
+
+@dataclass(frozen=True)
+class ChildRun:
+    """A run on validation data below a study's.
+
+    Attributes:
+        session: of the study. experiment: what is run. stages: those to score.
+        purpose: of its job. label: of its job, for messages. name: in MLflow.
+        mark: tells it from the study's other runs of the same experiment.
+        tags: beside those that all runs of a study have.
+    """
+
+    session: "Session"
+    experiment: Experiment
+    purpose: Purpose
+    label: str
+    name: str
+    mark: str
+    stages: tuple[str, ...]
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def identity(self) -> str:
+        """By it a run that was begun before is found again."""
+        return f"{self.experiment.digest(self.session.data_dir)}:{self.mark}"
+
+    def open(self) -> TrackedRun:
+        """Open it in MLflow, or find it there."""
+        session, experiment = self.session, self.experiment
+        digest, group = experiment.digest(session.data_dir), experiment.digest(session.data_dir, seed=False)
+        kind = "trial" if self.purpose == "trial" else "confirmation"  # which is compared only if it is named
+        return session.store.run(
+            session.parent.experiment,
+            self.name,
+            identity=self.identity,
+            parent=session.parent,
+            params=experiment.flat,
+            tags={
+                **provenance(experiment=digest, group=group),
+                **described(experiment, kind),
+                "pfl_ops.study": session.ledger.name,
+                "pfl_ops.method": title(experiment),
+                **self.tags,
+            },
+        )
+
+    def job(self, number: int, execution: Execution, share: Share, metrics: tuple[str, ...] = ()) -> Job:
+        """Return its job; `metrics`: what each report has to hold."""
+        return Job.of(
+            self.purpose,
+            self.label,
+            number,
+            self.experiment,
+            self.session.data_dir,
+            execution,
+            share,
+            metrics,
+            self.stages,
+            self.session.settings.full_every,
+        )
+
+    def records(self) -> list[Record]:
+        """The rounds in its checkpoint."""
+        from pfl_ops import runs
+
+        home, data_dir = self.session.store.home.root, self.session.data_dir
+        return runs.kept_records(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
+
+    def forget(self) -> None:
+        """Remove its checkpoint: its models would only fill the disk."""
+        from pfl_ops import runs
+
+        home, data_dir = self.session.store.home.root, self.session.data_dir
+        runs.forget(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
+
+
+@dataclass(frozen=True)
+class Children:
+    """The runs below that of a session's study."""
+
+    session: "Session"
+
+    def trial(self, number: int, point: Point, part: int = 0) -> ChildRun:
+        """The run of a trial, or of one of its parts, by its index.
+
+        Its mark has the trial's number: two trials of a study may have the same configuration.
+        """
+        settings = self.session.settings
+        experiment, label, tags = settings.experiment.override(point), "", {COLOUR: trial_colour(number)}
+        if settings.combination is not None:
+            one = settings.combination.parts[part]
+            experiment, label = self._experiment(point, one), str(one)
+            tags |= {TRIAL: f"trial-{number:03d}", **_tags(one)}
+        return ChildRun(
+            self.session,
+            experiment,
+            "trial",
+            f"trial {number:03d}",
+            trial_name(number, experiment.algorithm.name, point, label),
+            f"trial-{number:03d}",
+            settings.objective.stages,
+            tags,
+        )
+
+    def confirmation(self, number: int, point: Point, part: TrialPart) -> ChildRun:
+        """The run of a trial's configuration with another seed."""
+        return ChildRun(
+            self.session,
+            self._experiment(point, part),
+            "confirmation",
+            f"confirmation of trial {number:03d}, {part}",
+            f"{self.session.prefix}confirm-{number:03d}-seed{part.seed} {part.environment}".rstrip(),
+            "confirmation",
+            self.session.settings.objective.stages,
+            {COLOUR: trial_colour(number), "pfl_ops.confirms": f"trial-{number:03d}", **_tags(part)},
+        )
+
+    def baseline(self, part: TrialPart) -> ChildRun:
+        """The run of FedAvg in an environment."""
+        return ChildRun(
+            self.session,
+            baseline(self._experiment({}, part)),
+            "baseline",
+            f"FedAvg in {part}",
+            f"{self.session.prefix}baseline-seed{part.seed} {part.environment}",
+            "baseline",
+            baseline_objective(self.session.settings.objective).stages,
+            {"pfl_ops.baseline": BASELINE, **_tags(part)},
+        )
+
+    def forget(self, point: Point) -> None:
+        """Remove the checkpoints of a trial that is over without a value."""
+        for part in range(self.session.settings.n_parts):
+            self.trial(0, point, part).forget()
+
+    def _experiment(self, point: Point, part: TrialPart) -> Experiment:
+        """A configuration's experiment in an environment, with a seed."""
+        settings = self.session.settings
+        return settings.environment(part.environment).of(settings.experiment).override({**point, "seed": part.seed})
+
+
+def _tags(part: TrialPart) -> dict[str, str]:
+    return {ENVIRONMENT: part.environment} if part.environment else {}
