@@ -16,9 +16,9 @@ from torch import Tensor
 
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.base import Batch
+from pfl_ops.bench.gpu_check.agreement import results
 from pfl_ops.bench.gpu_check.waits import KNOWN
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.federation.method.contract import ClientRows
 from pfl_ops.federation.settings import Execution
 
 WAYS = {
@@ -38,17 +38,6 @@ def experiment(name: str, **more: Any) -> Experiment:
         **{"partition.alpha": 0.5, "data.train_size": 40, "training.precision": "float64", "participation.share": 0.67,
            "evaluation.global_every": 1, "evaluation.subset": 10},
     ).override(SHORTER.get(name, {}) | more)  # fmt: skip
-
-
-def results(e: Experiment, execution: Execution) -> dict[str, Tensor]:
-    """The last state, all rows, and the scores; on the host."""
-    with closing(e.build(execution=execution)) as simulation:
-        for _ in simulation.run():
-            pass
-        everyone = torch.arange(simulation.task.n_clients)
-        state = {k: v[everyone] if isinstance(v, ClientRows) else v for k, v in simulation.state.items()}
-        scores = torch.tensor([value for key, value in simulation.final.items() if "cost/" not in key])
-    return {name: value.detach().cpu() for name, value in state.items()} | {"scores": scores}
 
 
 def agree(e: Experiment, execution: Execution) -> Simulated:

@@ -1,5 +1,6 @@
 """Ctrl-C, then SIGKILL, then the rest: the study on disk goes on as if nothing had happened."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import fork_server
 import pandas as pd
+import psutil
 import pytest
 from optuna.trial import TrialState
 from tuning_fake import records, toy, tune
@@ -62,6 +64,38 @@ def wait_for_confirmation(driver, home):
     raise AssertionError(f"no run with a new seed has finished: {driver.communicate()[1]}")
 
 
+def kill_while_a_third_run_trains(driver, home):
+    """SIGKILL after two runs have ended and another one has finished rounds."""
+    wait_for_rounds(driver, home, 10, among=())
+    wait_for_rounds(driver, home, 10, among=finished(home)[:1])
+    kill_while_a_run_trains(driver, home)
+
+
+def kill_while_a_run_trains(driver, home):
+    """SIGKILL for the driver and for Ray's workers, as when a machine stops; a run has finished rounds by then.
+
+    The workers are held meanwhile: without their driver they go on until they notice, and a run might end.
+    """
+    wait_for_rounds(driver, home, 3, among=finished(home))
+    unfinished = [rounds for rounds in checkpoints(home).values() if len(rounds) < 10]
+    workers = [worker for worker in map(worker_of, unfinished) if worker]
+    for worker in workers:
+        worker.suspend()
+    driver.kill()
+    driver.communicate()
+    for worker in workers:
+        worker.kill()
+    psutil.wait_procs(workers, timeout=30)
+    wait_until_quiet(home)
+
+
+def worker_of(rounds):
+    """Ray's process that has computed the last of these rounds; None: it is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(int(rounds[-1]["metrics"]["pid"]))
+        return process if process.cmdline()[0].startswith("ray::") else None
+
+
 def wait_until_quiet(home):
     """Until Ray's processes have noticed that their driver is gone."""
     deadline = time.monotonic() + 30
@@ -100,10 +134,7 @@ def test_a_study_survives_a_kill_while_it_confirms(start, home):
     toy()
     driver = start("--confirm")
     wait_for_confirmation(driver, home)
-    wait_for_rounds(driver, home, 3, among=finished(home))
-    driver.kill()
-    driver.communicate()
-    wait_until_quiet(home)
+    kill_while_a_run_trains(driver, home)
     kept = ledger(home).confirmations()
     before, over = processes(home), {file.name for file in finished(home)}
     assert 1 <= len(kept) < 6 and ledger(home).done() == 2 and not ledger(home).openings()
@@ -134,12 +165,7 @@ def test_a_study_survives_a_kill_between_two_seeds_of_a_trial(start, home):
     """SIGKILL after two runs of the first trials have ended, while others are under way; the rest in this process."""
     toy()
     driver = start("--seeds")
-    wait_for_rounds(driver, home, 10, among=())
-    wait_for_rounds(driver, home, 10, among=finished(home)[:1])
-    wait_for_rounds(driver, home, 3, among=finished(home))
-    driver.kill()
-    driver.communicate()
-    wait_until_quiet(home)
+    kill_while_a_third_run_trains(driver, home)
     before, over = processes(home), {file.name for file in finished(home)}
     assert over and before.keys() - over
 
@@ -165,21 +191,13 @@ def test_a_study_in_environments_survives_kills_in_two_phases(start, home):
     """SIGKILL while the third run of FedAvg is under way, and while the choice is confirmed; the rest here."""
     toy()
     driver = start("--confirm", "--environments")
-    wait_for_rounds(driver, home, 10, among=())
-    wait_for_rounds(driver, home, 10, among=finished(home)[:1])
-    wait_for_rounds(driver, home, 3, among=finished(home))
-    driver.kill()
-    driver.communicate()
-    wait_until_quiet(home)
+    kill_while_a_third_run_trains(driver, home)
     first, over = processes(home), {file.name for file in finished(home)}
     assert len(over) == 2 and len(ledger(home).baselines()) <= 2 and not ledger(home).begun()
 
     driver = start("--confirm", "--environments", "--resume")
     wait_for_confirmation(driver, home)
-    wait_for_rounds(driver, home, 3, among=finished(home))
-    driver.kill()
-    driver.communicate()
-    wait_until_quiet(home)
+    kill_while_a_run_trains(driver, home)
     second, later = processes(home), {file.name for file in finished(home)}
     assert {name: second[name] for name in over} == {name: first[name] for name in over}
     kept = ledger(home).confirmations()
