@@ -71,7 +71,7 @@ def _run_of(results: SuiteResults) -> SuiteRun:
 
 
 def _first(results: SuiteResults, run: SuiteRun) -> Iterator[PageBlock]:
-    """What the numbers are of."""
+    """Notes on the data and networks of the numbers."""
     if networks := replaced(run):
         yield Text(
             f"Scale {run.scale} changes the network: {', '.join(networks)}. Claims are decided for this network here.",

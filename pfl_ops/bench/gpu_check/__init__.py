@@ -7,7 +7,7 @@ waits       moments in a training step at which the host waits for the GPU
 agreement   methods, repeats and scores: the same results in all ways
 speed       samples per second of networks in stacks, and of processes side by side
 cell        rounds of a published experiment at its own size: time, memory
-inside      what runs in processes of its own
+inside      checks that run in a process of their own
 session     all checks, one after the other
 
 Nothing here needs MLflow, Ray, Optuna, Typer or Rich.

@@ -1,4 +1,4 @@
-"""What runs in processes of its own, so that its peak of memory is its own; `hosting` calls it."""
+"""Checks that run in a process of their own, so that its peak of memory is theirs; `hosting` calls them."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -54,7 +54,7 @@ QUICK = Sizes(
 
 @dataclass(frozen=True)
 class Options:
-    """What a check of a GPU is asked for.
+    """Options of a check of a GPU.
 
     Attributes:
         device: of the checks. sizes: of their parts. data_dir: folder with mnist.npz; small: a small data file.
