@@ -1,4 +1,4 @@
-"""What training and sending cost a client in energy, and which number of local steps costs least.
+"""The energy that training and sending cost a client, and the number of local steps that costs least.
 
 More local steps a round mean fewer rounds to a target, and fewer models sent: where the channel is poor and sending
 dear, long rounds pay; where it is good, short ones.
@@ -18,7 +18,7 @@ from pfl_ops.errors import PflOpsError
 
 @dataclass(frozen=True)
 class Effort:
-    """What it took with one number of local steps to reach a target accuracy.
+    """The cost, with one number of local steps, of reaching a target accuracy.
 
     Attributes:
         steps: τ, local steps a round. rounds: R, rounds to the target; None: never reached.

@@ -1,4 +1,4 @@
-"""What all downloads share: patience with a silent server, and one reason in words when they fail."""
+"""The parts that all downloads share: patience with a silent server, and one reason in words when they fail."""
 
 import contextlib
 import socket

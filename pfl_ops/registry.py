@@ -98,7 +98,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def _installed(self) -> tuple[EntryPoint, ...]:
-        """What other packages offer; read once, since the metadata of every package takes longer than all else here."""
+        """The entries of other packages, read once: the metadata of every package takes longer than all else here."""
         return tuple(entry_points(group=f"pfl_ops.{self.plural}"))
 
     def _load(self, entry: EntryPoint) -> Any:

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children")]
 
 
 class Thing:
-    """What is made in the process."""
+    """The object that is made in the process."""
 
     def __init__(self, start: int) -> None:
         if start < 0:

@@ -196,7 +196,7 @@ def _loaded_after(statement: str) -> set[str]:
 
 
 def test_the_door_opens_at_once() -> None:
-    """What is loaded is what takes the time."""
+    """A start takes its time for loading."""
     heavy = {"torch", "numpy", "pydantic", "mlflow", "ray", "optuna", "typer", "pandas", "matplotlib", "yaml"}
     assert not _loaded_after("import pfl_ops") & heavy
 

@@ -1,4 +1,4 @@
-"""What the machine says of itself."""
+"""The description of the machine."""
 
 from pathlib import Path
 

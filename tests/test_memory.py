@@ -1,4 +1,4 @@
-"""What is free, read from files as Linux has them."""
+"""Free memory, read from files as Linux has them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a finished run answers, from a table of rounds written by hand."""
+"""The answers of a finished run, from a table of rounds written by hand."""
 
 import doctest
 from pathlib import Path

@@ -38,7 +38,7 @@ FLAGS = (
 
 
 def missing() -> str:
-    """What a browser test lacks here; "": nothing."""
+    """Return what a browser test lacks here; "": nothing."""
     try:
         import selenium  # noqa: F401
     except ImportError:
@@ -135,7 +135,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chr
 
 
 class Page:
-    """What the browser shows."""
+    """Return the text that the browser shows."""
 
     def __init__(self, driver: webdriver.Chrome, server: str, screenshots: Path) -> None:
         self.driver, self.server, self.screenshots = driver, server, screenshots

@@ -1,4 +1,4 @@
-"""How fast the engine is on this machine, beside a plain loop: `pfl-ops bench`, or `python -m pfl_ops.bench`.
+"""The speed of the engine on this machine, beside a plain loop: `pfl-ops bench`, or `python -m pfl_ops.bench`.
 
 settings   what is measured
 case       one network and batch size: data, experiment, floating-point operations

@@ -1,4 +1,4 @@
-"""What is timed: a way of doing a round's work, with a name."""
+"""The timed entries: a way of doing a round's work, with a name."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +18,7 @@ WORDS: dict[Way, str] = {
 
 @dataclass(frozen=True)
 class Label:
-    """Which candidate.
+    """The name of a candidate.
 
     Attributes:
         way: "plain" and the JAX scans are peers; "loop" and "vmap" (stacked) are ours.

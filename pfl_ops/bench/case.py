@@ -35,7 +35,7 @@ class Work(NamedTuple):
 
 
 class Case:
-    """What all candidates for one network and batch size share.
+    """The parts that all candidates for one network and batch size share.
 
     Clients hold equal shares of the training data, drawn at random, and take J full batches each in a round, so that
     every candidate does the same work: C · J · B samples.

@@ -1,4 +1,4 @@
-"""Which candidates take part: as the settings say, less those that a short trial shows to be far behind."""
+"""The candidates that take part: those of the settings, less those that a short trial shows to be far behind."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -61,7 +61,7 @@ class Entrants:
         return {candidate.label: candidate.memory_mib() for candidate in self._candidates}
 
     def series(self, label: Label) -> dict[Figure, Series]:
-        """What was measured of a candidate, by figure."""
+        """The measurements of a candidate, by figure."""
         found = dict(self.rough.get(label, {}))
         for figure, group in self.timed.items():
             for timed in group:

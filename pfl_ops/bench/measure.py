@@ -1,4 +1,4 @@
-"""What a candidate's windows gave, and what is said about it."""
+"""The measurements of a candidate's windows, and their summary."""
 
 import statistics
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ ONCE = Window(1, 0.0)
 
 @dataclass(frozen=True)
 class Series:
-    """What was measured again and again.
+    """Repeated measurements.
 
     Attributes:
         values: units a second, one a repeat.
@@ -24,7 +24,7 @@ class Series:
 
     @property
     def n(self) -> int:
-        """How many measurements."""
+        """Number of measurements."""
         return len(self.values)
 
     @property
@@ -33,7 +33,7 @@ class Series:
         return statistics.median(self.values)
 
     def over(self, other: "Series") -> float:
-        """How many times as fast: the median of the ratios within one repeat, whose noise hits both alike.
+        """Ratio of speeds: the median of the ratios within one repeat, whose noise hits both alike.
 
         A series that was given up has no repeats; its one value is held against the other's median.
         """

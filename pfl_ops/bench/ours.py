@@ -105,7 +105,7 @@ class Ours(Candidate):
 
 
 def chosen(case: Case, threads: int | None = None) -> Label:
-    """What `auto` would take for this case in float32."""
+    """Return what `auto` would take for this case in float32."""
     execution = Execution.model_validate({"device": case.device.type, "threads": threads})
     simulation = case.experiment("float32", case.settings.clients).build(data_dir=case.data_dir, execution=execution)
     try:

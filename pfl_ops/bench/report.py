@@ -1,4 +1,4 @@
-"""What was measured, as plain values: the same for the table, the JSON file and MLflow."""
+"""Measurements as plain values: the same for the table, the JSON file and MLflow."""
 
 import os
 import platform
@@ -58,7 +58,7 @@ class CaseReport:
     notes: list[str] = field(default_factory=list)
 
     def ratio(self, row: Row, figure: Figure) -> float | None:
-        """How many times as fast as the plain loop."""
+        """Speed in multiples of the plain loop's."""
         plain = self.rows[0].figures.get(figure)
         mine = row.figures.get(figure)
         return None if plain is None or mine is None else mine.over(plain)
@@ -188,7 +188,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def case_report(case: Case, rows: list[Row], **rest: Any) -> CaseReport:
-    """What a case says of itself, with what was measured of it."""
+    """Return a case's description, with its measurements."""
     return CaseReport(
         model=case.model,
         dataset=case.section.label,

@@ -1,4 +1,4 @@
-"""What a benchmark measures. Importing this imports no torch."""
+"""The settings of a benchmark. Importing this imports no torch."""
 
 from typing import Annotated, Any, Literal
 
@@ -29,7 +29,7 @@ QUICK: dict[str, Any] = {
 
 
 class Settings(Section):
-    """What is measured. Lists may be given as text with commas; `none` is the empty list."""
+    """The cases to measure. Lists may be given as text with commas; `none` is the empty list."""
 
     model: tuple[str, ...] = Field(
         ("linear", "mlp", "cnn", "cnn6", "cnn_cifar"), min_length=1, description="networks, one after the other"

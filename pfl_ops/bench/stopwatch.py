@@ -14,7 +14,7 @@ TRIAL = 0.05  # seconds of a trial, at least
 
 
 class Window(NamedTuple):
-    """How often a window repeats the work, and how long that takes, s."""
+    """Repetitions of the work in a window, and the time that they take, s."""
 
     calls: int
     seconds: float
@@ -51,7 +51,7 @@ class Stopwatch:
         return Window(calls, calls * took)
 
     def seconds(self, figure: Figure, calls: int) -> float:
-        """How long so many calls take."""
+        """Return the time that so many calls take."""
         work = getattr(self.candidate, figure)
         wait(self.device)
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Which flag is which path: one table for `run`, `tune` and `--set`, and how a command line becomes an experiment."""
+"""The flags and their paths: one table for `run`, `tune` and `--set`, and the experiment of a command line."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -243,7 +243,7 @@ def experiment_of(
 
 
 def execution_of(flags: Mapping[str, str | None]) -> "Execution":
-    """Where and how to compute, as the flags say."""
+    """Return the execution that the flags ask for."""
     from pydantic import ValidationError
 
     from pfl_ops.config.paths import explain

@@ -1,4 +1,4 @@
-"""Where the commands print: results on stdout, progress on stderr."""
+"""The streams of the commands: results on stdout, progress on stderr."""
 
 import contextlib
 import os

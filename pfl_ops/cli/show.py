@@ -71,12 +71,12 @@ def first_line(text: str | None) -> str:
 
 
 def described(section: Any) -> Any:
-    """What carries the docstring: the class of a network or the function of a partition rather than their section."""
+    """Return the object with the docstring: a network's class or a partition's function rather than its section."""
     return getattr(section, "network", None) or getattr(section, "function", None) or section
 
 
 def describe_dataset(name: str) -> str:
-    """What a named data set is, its shape, classes and recommended network."""
+    """Describe a named data set: its shape, classes and recommended network."""
     from pfl_ops.data.datasets import DATASETS
 
     info = DATASETS[name]

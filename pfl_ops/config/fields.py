@@ -1,4 +1,4 @@
-"""What stands at each dotted path of nested sections, and what it may be.
+"""The fields at the dotted paths of nested sections, and their allowed values.
 
 Sections are told apart by a tag (`kind`, `name`) in two ways: pydantic's discriminated unions, and `Kinds` over a
 registry. Both look the same here, so that `partition.kind` and `algorithm.gamma.kind` follow one set of rules.
@@ -70,11 +70,11 @@ class Kinds:
 
 
 Node: TypeAlias = Kinds | type[Section] | None
-"""What a field holds: one of several sections, a section, or a value (None)."""
+"""The contents of a field: one of several sections, a section, or a value (None)."""
 
 
 def node(info: FieldInfo) -> Node:
-    """What the field holds."""
+    """Return the contents of the field."""
     for mark in info.metadata:
         if isinstance(mark, Kinds):
             return mark
@@ -96,7 +96,7 @@ def _union(info: FieldInfo) -> Kinds:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a field takes, as its annotation says it.
+    """Return the values that a field takes, as its annotation says.
 
     Attributes:
         type: "int", "float", "bool", "str", "path", "choice", "list", or "value" (what the field's own check takes).
@@ -118,7 +118,7 @@ class Allowed:
 
     @classmethod
     def of(cls, info: FieldInfo) -> "Allowed":
-        """What `info` allows."""
+        """Return the values that `info` allows."""
         return cls(**_allowed(info.annotation, info.metadata))
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ EITHER = (("training", "local_epochs", "local_steps"),)
 """(section, field, field): setting one clears the other."""
 
 SettingsLayer = tuple[str, Mapping[str, Any]]
-"""Where the values were read (put before an error; or ""), and the values: paths dotted or nested."""
+"""The place where values were read (put before an error; or ""), and the values: paths dotted or nested."""
 
 
 def merge(root: type[Section], given: Sequence[SettingsLayer], data_dir: str | None = None) -> Tree:

@@ -1,4 +1,4 @@
-"""What a federation trains on: a data set's samples, or what the frozen part of its network makes of them."""
+"""The samples that a federation trains on: a data set's, or the outputs of its network's frozen part for them."""
 
 import functools
 from typing import TYPE_CHECKING

@@ -317,7 +317,7 @@ def _constants(given: Info | Mapping[str, Any]) -> Constants:
 
 
 def here(name: str, *, data_dir: str | None = None) -> bool:
-    """Whether a data set can be loaded as it is, without a download; places as for `load`."""
+    """True if a data set can be loaded as it is, without a download; places as for `load`."""
     folders = _folders(data_dir)
     if name == "digits" or store.has(f"download {name} 1"):
         return True

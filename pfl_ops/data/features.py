@@ -32,7 +32,7 @@ Extract = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What stands in the place of a data set's samples.
+    """The features that replace a data set's samples.
 
     Attributes:
         key: names the folder: of the samples, the network and its weights. width: D.

@@ -21,7 +21,7 @@ machine, digit for digit; tens of thousands end the process inside PyTorch."""
 
 
 class Training(Section):
-    """How a client trains in one round. Local epochs or local steps, never both."""
+    """A client's training in one round. Local epochs or local steps, never both."""
 
     rounds: int = Field(20, ge=1, le=MOST_COUNT, title="T", description="communication rounds")
     local_epochs: int | None = Field(1, ge=1, le=10_000, title="E", description="passes over the client's data a round")
@@ -104,7 +104,7 @@ ALL_UP_TO = 200
 
 
 class Evaluation(Section):
-    """What is scored, on which data, how often. No setting here can move training."""
+    """The evaluation: models, data, how often. No setting here can move training."""
 
     split: Literal["validation", "test"] = Field("test", description="data that scores come from; tuning: validation")
     validation_share: float = Field(0.2, gt=0, lt=1, description="share of each client's training data held out")
@@ -140,7 +140,7 @@ class Evaluation(Section):
 
 
 class Execution(Section):
-    """Where and how the engine computes. Never part of an experiment's identity."""
+    """The device and the way in which the engine computes. Never part of an experiment's identity."""
 
     device: Device = Field("auto", description="auto: CUDA if there is one")
     way: Way = Field("auto", description="one client at a time, or stacked; auto: the fastest when timed")

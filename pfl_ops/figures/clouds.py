@@ -99,7 +99,7 @@ def distributions(
     percent: bool = True,
     colours: Mapping[str, str] | None = None,
 ) -> Figure:
-    """How values spread, a row a name: every client as a dot, the quartiles as a box, the median and the mean.
+    """Draw the spread of values, a row a name: every client as a dot, the quartiles as a box, the median and the mean.
 
     Args:
         values: name -> one value a client, of any shape (all repetitions together); NaN: a client without samples.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def partition(table: ArrayLike, classes: Sequence[str] | None = None, title: str | None = None) -> Figure:
-    """Who holds what: a row a client, its samples as a bar stacked by class (as the FLIU paper's Figures 2 to 4).
+    """Draw the clients' data, a row a client: its samples, stacked by class (as the FLIU paper's Figures 2 to 4).
 
     Args:
         table: number of samples of each client and class, int [K, L].
@@ -98,7 +98,7 @@ def _class_colours(n_classes: int) -> list[Any]:
 
 
 def _class_key(figure: Figure, axes: Axes, names: Sequence[str], colours: Sequence[Any]) -> None:
-    """What the colours mean: squares by name, or a scale of class numbers where there are too many."""
+    """Explain the colours: squares by name, or a scale of class numbers where there are too many."""
     from matplotlib.patches import Patch
 
     if len(names) <= len(style.CLASSES):

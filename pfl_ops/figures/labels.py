@@ -22,13 +22,13 @@ PLACES = (
     *((8.0, 0.0, "left"), (7.0, 7.0, "left"), (7.0, -7.0, "left"), (0.0, 11.0, "center"), (0.0, -11.0, "center")),
     *((-8.0, 0.0, "right"), (-7.0, 7.0, "right"), (-7.0, -7.0, "right")),
 )
-"""Where a name may stand: points from its mark, best first."""
+"""Places for a name: points from its mark, best first."""
 SHARE = {"left": 0.0, "center": 0.5, "right": 1.0}
 
 
 @dataclass(frozen=True)
 class LineEnd:
-    """Where a line ends, and what is written there."""
+    """The end of a line, and its label."""
 
     name: str
     x: float

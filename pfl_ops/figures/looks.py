@@ -1,4 +1,4 @@
-"""Which colour, marker and dash a name has: one place for each name, the same in every picture of a report."""
+"""The colour, marker and dash of a name: one place for each name, the same in every picture of a report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = {"*": 6.5, "P": 5.0, "X": 5.0, "^": 5.0, "v": 5.0, "p": 5.2, "h": 5.2, "
 
 @dataclass(frozen=True)
 class Look:
-    """How a name is drawn. Colour and marker repeat after ten names, the dash (and the hollow marker) then differs."""
+    """The look of a name. Colour and marker repeat after ten names, the dash (and the hollow marker) then differs."""
 
     colour: str
     marker: str

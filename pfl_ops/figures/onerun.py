@@ -72,7 +72,7 @@ def curves(records: Records, title: str | None = None) -> Figure:
 
 
 def clients(accuracies: Mapping[str, ArrayLike], title: str | None = None, ylabel: str = "accuracy") -> Figure:
-    """How the clients fare, one by one: their accuracies in order, and their spread, by stage.
+    """Draw the clients one by one: their accuracies in order, and their spread, by stage.
 
     Args:
         accuracies: stage -> one accuracy a client [C], NaN for a client without samples; of any number each.

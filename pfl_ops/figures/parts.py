@@ -1,4 +1,4 @@
-"""What several pictures have in common: axes of shares and rounds, remarks, a legend below."""
+"""Parts of several pictures: axes of shares and rounds, remarks, a legend below."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def remark(axes: Axes, text: str) -> None:
 
 
 def beside(n: int) -> NDArray[np.float64]:
-    """Where n dots stand across a strip from -0.5 to 0.5, without chance: neighbours in value take turns."""
+    """Place n dots across a strip from -0.5 to 0.5, without chance: neighbours in value take turns."""
     strip: NDArray[np.float64] = np.arange(n, dtype=np.float64) * 0.6180339887 % 1.0 - 0.5
     return strip
 

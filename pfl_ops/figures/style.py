@@ -1,4 +1,4 @@
-"""How every picture looks: inks, palettes and sizes, in a light and in a dark theme."""
+"""The style of all pictures: inks, palettes and sizes, in a light and in a dark theme."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a claim was judged.
+    """The judgement of a claim.
 
     Attributes:
         instances: of the claim. least: number of instances in which it has to be true.

@@ -1,4 +1,4 @@
-"""What a report shows of a suite: tables in the paper's layout, curves, pictures. Plain data; `reports` draws them.
+"""The exhibits of a suite: tables in the paper's layout, curves, pictures. Plain data; `reports` draws them.
 
 Cells are chosen by patterns as in claims: "path/*", "*/{fliu,fedavg}", "b01/*/{!fedas}".
 """
@@ -85,7 +85,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Who holds which classes in one cell's partition; it needs the data and no run."""
+    """The classes of the clients in one cell's partition; it needs the data and no run."""
 
     cell: str
     caption: str = ""

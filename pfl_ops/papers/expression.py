@@ -98,7 +98,7 @@ class Term(Node):
 
     @property
     def many(self) -> bool:
-        """Whether it stands for several cells in an instance."""
+        """True if it stands for several cells in an instance."""
         return self.inside and any(part.startswith("{") for part in self.parts)
 
     def free(self, labels: Labels) -> list[tuple[int, str]]:

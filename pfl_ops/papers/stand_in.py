@@ -52,7 +52,7 @@ def moved(experiment: Experiment, data: str) -> Experiment:
 
 
 def _above(path: str, there: dict[str, Any], most: int) -> bool:
-    """Whether the value at `path` is more than `most`; where none means all, none is more."""
+    """True if the value at `path` is more than `most`; where none means all, none is more."""
     if path not in there:
         return False
     value = there[path]

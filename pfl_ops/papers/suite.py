@@ -1,4 +1,4 @@
-"""What a suite is: one table or figure of a paper as data, from the grid of its experiments to the claims about it."""
+"""A suite: one table or figure of a paper as data, from the grid of its experiments to the claims about it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -184,7 +184,7 @@ class Suite:
         return tuple(cell for cell in self.cells if cell.name in chosen)
 
     def stages(self, cell: Cell) -> dict[str, str]:
-        """What the stages in measures' keys mean for a cell: its levels' `stages`, which go into its outcomes."""
+        """Return the stages that measures' keys name in a cell: its levels' `stages`, which go into its outcomes."""
         levels = (self.axes[axis][label] for axis, label in cell.labels.items())
         return {name: stage for level in levels for name, stage in level.stages.items()}
 
@@ -206,7 +206,7 @@ class Suite:
         return {"smoke": self.smoke, "small": self.small, "medium": medium, "full": paper}[name]
 
     def experiment(self, cell: Cell, scale: ScaleName = "full", *, data: str | None = None) -> Experiment:
-        """What a cell runs, with as many repetitions as the scale has.
+        """Return the runs of a cell, with as many repetitions as the scale has.
 
         Args:
             data: the data set that stands in for the cell's own; none: its own.

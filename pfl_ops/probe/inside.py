@@ -1,4 +1,4 @@
-"""What a measuring process does: builds the experiment, and runs its rounds when told to; `hosting` calls it."""
+"""The work of a measuring process: it builds the experiment, and runs rounds on request; `hosting` calls it."""
 
 import gc
 import time
@@ -28,7 +28,7 @@ Rounds = Generator[float, None, None]
 
 @dataclass(frozen=True)
 class Measured:
-    """What every process runs, as plain values.
+    """The experiment that every process runs, as plain values.
 
     Attributes:
         experiment: every setting, nested. data_dir: where the data lie. stages: those that are scored; None: all.

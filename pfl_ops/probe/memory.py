@@ -8,7 +8,7 @@ CUDA_ITSELF = 600 << 20  # bytes a process, where the driver does not tell
 
 
 class Held(NamedTuple):
-    """What a process held.
+    """The memory that a process held.
 
     Attributes:
         peak: bytes at its peak. beside: what CUDA takes for the process beyond that; right only where it is alone.

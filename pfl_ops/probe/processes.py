@@ -28,7 +28,7 @@ class TooBig(PflOpsError):
 
 
 class Speed(NamedTuple):
-    """What so many processes reached together.
+    """The rates that so many processes reached together.
 
     Attributes:
         rate: samples trained a second by all of them, evaluation included where rounds are short.
@@ -110,7 +110,7 @@ class Probe:
         return Speed(sum(rates), max(h.peak for h in held) + self._beside, held[0].room)
 
     def _ask(self, count: int, *order: Any) -> list[Any]:
-        """What the first `count` processes answer, all told at once."""
+        """Send a request to the first `count` processes at once; return their answers."""
         asked = self._processes[:count]
         for process in asked:
             process.begin(*order)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def settle(
     experiment: "Experiment", execution: "Execution", data_dir: str | None, stages: Collection[str] | None = None
 ) -> "Execution":
-    """What `execution` leaves open as this machine finds it fastest: way, chunk, workers, threads.
+    """Return what `execution` leaves open as this machine finds it fastest: way, chunk, workers, threads.
 
     Raises:
         PflOpsError: the experiment can't run like this.

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1]
 SHIPPED = (PACKAGE / "search_spaces", PACKAGE.parent / "search_spaces")  # inside a wheel; in a checkout
 COMMON = "common"  # the space that all methods of a comparison share
 FIXED = ("seed", "repetitions", "data", "partition", "evaluation", "algorithm.name", "model.name", "training.rounds")
-"""What all trials of one study share; to compare values of these, run several studies."""
+"""Settings that all trials of one study share; to compare values of these, run several studies."""
 TUNABLE = ("data.scaling",)
 """Settings below `FIXED` that may differ: which samples a client has does not depend on them."""
 

@@ -57,7 +57,7 @@ class Parameter:
         return f"{self.key}{VARIANT}{self.variant}" if self.variant else self.key
 
     def active(self, point: Mapping[str, Value]) -> bool:
-        """Whether the conditions hold in `point`."""
+        """True if the conditions hold in `point`."""
         return all(key in point and point[key] in values for key, values in self.when)
 
     def suggest(self, trial: Any) -> Any:

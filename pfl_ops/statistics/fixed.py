@@ -65,7 +65,7 @@ def mean_std(values: Iterable[float]) -> tuple[float, float | None]:
 
 
 def interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float] | None:
-    """Where the mean lies, by Student's t: m ± t_{n−1, (1+level)/2} s/√n.
+    """Return the interval of the mean by Student's t: m ± t_{n−1, (1+level)/2} s/√n.
 
     Returns:
         (low, high); None for fewer than two values. Values that are all the same give (m, m).

@@ -34,12 +34,12 @@ def _granted(group: Path) -> float | None:
 
 
 def busy() -> bool:
-    """Whether more processes want to run than this machine has cores, by half."""
+    """True if more processes want to run than this machine has cores, by half."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
 
 
 def scaling(count: int, seconds: float = 0.02, times: int = 5) -> float:
-    """How many times as much `count` cores multiply side by side as one alone: less than `count` where they share.
+    """Return the products of `count` cores side by side, in multiples of one core's: fewer than `count` if they share.
 
     The best of several readings of each, in turns. One-threaded products of matrices that fit into a core's cache, in
     threads of this process: they need no interpreter, so it does not matter that there is only one. By the clock of

@@ -1,4 +1,4 @@
-"""How much memory this process may still take, and what it has taken at most."""
+"""The memory that this process may still take, and its largest use so far."""
 
 import os
 import resource
@@ -73,7 +73,7 @@ def _half_of_the_machine() -> int:
 
 
 def _allowed(root: Path) -> Iterator[int]:
-    """What each control group above this process (version 2 or 1) still allows."""
+    """Return what each control group above this process (version 2 or 1) still allows."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What was asked for a trial: numbers, "auto", or nothing; and whether a packing has to be measured for it."""
+"""The resources that were asked for a trial: numbers, "auto", or none; for "auto" a packing is measured."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ CPUS, GPUS = "--cpus-per-trial", "--gpus-per-trial"
 
 @dataclass(frozen=True)
 class Asked:
-    """What each trial shall get.
+    """The resources that each trial shall get.
 
     Attributes:
         cpus: CPUs, above 0. gpus: share of a GPU (0.25: four trials on each), or whole ones. Auto: measured; that of a
@@ -51,11 +51,11 @@ class Asked:
 
     @property
     def number_given(self) -> bool:
-        """Whether anybody has decided by a number."""
+        """True if a number decides."""
         return isinstance(self.cpus, float) or isinstance(self.gpus, float)
 
     def kind(self, device: Device, address: str | None) -> Kind | None:
-        """What has to be measured: a packing of a GPU, of the CPU's cores, or None.
+        """The kind of packing that has to be measured: one of a GPU, of the CPU's cores, or None.
 
         Where nothing is said, a GPU of this machine is measured, and nothing else: on a CPU, one core a trial is
         nearly always the best, and on a cluster a measurement says little about its other machines.
@@ -71,7 +71,7 @@ class Asked:
         return "cpu" if self.cpus == "auto" or (self.gpus == "auto" and self.cpus is None) else None
 
     def layouts(self, kind: Kind, trials: int) -> list[PackingLayout]:
-        """What to try, smallest first.
+        """Return the layouts to try, smallest first.
 
         Args:
             trials: more than these are never needed at once.

@@ -27,7 +27,7 @@ BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is par
 
 @dataclass(frozen=True)
 class Means:
-    """What studies run with, whatever they tune; `study.tune` says what each of these is.
+    """The settings that studies run with, whatever they tune; `study.tune` describes them.
 
     Attributes:
         home: the work folder. studies: where they lie, opened; storage: as it was asked for. data_dir: absolute.
@@ -174,7 +174,7 @@ def check(trials: int | None, finals: int, name: str | None) -> None:
 
 
 def stored(storage: str | None, place: Home) -> BaseStorage:
-    """Where studies lie: at an address (`ledger.storage`), else studies.db in the work folder."""
+    """Return the storage of studies: at an address (`ledger.storage`), else studies.db in the work folder."""
     return ledgers.storage(storage or f"sqlite:///{place.studies}")
 
 

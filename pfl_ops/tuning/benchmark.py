@@ -48,7 +48,7 @@ from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
 
 @dataclass(frozen=True)
 class Benchmark:
-    """How a benchmark ended.
+    """The result of a benchmark.
 
     Attributes:
         name: of the MLflow experiment that holds all of it. run_id: of its run.

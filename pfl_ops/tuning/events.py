@@ -1,4 +1,4 @@
-"""What happens in a study, for who watches."""
+"""The events of a study, for who watches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

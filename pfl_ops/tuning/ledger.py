@@ -153,7 +153,7 @@ def _ends_whole(file: Path) -> bool:
 
 
 def recorded(store: BaseStorage) -> dict[str, dict[str, Any]]:
-    """What every study recorded about itself when it was new, by name, in the order in which they were begun."""
+    """Return what every study recorded about itself when it was new, by name, in the order in which they were begun."""
     summaries = optuna.study.get_all_study_summaries(store, include_best_trial=False)
     return {s.study_name: dict(s.user_attrs.get(SETTINGS, {})) for s in summaries}
 
@@ -224,7 +224,7 @@ class Ledger:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was recorded when the study was new."""
+        """The settings that were recorded when the study was new."""
         return dict(self.study.user_attrs.get(SETTINGS, {}))
 
     def remember(self, **settings: Any) -> None:
@@ -257,11 +257,11 @@ class Ledger:
         return next(n for n, t in self.trials() if t.number == optuna_number)
 
     def done(self) -> int:
-        """How many trials have a result: complete, pruned or diverged."""
+        """Count the trials that have a result: complete, pruned or diverged."""
         return sum(t.state in DONE for _, t in self.trials())
 
     def begun(self) -> bool:
-        """Whether a trial was ever started."""
+        """True once a trial was started."""
         return any(t.state is not TrialState.WAITING for _, t in self.trials())
 
     def enqueue(self, points: Sequence[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What a study optimises: names among the tracked keys, and in which direction."""
+"""The objective of a study: names among the tracked keys, and in which direction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Objective:
 
     @property
     def single(self) -> bool:
-        """Whether there is only one, so that bad trials can be stopped early."""
+        """True if there is one metric, so that bad trials can be stopped early."""
         return len(self.metrics) == 1
 
     @property

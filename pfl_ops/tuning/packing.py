@@ -1,4 +1,4 @@
-"""How many trials run at once: what was measured of one, two, four, ... of them, and which packing is the best.
+"""The number of trials that run at once: measurements of one, two, four, ... of them, and the best packing.
 
 On a GPU each trial gets a share of it, else a share of the CPU's cores. More trials at once get more done together
 until they stand in each other's way; where that is, nobody can tell without trying.
@@ -95,7 +95,7 @@ class Packing:
         return {**asdict(self), "layout": list(self.layout), "rates": rates}
 
     def execution(self, asked: Execution) -> Execution:
-        """How a trial computes: as asked for, and as measured in what was left open."""
+        """Return the execution of a trial: as asked for, and as measured in what was left open."""
         chosen: dict[str, Any] = {"threads": asked.threads or self.threads}
         if asked.way in ("auto", self.way):
             chosen |= {"way": self.way, "chunk": asked.chunk or self.chunk, "workers": asked.workers or self.workers}
@@ -148,7 +148,7 @@ def best(tried: Sequence[Tried], room: int) -> Tried | None:
 
 
 def hopeless(tried: Sequence[Tried]) -> bool:
-    """Whether still more trials at once are not worth trying: memory is at its end, or two steps have lost speed."""
+    """True if still more trials at once are not worth trying: memory is at its end, or two steps have lost speed."""
     if tried and tried[-1].rate == 0:
         return True
     rates = [t.rate for t in tried]
@@ -220,7 +220,7 @@ def _not_even_one(kind: Kind, error: TooBig) -> TooBig:
 
 
 def machine(kind: Kind) -> str:
-    """What a measurement holds for, in words: the cores, or the GPU and how many there are."""
+    """Describe the machine that a measurement holds for: the cores, or the GPU and how many there are."""
     if kind == "cpu":
         return f"{cores.usable()} cores"
     device = torch.cuda.get_device_properties(0)
@@ -253,7 +253,7 @@ SPEED = (
 
 
 def key(experiment: Experiment, execution: Execution, layouts: Sequence[PackingLayout]) -> dict[str, object]:
-    """What a measurement depends on, beside the machine."""
+    """Return the settings on which a measurement depends, beside the machine."""
     flat = {path: value for path, value in experiment.flat.items() if path.startswith(SPEED)}
     kind: Kind = "gpu" if layouts[0].gpus else "cpu"
     asked = execution.model_dump(exclude={"checkpoint_every", "diverged"})

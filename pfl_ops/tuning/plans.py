@@ -1,4 +1,4 @@
-"""What reproducing some suites at a scale means: which runs, on which data, and which of them are there already."""
+"""The plan of a reproduction: the runs of some suites at a scale, their data, and those that are there already."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""How MLflow's page shows a study: its description, its saved views, and the numbers by which studies compare."""
+"""A study on MLflow's page: its description, its saved views, and the numbers by which studies compare."""
 
 import time
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ def trials_view(method: str, shared: bool) -> str:
 
 
 def end(parent: Run, study: "Study", view: str) -> None:
-    """What was chosen, and how good it is: a description, and metrics beside those of other studies.
+    """Show the choice and its quality: a description, and metrics beside those of other studies.
 
     Args:
         view: see `trials_view`.
@@ -84,7 +84,7 @@ def _in_environments(table: pd.DataFrame) -> str:
 
 
 def _words(goal: Objective) -> str:
-    """What is looked for: the largest `val/L1/acc`."""
+    """Describe the objective: the largest `val/L1/acc`."""
     return " and ".join(
         f"the {'largest' if mode == 'max' else 'smallest'} `{key}`"
         for key, mode in zip(goal.metrics, goal.modes, strict=True)

@@ -246,7 +246,7 @@ class Session:
     # -- what each trial gets ---------------------------------------------------------------------------------------
 
     def _packing(self, missing: int) -> Packing | None:
-        """How many trials run at once, where that is to be measured, or was when the study began."""
+        """Return how many trials run at once, where that is to be measured, or was when the study began."""
         kind = self.asked.kind(self.execution.device, self.address)
         kept = None if self.asked.number_given else Packing.recorded(self.ledger.settings.get("packing"))
         try:
@@ -290,7 +290,7 @@ class Session:
         return share(1.0 if cpus is None else cpus, gpus, most, missing, self.execution.device)
 
     def _execution(self, part: Share, packing: Packing | None) -> Execution:
-        """How trials compute, the same for all of them: whatever can be settled for the whole study is."""
+        """Return how trials compute, the same for all of them: whatever can be settled for the whole study is."""
         execution = self.execution
         if not part.gpus:
             execution = execution.model_copy(update={"device": "cpu"})

@@ -1,4 +1,4 @@
-"""What defines a study: recorded with it, and compared when it is resumed."""
+"""The definition of a study: recorded with it, and compared when it is resumed."""
 
 import hashlib
 import json

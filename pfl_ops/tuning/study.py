@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Study:
-    """How a study ended.
+    """The result of a study.
 
     Attributes:
         name: its name, in the storage and in MLflow. run_id: of its parent run.
@@ -482,7 +482,7 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
 
 
 def _result(session: Session, experiment: Experiment) -> Study:
-    """How the study ended, once it was decided and tested."""
+    """Return the result of a study that was decided and tested."""
     ledger, parent, goal = session.ledger, session.parent, session.settings.goal
     best, table = ledger.chosen(), ledger.table(goal.metrics)
     assert best is not None

@@ -1,4 +1,4 @@
-"""What DRFA and DRDM share: clients drawn by λ, losses guessed from a second cohort, λ's projected step."""
+"""The parts that DRFA and DRDM share: clients drawn by λ, losses guessed from a second cohort, λ's projected step."""
 
 from dataclasses import replace
 from itertools import combinations

@@ -206,7 +206,7 @@ def test_the_probe_puts_back_what_matters_most():
 
 
 def test_alignment_never_touches_another_client():
-    """Who else is there makes no difference, and Θ is as it was: no body that clients change in turn."""
+    """Other clients make no difference, and Θ is as it was: no body that clients change in turn."""
     how = training(batch_size=3, rounds=2, local_epochs=2, lr=0.2)
     alone, together = (Play(ragged_task(), FedAS(align_lr=0.5), how) for _ in range(2))
     alone.round()

@@ -135,7 +135,7 @@ def test_fairness_leaves_out_clients_without_a_gradient():
 
 
 def sent(method, centres, lr):
-    """What a client of round 1 sends and receives."""
+    """The bytes that a client of round 1 sends and receives."""
     play = Play(quadratic_task(centres), method, Training(batch_size=None, lr=lr, precision="float64"))
     r = play.at(play.everyone)
     play.method.round(play.state, r)

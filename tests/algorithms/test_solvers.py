@@ -9,7 +9,7 @@ from pfl_ops.errors import PflOpsError
 
 
 def violation(g, lam, low, high):
-    """How far λ is from optimal: ½ λᵀGλ on Σ λ = 1, low <= λ <= high is least where one ν parts the gradients Gλ:
+    """The distance of λ from optimal: ½ λᵀGλ on Σ λ = 1, low <= λ <= high is least where one ν parts the gradients Gλ:
 
     (Gλ)_k = ν inside the bounds, >= ν at the lower one, <= ν at the upper one.
     """

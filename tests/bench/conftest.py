@@ -1,4 +1,4 @@
-"""What several tests share; none of them changes it."""
+"""Parts of several tests; none of them changes it."""
 
 import pytest
 import torch

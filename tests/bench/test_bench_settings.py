@@ -1,4 +1,4 @@
-"""What a benchmark is asked for: lists as text, the quick scale, one line for a mistake."""
+"""A benchmark's settings: lists as text, the quick scale, one line for a mistake."""
 
 import pytest
 

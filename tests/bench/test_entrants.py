@@ -1,4 +1,4 @@
-"""Who takes part, decided by trials whose outcome the tests set."""
+"""The choice of entrants, by trials whose outcome the tests set."""
 
 import pytest
 from bench_case import small

@@ -68,7 +68,7 @@ def cases() -> dict[str, Experiment]:
 
 
 def results(experiment: Experiment) -> dict[str, float]:
-    """What is pinned of a run: its last loss, its clients' models and all its scores, a number each."""
+    """The pinned numbers of a run: its last loss, its clients' models and all its scores, a number each."""
     with closing(experiment.build(execution=HERE)) as simulation:
         for _ in simulation.run():
             pass

@@ -1,4 +1,4 @@
-"""What holds for all of the package's methods together."""
+"""Properties of all of the package's methods together."""
 
 import hashlib
 import inspect

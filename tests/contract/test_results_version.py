@@ -12,7 +12,7 @@ CASES, TABLE = pinned.cases(), pinned.read()
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_newest_version_gives_the_table(name: str) -> None:
-    """Where results are meant to change: `python tests/contract/pinned.py`, and a new entry of `VERSIONS`."""
+    """If results are meant to change: `python tests/contract/pinned.py`, and a new entry of `VERSIONS`."""
     found = pinned.results(CASES[name])
     assert found == pytest.approx({key: TABLE[name, key] for key in found}, rel=0, abs=1e-10)
 

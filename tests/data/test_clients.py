@@ -1,4 +1,4 @@
-"""What clients hold: every cut, every promise about test data."""
+"""The data of clients: every cut, every promise about test data."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -20,7 +20,7 @@ from pfl_ops.data.npz import DataError
 
 
 class Response(io.BytesIO):
-    """What `urllib.request.urlopen` gives, as far as torchvision looks at it."""
+    """An answer of `urllib.request.urlopen`, as far as torchvision looks at it."""
 
     url = None
 

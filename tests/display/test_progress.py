@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 
 
 class Kernel:
-    """What progress needs of IPython: a shell with a kernel, and a display whose handle keeps what it is given."""
+    """The parts of IPython that progress needs: a shell with a kernel, and a display that keeps what it is given."""
 
     def __init__(self) -> None:
         self.kernel = self

@@ -60,7 +60,7 @@ SAVED_CLIENTS, SAVED_WIDTH = 200, 4000
 
 
 def state_after(t: int) -> State:
-    """What a run that trains nothing has after round t; ten clients a round."""
+    """Return the state of a run that trains nothing after round t; ten clients a round."""
     s: State = {"central": torch.full((10,), float(t)), "rows": ClientRows(torch.zeros(SAVED_WIDTH), SAVED_CLIENTS)}
     for i in range(1, t + 1):
         play(s, i)

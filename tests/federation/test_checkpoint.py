@@ -133,7 +133,7 @@ def test_bytes_written_grow_with_the_rounds_and_not_with_their_square(tmp_path: 
 
 
 def test_there_is_always_an_earlier_round(tmp_path: Path) -> None:
-    """Whether the last is a base or a delta."""
+    """Return whether the last is a base or a delta."""
     seen = set()
     for rounds in range(1, 9):
         kept = saved(tmp_path / str(rounds), rounds)

@@ -1,4 +1,4 @@
-"""What is taken: as asked for, or as timed on a machine whose rates are known; and precision switches."""
+"""The chosen execution: as asked for, or as timed on a machine whose rates are known; and precision switches."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who takes part: sizes, draws under keys of their own, a method's own draw."""
+"""Participation: sizes, draws under keys of their own, a method's own draw."""
 
 from itertools import permutations
 from types import SimpleNamespace

@@ -40,7 +40,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a folder in place of a file": lambda p: [(p / "meta.json").unlink(), (p / "meta.json").mkdir()],
     "an empty folder": lambda p: [f.unlink() for f in p.iterdir()],
 }
-"""What can happen to a folder, by what happens."""
+"""Damages of a folder, by name."""
 
 
 def edited(file: Path) -> None:

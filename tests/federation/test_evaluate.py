@@ -207,7 +207,7 @@ def test_nobody_has_a_held_out_sample() -> None:
 
 @WAYS
 def test_many_samples_go_by_in_pieces(stack: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many are shown at once is a matter of memory."""
+    """The number that is shown at once is a matter of memory."""
     whole = scorer(stack)
     models = Models(torch.randn(4, whole.trainer.task.layout.size), torch.arange(4))
     expected = whole.score([models], pooled=True)

@@ -61,7 +61,7 @@ def test_no_steps_at_all():
 
 
 def test_pinned():
-    """What this key draws, so that a change of keys or of the order of draws does not go unseen."""
+    """The draws of this key, so that a change of keys or of the order of draws does not go unseen."""
     plan = draw(7, batch=3, epochs=2, steps=None, rng=rng.generator(5, "train", 2, 4, "personal", 1))
     assert batches(plan) == [[5, 1, 2], [0, 3, 6], [4], [2, 3, 5], [1, 0, 4], [6]]
 

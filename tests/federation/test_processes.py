@@ -15,7 +15,7 @@ from pfl_ops.federation.execution.processes import SHARED_FROM, Memories, Memory
 
 
 def arrived(thing: Any, outs: dict[int, Memory] | None = None) -> tuple[Any, int]:
-    """What another process would read, and how many tensors were put into shared memory for it."""
+    """Return what another process would read, and how many tensors were put into shared memory for it."""
     message, placed = processes._pickle(thing, Memories().take, outs or {})
     return pickle.loads(message), len(placed)
 

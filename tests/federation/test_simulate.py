@@ -468,7 +468,7 @@ class Recurrent(nn.Module):
 
 
 def test_dropout_is_drawn_from_the_runs_seed() -> None:
-    """What the process drew before makes no difference, nor does the run to what it draws afterwards."""
+    """Earlier draws of the process make no difference, nor does the run to later ones."""
     found = []
     for other in (1, 2):
         torch.manual_seed(other)

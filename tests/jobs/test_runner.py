@@ -1,4 +1,4 @@
-"""What the runner makes of what Ray says, without any Ray running; tests/tuning has it with one."""
+"""The runner's events for Ray's reports, without any Ray running; tests/tuning has it with one."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What differs between two records."""
+"""The differences of two records."""
 
 import json
 from pathlib import Path

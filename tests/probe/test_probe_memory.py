@@ -1,4 +1,4 @@
-"""What a process held, and whether an error says that memory did not suffice."""
+"""The memory that a process held, and errors that say that it did not suffice."""
 
 import pytest
 import torch

@@ -17,7 +17,7 @@ Make = Callable[..., RunInfo]
 
 @dataclass
 class Shelf:
-    """What `select` and `compare` need of a store; `found` is what MLflow's search finds by any filter."""
+    """The parts of a store that `select` and `compare` need; `found` is what MLflow's search finds by any filter."""
 
     kept: Sequence[RunInfo]
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which runs are meant."""
+"""The selection of runs."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What runs are called."""
+"""Names of runs."""
 
 import re
 

@@ -22,5 +22,5 @@ def slowly(payload: Payload, place: Place) -> Iterator[Record]:
 
 
 def begun(home: Path) -> dict[str, int]:
-    """How often each run was begun, by digest."""
+    """Return how often each run was begun, by digest."""
     return {file.name: len(file.read_text()) for file in (home / "begun").iterdir()}

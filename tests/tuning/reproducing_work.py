@@ -1,4 +1,4 @@
-"""What a worker does in the tests: the real thing, but for some cells. Ray's processes import this by name."""
+"""A worker in the tests: the real thing, but for some cells. Ray's processes import this by name."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a trial shall get: numbers, auto, or nothing; and what is measured for it."""
+"""The resources of a trial: numbers, auto, or nothing; and the layouts that are measured for it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which packing is taken, given what was measured; and what is measured, given what memory there is."""
+"""The choice of a packing among measured ones; and the layouts to measure, given the memory."""
 
 import json
 from typing import ClassVar

@@ -45,7 +45,7 @@ def reproduce(plan: ReproductionPlan, *, work: Callable, **settings: object) -> 
 
 
 def worked(home: Path) -> dict[str, int]:
-    """How often each run was begun, by digest."""
+    """Return how often each run was begun, by digest."""
     return {file.name: len(file.read_text()) for file in (home / "worked").iterdir()}
 
 

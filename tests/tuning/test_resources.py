@@ -1,4 +1,4 @@
-"""What a trial may use: errors that say what to use, instead of a trial that waits for ever."""
+"""The resources that a trial may use: errors that say what to use, instead of a trial that waits for ever."""
 
 import os
 import subprocess

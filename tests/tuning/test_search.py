@@ -1,4 +1,4 @@
-"""How a trial's reports and its end reach Optuna, and what fills ASHA's rungs; without Ray running."""
+"""A trial's reports and its end in Optuna, and the values in ASHA's rungs; without Ray running."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""How all trials of a study compute: settled once, by the driver."""
+"""The execution of all trials of a study: settled once, by the driver."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ ONE_CPU = Share(1, 0, 2)
 
 @pytest.fixture
 def execution(tmp_path, monkeypatch):
-    """What trials are given, for a space and what was asked for."""
+    """Return the execution that trials are given, for a space and a request."""
     monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path))
 
     def make(space="training.lr: {float: [0.1, 1]}", packing=None, share=ONE_CPU, **asked):

@@ -1,4 +1,4 @@
-"""What a study says in the terminal: a small table, or one line an event where nobody looks."""
+"""A study in the terminal: a small table, or one line an event where nobody looks."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Where and how to compute: the device, one client at a time or stacked, in one process or several."""
+"""The choice of execution: the device, one client at a time or stacked, in one process or several."""
 
 import os
 from collections.abc import Mapping
@@ -123,7 +123,7 @@ def resolve(
 
 
 def scope_of(execution: Execution, on: torch.device, stackable: bool, cohort: int) -> Scope:
-    """What is left to choose for cohorts of this size on this device.
+    """Return the choices that are left for cohorts of this size on this device.
 
     Raises:
         PflOpsError: what is asked for is not possible.

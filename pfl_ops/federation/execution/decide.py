@@ -1,4 +1,4 @@
-"""Which candidate a run takes once they are timed: arithmetic on rates, the same answer for the same figures."""
+"""The choice among timed candidates: arithmetic on rates, the same answer for the same figures."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +14,7 @@ FASTER = 1.5  # from here on, another number format is worth a line
 
 
 class Work(NamedTuple):
-    """What a run has to train.
+    """The training work of a run.
 
     Attributes:
         cohort: clients a round. rounds: T. samples: that a round's clients see, all epochs together.
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Scope:
-    """What an execution leaves open, and what it does not.
+    """The settings that an execution leaves open, and those that it fixes.
 
     Attributes:
         way, chunk: as asked for. cohort: clients a round, of which no more are stacked.
@@ -77,7 +77,7 @@ class Scope:
 
     @property
     def lanes(self) -> list[Lane]:
-        """What to time: what a process does on one thread, and one process on all of them."""
+        """The candidates to time: a process on one thread, and one process on all threads."""
         alone, shared = self.stacks(self.cohort), self.stacks(-(-self.cohort // self.most))
         if self.least > 1 or self.threads == 1:
             return [Lane(1, shared)]

@@ -26,7 +26,7 @@ KEPT_UP_TO = 1 << 28  # bytes; larger memory is not kept for the next message
 
 
 def possible() -> bool:
-    """Whether this system has files without a name, and /proc for other processes to reach them."""
+    """True if this system has files without a name, and /proc for other processes to reach them."""
     return hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 
 

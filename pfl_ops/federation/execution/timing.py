@@ -1,4 +1,4 @@
-"""How fast this machine takes real steps, in each way that a run could take: timed once, and kept for the next run.
+"""The speed of real steps on this machine, in each way that a run could take: timed once, and kept for the next run.
 
 All that is timed is timed in turns, several times, and the best reading counts: what disturbs the machine for a moment
 disturbs no candidate alone. One thread is timed by its own clock, which stands still while others have its core. The
@@ -63,7 +63,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Timing:
-    """What was timed.
+    """Timed rates.
 
     Attributes:
         rates: samples a second. scaling: how many times one core's work all of them do side by side.
@@ -85,7 +85,7 @@ class Timing:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Timing":
-        """What `to_json` gave.
+        """Read what `to_json` gave.
 
         Raises:
             KeyError, TypeError, ValueError: it is damaged.
@@ -119,11 +119,11 @@ class Race:
 
     @property
     def undisturbed(self) -> bool:
-        """Whether this thread ran nearly all the time: it sleeps where it, or one that it waits for, has no core."""
+        """True if this thread ran nearly all the time: it sleeps where it, or one that it waits for, has no core."""
         return self._own >= UNDISTURBED * self._wall
 
     def has_time(self, candidate: Candidate, rate: float, steps: int = 1) -> bool:
-        """Whether so many steps fit into the time that is left, at so many samples a second."""
+        """True if so many steps fit into the time that is left, at so many samples a second."""
         return steps * (candidate.stack or 1) * self.batch <= (self._end - time.perf_counter()) * rate
 
     def enter(self, candidate: Candidate, against: float = 0.0) -> float:

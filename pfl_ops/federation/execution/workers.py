@@ -24,10 +24,10 @@ from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
 
 Held = Mapping[str, Any]
-"""What each process has: `trainer`, `scorer`."""
+"""The objects of each process: `trainer`, `scorer`."""
 
 Counted = tuple[str, float, int]
-"""What a process adds to the meter: stream, sum of losses, samples."""
+"""A process's additions to the meter: stream, sum of losses, samples."""
 
 Span = tuple[int, int]
 """From where to where, the end left out."""
@@ -161,7 +161,7 @@ class PooledScorer(Scorer):
 
 
 def shared_out(steps: Sequence[int], size: int, workers: int) -> list[list[int]]:
-    """Which clients each process trains: whole chunks as one process would form them, so that it forms the same.
+    """Assign clients to processes: whole chunks as one process would form them, so that it forms the same.
 
     The longest chunk first, each to the process with the least to do so far; only the last one is not full, and stays
     the last wherever it goes.

@@ -71,7 +71,7 @@ def make_trainer(task: Task, feed: Feed, training: Training, stack: int | None, 
 
 
 def work_of(task: Task, feed: Feed, training: Training) -> Work:
-    """What a run of this training section has to train, as if all clients were of average size."""
+    """Return the work of a run with this training section, as if all clients were of average size."""
     own = float(feed.sizes.mean())
     batch = max(min(training.batch_size or own, own), 1.0)
     a_pass = max(math.ceil(own / batch), 1)

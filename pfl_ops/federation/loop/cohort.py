@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""The clients that take part in a round."""
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ def probabilities(participation: Participation, n_clients: int, seed: int) -> np
 
 
 def stragglers(participation: Participation, n_clients: int, seed: int) -> np.ndarray | None:
-    """Who is a straggler, bool [N]: the share of the clients, rounded, but at least one and not all; None: nobody is
+    """Draw the stragglers, bool [N]: the share of the clients, rounded, but at least one and not all; None: nobody is
     said to be."""
     if not isinstance(participation, StragglerParticipation):
         return None

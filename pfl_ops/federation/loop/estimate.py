@@ -1,4 +1,4 @@
-"""What a run will take, from one real round of a few clients: time, memory, disk."""
+"""The time, memory and disk that a run will take, from one real round of a few clients."""
 
 import math
 import sys
@@ -29,7 +29,7 @@ BUSY = 0.25  # share of the machine's processors that others took, from which on
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run takes.
+    """The cost of a run.
 
     Attributes:
         seconds: from the first round to the last. train_seconds: of training in one round. eval_seconds: of all
@@ -230,7 +230,7 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
 
 
 def _same_as_l1(simulation: Simulation, r: Round, update: Update, l2: Models) -> bool:
-    """Whether a client's models of both stages are one, once the round is over."""
+    """True if a client's models of both stages are one, once the round is over."""
     after = simulation.method.init(simulation.task)
     commit(after, update)
     l1 = simulation.method.personal(after, r)

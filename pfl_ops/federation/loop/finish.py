@@ -1,4 +1,4 @@
-"""What a run leaves behind once its rounds are over: final and best scores, a table of clients."""
+"""The results of a run whose rounds are over: final and best scores, a table of clients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pfl_ops.federation.state.checkpoint import Record
 
 @dataclass(frozen=True)
 class Ending:
-    """What the last round leaves.
+    """The results of the last round.
 
     Attributes:
         scores: of the full evaluation by stage; None: not asked for.

@@ -175,7 +175,7 @@ class Simulation:
 
     @property
     def state(self) -> State:
-        """What the method keeps; that of a finished run is read once somebody asks for it.
+        """The method's state; that of a finished run is read once somebody asks for it.
 
         Raises:
             PflOpsError: the run was over before, and was not to be scored in full: it has kept its scores alone.
@@ -322,7 +322,7 @@ class Simulation:
 
     @property
     def state_place(self) -> str:
-        """Where clients' rows are: file, where some did not fit into memory."""
+        """The place of clients' rows: file, where some did not fit into memory."""
         return "file" if any(isinstance(v, ClientRows) and v.in_file for v in self._state.values()) else "memory"
 
     def global_model(self) -> dict[str, Tensor] | None:

@@ -96,7 +96,7 @@ class Share:
 
 
 Update: TypeAlias = dict[str, Tensor | Rows]
-"""What changed in a round: whole tensors, or `Rows` of a `ClientRows`; names, shapes and dtypes as in `init`."""
+"""The changes of a round: whole tensors, or `Rows` of a `ClientRows`; names, shapes and dtypes as in `init`."""
 Stage: TypeAlias = Models | Callable[[Tensor], Models]
 Stages: TypeAlias = dict[str, Stage]
 """'L2' and 'G'; a missing key is an absent stage. A function clients -> Models is called only if it is evaluated.

@@ -51,7 +51,7 @@ class Scores:
 
 @dataclass
 class Answers:
-    """What a client's own model has answered.
+    """The answers of a client's own model.
 
     Attributes:
         model: fingerprint of the model. local: its local accuracy.
@@ -132,7 +132,7 @@ class Scorer:
         self._answered.clear()
 
     def answers(self, models: Iterable[Models]) -> float:
-        """How many samples `score` shows to a model, all models together, both views in the curves."""
+        """Return the number of samples that `score` shows to a model, all models together, both views in the curves."""
         shown = 0.0
         for chunk in models:
             if chunk.clients is None:
@@ -265,7 +265,7 @@ class Scorer:
             return np.asarray(right.cpu().numpy() / sizes)
 
     def _answers(self, models: Models, samples: Tensor) -> Tensor:
-        """Whether each model is right on each of these samples, bool [c, n]."""
+        """Return whether each model is right on each of these samples, bool [c, n]."""
         parts = spans((0, len(models.params)), self.groups.pooled)
         return torch.cat([self._answers_at_once(some_of(models, *span), samples) for span in parts])
 

@@ -1,4 +1,4 @@
-"""Which models make up a stage, L1, L2 or G: asked of the method a few clients at a time, handed on to the scorer."""
+"""The models of a stage, L1, L2 or G: asked of the method a few clients at a time, handed on to the scorer."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace

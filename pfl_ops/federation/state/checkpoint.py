@@ -39,7 +39,7 @@ class CheckpointError(PflOpsError):
 
 @dataclass(frozen=True)
 class Record:
-    """What one round left behind.
+    """The metrics of one round.
 
     Attributes:
         round: finished rounds; 0 is the start.
@@ -54,7 +54,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Results:
-    """What a finished run has beside its records and state.
+    """The results of a finished run, beside its records and state.
 
     Attributes:
         full: whether everything was scored in full.

@@ -117,7 +117,7 @@ def write(place: Path, about: Mapping[str, Any], parts: Iterable[dict[str, Tenso
 
 
 def read(place: Path) -> Folder:
-    """What a folder says of itself; its files are not looked at.
+    """Read a folder's own description; its files are not looked at.
 
     Raises:
         DamagedFile: meta.json is missing or damaged.

@@ -1,4 +1,4 @@
-"""Which samples a client sees, in which order: drawn from a generator of its own and nothing else."""
+"""The samples that a client sees, in their order: drawn from a generator of its own and nothing else."""
 
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ def draw(n: int, *, batch: int | None, epochs: int | None, steps: int | None, rn
 
 
 def steps_of(n: int, *, batch: int | None, epochs: int | None, steps: int | None) -> int:
-    """How many steps the plan has that `draw` gives for these arguments."""
+    """Return the number of steps of the plan that `draw` gives for these arguments."""
     if steps is not None:
         return steps if n else 0
     return -(-n // max(min(batch or n, n), 1)) * (epochs or 0)

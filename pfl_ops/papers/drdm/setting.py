@@ -1,4 +1,4 @@
-"""What the DRDM paper runs, and what it leaves open, which is nearly everything.
+"""The DRDM paper's setting, and our assumptions where it states none, which is nearly everywhere.
 
 It states: the data sets and their networks (Kuzushiji-MNIST: a CNN; MNIST: a linear model; Fashion-MNIST: the last
 layer of a frozen, pre-trained ResNet-18), the five methods, the measures (average, worst and standard deviation of test

@@ -50,7 +50,7 @@ FIGURE_4 = _allocation(4, "lsqs", "numbers of samples and labels")
 
 
 def _ends(axis: Axis, environment: str, keys: tuple[str, ...]) -> Mapping[tuple[str, str], Published]:
-    """Where a figure's curves end: Table I's numbers of its cells."""
+    """Return the ends of a figure's curves: Table I's numbers of its cells."""
     named = {f"{environment}/{method}" for method in axis}
     return {place: number for place, number in load("fliu_table1").items() if place[0] in named and place[1] in keys}
 

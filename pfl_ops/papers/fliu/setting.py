@@ -1,4 +1,4 @@
-"""What the FLIU paper runs, and what it leaves open.
+"""The FLIU paper's setting, and our assumptions where it states none.
 
 It states: 100 clients (Table III: 10 too), all of them in each of 100 rounds, 5 local epochs, batches of 50, 3
 repetitions. MNIST with McMahan's network, CIFAR-10 with one more convolution. FedAvg and FLIU learn at 0.01 (MNIST) and
