@@ -3,6 +3,7 @@
     [*fork_server.python(), "-c", CODE, *WORDS]   a command line that does what `[sys.executable, "-c", ...]` does
     [*fork_server.python(), FILE, *WORDS]         one that does what `[sys.executable, FILE, ...]` does
     fork_server.scripts()                         a folder for PATH: its `pfl-ops` and `mlflow` start that way
+    fork_server.ray_worker()                      a file by which a Ray of this process starts its workers that way
 
 One server for a test session: `tests/conftest.py` starts it with the session and ends it. It imports at the first
 request. The started process is this file's client, which hands its arguments, folder, environment and open files
@@ -19,6 +20,8 @@ The fork is a process as Python starts it, with these differences:
   have the same hash seed. Process number and parent are not those of the client, but `os.getppid` returns the client's
   parent. A test that counts its child processes needs real ones: without pytest-xdist, forks are among them.
 - `sys.flags`, the command line in /proc, and the peak memory are those of the server.
+- Ray's workers are forks too, in commands that are forks, and with `ray_worker`. Ray starts them at a priority of
+  their own (nice 15); the forks have that of the server. They end as soon as their Ray does.
 - When the program ends, exit handlers run and streams are written, then the process ends: objects that are left are
   not finalised.
 """
@@ -65,6 +68,10 @@ READ_LATER = {
 }
 """Names among those that a fork reads."""
 SCRIPTS = ("pfl-ops", "mlflow")
+RAY_WORKER = "ray_worker.py"
+FIRST_JOB, NO_JOB = "01000000", "ffffffff"
+"""Ray's numbers of its first driver and of a driver that comes later. Workers of these are forks: Ray's library reads
+the number once, when it is imported."""
 MOST_FILES = 64  # that a client hands on
 REAL = "real"  # the server's answer if the client shall start a real process
 
@@ -104,16 +111,48 @@ def scripts() -> Path:
     return Path(os.environ[ADDRESS]).parent if ADDRESS in os.environ else installed
 
 
+def ray_worker() -> str:
+    """Return the file that starts a Ray's workers by the server, for `ray_constants.SETUP_WORKER_FILENAME`; without a
+    server, Ray's own."""
+    return str(Path(os.environ[ADDRESS]).parent / RAY_WORKER) if ADDRESS in os.environ else "setup_worker.py"
+
+
 # -- the client --------------------------------------------------------------------------------------------------------
 
 
-def ask(address: str, words: list[str]) -> NoReturn:
-    """Have the server at this address run Python with these arguments, and end as that ends."""
+def start_ray_worker(address: str, words: list[str]) -> NoReturn:
+    """Start one of Ray's workers, in the place of Ray's setup_worker.py.
+
+    Args:
+        words: the environment of its job and its language, for setup_worker.py, then a file and its arguments.
+    """
+    import argparse
+    import ctypes
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--serialized-runtime-env-context", default="{}")
+    parser.add_argument("--language")
+    asked, own = parser.parse_known_args(words)
+    if os.environ.get("RAY_JOB_ID") not in (FIRST_JOB, NO_JOB) or asked.serialized_runtime_env_context != "{}":
+        (setup,) = Path(own[0]).parent.glob("setup_worker.py")
+        os.execv(sys.executable, [sys.executable, str(setup), *words])
+    die_with_parent = 1  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
+    ask(address, own, ray=True)
+
+
+def ask(address: str, words: list[str], ray: bool = False) -> NoReturn:
+    """Have the server at this address run Python with these arguments, and end as that ends.
+
+    Args:
+        ray: as a worker of Ray, which needs other variables at import than the server has.
+    """
     real = [sys.executable, *words]
     files = sorted(int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}"))
     request = {
         "words": words, "folder": os.getcwd(), "environment": dict(os.environ), "client": os.getpid(),
         "session": os.getsid(0) == os.getpid(), "files": files,
+        "ray": ray,
     }  # fmt: skip
     process = 0
     early = []  # signals that came before there was a process
@@ -200,7 +239,7 @@ class Server:
             data = file.read(size)
         request: dict[str, Any] = {**json.loads(data), "received": files} if len(data) == size else {}
         self.defaults = self.warm() if self.defaults is None else self.defaults
-        if request and {**self.defaults, **counted(request["environment"])} == {**self.defaults, **self.start}:
+        if request and (request["ray"] or self.is_like(request["environment"])):
             return request
         for file in files:
             os.close(file)
@@ -209,11 +248,23 @@ class Server:
         connection.close()
         return None
 
+    def is_like(self, environment: dict[str, str]) -> bool:
+        """True if imports see the same variables in an environment as they have seen in the server's."""
+        assert self.defaults is not None
+        return {**self.defaults, **counted(environment)} == {**self.defaults, **self.start}
+
     def warm(self) -> dict[str, str]:
         """Import the libraries in the environment in which pfl_ops imports them. Returns what it adds to that."""
         before = dict(os.environ)
+        workers = {"RAY_JOB_ID": FIRST_JOB, "RAY_RAYLET_PID": str(os.getpid())}
+        os.environ.update(workers)
         for name in DEFAULTS + LIBRARIES:
             __import__(name)
+        for name in workers:
+            del os.environ[name]
+        import ray._private.ray_constants
+
+        ray._private.ray_constants.SETUP_WORKER_FILENAME = str(Path(self.listener.getsockname()).parent / RAY_WORKER)
         added = {name: value for name, value in counted(os.environ).items() if name not in before}
         for name in [name for name in sys.modules if name.partition(".")[0] == "pfl_ops"]:
             del sys.modules[name]
@@ -309,6 +360,12 @@ def become(request: dict[str, Any], path: list[str]) -> types.CodeType:
     multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     tempfile.tempdir = None
     np.random.seed()  # a process of its own draws numbers of its own
+    if request["ray"]:
+        os.setpgrp()  # Ray kills a worker's group
+        from ray._raylet import AuthenticationTokenLoader, Config
+
+        Config.initialize("")  # reads its variables again
+        AuthenticationTokenLoader.instance().reset_cache()
     return compile(text, name, "exec", dont_inherit=True)
 
 
@@ -343,7 +400,11 @@ def run(program: types.CodeType) -> NoReturn:
 
 
 def write_scripts(folder: Path) -> None:
-    """Write the programs of `scripts`."""
+    """Write the programs of `scripts`, and that of `ray_worker`."""
+    (folder / RAY_WORKER).write_text(
+        f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nimport fork_server\n"
+        f"fork_server.start_ray_worker({str(folder / 'socket')!r}, sys.argv[1:])\n"
+    )
     for name in SCRIPTS:
         real = Path(sys.executable).parent / name
         (folder / name).write_text(

@@ -120,3 +120,28 @@ def test_scripts_are_those_of_the_installation() -> None:
         pytest.skip(f"{name} is not installed")
     done = subprocess.run([fork_server.scripts() / name, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("pfl-ops ")
+
+
+def test_workers_of_a_ray_are_forks_that_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's raylet dies first; without the client's care a worker would live on, since it watches the server."""
+    code = f"""{IS_FORK}
+import os, pathlib, psutil, ray, signal
+from pfl_ops.jobs import ray_instance
+
+@ray.remote
+class Actor:
+    def seen(self):
+        return 'mlflow' in sys.modules, os.getpid(), os.environ['MINE'], ray.get_runtime_context().get_job_id()
+
+with ray_instance.started(1, 0):
+    warm, pid, mine, job = ray.get(Actor.remote().seen.remote())
+    assert warm and mine == '1' and job == '{fork_server.FIRST_JOB}'
+    worker = psutil.Process(pid)
+    (raylet,) = [p for p in psutil.Process().children() if p.name() == 'raylet']
+    raylet.kill()
+    worker.wait(10)
+print('gone')
+"""
+    monkeypatch.setenv("MINE", "1")
+    done = run("-c", code, timeout=100)
+    assert done.stdout.endswith("gone\n"), done.stderr

@@ -4,7 +4,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fork_server
 import pytest
+from ray._private import ray_constants
 
 sys.path.insert(0, str(Path(__file__).parent))  # `tuning_fake` is imported by Ray's processes too
 
@@ -25,6 +27,7 @@ def one_ray(cache: Path) -> Iterator[None]:
     """A Ray with four CPUs and one logical GPU, whatever the machine has; started once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PFL_OPS_CACHE", str(cache))
+        patch.setattr(ray_constants, "SETUP_WORKER_FILENAME", fork_server.ray_worker())
         with ray_instance.started(4, 1):
             yield
 

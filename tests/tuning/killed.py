@@ -19,8 +19,8 @@ if __name__ == "__main__":
 
     confirm = "--confirm" in sys.argv
     xs = (0.5, 0.8) if confirm else (0.5, 0.7, 0.6, 0.8)
-    points = [{"algorithm.x": x, "algorithm.pause": 0.3} for x in xs]
-    parameters = spaces.parse("algorithm.x: {float: [0, 1]}\nalgorithm.pause: {float: [0.3, 0.3]}").as_yaml()
+    points = [{"algorithm.x": x, "algorithm.pause": 0.15} for x in xs]
+    parameters = spaces.parse("algorithm.x: {float: [0, 1]}\nalgorithm.pause: {float: [0.15, 0.15]}").as_yaml()
     space = spaces.from_dict({**parameters, "first": points})
     try:
         with Show() as show:
@@ -32,7 +32,7 @@ if __name__ == "__main__":
                 confirm=(1 if "--environments" in sys.argv else 3) if confirm else 0,
                 environments=["path", "iid", "ls"] if "--environments" in sys.argv else (),
                 home=sys.argv[1],
-                concurrency=1 if "--resume" in sys.argv else 2,
+                concurrency=2,
                 scheduler="none",
                 seeds_per_trial=2 if "--seeds" in sys.argv else None,
                 resume="--resume" in sys.argv,

@@ -140,7 +140,7 @@ def test_a_study_survives_a_kill_while_it_confirms(start, home):
     assert 1 <= len(kept) < 6 and ledger(home).done() == 2 and not ledger(home).openings()
 
     tested = SimpleNamespace(final={})
-    settings = {"home": home, "concurrency": 1, "records": records, "final": lambda *_: tested, "confirm": None}
+    settings = {"home": home, "concurrency": 2, "records": records, "final": lambda *_: tested, "confirm": None}
     study = tune(None, name="killed", resume=True, **settings)
     found = study.confirmation
     assert (study.best["algorithm.x"], study.finals, study.openings) == (0.8, [tested], 1)
@@ -169,7 +169,7 @@ def test_a_study_survives_a_kill_between_two_seeds_of_a_trial(start, home):
     before, over = processes(home), {file.name for file in finished(home)}
     assert over and before.keys() - over
 
-    settings = {"home": home, "concurrency": 1, "records": records, "final_repetitions": 0}
+    settings = {"home": home, "concurrency": 2, "records": records, "final_repetitions": 0}
     study = tune(None, name="killed", resume=True, **settings)
     assert study.table["state"].tolist() == ["complete"] * 4
     assert study.table["algorithm.x"].tolist() == [0.5, 0.7, 0.6, 0.8]
@@ -204,7 +204,7 @@ def test_a_study_in_environments_survives_kills_in_two_phases(start, home):
     assert 1 <= len(kept) < 6 and ledger(home).done() == 2 and not ledger(home).openings()
 
     tested = SimpleNamespace(final={}, run_id="r")
-    settings = {"home": home, "concurrency": 1, "records": records, "final": lambda *_: tested, "confirm": None}
+    settings = {"home": home, "concurrency": 2, "records": records, "final": lambda *_: tested, "confirm": None}
     study = tune(None, name="killed", resume=True, **settings)
     now = processes(home)
     assert {name: now[name] for name in later} == {name: second[name] for name in later}
@@ -251,7 +251,7 @@ def test_a_study_survives_ctrl_c_and_sigkill(start, home):
     wait_until_quiet(home)
     tested = SimpleNamespace(final={})
     study = tune(
-        None, name="killed", resume=True, trials=5, home=home, concurrency=1, records=records, final=lambda *_: tested
+        None, name="killed", resume=True, trials=5, home=home, concurrency=2, records=records, final=lambda *_: tested
     )
     assert study.table["state"].tolist() == ["complete"] * 5
     assert study.table["trial"].tolist() == [0, 1, 2, 3, 4]
