@@ -277,6 +277,8 @@ NAMES = [
     Bad("compare_test", "compare --test z", "'z' is not one of 'anytime', 't'"),
     Bad("empty", ("run", ""), "no algorithm named ''"),
     Bad("empty_show", ("show", " "), "no thing named ' '"),
+    Bad("from_several", "tune fedavg,fliu --from-study a", "--from-study is for one method, got fedavg, fliu"),
+    Bad("from_resumed", "tune --name a --resume --from-study b", "there is no work folder"),
     Bad("study_up", "tune fedavg --name ..", "the name of a study"),
     Bad("study_here", "tune fedavg --name .", "the name of a study"),
     Bad("study_hidden", "tune fedavg --name .a", "the name of a study"),

@@ -109,6 +109,10 @@ def tune(
         _option("--confirm", "New seeds, at most, to repeat the best configurations with; 0: none.", "5", "INT"),
     ] = None,
     confirm_top: Annotated[int | None, _option("--confirm-top", "Number of these configurations.", "3", "INT")] = None,
+    from_study: Annotated[
+        str | None,
+        _option("--from-study", "An earlier study, whose best configurations are tried first.", metavar="NAME"),
+    ] = None,
     name: Annotated[str | None, _option("--name", "The study's name.", "ALGORITHM-DATA-PARTITION-HASH", "NAME")] = None,
     resume: Annotated[bool, _option("--resume/--no-resume", "Go on with a study that was stopped.", "no")] = False,
     storage: Annotated[
@@ -159,6 +163,8 @@ def tune(
     methods = methods_of(algorithm)
     if len(methods) > 1 and (named or varied):
         raise PflOpsError(f"environments are for one method, got {', '.join(methods)}; tune one after the other")
+    if len(methods) > 1 and from_study:
+        raise PflOpsError(f"--from-study is for one method, got {', '.join(methods)}: all methods try the same first")
     asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
     load_plugins(plugin)
     held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
@@ -217,7 +223,10 @@ def tune(
         return
     tuned_alone = methods[0] if methods else None
     experiment = None
+    warm = ""
     if by_name:
+        if from_study:
+            raise PflOpsError("--from-study is for a new study; this one keeps the configurations that it tried first")
         settings = tuning.recorded(str(name), storage=storage).confirming(confirm, confirm_top)
         check_same_seeds(seeds_per_trial, str(name), settings.seeds_per_trial)
         settings = settings.within(hours, samples, terminate)
@@ -248,6 +257,11 @@ def tune(
             aggregate,
         )
         finals = experiment.repetitions
+        if from_study:
+            check_work_folder(storage)
+            taken = tuning.started_from(settings, from_study, storage=storage)
+            settings, warm = taken.first_in(settings), str(taken)
+            given["from_study"] = from_study
         given |= {"environments": named, "vary": varied or None, "held_out": apart, "aggregate": aggregate}
 
     wanted = trials or settings.trials
@@ -276,7 +290,7 @@ def tune(
         text = f"{budget}{fit}, {at_once} at once, about {whole}{if_all}; {each}"
         longest = duration(estimate.with_startup().of_trials(top * settings.confirm * n_environments, at_once))
         more += f", at most {longest}" if more else ""
-    for told in filter(None, (text, more, _tests_told(settings, finals), *estimate.hints)):
+    for told in filter(None, (text, warm, more, _tests_told(settings, finals), *estimate.hints)):
         say(out() if dry_run else err(), told)
     if dry_run:
         return

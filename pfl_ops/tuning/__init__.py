@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pfl_ops.tuning.show import Show as Show
     from pfl_ops.tuning.study import Study as Study
     from pfl_ops.tuning.study import recorded as recorded
+    from pfl_ops.tuning.study import started_from as started_from
     from pfl_ops.tuning.study import tune as tune
 
 _WHERE = {
@@ -60,6 +61,7 @@ _WHERE = {
     "Study": "study",
     "StudyInterrupted": "session",
     "recorded": "study",
+    "started_from": "study",
     "tune": "study",
 }
 
@@ -81,5 +83,6 @@ __all__ = [
     "plan",
     "recorded",
     "reproduce",
+    "started_from",
     "tune",
 ]

@@ -178,19 +178,24 @@ def stored(storage: str | None, place: Home) -> BaseStorage:
     return ledgers.storage(storage or f"sqlite:///{place.studies}")
 
 
-def recorded_settings(name: str, studies: BaseStorage) -> Settings:
-    """Return the settings of a study that exists.
+def existing(name: str, studies: BaseStorage) -> Ledger:
+    """Return a study that exists.
 
     Raises:
-        PflOpsError: there is no such study, or it was killed before they were recorded.
+        PflOpsError: there is no such study, or it was killed before its settings were recorded.
     """
-    record = Ledger(name, studies).settings
-    if "digest" not in record:
+    found = Ledger(name, studies)
+    if "digest" not in found.settings:
         raise PflOpsError(
             f"study '{name}' was stopped before its settings were recorded; begin it again: the whole command line, "
             "without --resume"
         )
-    return Settings.from_dict(record)
+    return found
+
+
+def recorded_settings(name: str, studies: BaseStorage) -> Settings:
+    """Return the settings of a study that exists; errors as for `existing`."""
+    return Settings.from_dict(existing(name, studies).settings)
 
 
 def _absolute(folders: str | None) -> str | None:

@@ -24,7 +24,7 @@ from pfl_ops.tuning import board, presented
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.baselines import scales_of
-from pfl_ops.tuning.begin import Beginning, Means, check, recorded_settings, stored
+from pfl_ops.tuning.begin import Beginning, Means, check, existing, recorded_settings, stored
 from pfl_ops.tuning.budget import check_budget, count, ending
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.environments import names_given
@@ -44,6 +44,7 @@ from pfl_ops.tuning.settings import (
 from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.terms import check_build
 from pfl_ops.tuning.tested import FEDAVG, summary
+from pfl_ops.tuning.warm_start import WarmStart, warm_start
 from pfl_ops.units import deviation, in_words
 
 if TYPE_CHECKING:
@@ -233,6 +234,7 @@ def tune(
     confirm: int | None = None,
     confirm_top: int | None = None,
     hold: Collection[str] = (),
+    from_study: str | None = None,
     plugins: Iterable[Path | str] = (),
     on_event: OnEvent | None = None,
     progress: bool | None = None,
@@ -287,6 +289,8 @@ def tune(
             objectives are not confirmed.
         confirm_top: number of these configurations. None: 3, or as recorded.
         hold: paths of the space that are not varied but keep the experiment's value.
+        from_study: an earlier study, of any method, data set or partition; its choice and its best configurations are
+            tried first, as far as `space` allows their values. Which ones, is said when the study begins.
         plugins: Python files that define methods, networks or partitions; those already loaded count too.
         on_event: told of everything that happens; `show.Show` draws it.
         progress: show the trials in a live table; None: in a notebook and in a terminal, unless `on_event` is given.
@@ -321,6 +325,7 @@ def tune(
         address=address,
         on_event=on_event,
     )
+    warm: WarmStart | None = None
     if experiment is not None:
         settings = Settings.of(
             experiment,
@@ -342,6 +347,11 @@ def tune(
             held_out,
             aggregate,
         )
+        if from_study is not None:
+            warm = warm_start(existing(from_study, means.studies), settings)
+            settings = warm.first_in(settings)
+    elif from_study is not None:
+        raise PflOpsError("a study keeps the configurations that it tried first: give an experiment with from_study")
     elif environments or vary:
         raise PflOpsError("a study keeps the environments that it was begun with: give an experiment with them")
     elif name and resume:
@@ -359,6 +369,8 @@ def tune(
     with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)
         ledger = plan.begin(means, resume)
+        if warm is not None:
+            ledger.remember(from_study=str(warm))
         plan = plan.wanting(ledger, trials, confirm, confirm_top, hours, samples, terminate)
         means.wait(name, plan.settings.trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking:
@@ -434,10 +446,19 @@ def recorded(name: str, *, home: str | Path | None = None, storage: str | None =
     return recorded_settings(name, stored(storage, Home.open(home)))
 
 
+def started_from(
+    settings: Settings, name: str, *, home: str | Path | None = None, storage: str | None = None
+) -> WarmStart:
+    """Return the configurations that `tune(from_study=name)` tries first in a study with these settings."""
+    return warm_start(existing(name, stored(storage, Home.open(home))), settings)
+
+
 def _parent(store: Store, plan: Beginning, ledger: Ledger, means: Means, below: Run | None) -> Run:
     """The study's own run."""
     experiment, digest = plan.settings.experiment, ledger.settings["digest"]
     tags = {"pfl_ops.study": plan.name} | ({"pfl_ops.benchmark": plan.benchmark} if below else {})
+    if "from_study" in ledger.settings:
+        tags["pfl_ops.from_study"] = ledger.settings["from_study"]
     tags |= described(experiment, "study")
     run = store.run(
         below.experiment if below else plan.name,

@@ -32,7 +32,7 @@ def records(payload: Payload, place: Place) -> Iterator[Record]:
     experiment = Experiment.model_validate(payload.experiment)
     toy, rounds = experiment.algorithm, payload.rounds
     if toy.name == "fedavg":  # what a study in environments divides scores by
-        toy = SimpleNamespace(x=FEDAVG, behaviour="ok", pause=0.3, own_stage="L1")
+        toy = SimpleNamespace(x=FEDAVG, behaviour="ok", pause=0.15, own_stage="L1")
     file = Path(place.home, "checkpoints", f"{experiment.digest()[:16]}.json")
     file.parent.mkdir(parents=True, exist_ok=True)
     done = json.loads(file.read_text()) if file.exists() else []

@@ -1,0 +1,127 @@
+"""A study that starts from the best configurations of another one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+from tuning_fake import records, toy, tune
+
+from pfl_ops import spaces
+from pfl_ops.errors import PflOpsError
+from pfl_ops.tracking import Store
+from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.warm_start import warm_start
+
+METRIC = "val/L1/acc"
+OLD = "algorithm.x: {float: [0, 1]}\ntraining.lr: {float: [0.001, 1], log: true}"
+
+
+def settings(space: str, **more: Any) -> Settings:
+    return Settings.of(toy(**more), spaces.parse(space), metric=METRIC)
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Ledger:
+    """Trials 0 to 4 with scores 0.1, 0.9, 0.7, 0.5 and none."""
+    old = settings(OLD)
+    made = Ledger("old", ledgers.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"})
+    for x, lr, value in ((0.1, 0.1, 0.1), (0.9, 0.5, 0.9), (0.7, 0.01, 0.7), (0.5, 0.01, 0.5), (1.0, 0.2, None)):
+        trial = made.study.ask()
+        trial.suggest_float("algorithm.x", x, x)
+        trial.suggest_float("training.lr", lr, lr)
+        made.study.tell(trial, value, TrialState.FAIL if value is None else None)
+    return made
+
+
+def test_the_best_three_come_before_the_space_s_own_first_points(earlier: Ledger) -> None:
+    new = settings(OLD + "\nfirst: [{algorithm.x: 0.3, training.lr: 0.3}, {algorithm.x: 0.9, training.lr: 0.5}]")
+    found = warm_start(earlier, new)
+    assert found.points == {
+        1: {"algorithm.x": 0.9, "training.lr": 0.5},
+        2: {"algorithm.x": 0.7, "training.lr": 0.01},
+        3: {"algorithm.x": 0.5, "training.lr": 0.01},
+    }
+    assert found.left_out == {} and found.first_in(new).space.first == (
+        *found.points.values(),
+        {"algorithm.x": 0.3, "training.lr": 0.3},
+    )
+    assert str(found) == (
+        "from study 'old' of toy: trial 001: algorithm.x=0.9, training.lr=0.5; trial 002: algorithm.x=0.7, "
+        "training.lr=0.01; trial 003: algorithm.x=0.5, training.lr=0.01"
+    )
+
+
+def test_the_confirmed_choice_comes_first(earlier: Ledger) -> None:
+    earlier.choose(2, [1, 2, 3])
+    assert list(warm_start(earlier, settings(OLD)).points) == [2, 1, 3]
+
+
+def test_values_that_this_study_does_not_allow_are_left_out(earlier: Ledger) -> None:
+    """lr of at most 0.1 here: 0.5 is replaced by the first point's 0.05; x does not vary; two of the points are one."""
+    new = settings("training.lr: {float: [0.001, 0.1]}\nfirst: [{training.lr: 0.05}]", lr=0.02)
+    found = warm_start(earlier, new)
+    assert found.points == {2: {"training.lr": 0.01}}
+    assert found.left_out == {
+        "algorithm.x=0.9": "does not vary here",
+        "training.lr=0.5": "0.5 is outside [0.001, 0.1]",
+        "algorithm.x=0.7": "does not vary here",
+        "algorithm.x=0.5": "does not vary here",
+    }
+    assert str(found).endswith("trial 002: training.lr=0.01; left out: " + "; ".join(
+        f"{value} ({why})" for value, why in found.left_out.items()
+    ))  # fmt: skip
+
+
+def test_a_setting_of_which_the_earlier_study_says_nothing_is_the_experiment_s(earlier: Ledger) -> None:
+    space = OLD + "\ntraining.batch_size: {int: [1, 64]}"
+    assert warm_start(earlier, settings(space, batch_size=7)).points[1]["training.batch_size"] == 7
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ("training.batch_size: {int: [1, 64]}", "no configuration for this study, which varies training.batch_size"),
+        ("algorithm.x: {float: [0, 0.4]}", "no configuration for this study, which varies algorithm.x"),
+    ],
+)
+def test_nothing_to_take_over(earlier: Ledger, space: str, message: str) -> None:
+    with pytest.raises(PflOpsError, match=message):
+        warm_start(earlier, settings(space))
+
+
+def test_a_study_without_a_complete_trial(tmp_path: Path) -> None:
+    old = settings(OLD)
+    made = Ledger("old", ledgers.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"})
+    with pytest.raises(PflOpsError, match="study 'old' has no complete trial"):
+        warm_start(made, old)
+
+
+def test_mistakes_are_told_before_anything_is_written(tmp_path: Path) -> None:
+    given = {"space": spaces.parse(OLD), "metric": METRIC, "home": tmp_path, "records": records}
+    with pytest.raises(PflOpsError, match="no study named 'old'"):
+        tune(toy(), name="new", from_study="old", **given)
+    with pytest.raises(PflOpsError, match="give an experiment with from_study"):
+        tune(None, name="new", resume=True, from_study="old", home=tmp_path)
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
+def test_trials_begin_with_the_earlier_choice(home: Path) -> None:
+    """The earlier study tried x = 0.75; the new one, of another seed, tries it first, and resumes without its name."""
+    given = {"home": home, "records": records, "final_repetitions": 0, "confirm": 0}
+    first = spaces.from_dict(
+        {**spaces.parse("algorithm.x: {float: [0, 1]}").as_yaml(), "first": [{"algorithm.x": 0.75}]}
+    )
+    tune(toy(seed=71), space=first, trials=1, name="warm-old", **given)
+    plain = spaces.parse("algorithm.x: {float: [0, 1]}")
+    study = tune(toy(seed=72), space=plain, trials=2, name="warm-new", from_study="warm-old", **given)
+    assert study.table["algorithm.x"][0] == 0.75 and study.table["algorithm.x"][1] != 0.75
+    with Store.open(home) as store:
+        parent = next(run for run in store.runs("warm-new") if run.name == "study")
+    assert parent.tags["pfl_ops.from_study"] == "from study 'warm-old' of toy: trial 000: algorithm.x=0.75"
+    again = tune(None, name="warm-new", resume=True, trials=3, **given)
+    assert again.table["algorithm.x"][:2].tolist() == study.table["algorithm.x"].tolist() and len(again.table) == 3
