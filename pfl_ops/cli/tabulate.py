@@ -24,7 +24,7 @@ from pfl_ops.cli.options import (
     with_flags,
 )
 from pfl_ops.cli.tune import METHODS, methods_of
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -157,6 +157,7 @@ def replay(
     trials: Annotated[int, _replay("--trials", "Trials of a search.", "12", "INT")] = 12,
     confirm: Annotated[int, _replay("--confirm", "New seeds of the confirmation, at most.", "5", "INT")] = 5,
     confirm_top: Annotated[int, _replay("--confirm-top", "Configurations that are confirmed.", "3", "INT")] = 3,
+    scheduler: Annotated[str, _replay("--scheduler", "Stop bad trials early, or not.", "asha", "asha|none")] = "asha",
     seed: Annotated[int, _replay("--seed", "Of the orders of seeds and of the samplers.", "0", "INT", 0)] = 0,
     to: Annotated[Path | None, _replay("--csv", "Write every replayed study.", metavar="FILE.csv")] = None,
 ) -> None:
@@ -172,6 +173,8 @@ def replay(
     from pfl_ops.tuning.trial_table import TrialTable
 
     check_output("--csv", to, {".csv"})
+    if scheduler not in ("asha", "none"):
+        raise PflOpsError(f"--scheduler must be asha or none, got '{echo(scheduler)}'")
     problems = TrialTable.read(file).problems()
     for problem in problems:
         replays.check(problem, studies, trials, confirm, confirm_top)
@@ -179,7 +182,13 @@ def replay(
     for problem in problems:
         say(err(), f"{problem.method}, {problem.environment}: {studies} studies ...")
         found += replays.replay(
-            problem, studies=studies, trials=trials, confirm=confirm, confirm_top=confirm_top, seed=seed
+            problem,
+            studies=studies,
+            trials=trials,
+            confirm=confirm,
+            confirm_top=confirm_top,
+            scheduler="asha" if scheduler == "asha" else "none",
+            seed=seed,
         )
     out().print(_table(regrets.regrets(found)), highlight=False)
     for line in regrets.notes(found, problems):

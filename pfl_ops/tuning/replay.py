@@ -1,7 +1,8 @@
 """Studies replayed on a table of trials: the search and the choice of `tune`, with its runs looked up and not computed.
 
-A replayed study has `tune`'s own search (`search.Search`, its sampler and its first points) and its own rule of
-confirmation (`confirm.judge`, k configurations, up to n new seeds). A study gets a random order of the table's seeds:
+A replayed study has `tune`'s own search (`search.Search`: its sampler and its first points), its own early stopping
+(`jobs.early_stop.EarlyStop`: ASHA, one trial after the other) and its own rule of confirmation (`confirm.judge`: k
+configurations, up to n new seeds). A study gets a random order of the table's seeds:
 the first is the search's, the next n are those of the confirmation, the rest are the truth.
 
 A sampler proposes any point of the space, the table has some. A proposal is replaced by the nearest configuration that
@@ -19,6 +20,7 @@ mean of the chosen one. Two rules are compared:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -26,12 +28,15 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.jobs.early_stop import STOP, EarlyStop
+from pfl_ops.jobs.process import JOB
+from pfl_ops.jobs.report import ROUND
 from pfl_ops.spaces import Parameter, Point, Space
 from pfl_ops.tuning.confirm import FEWEST, judge
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.search import Search
-from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, TRIALS, check_confirmation
+from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, TRIALS, Scheduler, check_confirmation
 from pfl_ops.tuning.trial_table import SearchProblem
 
 STUDIES = 30
@@ -79,18 +84,19 @@ def replay(
     trials: int = TRIALS,
     confirm: int = CONFIRM,
     confirm_top: int = CONFIRM_TOP,
+    scheduler: Scheduler = "asha",
     seed: int = 0,
 ) -> list[ReplayedStudy]:
     """Return replayed studies of a method in an environment.
 
     Args:
         studies: their number. trials: T, of the search. confirm, confirm_top: n and k, see `tune`.
-        seed: of the orders of seeds and of the samplers.
+        scheduler: "asha" stops bad trials early. seed: of the orders of seeds and of the samplers.
     Raises:
         PflOpsError: numbers that can't be, or a table that is too small.
     """
     check(problem, studies, trials, confirm, confirm_top)
-    return [_study(problem, number, trials, confirm, confirm_top, seed) for number in range(studies)]
+    return [_study(problem, number, trials, confirm, confirm_top, scheduler, seed) for number in range(studies)]
 
 
 def check(problem: SearchProblem, studies: int, trials: int, confirm: int, confirm_top: int) -> None:
@@ -137,12 +143,17 @@ class _Replay:
         tried: configurations, in the order of the trials. samples: that they have cost.
     """
 
-    def __init__(self, problem: SearchProblem, search_seed: int, sampler_seed: int) -> None:
+    def __init__(
+        self, problem: SearchProblem, search_seed: int, sampler_seed: int, scheduler: Scheduler = "none"
+    ) -> None:
         self.problem, self.seed = problem, search_seed
         goal = Objective((problem.metric,), ("max" if problem.larger else "min",))
         self.ledger = Ledger("replay", InMemoryStorage(), goal)
         self.ledger.enqueue([problem.space.encoded(point) for point in problem.space.first])
         self.search = Search(self.ledger, problem.space, goal, problem.rounds, sampler_seed)
+        self.early_stop: EarlyStop | None = None
+        if scheduler == "asha" and problem.full_every < problem.rounds:  # as in a study's session
+            self.early_stop = EarlyStop(problem.metric, goal.modes[0], problem.rounds, problem.full_every)
         self.left = dict(enumerate(problem.points))
         self.samples = 0
 
@@ -159,7 +170,8 @@ class _Replay:
         key, chosen = (number, self.seed), self.left.pop(number)
         value, recorded = problem.values[key], _Distributions(problem.space.encoded(chosen))
         problem.space(recorded)
-        complete = math.isfinite(value)
+        end = self._end(number)
+        complete = end is None and math.isfinite(value)
         self.search.study.add_trial(
             create_trial(
                 state=TrialState.COMPLETE if complete else TrialState.PRUNED,
@@ -167,10 +179,30 @@ class _Replay:
                 params=recorded.params,
                 distributions=recorded.distributions,
                 user_attrs={NUMBER: number},
-                intermediate_values=dict(problem.curves.get(key, {})),
+                intermediate_values={t: v for t, v in problem.curves[key].items() if end is None or t <= end},
             )
         )
-        self.samples += problem.samples[key]
+        self.samples += problem.cost(*key) if end is None else problem.samples[key][end]
+
+    def _end(self, number: int) -> int | None:
+        """The round after which the next trial is stopped early; None: it runs to its end."""
+        if self.early_stop is None:
+            return None
+        problem, key = self.problem, (number, self.seed)
+        trial = SimpleNamespace(
+            trial_id=str(number), config={JOB: SimpleNamespace(metrics=(problem.metric,))}, last_result={}
+        )
+        self.early_stop.on_trial_add(None, trial)
+        report: dict[str, float] = {}
+        for t, score in sorted(problem.curves[key].items()):
+            report = {ROUND: t, problem.metric: score}
+            if t < problem.rounds and self.early_stop.on_trial_result(None, trial, report) == STOP:
+                return t
+        if math.isfinite(problem.values[key]):
+            self.early_stop.on_trial_complete(None, trial, report)
+        else:
+            self.early_stop.on_trial_error(None, trial)
+        return None
 
     def best(self) -> int | None:
         """The configuration of the best trial; None: none is complete."""
@@ -183,15 +215,21 @@ class _Replay:
 
 
 def _study(
-    problem: SearchProblem, number: int, trials: int, confirm: int, confirm_top: int, seed: int
+    problem: SearchProblem,
+    number: int,
+    trials: int,
+    confirm: int,
+    confirm_top: int,
+    scheduler: Scheduler,
+    seed: int,
 ) -> ReplayedStudy:
     order = np.random.default_rng([seed, number]).permutation(problem.seeds).tolist()
     search_seed, new, rest = order[0], order[1 : 1 + confirm], order[1 + confirm :]
-    search = _Replay(problem, search_seed, seed * MOST_STUDIES + number)
+    search = _Replay(problem, search_seed, seed * MOST_STUDIES + number, scheduler)
     for _ in range(trials):
         search.step()
     winner, runs = confirmed(problem, search.top(confirm_top), new)
-    spent = search.samples + sum(problem.samples[run] for run in runs)
+    spent = search.samples + sum(problem.cost(*run) for run in runs)
     with_confirmation = Choice(winner, trials + len(runs), spent, regret(problem, winner, rest))
     while search.left and search.samples < spent:
         search.step()

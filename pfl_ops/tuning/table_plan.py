@@ -13,6 +13,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.environments import Environment
+from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.trial_table import RunRecord, TrialTable, rows_of
 
@@ -119,6 +120,7 @@ class TablePlan:
                 "truth": test_metric(one.objective.metrics[0]),
                 "mode": one.objective.modes[0],
                 "rounds": one.experiment.training.rounds,
+                "full_every": one.full_every,
                 "space": one.space.as_yaml(),
                 "space_source": one.space.source,
                 "experiment": one.experiment.resolved,
@@ -163,9 +165,8 @@ def sample(settings: Settings, number: int) -> list[Point]:
     space, found = settings.space, dict[str, Point]()
     for point in space.first:
         _add(found, dict(point), settings)
-    study = optuna.create_study(
-        storage=InMemoryStorage(), sampler=optuna.samplers.RandomSampler(settings.experiment.seed)
-    )
+    study = Ledger("sample", InMemoryStorage(), settings.objective).study
+    study.sampler = optuna.samplers.RandomSampler(settings.experiment.seed)
     for _ in range(DRAWS * number):
         if len(found) >= number:
             break

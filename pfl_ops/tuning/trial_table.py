@@ -9,7 +9,7 @@ configuration and seed on test data, trained on training and validation data tog
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,12 @@ class SearchProblem:
 
     Attributes:
         method, environment: names. metric: key on validation data. larger: True if larger is better.
-        space: of which the configurations are. rounds: of a whole run. points: the configurations, by number.
+        space: of which the configurations are. points: the configurations, by number.
+        rounds: of a whole run. full_every: rounds between two scores.
         seeds: those that every configuration was run with.
         values: (configuration, seed) -> validation score after the last round; NaN: the run has no result.
-        truths: likewise, on test data. samples: likewise, gradient samples on validation data.
+        truths: likewise, on test data.
+        samples: likewise, {round: gradient samples so far}, of the run on validation data, its last round included.
         curves: likewise, {round: validation score}, finite ones.
     """
 
@@ -61,12 +63,17 @@ class SearchProblem:
     larger: bool
     space: Space
     rounds: int
+    full_every: int
     points: tuple[Point, ...]
     seeds: tuple[int, ...]
     values: Mapping[tuple[int, int], float]
     truths: Mapping[tuple[int, int], float]
-    samples: Mapping[tuple[int, int], int]
-    curves: Mapping[tuple[int, int], Mapping[int, float]] = field(default_factory=dict)
+    samples: Mapping[tuple[int, int], Mapping[int, int]]
+    curves: Mapping[tuple[int, int], Mapping[int, float]]
+
+    def cost(self, configuration: int, seed: int) -> int:
+        """Gradient samples of a whole run on validation data."""
+        return max(self.samples[configuration, seed].values())
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class TrialTable:
     """A table of trials.
 
     Attributes:
-        frame: its rows. methods: name -> {metric, truth, mode, rounds, space, space_source, experiment}.
+        frame: its rows. methods: name -> {metric, truth, mode, rounds, full_every, space, space_source, experiment}.
     """
 
     frame: pd.DataFrame
@@ -158,7 +165,7 @@ class TrialTable:
         metric, truth = str(about["metric"]), TRUTH + str(about["truth"])
         values: dict[tuple[int, int], float] = {}
         truths: dict[tuple[int, int], float] = {}
-        samples: dict[tuple[int, int], int] = {}
+        samples: dict[tuple[int, int], dict[int, int]] = {}
         curves: dict[tuple[int, int], dict[int, float]] = {}
         for row in rows.to_dict("records"):
             key = (int(row["configuration"]), int(row["seed"]))
@@ -166,7 +173,7 @@ class TrialTable:
             if math.isfinite(score):
                 curves.setdefault(key, {})[int(row["round"])] = score
             values[key] = math.nan if row["error"] else score
-            samples[key] = int(row["samples"])
+            samples.setdefault(key, {})[int(row["round"])] = int(row["samples"])
             truths[key] = math.nan if row[TRUTH + "error"] else float(row[truth])
         first = rows.drop_duplicates("configuration").sort_values("configuration")
         points = tuple(json.loads(text) for text in first["settings"])
@@ -183,6 +190,7 @@ class TrialTable:
             about["mode"] == "max",
             spaces.from_dict(about["space"], str(about["space_source"])),
             int(about["rounds"]),
+            int(about["full_every"]),
             points,
             seeds,
             values,

@@ -27,11 +27,13 @@ def problem(values, truths, samples=None, larger=True, space=SPACE, points=None)
         larger,
         space,
         4,
+        1,
         tuple(points or ({"algorithm.x": c / 10} for c in range(len(values)))),
         tuple(range(len(values[0]))),
         {(c, s): values[c][s] for c, s in runs},
         {(c, s): truths[c][s] for c, s in runs},
-        {(c, s): samples[c] if samples else 10 for c, s in runs},
+        {(c, s): {4: samples[c] if samples else 10} for c, s in runs},
+        {(c, s): {4: values[c][s]} if math.isfinite(values[c][s]) else {} for c, s in runs},
     )
 
 
@@ -151,6 +153,42 @@ def test_search_begins_with_the_first_points_of_the_space():
     search.step()
     search.step()
     assert [t.user_attrs["configuration"] for t in search.ledger.raw() if t.values] == [7, 2]
+
+
+def curves_to(*last):
+    """Scores that rise evenly to `last` over four rounds, 5 samples a round, the same with each of three seeds."""
+    table = problem([[value] * 3 for value in last], [[value] * 3 for value in last])
+    runs = list(table.values)
+    curves = {(c, s): {t: last[c] * t / 4 for t in range(5)} for c, s in runs}
+    return replace(table, curves=curves, samples={run: {t: 5 * t for t in range(5)} for run in runs})
+
+
+def test_search_stops_bad_trials_as_asha_does():
+    """Rungs lie at rounds 1 and 3; the best third goes on. x = 0.3 is first with 0.9, so the three that follow are
+    below its values and stop at round 1: 20 + 3·5 samples. Without ASHA all run to their ends: 80 samples."""
+    space = replace(SPACE, first=({"algorithm.x": 0.3},))
+    table = replace(curves_to(0.1, 0.2, 0.3, 0.9), space=space)
+    for scheduler, samples in (("asha", 35), ("none", 80)):
+        search = _Replay(table, 0, 0, scheduler)
+        for _ in range(4):
+            search.step()
+        assert search.samples == samples and search.best() == 3
+        pruned = [t for t in search.ledger.raw() if t.state.name == "PRUNED"]
+        assert len(pruned) == (3 if scheduler == "asha" else 0)
+        assert all(set(t.intermediate_values) == {0, 1} for t in pruned)
+        assert search.top(3) == ([3] if scheduler == "asha" else [3, 2, 1])
+
+
+def test_search_run_without_a_result_is_no_rival_of_others():
+    """It has 0.9 at rounds 1 to 3 and diverges in the last: it is taken out of the rungs, and 0.3 runs to its end."""
+    table = curves_to(0.9, 0.3)
+    run = {t: 0.9 for t in range(4)}
+    table = replace(table, values={**table.values, (0, 0): math.nan}, curves={**table.curves, (0, 0): run})
+    table = replace(table, space=replace(SPACE, first=({"algorithm.x": 0.0},)))
+    search = _Replay(table, 0, 0, "asha")
+    search.step()
+    search.step()
+    assert search.best() == 1 and search.samples == 40
 
 
 def test_search_run_without_a_result_is_a_pruned_trial():

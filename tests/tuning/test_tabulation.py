@@ -174,13 +174,15 @@ def test_table_gives_the_problems_of_a_replay(fake, tmp_path):
     tabulate(plan(3, 2), tmp_path / "t.parquet", execution=CPU)
     first, second = TrialTable.read(tmp_path / "t.parquet").problems()
     assert (first.environment, second.environment, first.metric, first.larger) == ("path", "iid", "val/L1/acc", True)
-    assert first.seeds == (0, 1) and first.rounds == 2 and first.space == plan().settings[0].space
+    assert (
+        first.seeds == (0, 1) and (first.rounds, first.full_every) == (2, 1) and first.space == plan().settings[0].space
+    )
     assert first.points == plan(3).points[0]
     for (number, seed), value in first.values.items():
         x = first.points[number]["algorithm.x"]
         assert value == pytest.approx(x + seed / 100) and first.truths[number, seed] == pytest.approx(value - 1)
         assert first.curves[number, seed] == pytest.approx({0: 0, 1: value / 2, 2: value})
-        assert first.samples[number, seed] == 20
+        assert first.samples[number, seed] == {0: 0, 1: 10, 2: 20} and first.cost(number, seed) == 20
 
 
 def test_table_keeps_runs_that_diverged_without_a_result(fake, tmp_path):
@@ -193,7 +195,7 @@ def test_table_keeps_runs_that_diverged_without_a_result(fake, tmp_path):
     (problem,) = TrialTable.read(tmp_path / "t.parquet").problems()
     assert {key for key, value in problem.values.items() if math.isnan(value)} == {(0, 0)}
     assert {key for key, value in problem.truths.items() if math.isnan(value)} == {(1, 1)}
-    assert problem.samples[0, 0] == 10 and set(problem.curves[0, 0]) == {0, 1}
+    assert problem.cost(0, 0) == 10 and set(problem.curves[0, 0]) == {0, 1}
 
 
 def test_record_of_a_run_without_a_finite_score_has_an_error():
@@ -319,6 +321,7 @@ def command(*words):
         (["tabulate", "fedavg", "--out", "t.parquet", "--environments", "pathh"], "Did you mean 'path'?"),
         (["tabulate", "fedavg", "--out", "t.parquet", "--metric", "test/L1/acc"], "tuning never sees the test data"),
         (["replay", "t.parquet"], "no file 't.parquet'"),
+        (["replay", "t.parquet", "--scheduler", "ash"], "--scheduler must be asha or none"),
         (["replay", "t.parquet", "--csv", "t.txt"], "--csv takes a file that ends in .csv"),
     ],
 )
