@@ -37,6 +37,8 @@ from pfl_ops.tuning.trial_table import RunRecord, TrialTable, kept_keys
 
 JOURNAL, LOCK = "runs.jsonl", ".table.lock"  # the work folder has a .lock of its own
 
+BATCH = 1000  # jobs that one call of Ray Tune gets, which keeps something of each of them until its end
+
 OnProgress: TypeAlias = Callable[[int, int, float], None]
 """(finished runs, all runs, seconds since the first of this call began)."""
 
@@ -53,7 +55,7 @@ class Tabulation:
 
     Attributes:
         plan, path, data_dir, execution, concurrency, on_progress: see `tabulate`.
-        finished: what is known of each run. failed: why others have none.
+        finished: what is known of each run. failed: why others have none. executions: by the settings' identity.
     """
 
     plan: TablePlan
@@ -64,6 +66,7 @@ class Tabulation:
     on_progress: OnProgress | None
     finished: dict[TableRun, RunRecord] = field(default_factory=dict)
     failed: dict[TableRun, str] = field(default_factory=dict)
+    executions: dict[int, Execution] = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)
 
     @property
@@ -108,10 +111,13 @@ class Tabulation:
             with lock, cluster(None) as folder, (self.folder / JOURNAL).open("a", encoding="utf-8") as journal:
                 _end_line(self.folder / JOURNAL)
                 part = share(1.0, None, self.concurrency, len(missing), self.execution.device)
-                source = _Source(self, missing, part, journal)
                 place = Place(str(self.folder), self.data_dir, False, plugins.pack())
                 self.begun = time.monotonic()
-                Runner(place, part.concurrency, source.take).run(source, folder, "table")
+                for first in range(0, len(missing), BATCH):
+                    source = _Source(self, missing[first : first + BATCH], part, journal)
+                    Runner(place, part.concurrency, source.take).run(source, folder, f"table-{first}")
+                    if source.error:
+                        raise source.error
         except Timeout:
             raise PflOpsError(f"another process makes {echo(self.path, LONGEST_PATH)}; wait for it") from None
         except (Interrupted, KeyboardInterrupt):
@@ -119,8 +125,6 @@ class Tabulation:
             raise TabulationInterrupted(
                 f"stopped: {done} of {wanted} runs are finished in {self.folder}; the same command goes on"
             ) from None
-        if source.error:
-            raise source.error
         if self.failed:
             run, why = next(iter(self.failed.items()))
             raise PflOpsError(
@@ -136,7 +140,6 @@ class _Source:
         self.call, self.missing, self.part, self.journal = call, missing, part, journal
         self.given = 0
         self.records: dict[int, dict[int, Mapping[str, float]]] = {}
-        self.executions: dict[int, Execution] = {}
         self.error: Exception | None = None
 
     def next(self) -> Job | None:
@@ -186,14 +189,15 @@ class _Source:
     def _execution(self, settings: Settings) -> Execution:
         """How the runs of a method compute: what can be settled for all of them is."""
         key = id(settings)
-        if key not in self.executions:
+        executions = self.call.executions
+        if key not in executions:
             execution = self.call.execution.model_copy(update={} if self.part.gpus else {"device": "cpu"})
             if execution.threads is None:
                 execution = execution.model_copy(update={"threads": self.part.threads})
             if settings.has_one_network:
                 execution = settle(settings.example, execution, self.call.data_dir)
-            self.executions[key] = execution
-        return self.executions[key]
+            executions[key] = execution
+        return executions[key]
 
 
 def record_of(metric: str, digest: str, records: Mapping[int, Mapping[str, float]], error: str = "") -> RunRecord:

@@ -255,6 +255,17 @@ def test_interrupted_table_goes_on_with_the_runs_that_are_missing(fake, tmp_path
     assert len(TrialTable.read(file).frame) == 24 and not folder.exists()
 
 
+def test_runs_come_in_batches_and_each_is_run_once(fake, tmp_path, monkeypatch):
+    """16 runs in batches of 5: the last has one; Ctrl-C in the third batch keeps the first twelve."""
+    monkeypatch.setattr(tabulation, "BATCH", 5)
+    fake.stop_after = 12
+    with pytest.raises(TabulationInterrupted, match="12 of 16"):
+        tabulate(plan(), tmp_path / "t.parquet", execution=CPU)
+    fake.stop_after = None
+    tabulate(plan(), tmp_path / "t.parquet", execution=CPU)
+    assert len(fake.ran) == 16 == len(set(fake.ran))
+
+
 def test_finished_table_is_read_and_extended(fake, tmp_path):
     """The same command runs nothing and leaves the file; a seed and a configuration more: 18 − 8 runs."""
     file = tmp_path / "t.parquet"
@@ -347,6 +358,7 @@ def test_dry_run_says_the_number_of_runs(tmp_path, monkeypatch):
 def test_small_table_with_ray_is_made_and_replayed(tmp_path, monkeypatch):
     """Three seeds: one for the search, one to confirm, one for the truth. Scores are those of `runs.simulate`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tabulation, "BATCH", 8)  # of 12 runs
     digits = ["--dataset", "digits", "--model", "linear", "--train-size", "200", "--rounds", "2", "--clients", "4"]
     some = ["--configurations", "2", "--seeds", "3", "--way", "loop", "--workers", "1", "--device", "cpu"]
     made = command("tabulate", "fedavg", *digits, *some, "--out", "t.parquet")
