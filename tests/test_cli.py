@@ -84,7 +84,17 @@ OPTIONS = {
         "--search-space",
         "--concurrency",
     },
-    "replay": {"--studies", "--scheduler", "--trials", "--confirm", "--confirm-top", "--seed", "--csv"},
+    "replay": {
+        "--studies",
+        "--scheduler",
+        "--random-start",
+        "--grace",
+        "--trials",
+        "--confirm",
+        "--confirm-top",
+        "--seed",
+        "--csv",
+    },
     "partition": {"--dataset", "--train-size", "--clients", "--alpha", "--seed", "--set", "--plot", "--save"}
     | {"--data-dir", "--plugin"},
     "partition import": {"--save", "--dataset", "--plot", "--data-dir"},

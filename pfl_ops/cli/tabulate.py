@@ -3,7 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -101,7 +101,8 @@ def tabulate(
     named, varied = names_given(environments, "--environments"), parse_values(vary)
     load_plugins(plugin)
     held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
-    held.pop("repetitions", None)
+    if "repetitions" in held:
+        raise PflOpsError("a table has --seeds, not --repetitions")
     execution = execution_of(flags)
     each = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir) if methods else []
     if not each:
@@ -157,6 +158,12 @@ def replay(
     trials: Annotated[int, _replay("--trials", "Trials of a search.", "12", "INT")] = 12,
     confirm: Annotated[int, _replay("--confirm", "New seeds of the confirmation, at most.", "5", "INT")] = 5,
     confirm_top: Annotated[int, _replay("--confirm-top", "Configurations that are confirmed.", "3", "INT")] = 3,
+    random_start: Annotated[
+        int, _replay("--random-start", "Trials before the sampler's model proposes any.", "5", "INT")
+    ] = 5,
+    grace: Annotated[
+        int | None, _replay("--grace", "First round in which a trial can be stopped.", "the first scored one", "INT")
+    ] = None,
     scheduler: Annotated[str, _replay("--scheduler", "Stop bad trials early, or not.", "asha", "asha|none")] = "asha",
     seed: Annotated[int, _replay("--seed", "Of the orders of seeds and of the samplers.", "0", "INT", 0)] = 0,
     to: Annotated[Path | None, _replay("--csv", "Write every replayed study.", metavar="FILE.csv")] = None,
@@ -175,21 +182,15 @@ def replay(
     check_output("--csv", to, {".csv"})
     if scheduler not in ("asha", "none"):
         raise PflOpsError(f"--scheduler must be asha or none, got '{echo(scheduler)}'")
+    stop: Literal["asha", "none"] = "asha" if scheduler == "asha" else "none"
+    rule = replays.StudyRule(trials, confirm, confirm_top, stop, grace, random_start)
     problems = TrialTable.read(file).problems()
     for problem in problems:
-        replays.check(problem, studies, trials, confirm, confirm_top)
+        replays.check(problem, rule, studies)
     found: list[replays.ReplayedStudy] = []
     for problem in problems:
         say(err(), f"{problem.method}, {problem.environment}: {studies} studies ...")
-        found += replays.replay(
-            problem,
-            studies=studies,
-            trials=trials,
-            confirm=confirm,
-            confirm_top=confirm_top,
-            scheduler="asha" if scheduler == "asha" else "none",
-            seed=seed,
-        )
+        found += replays.replay(problem, rule, studies=studies, seed=seed)
     out().print(_table(regrets.regrets(found)), highlight=False)
     for line in regrets.notes(found, problems):
         say(out(), line)

@@ -35,13 +35,31 @@ from pfl_ops.spaces import Parameter, Point, Space
 from pfl_ops.tuning.confirm import FEWEST, judge
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.search import Search
+from pfl_ops.tuning.search import SAMPLED, Search
 from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, TRIALS, Scheduler, check_confirmation
 from pfl_ops.tuning.trial_table import SearchProblem
 
 STUDIES = 30
 MOST_STUDIES = 10_000
 NUMBER = "configuration"  # user attribute of a trial
+
+
+@dataclass(frozen=True)
+class StudyRule:
+    """A rule of a study; the defaults are those of `tune`.
+
+    Attributes:
+        trials: T, of the search. confirm, confirm_top: n and k, of the confirmation.
+        scheduler: "asha" stops bad trials early. grace: its first rung, in rounds; None: the first scored round.
+        random_start: trials with a result before the sampler's model proposes any; from T on the search is random.
+    """
+
+    trials: int = TRIALS
+    confirm: int = CONFIRM
+    confirm_top: int = CONFIRM_TOP
+    scheduler: Scheduler = "asha"
+    grace: int | None = None
+    random_start: int = SAMPLED
 
 
 @dataclass(frozen=True)
@@ -78,28 +96,21 @@ class ReplayedStudy:
 
 
 def replay(
-    problem: SearchProblem,
-    *,
-    studies: int = STUDIES,
-    trials: int = TRIALS,
-    confirm: int = CONFIRM,
-    confirm_top: int = CONFIRM_TOP,
-    scheduler: Scheduler = "asha",
-    seed: int = 0,
+    problem: SearchProblem, rule: StudyRule | None = None, *, studies: int = STUDIES, seed: int = 0
 ) -> list[ReplayedStudy]:
     """Return replayed studies of a method in an environment.
 
     Args:
-        studies: their number. trials: T, of the search. confirm, confirm_top: n and k, see `tune`.
-        scheduler: "asha" stops bad trials early. seed: of the orders of seeds and of the samplers.
+        rule: none: that of `tune`. studies: their number. seed: of the orders of seeds and of the samplers.
     Raises:
         PflOpsError: numbers that can't be, or a table that is too small.
     """
-    check(problem, studies, trials, confirm, confirm_top)
-    return [_study(problem, number, trials, confirm, confirm_top, scheduler, seed) for number in range(studies)]
+    rule = rule or StudyRule()
+    check(problem, rule, studies)
+    return [_study(problem, rule, number, seed) for number in range(studies)]
 
 
-def check(problem: SearchProblem, studies: int, trials: int, confirm: int, confirm_top: int) -> None:
+def check(problem: SearchProblem, rule: StudyRule, studies: int) -> None:
     """Refuse numbers that can't be, and a table that is too small for them.
 
     Raises:
@@ -107,19 +118,21 @@ def check(problem: SearchProblem, studies: int, trials: int, confirm: int, confi
     """
     if not 1 <= studies <= MOST_STUDIES:
         raise PflOpsError(f"--studies must be in [1, {MOST_STUDIES:,}], got {studies}")
-    check_confirmation(confirm, confirm_top)
-    if confirm < 1 or confirm_top < 2:
-        raise PflOpsError("a replay compares choices with and without confirmation: --confirm >= 1, --confirm-top >= 2")
-    here = f"{problem.method} in {problem.environment}"
-    if not 1 <= trials <= len(problem.points):
+    check_confirmation(rule.confirm, rule.confirm_top)
+    if rule.confirm < 1:
+        raise PflOpsError("a replay compares choices with and without confirmation: --confirm must be at least 1")
+    if rule.random_start < 0 or (rule.grace is not None and rule.grace < 1):
+        raise PflOpsError(f"--random-start must be >= 0 and --grace >= 1, got {rule.random_start} and {rule.grace}")
+    here, configurations, seeds = f"{problem.method} in {problem.environment}", len(problem.points), len(problem.seeds)
+    if not 1 <= rule.trials <= configurations:
         raise PflOpsError(
-            f"--trials must be in [1, {len(problem.points)}], the configurations that the table has of {here}; "
-            f"got {trials}"
+            f"--trials must be in [1, {configurations}], the configurations that the table has of {here}; "
+            f"got {rule.trials}"
         )
-    if len(problem.seeds) < confirm + 2:
+    if seeds < rule.confirm + 2:
         raise PflOpsError(
-            f"the table has {len(problem.seeds)} seeds of {here}: --confirm {confirm} needs {confirm + 2}, one for the "
-            f"search, {confirm} for the confirmation and at least one for the truth"
+            f"the table has {seeds} seeds of {here}: --confirm {rule.confirm} needs {rule.confirm + 2}, one for the "
+            f"search, {rule.confirm} for the confirmation and at least one for the truth"
         )
 
 
@@ -143,17 +156,16 @@ class _Replay:
         tried: configurations, in the order of the trials. samples: that they have cost.
     """
 
-    def __init__(
-        self, problem: SearchProblem, search_seed: int, sampler_seed: int, scheduler: Scheduler = "none"
-    ) -> None:
+    def __init__(self, problem: SearchProblem, rule: StudyRule, search_seed: int, sampler_seed: int) -> None:
         self.problem, self.seed = problem, search_seed
         goal = Objective((problem.metric,), ("max" if problem.larger else "min",))
         self.ledger = Ledger("replay", InMemoryStorage(), goal)
         self.ledger.enqueue([problem.space.encoded(point) for point in problem.space.first])
-        self.search = Search(self.ledger, problem.space, goal, problem.rounds, sampler_seed)
+        self.search = Search(self.ledger, problem.space, goal, problem.rounds, sampler_seed, rule.random_start)
         self.early_stop: EarlyStop | None = None
-        if scheduler == "asha" and problem.full_every < problem.rounds:  # as in a study's session
-            self.early_stop = EarlyStop(problem.metric, goal.modes[0], problem.rounds, problem.full_every)
+        first = rule.grace or problem.full_every
+        if rule.scheduler == "asha" and first < problem.rounds:  # as in a study's session
+            self.early_stop = EarlyStop(problem.metric, goal.modes[0], problem.rounds, first)
         self.left = dict(enumerate(problem.points))
         self.samples = 0
 
@@ -214,23 +226,15 @@ class _Replay:
         return [_number(trial) for _, trial in self.ledger.top(k)]
 
 
-def _study(
-    problem: SearchProblem,
-    number: int,
-    trials: int,
-    confirm: int,
-    confirm_top: int,
-    scheduler: Scheduler,
-    seed: int,
-) -> ReplayedStudy:
+def _study(problem: SearchProblem, rule: StudyRule, number: int, seed: int) -> ReplayedStudy:
     order = np.random.default_rng([seed, number]).permutation(problem.seeds).tolist()
-    search_seed, new, rest = order[0], order[1 : 1 + confirm], order[1 + confirm :]
-    search = _Replay(problem, search_seed, seed * MOST_STUDIES + number, scheduler)
-    for _ in range(trials):
+    search_seed, new, rest = order[0], order[1 : 1 + rule.confirm], order[1 + rule.confirm :]
+    search = _Replay(problem, rule, search_seed, seed * MOST_STUDIES + number)
+    for _ in range(rule.trials):
         search.step()
-    winner, runs = confirmed(problem, search.top(confirm_top), new)
+    winner, runs = confirmed(problem, search.top(rule.confirm_top), new)
     spent = search.samples + sum(problem.cost(*run) for run in runs)
-    with_confirmation = Choice(winner, trials + len(runs), spent, regret(problem, winner, rest))
+    with_confirmation = Choice(winner, rule.trials + len(runs), spent, regret(problem, winner, rest))
     while search.left and search.samples < spent:
         search.step()
     best = search.best()

@@ -25,6 +25,7 @@ ABOUT = b"pfl_ops.trial_table"  # key of the Parquet file's metadata
 VERSION = 1
 TRUTH = "truth/"
 RUN = ("method", "configuration", "environment", "seed")
+ABOUT_METHOD = {"metric", "truth", "mode", "rounds", "full_every", "space", "space_source", "experiment"}
 COLUMNS = (*RUN, "settings", "round", "samples", "sent_bytes", "hash", "error", TRUTH + "hash", TRUTH + "error")
 
 
@@ -111,7 +112,12 @@ class TrialTable:
         missing = [column for column in COLUMNS if column not in table.column_names]
         if missing:
             raise PflOpsError(f"'{name}' is no whole table of trials: it has no column {missing[0]}")
-        return cls(table.to_pandas(), methods)
+        frame = table.to_pandas()
+        for method in frame["method"].unique():
+            about = methods.get(method)
+            if not isinstance(about, dict) or not about.keys() >= ABOUT_METHOD or about["metric"] not in frame:
+                raise PflOpsError(f"'{name}' is no whole table of trials: it says too little about {echo(method)}")
+        return cls(frame, methods)
 
     def write(self, path: Path) -> None:
         """Write it; a reader finds the old file or the new one, never a part.
@@ -163,6 +169,8 @@ class TrialTable:
     def _problem(self, method: str, environment: str, rows: pd.DataFrame) -> SearchProblem:
         about = self.methods[method]
         metric, truth = str(about["metric"]), TRUTH + str(about["truth"])
+        if truth not in rows:  # no run on test data has a score
+            rows = rows.assign(**{truth: math.nan})
         values: dict[tuple[int, int], float] = {}
         truths: dict[tuple[int, int], float] = {}
         samples: dict[tuple[int, int], dict[int, int]] = {}

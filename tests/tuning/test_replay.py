@@ -10,7 +10,17 @@ from pfl_ops import spaces, statistics
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning.confirm import judge
 from pfl_ops.tuning.regrets import as_csv, notes, regrets
-from pfl_ops.tuning.replay import Choice, ReplayedStudy, _Replay, check, confirmed, nearest, regret, replay
+from pfl_ops.tuning.replay import (
+    Choice,
+    ReplayedStudy,
+    StudyRule,
+    _Replay,
+    check,
+    confirmed,
+    nearest,
+    regret,
+    replay,
+)
 from pfl_ops.tuning.trial_table import SearchProblem
 
 METRIC = "val/L1/acc"
@@ -47,7 +57,7 @@ def test_replay_lucky_seed_costs_argmax_the_difference():
     """Configuration 1 has 0.9 with seed 0 and 0.1 with the others. All three are tried. Where seed 0 is the search's,
     argmax takes 1: regret 0.6 − 0.2. The three new seeds do not have seed 0, so 0 is chosen: regret 0. Where another
     seed is the search's, 0 has the best value, and 1 has a mean of at most (0.9 + 0.1 + 0.1)/3 < 0.6: no regret."""
-    studies = replay(LUCKY, studies=20, trials=3, confirm=3, confirm_top=3)
+    studies = replay(LUCKY, StudyRule(trials=3, confirm=3, confirm_top=3), studies=20)
     lucky = [study for study in studies if study.seed == 0]
     assert 0 < len(lucky) < 20
     assert all(study.confirm.configuration == 0 and study.confirm.regret == 0 for study in studies)
@@ -60,15 +70,15 @@ def test_replay_lucky_seed_costs_argmax_the_difference():
 
 
 def test_replay_is_the_same_for_a_seed_and_others_differ():
-    how = {"studies": 5, "trials": 3, "confirm": 3, "confirm_top": 3}
-    assert replay(LUCKY, **how) == replay(LUCKY, **how)
-    assert [s.seed for s in replay(LUCKY, **how)] != [s.seed for s in replay(LUCKY, **how, seed=1)]
+    rule = StudyRule(trials=3, confirm=3)
+    assert replay(LUCKY, rule, studies=5) == replay(LUCKY, rule, studies=5)
+    assert [s.seed for s in replay(LUCKY, rule, studies=5)] != [s.seed for s in replay(LUCKY, rule, studies=5, seed=1)]
 
 
 def test_replay_gives_argmax_the_samples_of_the_confirmation():
     """Every run costs 10 samples. Three trials and 2 configurations with one new seed: 5 runs, so argmax has 5."""
     table = problem([[c / 10] * 3 for c in range(8)], [[c / 10] * 3 for c in range(8)])
-    for study in replay(table, studies=4, trials=3, confirm=1, confirm_top=2):
+    for study in replay(table, StudyRule(trials=3, confirm=1, confirm_top=2), studies=4):
         assert (study.confirm.runs, study.confirm.samples) == (5, 50)
         assert (study.argmax.runs, study.argmax.samples, study.exhausted) == (5, 50, False)
         assert study.argmax.regret <= study.confirm.regret  # without noise more trials are never worse
@@ -77,12 +87,12 @@ def test_replay_gives_argmax_the_samples_of_the_confirmation():
 def test_replay_trial_that_passes_the_budget_still_counts():
     """Trials cost 7 and 11 samples in some order: argmax ends with the first that reaches the samples of the other."""
     table = problem([[c / 10] * 3 for c in range(8)], [[0.0] * 3] * 8, samples=[7, 11] * 4)
-    for study in replay(table, studies=6, trials=2, confirm=1, confirm_top=2):
+    for study in replay(table, StudyRule(trials=2, confirm=1, confirm_top=2), studies=6):
         assert study.confirm.samples <= study.argmax.samples < study.confirm.samples + 11
 
 
 def test_replay_that_runs_out_of_configurations_says_so():
-    studies = replay(LUCKY, studies=3, trials=3, confirm=3, confirm_top=3)
+    studies = replay(LUCKY, StudyRule(trials=3, confirm=3, confirm_top=3), studies=3)
     assert all(study.exhausted and study.argmax.runs == 3 for study in studies)
     assert "in 3 studies the search tried all configurations before its samples were equal" in notes(studies, [LUCKY])
 
@@ -94,7 +104,7 @@ def test_replay_with_a_smaller_is_better_metric():
         [[0.4] * 5, [0.8] * 5, [0.5] * 5],
         larger=False,
     )
-    for study in replay(turned, studies=12, trials=3, confirm=3, confirm_top=3):
+    for study in replay(turned, StudyRule(trials=3, confirm=3, confirm_top=3), studies=12):
         assert study.confirm.regret == 0
         assert study.argmax.regret == (pytest.approx(0.4) if study.seed == 0 else 0)
 
@@ -138,7 +148,7 @@ def test_search_knows_each_configuration_with_its_own_score_once():
     """Twelve configurations x = 0, 0.1, ..., 1.1; after twelve steps each is a complete trial with its own value."""
     points = [{"algorithm.x": c / 11} for c in range(12)]
     table = problem([[math.sin(c)] * 3 for c in range(12)], [[0.0] * 3] * 12, points=points)
-    search = _Replay(table, 1, 5)
+    search = _Replay(table, StudyRule(scheduler="none"), 1, 5)
     for _ in range(12):
         search.step()
     known = [(t.params["algorithm.x"], t.values[0]) for t in search.ledger.raw() if t.values]
@@ -149,7 +159,7 @@ def test_search_knows_each_configuration_with_its_own_score_once():
 def test_search_begins_with_the_first_points_of_the_space():
     space = replace(SPACE, first=({"algorithm.x": 0.7}, {"algorithm.x": 0.2}))
     table = problem([[0.0] * 3] * 10, [[0.0] * 3] * 10, space=space)
-    search = _Replay(table, 0, 0)
+    search = _Replay(table, StudyRule(scheduler="none"), 0, 0)
     search.step()
     search.step()
     assert [t.user_attrs["configuration"] for t in search.ledger.raw() if t.values] == [7, 2]
@@ -169,7 +179,7 @@ def test_search_stops_bad_trials_as_asha_does():
     space = replace(SPACE, first=({"algorithm.x": 0.3},))
     table = replace(curves_to(0.1, 0.2, 0.3, 0.9), space=space)
     for scheduler, samples in (("asha", 35), ("none", 80)):
-        search = _Replay(table, 0, 0, scheduler)
+        search = _Replay(table, StudyRule(scheduler=scheduler), 0, 0)
         for _ in range(4):
             search.step()
         assert search.samples == samples and search.best() == 3
@@ -179,13 +189,37 @@ def test_search_stops_bad_trials_as_asha_does():
         assert search.top(3) == ([3] if scheduler == "asha" else [3, 2, 1])
 
 
+def test_search_with_a_later_first_rung_stops_later():
+    """As above with the rung at round 2 alone (3 times 2 is beyond the end): 20 + 3·10 samples."""
+    table = replace(curves_to(0.1, 0.2, 0.3, 0.9), space=replace(SPACE, first=({"algorithm.x": 0.3},)))
+    search = _Replay(table, StudyRule(grace=2), 0, 0)
+    for _ in range(4):
+        search.step()
+    assert search.samples == 50
+
+
+def test_search_with_a_long_random_start_is_random():
+    """With twelve random trials the values do not matter to the first twelve of 24; with two they do."""
+    points = [{"algorithm.x": c / 23} for c in range(24)]
+
+    def order(sign, start):
+        table = problem([[sign * c / 23] * 3 for c in range(24)], [[0.0] * 3] * 24, points=points)
+        search = _Replay(table, StudyRule(scheduler="none", random_start=start), 0, 0)
+        for _ in range(12):
+            search.step()
+        return [t.user_attrs["configuration"] for t in search.ledger.raw() if t.values]
+
+    assert order(1, 12) == order(-1, 12)
+    assert order(1, 2) != order(-1, 2)
+
+
 def test_search_run_without_a_result_is_no_rival_of_others():
     """It has 0.9 at rounds 1 to 3 and diverges in the last: it is taken out of the rungs, and 0.3 runs to its end."""
     table = curves_to(0.9, 0.3)
     run = {t: 0.9 for t in range(4)}
     table = replace(table, values={**table.values, (0, 0): math.nan}, curves={**table.curves, (0, 0): run})
     table = replace(table, space=replace(SPACE, first=({"algorithm.x": 0.0},)))
-    search = _Replay(table, 0, 0, "asha")
+    search = _Replay(table, StudyRule(), 0, 0)
     search.step()
     search.step()
     assert search.best() == 1 and search.samples == 40
@@ -195,7 +229,7 @@ def test_search_run_without_a_result_is_a_pruned_trial():
     """As in `tune`: a trial that diverged is PRUNED, with what it had reported, and is never the best."""
     table = problem([[math.nan] * 3, [0.1] * 3], [[0.5] * 3, [0.2] * 3])
     table = replace(table, curves={(0, s): {0: 0.3} for s in range(3)} | {(1, s): {4: 0.1} for s in range(3)})
-    search = _Replay(table, 0, 0)
+    search = _Replay(table, StudyRule(scheduler="none"), 0, 0)
     search.step()
     search.step()
     pruned = [t for t in search.ledger.raw() if t.state.name == "PRUNED"]
@@ -258,11 +292,15 @@ def test_regrets_over_all_count_each_method_and_environment_once():
         ({"trials": 4}, "--trials must be in [1, 3], the configurations that the table has of toy in path; got 4"),
         ({"trials": 0}, "--trials must be in"),
         ({"confirm": 4}, "the table has 5 seeds of toy in path: --confirm 4 needs 6"),
-        ({"confirm": 0}, "--confirm >= 1"),
+        ({"confirm": 0}, "--confirm must be at least 1"),
         ({"confirm_top": 1}, "--confirm-top must be in"),
+        ({"random_start": -1}, "--random-start must be >= 0"),
+        ({"grace": 0}, "--grace >= 1"),
     ],
 )
 def test_check_refuses_what_the_table_can_not_answer(how, expects):
     with pytest.raises(PflOpsError) as caught:
-        check(LUCKY, **{"studies": 1, "trials": 3, "confirm": 3, "confirm_top": 3, **how})
+        rule = {"trials": 3, "confirm": 3, **how}
+        studies = rule.pop("studies", 1)
+        check(LUCKY, StudyRule(**rule), studies)
     assert expects in str(caught.value) and "\n" not in str(caught.value)

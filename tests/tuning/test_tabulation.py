@@ -198,6 +198,21 @@ def test_table_keeps_runs_that_diverged_without_a_result(fake, tmp_path):
     assert problem.cost(0, 0) == 10 and set(problem.curves[0, 0]) == {0, 1}
 
 
+def test_table_in_which_every_test_run_diverged_has_no_truth(fake, tmp_path):
+    fake.failures = {f"toy configuration 0, lsqs, seed {s}, test": Failure("diverged", diverged=True) for s in (0, 1)}
+    tabulate(plan(1, 2, ()), tmp_path / "t.parquet", execution=CPU)
+    (problem,) = TrialTable.read(tmp_path / "t.parquet").problems()
+    assert all(math.isnan(value) for value in problem.truths.values()) and len(problem.values) == 2
+
+
+def test_table_in_which_a_run_has_no_score_at_all_is_whole(fake, tmp_path):
+    """A run that diverges before its first score has one row, without a score and without cost."""
+    made = plan(1, 1, ())
+    runs_of = {run: RunRecord(run.experiment.digest(), (), "diverged at round 1") for run in made.runs}
+    frame = made.table(runs_of).frame
+    assert len(frame) == 1 and frame["round"].item() == 0 and frame["error"].item() == "diverged at round 1"
+
+
 def test_record_of_a_run_without_a_finite_score_has_an_error():
     found = record_of("val/L1/acc", "h", {0: {"val/L1/acc": 0.1}, 2: {"val/L1/acc": math.nan}})
     assert found.error == "val/L1/acc has no finite value after the last round"
@@ -205,7 +220,7 @@ def test_record_of_a_run_without_a_finite_score_has_an_error():
     assert record_of("val/L1/acc", "h", {}).error
 
 
-@pytest.mark.parametrize("content", [None, b"no table", "columns", "version"])
+@pytest.mark.parametrize("content", [None, b"no table", "columns", "version", "about"])
 def test_table_read_refuses_other_files_in_one_line(content, fake, tmp_path):
     file = tmp_path / "t.parquet"
     if isinstance(content, bytes):
@@ -216,12 +231,12 @@ def test_table_read_refuses_other_files_in_one_line(content, fake, tmp_path):
         if content == "columns":
             table = table.drop_columns(["seed"])
         else:
-            table = table.replace_schema_metadata({ABOUT: b'{"version": 99, "methods": {}}'})
+            about = b'{"version": 99, "methods": {}}' if content == "version" else b'{"version": 1, "methods": {}}'
+            table = table.replace_schema_metadata({ABOUT: about})
         pq.write_table(table, file)
         assert len(made.frame)
-    expects = {None: "no file '", "columns": "no column seed", "version": "version 99"}.get(
-        content, "no table of trials"
-    )
+    expected = {None: "no file '", "columns": "no column seed", "version": "version 99", "about": "little about toy"}
+    expects = expected.get(content, "no table of trials")
     with pytest.raises(PflOpsError) as caught:
         TrialTable.read(file)
     assert expects in str(caught.value) and "\n" not in str(caught.value)
@@ -329,6 +344,7 @@ def command(*words):
         (["tabulate", "fedavg", "--out", "t.csv"], "--out takes a file that ends in .parquet"),
         (["tabulate", "fedav", "--out", "t.parquet"], "Did you mean 'fedavg'?"),
         (["tabulate", "fedavg", "--out", "t.parquet", "--seeds", "0"], "--seeds must be in"),
+        (["tabulate", "fedavg", "--out", "t.parquet", "--repetitions", "2"], "a table has --seeds, not --repetitions"),
         (["tabulate", "fedavg", "--out", "t.parquet", "--environments", "pathh"], "Did you mean 'path'?"),
         (["tabulate", "fedavg", "--out", "t.parquet", "--metric", "test/L1/acc"], "tuning never sees the test data"),
         (["replay", "t.parquet"], "no file 't.parquet'"),
