@@ -206,6 +206,7 @@ def record_of(metric: str, digest: str, records: Mapping[int, Mapping[str, float
     Args:
         records: round -> tracked values. error: of a run that diverged.
     """
+    keys = (*kept_keys(metric), *(("train/loss",) if metric.startswith("val/") else ()))
     rounds: list[dict[str, float]] = []
     samples, sent = 0, 0.0
     for number in sorted(records):
@@ -213,7 +214,7 @@ def record_of(metric: str, digest: str, records: Mapping[int, Mapping[str, float
         samples += samples_seen(values)
         sent += sum(values.get(f"cost/{way}_bytes", 0.0) for way in ("up", "down"))
         if metric in values or number == max(records):
-            scores = {key: values[key] for key in (*kept_keys(metric), "train/loss") if key in values}
+            scores = {key: values[key] for key in keys if key in values}
             finite = {key: float(value) for key, value in scores.items() if math.isfinite(value)}
             rounds.append({"round": number, SAMPLES: samples, SENT_BYTES: sent, **finite})
     if not error and metric not in (rounds[-1] if rounds else {}):

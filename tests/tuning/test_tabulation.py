@@ -220,6 +220,15 @@ def test_record_of_a_run_without_a_finite_score_has_an_error():
     assert record_of("val/L1/acc", "h", {}).error
 
 
+def test_record_of_a_test_run_has_no_training_loss():
+    """The truth is scores on test data; the training loss of that run is none of them."""
+    values = {"test/L1/acc": 0.5, "val/L1/acc": 0.4, "train/loss": 0.1}
+    assert record_of("test/L1/acc", "h", {2: values}).rounds[0] == {
+        "round": 2, "samples": 0, "sent_bytes": 0.0, "test/L1/acc": 0.5,
+    }  # fmt: skip
+    assert record_of("val/L1/acc", "h", {2: values}).rounds[0]["train/loss"] == 0.1
+
+
 @pytest.mark.parametrize("content", [None, b"no table", "columns", "version", "about"])
 def test_table_read_refuses_other_files_in_one_line(content, fake, tmp_path):
     file = tmp_path / "t.parquet"
