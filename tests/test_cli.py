@@ -73,6 +73,28 @@ OPTIONS = {
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
     | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},
+    "tabulate": SHARED - {"--tracking-uri", "--resume", "--no-resume"}
+    | {
+        "--out",
+        "--configurations",
+        "--seeds",
+        "--environments",
+        "--vary",
+        "--metric",
+        "--search-space",
+        "--concurrency",
+    },
+    "replay": {
+        "--studies",
+        "--scheduler",
+        "--random-start",
+        "--grace",
+        "--trials",
+        "--confirm",
+        "--confirm-top",
+        "--seed",
+        "--csv",
+    },
     "partition": {"--dataset", "--train-size", "--clients", "--alpha", "--seed", "--set", "--plot", "--save"}
     | {"--data-dir", "--plugin"},
     "partition import": {"--save", "--dataset", "--plot", "--data-dir"},

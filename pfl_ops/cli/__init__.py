@@ -2,7 +2,7 @@
 
 app      the application: errors, --debug, --version
 options  flags and what they set
-run, tune, reproduce, compare, bench, browse, import_data   the commands
+run, tune, tabulate, reproduce, compare, bench, browse, import_data   the commands
 benchmark   tune with several methods
 show     what `list` and `show` print
 live     progress and tables
@@ -16,6 +16,7 @@ from pfl_ops.cli.compare import compare
 from pfl_ops.cli.import_data import import_data
 from pfl_ops.cli.reproduce import reproduce
 from pfl_ops.cli.run import run
+from pfl_ops.cli.tabulate import replay, tabulate
 from pfl_ops.cli.tune import tune
 
 app.command(cls=Command)(run)
@@ -23,6 +24,8 @@ app.command(cls=Command)(tune)
 app.command(cls=Command)(reproduce)
 app.command(cls=Command)(compare)
 app.command(cls=Command)(bench)
+app.command(cls=Command)(tabulate)
+app.command(cls=Command)(replay)
 app.command(cls=Command)(browse.partition)
 app.command("partition import", cls=Command)(import_data)
 app.command("list", cls=Command)(browse.list_)

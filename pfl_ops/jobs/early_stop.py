@@ -9,6 +9,7 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from pfl_ops.jobs.process import JOB
 from pfl_ops.jobs.report import ROUND
 
+STOP = TrialScheduler.STOP  # what `on_trial_result` returns for a trial that ends here
 REDUCTION = 3  # of the trials at a rung, the best third goes on
 
 

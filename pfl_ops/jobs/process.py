@@ -92,7 +92,7 @@ class JobProcess(tune.Trainable):
             since.append(record)
             if "train/loss" in record.metrics:
                 self.losses = (*self.losses[:1], float(record.metrics["train/loss"]))
-            self.samples += _seen(record.metrics)
+            self.samples += samples_seen(record.metrics)
             self.sent_bytes += sum(record.metrics.get(f"cost/{way}_bytes", 0.0) for way in ("up", "down"))
             last = record.round >= self.payload.rounds
             if not (last or metrics) and time.monotonic() - begun < SECONDS:
@@ -134,6 +134,6 @@ class JobProcess(tune.Trainable):
         gc.collect()
 
 
-def _seen(values: Mapping[str, float]) -> int:
+def samples_seen(values: Mapping[str, float]) -> int:
     """Samples on which gradients were taken in a round, each time counted."""
     return round(values.get("cost/samples_per_second", 0.0) * values.get("cost/train_seconds", 0.0))

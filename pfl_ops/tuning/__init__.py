@@ -25,6 +25,14 @@ The only package that imports Optuna.
     costs      methods at equal cost of their searches
     show       a study in the terminal
 
+for research on tuners:
+
+    trial_table  configurations, seeds and environments in one file, with the truth on test data
+    table_plan   configurations, environments and seeds of such a table
+    tabulation   its runs
+    replay       studies on it, with runs looked up
+    regrets      their regrets
+
 and for the papers' suites:
 
     plans        what reproducing some suites at a scale means

@@ -34,16 +34,19 @@ class Search:
         objective: what to optimise.
         rounds: of a whole trial; one that ends before was stopped.
         seed: of the sampler; the number of trials so far is added, or a resumed study would propose the same points.
+        random_start: trials with a result before the sampler's model proposes any.
     """
 
-    def __init__(self, ledger: Ledger, space: Space, objective: Objective, rounds: int, seed: int) -> None:
+    def __init__(
+        self, ledger: Ledger, space: Space, objective: Objective, rounds: int, seed: int, random_start: int = SAMPLED
+    ) -> None:
         self.ledger, self.space, self.objective, self.rounds = ledger, space, objective, rounds
         self._reported: set[tuple[int, int]] = set()  # (Optuna's number of a trial, round)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group are
             sampler = optuna.samplers.TPESampler(
                 seed=seed + len(ledger.study.get_trials(deepcopy=False)),
-                n_startup_trials=SAMPLED,
+                n_startup_trials=random_start,
                 multivariate=True,
                 group=True,  # parameters that exist together are modelled together
                 constant_liar=True,  # trials that are still running count as poor: no two near ones at once

@@ -1,0 +1,217 @@
+"""`pfl-ops tabulate` and `pfl-ops replay`: a table of trials for research on tuners, and studies replayed on it."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pfl_ops.cli.benchmark import experiments_of
+from pfl_ops.cli.checks import check_data_dir, check_output
+from pfl_ops.cli.options import (
+    EXPERIMENT,
+    Config,
+    DataDir,
+    DryRun,
+    Plugins,
+    Preset,
+    Sets,
+    execution_of,
+    load_plugins,
+    option,
+    settings_of,
+    with_flags,
+)
+from pfl_ops.cli.tune import METHODS, methods_of
+from pfl_ops.errors import PflOpsError, echo
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pfl_ops.federation.settings import Execution
+    from pfl_ops.tuning.regrets import Regret
+    from pfl_ops.tuning.table_plan import TablePlan
+
+ENDING = ".parquet"
+TELL_EVERY = 10.0  # seconds between two lines of progress
+
+_option = partial(option, panel="Table")
+_replay = partial(option, panel="Replay")
+
+
+@with_flags()
+def tabulate(
+    algorithm: Annotated[list[str] | None, METHODS] = None,
+    *,
+    to: Annotated[Path | None, _option("--out", "The table; runs that it has stay.", metavar="FILE.parquet")] = None,
+    configurations: Annotated[
+        int,
+        _option(
+            "--configurations",
+            "Configurations of each method.",
+            "40",
+            "INT",
+        ),
+    ] = 40,
+    seeds: Annotated[int, _option("--seeds", "Seeds of each configuration: seed, seed + 1, ...", "15", "INT")] = 15,
+    environments: Annotated[
+        str | None,
+        _option("--environments", "Environments of each configuration: path,ls.", "the experiment's", "NAMES"),
+    ] = None,
+    vary: Annotated[
+        list[str],
+        _option("--vary", "One environment a value, as partition.alpha=0.1,0.5; repeatable.", metavar="PATH=V1,V2"),
+    ] = [],  # noqa: B006  (Typer copies it)
+    metric: Annotated[
+        str | None, _option("--metric", "What a study would optimise.", "the method's, val/L1/acc", "KEY")
+    ] = None,
+    search_space: Annotated[
+        Path | None, _option("--search-space", "What varies, as YAML.", "the method's own", "FILE|DIR")
+    ] = None,
+    concurrency: Annotated[
+        int | None, _option("--concurrency", "Runs at once.", "as many as fit", "INT", 1, 10_000)
+    ] = None,
+    config: Config = None,
+    preset: Preset = None,
+    sets: Sets = [],  # noqa: B006
+    dry_run: DryRun = False,
+    data_dir: DataDir = None,
+    plugin: Plugins = [],  # noqa: B006
+    **flags: str | None,
+) -> None:
+    """Run configurations of methods with many seeds, on validation and on test data, into one Parquet file.
+
+    For research on tuners (pfl-ops replay FILE): it opens the test data for every configuration. Fields that a flag or
+    --set gives are held. Ctrl-C leaves the folder FILE.runs, from which the same command goes on.
+    """
+    from pfl_ops.cli.output import err, out, say
+    from pfl_ops.config.precedence import assignments
+    from pfl_ops.federation.loop.estimate import duration
+    from pfl_ops.tuning.environments import names_given, parse_values
+    from pfl_ops.tuning.settings import Settings
+    from pfl_ops.tuning.table_plan import TablePlan
+    from pfl_ops.tuning.tabulation import tabulate as run
+
+    if to is None:
+        raise PflOpsError("--out FILE.parquet is missing: the table's file")
+    check_output("--out", to, {ENDING})
+    check_data_dir(data_dir)
+    methods = methods_of(algorithm)
+    named, varied = names_given(environments, "--environments"), parse_values(vary)
+    load_plugins(plugin)
+    held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
+    if "repetitions" in held:
+        raise PflOpsError("a table has --seeds, not --repetitions")
+    execution = execution_of(flags)
+    each = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir) if methods else []
+    if not each:
+        raise PflOpsError("name at least one method: pfl-ops tabulate fedavg,fliu --out FILE.parquet")
+    settings = [
+        Settings.of(one, search_space, metric=metric, hold=held, environments=named, vary=varied or None)
+        for one in each
+    ]
+    plan = TablePlan.of(settings, configurations, seeds)
+    if dry_run:
+        say(out(), _estimated(plan, execution, data_dir, concurrency))
+        return
+    told = [0.0]
+
+    def tell(done: int, wanted: int, seconds: float) -> None:
+        if done == wanted or seconds - told[0] >= TELL_EVERY:
+            told[0] = seconds
+            say(err(), f"{done} of {wanted} runs finished, {duration(seconds)} in this call")
+
+    say(err(), f"{len(plan.runs)} runs, half of them on test data; those that are finished are looked up ...")
+    table = run(plan, to, data_dir=data_dir, execution=execution, concurrency=concurrency, on_progress=tell)
+    openings = len(plan.runs) // 2
+    size = f"{to.stat().st_size / 1e6:.1f} MB"
+    say(
+        out(),
+        f"{to}: {len(table.frame)} rows of {len(plan.runs)} runs, {size}; test data were opened {openings} times",
+    )
+
+
+def _estimated(plan: "TablePlan", execution: "Execution", data_dir: str | None, concurrency: int | None) -> str:
+    """The number of runs, and their time from a measured round of each method."""
+    from pfl_ops import runs
+    from pfl_ops.federation.loop.estimate import duration
+    from pfl_ops.tuning.table_plan import environments
+
+    at_once = min(concurrency or os.cpu_count() or 1, len(plan.runs))
+    single = execution.model_copy(update={"threads": execution.threads or 1})
+    seconds = 0.0
+    for settings, points in zip(plan.settings, plan.points, strict=True):
+        number = 2 * len(points) * len(plan.seeds) * len(environments(settings))
+        estimate = runs.estimate(settings.example, data_dir=data_dir, execution=single)
+        seconds += estimate.with_startup().of_trials(number, at_once)
+    each = ", ".join(str(len(points)) for points in plan.points)
+    return (
+        f"{len(plan.runs)} runs, half of them on test data ({each} configurations, {len(plan.seeds)} seeds), "
+        f"{at_once} at once, about {duration(seconds)}"
+    )
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE.parquet", show_default=False, help="A table of `tabulate`.")],
+    *,
+    studies: Annotated[int, _replay("--studies", "Studies of each method in each environment.", "30", "INT")] = 30,
+    trials: Annotated[int, _replay("--trials", "Trials of a search.", "12", "INT")] = 12,
+    confirm: Annotated[int, _replay("--confirm", "New seeds of the confirmation, at most.", "5", "INT")] = 5,
+    confirm_top: Annotated[int, _replay("--confirm-top", "Configurations that are confirmed.", "3", "INT")] = 3,
+    random_start: Annotated[
+        int, _replay("--random-start", "Trials before the sampler's model proposes any.", "5", "INT")
+    ] = 5,
+    grace: Annotated[
+        int | None, _replay("--grace", "First round in which a trial can be stopped.", "the first scored one", "INT")
+    ] = None,
+    scheduler: Annotated[str, _replay("--scheduler", "Stop bad trials early, or not.", "asha", "asha|none")] = "asha",
+    seed: Annotated[int, _replay("--seed", "Of the orders of seeds and of the samplers.", "0", "INT", 0)] = 0,
+    to: Annotated[Path | None, _replay("--csv", "Write every replayed study.", metavar="FILE.csv")] = None,
+) -> None:
+    """Replay studies on a table of trials: the regret of a confirmed choice beside the best single value.
+
+    Both have the same samples: without a confirmation the search has more trials. The regret is the best mean on test
+    data among all configurations less that of the choice, over seeds that neither the search nor the confirmation had.
+    """
+    from pfl_ops.cli.output import err, out, say
+    from pfl_ops.files import write_named
+    from pfl_ops.tuning import regrets
+    from pfl_ops.tuning import replay as replays
+    from pfl_ops.tuning.trial_table import TrialTable
+
+    check_output("--csv", to, {".csv"})
+    if scheduler not in ("asha", "none"):
+        raise PflOpsError(f"--scheduler must be asha or none, got '{echo(scheduler)}'")
+    stop: Literal["asha", "none"] = "asha" if scheduler == "asha" else "none"
+    rule = replays.StudyRule(trials, confirm, confirm_top, stop, grace, random_start)
+    problems = TrialTable.read(file).problems()
+    for problem in problems:
+        replays.check(problem, rule, studies)
+    found: list[replays.ReplayedStudy] = []
+    for problem in problems:
+        say(err(), f"{problem.method}, {problem.environment}: {studies} studies ...")
+        found += replays.replay(problem, rule, studies=studies, seed=seed)
+    out().print(_table(regrets.regrets(found)), highlight=False)
+    for line in regrets.notes(found, problems):
+        say(out(), line)
+    if to is not None:
+        say(out(), f"studies  {write_named(to, regrets.as_csv(found))}")
+
+
+def _table(rows: "list[Regret]") -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="mean regret on test data [95 % interval]")
+    table.add_column("")
+    for head in ("studies", "confirmed", "best single value, equal samples", "difference", "other choice"):
+        table.add_column(head, justify="right")
+    for row in rows:
+        cells = [_cell(one) for one in (row.confirm, row.argmax, row.difference)]
+        table.add_row(row.label, str(row.n), *cells, f"{100 * row.changed:.0f} %")
+    return table
+
+
+def _cell(value: "tuple[float, tuple[float, float] | None]") -> str:
+    mean, interval = value
+    return f"{mean:.4f}" + (f" [{interval[0]:.4f}, {interval[1]:.4f}]" if interval else "")

@@ -1,0 +1,348 @@
+"""Studies replayed on a table of trials: the search and the choice of `tune`, with its runs looked up and not computed.
+
+A replayed study has `tune`'s own search (`search.Search`: its sampler and its first points), its own early stopping
+(`jobs.early_stop.EarlyStop`: ASHA, one trial after the other) and its own rule of confirmation (`confirm.judge`: k
+configurations, up to n new seeds). A study gets a random order of the table's seeds:
+the first is the search's, the next n are those of the confirmation, the rest are the truth.
+
+A sampler proposes any point of the space, the table has some. A proposal is replaced by the nearest configuration that
+the study has not tried, and the sampler is told that configuration with its own score: `study.add_trial`, as if it had
+proposed it. So no pair of a configuration and a score is wrong, and the search draws without replacement.
+
+The regret of a choice is the best mean on test data over the seeds of the truth among all configurations, less the
+mean of the chosen one. Two rules are compared:
+
+    confirm   T trials, then the confirmation
+    argmax    the same search goes on without a confirmation until its samples reach those of `confirm`; the best
+              single-seed value is chosen
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import InMemoryStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from pfl_ops.errors import PflOpsError
+from pfl_ops.jobs.early_stop import STOP, EarlyStop
+from pfl_ops.jobs.process import JOB
+from pfl_ops.jobs.report import ROUND
+from pfl_ops.spaces import Parameter, Point, Space
+from pfl_ops.tuning.confirm import FEWEST, judge
+from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.search import SAMPLED, Search
+from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, TRIALS, Scheduler, check_confirmation
+from pfl_ops.tuning.trial_table import SearchProblem
+
+STUDIES = 30
+MOST_STUDIES = 10_000
+NUMBER = "configuration"  # user attribute of a trial
+
+
+@dataclass(frozen=True)
+class StudyRule:
+    """A rule of a study; the defaults are those of `tune`.
+
+    Attributes:
+        trials: T, of the search. confirm, confirm_top: n and k, of the confirmation.
+        scheduler: "asha" stops bad trials early. grace: its first rung, in rounds; None: the first scored round.
+        random_start: trials with a result before the sampler's model proposes any; from T on the search is random.
+    """
+
+    trials: int = TRIALS
+    confirm: int = CONFIRM
+    confirm_top: int = CONFIRM_TOP
+    scheduler: Scheduler = "asha"
+    grace: int | None = None
+    random_start: int = SAMPLED
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a rule chose in a replayed study.
+
+    Attributes:
+        configuration: number; None: no trial has a result. runs, samples: spent, the confirmation's included.
+        regret: see the module; NaN if a run of the choice on test data has no result, or nothing was chosen.
+    """
+
+    configuration: int | None
+    runs: int
+    samples: int
+    regret: float
+
+
+@dataclass(frozen=True)
+class ReplayedStudy:
+    """One study under both rules.
+
+    Attributes:
+        method, environment, number: which. seed: of the search. confirm, argmax: see the module.
+        exhausted: True if `argmax` tried all configurations before its samples reached those of `confirm`.
+    """
+
+    method: str
+    environment: str
+    number: int
+    seed: int
+    confirm: Choice
+    argmax: Choice
+    exhausted: bool = False
+
+
+def replay(
+    problem: SearchProblem, rule: StudyRule | None = None, *, studies: int = STUDIES, seed: int = 0
+) -> list[ReplayedStudy]:
+    """Return replayed studies of a method in an environment.
+
+    Args:
+        rule: none: that of `tune`. studies: their number. seed: of the orders of seeds and of the samplers.
+    Raises:
+        PflOpsError: numbers that can't be, or a table that is too small.
+    """
+    rule = rule or StudyRule()
+    check(problem, rule, studies)
+    return [_study(problem, rule, number, seed) for number in range(studies)]
+
+
+def check(problem: SearchProblem, rule: StudyRule, studies: int) -> None:
+    """Refuse numbers that can't be, and a table that is too small for them.
+
+    Raises:
+        PflOpsError: see above.
+    """
+    if not 1 <= studies <= MOST_STUDIES:
+        raise PflOpsError(f"--studies must be in [1, {MOST_STUDIES:,}], got {studies}")
+    check_confirmation(rule.confirm, rule.confirm_top)
+    if rule.confirm < 1:
+        raise PflOpsError("a replay compares choices with and without confirmation: --confirm must be at least 1")
+    if rule.random_start < 0 or (rule.grace is not None and rule.grace < 1):
+        raise PflOpsError(f"--random-start must be >= 0 and --grace >= 1, got {rule.random_start} and {rule.grace}")
+    here, configurations, seeds = f"{problem.method} in {problem.environment}", len(problem.points), len(problem.seeds)
+    if not 1 <= rule.trials <= configurations:
+        raise PflOpsError(
+            f"--trials must be in [1, {configurations}], the configurations that the table has of {here}; "
+            f"got {rule.trials}"
+        )
+    if seeds < rule.confirm + 2:
+        raise PflOpsError(
+            f"the table has {seeds} seeds of {here}: --confirm {rule.confirm} needs {rule.confirm + 2}, one for the "
+            f"search, {rule.confirm} for the confirmation and at least one for the truth"
+        )
+
+
+def nearest(space: Space, points: Mapping[int, Point], point: Point) -> int:
+    """Return the number of the point nearest to one: of equally near ones the first.
+
+    The distance is the root of the sum of squares over the parameters: a number counts by its place in its range (of
+    its logarithm where it is drawn so), from 0 to 1; another choice, or a parameter that one of the two lacks, as 1.
+    """
+    here = space.encoded(point)
+    return min(points, key=lambda number: (_distance(space, here, space.encoded(points[number])), number))
+
+
+# -- one study --------------------------------------------------------------------------------------------------------
+
+
+class _Replay:
+    """A search on a table; the runs of its trials are looked up.
+
+    Attributes:
+        tried: configurations, in the order of the trials. samples: that they have cost.
+    """
+
+    def __init__(self, problem: SearchProblem, rule: StudyRule, search_seed: int, sampler_seed: int) -> None:
+        self.problem, self.seed = problem, search_seed
+        goal = Objective((problem.metric,), ("max" if problem.larger else "min",))
+        self.ledger = Ledger("replay", InMemoryStorage(), goal)
+        self.ledger.enqueue([problem.space.encoded(point) for point in problem.space.first])
+        self.search = Search(self.ledger, problem.space, goal, problem.rounds, sampler_seed, rule.random_start)
+        self.early_stop: EarlyStop | None = None
+        first = rule.grace or problem.full_every
+        if rule.scheduler == "asha" and first < problem.rounds:  # as in a study's session
+            self.early_stop = EarlyStop(problem.metric, goal.modes[0], problem.rounds, first)
+        self.left = dict(enumerate(problem.points))
+        self.samples = 0
+
+    @property
+    def tried(self) -> int:
+        return len(self.problem.points) - len(self.left)
+
+    def step(self) -> None:
+        """Do the next trial."""
+        problem = self.problem
+        proposal, point = self.search.ask()
+        self.search.study.tell(proposal, state=TrialState.FAIL)
+        number = nearest(problem.space, self.left, point)
+        key, chosen = (number, self.seed), self.left.pop(number)
+        value, recorded = problem.values[key], _Distributions(problem.space.encoded(chosen))
+        problem.space(recorded)
+        end = self._end(number)
+        complete = end is None and math.isfinite(value)
+        self.search.study.add_trial(
+            create_trial(
+                state=TrialState.COMPLETE if complete else TrialState.PRUNED,
+                values=[value] if complete else None,
+                params=recorded.params,
+                distributions=recorded.distributions,
+                user_attrs={NUMBER: number},
+                intermediate_values={t: v for t, v in problem.curves[key].items() if end is None or t <= end},
+            )
+        )
+        self.samples += problem.cost(*key) if end is None else problem.samples[key][end]
+
+    def _end(self, number: int) -> int | None:
+        """The round after which the next trial is stopped early; None: it runs to its end."""
+        if self.early_stop is None:
+            return None
+        problem, key = self.problem, (number, self.seed)
+        trial = SimpleNamespace(
+            trial_id=str(number), config={JOB: SimpleNamespace(metrics=(problem.metric,))}, last_result={}
+        )
+        self.early_stop.on_trial_add(None, trial)
+        report: dict[str, float] = {}
+        for t, score in sorted(problem.curves[key].items()):
+            report = {ROUND: t, problem.metric: score}
+            if t < problem.rounds and self.early_stop.on_trial_result(None, trial, report) == STOP:
+                return t
+        if math.isfinite(problem.values[key]):
+            self.early_stop.on_trial_complete(None, trial, report)
+        else:
+            self.early_stop.on_trial_error(None, trial)
+        return None
+
+    def best(self) -> int | None:
+        """The configuration of the best trial; None: none is complete."""
+        found = self.ledger.best()
+        return _number(found[0][1]) if found else None
+
+    def top(self, k: int) -> list[int]:
+        """The configurations of the k best trials."""
+        return [_number(trial) for _, trial in self.ledger.top(k)]
+
+
+def _study(problem: SearchProblem, rule: StudyRule, number: int, seed: int) -> ReplayedStudy:
+    order = np.random.default_rng([seed, number]).permutation(problem.seeds).tolist()
+    search_seed, new, rest = order[0], order[1 : 1 + rule.confirm], order[1 + rule.confirm :]
+    search = _Replay(problem, rule, search_seed, seed * MOST_STUDIES + number)
+    for _ in range(rule.trials):
+        search.step()
+    winner, runs = confirmed(problem, search.top(rule.confirm_top), new)
+    spent = search.samples + sum(problem.cost(*run) for run in runs)
+    with_confirmation = Choice(winner, rule.trials + len(runs), spent, regret(problem, winner, rest))
+    while search.left and search.samples < spent:
+        search.step()
+    best = search.best()
+    alone = Choice(best, search.tried, search.samples, regret(problem, best, rest))
+    return ReplayedStudy(
+        problem.method,
+        problem.environment,
+        number,
+        search_seed,
+        with_confirmation,
+        alone,
+        search.samples < spent,
+    )
+
+
+def confirmed(
+    problem: SearchProblem, top: Sequence[int], seeds: Sequence[int]
+) -> tuple[int | None, list[tuple[int, int]]]:
+    """Return the choice among the best configurations, and the runs (configuration, seed) that it takes.
+
+    The looks are those of `confirm.Confirmations`: after three seeds, and after each further one.
+    """
+    runs: list[tuple[int, int]] = []
+    if len(top) < 2:
+        return (top[0] if top else None), runs
+    values: dict[int, dict[int, float]] = {number: {} for number in top}
+    lost: dict[int, str] = {}
+    winner = top[0]
+    for looked in range(min(len(seeds), FEWEST), len(seeds) + 1):
+        for seed in seeds[:looked]:
+            for number in top:
+                if number in lost or seed in values[number] or len(lost) >= len(top) - 1:
+                    continue
+                runs.append((number, seed))
+                value = problem.values[number, seed]
+                if math.isfinite(value):
+                    values[number][seed] = value
+                else:
+                    lost[number] = f"seed {seed}"
+        result = judge(problem.metric, problem.larger, values, lost, seeds[:looked])
+        winner = result.winner
+        if result.separated or len(lost) >= len(top) - 1:
+            break
+    return winner, runs
+
+
+def regret(problem: SearchProblem, chosen: int | None, seeds: Sequence[int]) -> float:
+    """Return the regret of a configuration over seeds; NaN: it has no result with one of them, or nothing was chosen.
+
+    A configuration that has no result with one of the seeds is not the best one either.
+    """
+    sign = 1 if problem.larger else -1
+    means = [float(np.mean([sign * problem.truths[c, seed] for seed in seeds])) for c in range(len(problem.points))]
+    if chosen is None or not math.isfinite(means[chosen]):
+        return math.nan
+    return float(np.nanmax(means) - means[chosen])
+
+
+def _number(trial: FrozenTrial) -> int:
+    return int(trial.user_attrs[NUMBER])
+
+
+# -- points -----------------------------------------------------------------------------------------------------------
+
+
+class _Distributions:
+    """Optuna's three verbs: notes the distribution of each parameter of a point, and returns its value there."""
+
+    def __init__(self, point: Point) -> None:
+        self.point = point
+        self.params: Point = {}
+        self.distributions: dict[str, BaseDistribution] = {}
+
+    def suggest_categorical(self, name: str, choices: Sequence[bool | int | float | str | None]) -> object:
+        return self._note(name, CategoricalDistribution(choices))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> object:
+        return self._note(name, IntDistribution(low, high, log=log, step=step))
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> object:
+        return self._note(name, FloatDistribution(low, high, log=log, step=step))
+
+    def _note(self, name: str, distribution: BaseDistribution) -> object:
+        self.distributions[name], self.params[name] = distribution, self.point[name]
+        return self.point[name]
+
+
+def _distance(space: Space, a: Point, b: Point) -> float:
+    return math.hypot(*(_gap(parameter, a, b) for parameter in space.parameters))
+
+
+def _gap(parameter: Parameter, a: Point, b: Point) -> float:
+    name = parameter.name
+    if name not in a and name not in b:
+        return 0.0
+    if name not in a or name not in b:
+        return 1.0
+    if parameter.kind == "choice":
+        return float(a[name] != b[name])
+    return abs(_place(parameter, a[name]) - _place(parameter, b[name]))
+
+
+def _place(parameter: Parameter, value: object) -> float:
+    """The place of a number in its range, from 0 to 1."""
+    assert isinstance(value, int | float)
+    low, high, x = parameter.low, parameter.high, float(value)
+    if parameter.log:
+        low, high, x = math.log(low), math.log(high), math.log(x)
+    return (x - low) / (high - low) if high > low else 0.0
