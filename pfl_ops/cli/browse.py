@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pfl_ops.cli.checks import check_folder, check_output
+from pfl_ops.cli.checks import check_folder, check_output, check_work_folder
 from pfl_ops.cli.names import KINDS, completion, known, names_of
 from pfl_ops.cli.options import (
     DataDir,
@@ -17,6 +17,7 @@ from pfl_ops.cli.options import (
     load_plugins,
     with_flags,
 )
+from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,6 +132,12 @@ def counts_table(counts: "np.ndarray") -> "Table":
 def ui(
     *,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
+    study: Annotated[
+        bool, typer.Option("--study/--runs", help="Optuna's dashboard on the studies; MLflow's page on the runs.")
+    ] = False,
+    storage: Annotated[
+        str | None, typer.Option("--storage", metavar="URI|FILE.log", help="Of the studies; with --study.")
+    ] = None,
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Open MLflow's page on the local store, reachable from this machine only; Ctrl-C ends it."""
@@ -138,6 +145,12 @@ def ui(
     import subprocess
 
     from pfl_ops.cli.output import err, say
+
+    if study:
+        _serve_studies(port, storage)
+        return
+    if storage:
+        raise PflOpsError("--storage is of studies: pfl-ops ui --study")
     from pfl_ops.system import child
     from pfl_ops.tracking import newest_pages, settle_runs, ui_command
 
@@ -163,3 +176,19 @@ def ui(
         server.wait()
         code = 0
     raise typer.Exit(code)
+
+
+def _serve_studies(port: int, storage: str | None) -> None:
+    """Serve Optuna's dashboard until Ctrl-C, SIGTERM or a closed terminal."""
+    import signal
+
+    from pfl_ops.cli.output import err, say
+    from pfl_ops.tuning.dashboard import FIRST_PAGE, HOST, dashboard
+
+    check_work_folder(storage)
+    with dashboard(storage=storage, port=port) as server:
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(ending, signal.default_int_handler)
+        say(err(), f"http://{HOST}:{port}{FIRST_PAGE}; Ctrl-C ends it")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
