@@ -62,7 +62,7 @@ OPTIONS = {
     "run": SHARED | {"--concurrency", "--address"},
     "tune": SHARED
     | {"--trials", "--metric", "--scheduler", "--search-space", "--cpus-per-trial", "--gpus-per-trial", "--concurrency"}
-    | {"--hours", "--samples", "--terminate", "--seeds-per-trial"}
+    | {"--hours", "--samples", "--terminate", "--seeds-per-trial", "--from-study"}
     | {"--environments", "--vary", "--held-out", "--aggregate"}
     | {"--confirm", "--confirm-top", "--name", "--storage", "--address"},
     "compare": {"--filter", "--tag", "--trials", "--metric", "--target", "--at", "--html", "--csv", "--latex"}
@@ -100,7 +100,7 @@ OPTIONS = {
     "partition import": {"--save", "--dataset", "--plot", "--data-dir"},
     "list": {"--plugin"},
     "show": {"--plugin"},
-    "ui": {"--port", "--tracking-uri"},
+    "ui": {"--port", "--study", "--storage", "--tracking-uri"},
 }
 
 

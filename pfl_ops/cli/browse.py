@@ -133,7 +133,7 @@ def ui(
     *,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
     study: Annotated[
-        bool, typer.Option("--study/--runs", help="Optuna's dashboard on the studies; MLflow's page on the runs.")
+        bool, typer.Option("--study", help="Optuna's dashboard on the studies.", show_default=False)
     ] = False,
     storage: Annotated[
         str | None, typer.Option("--storage", metavar="URI|FILE.log", help="Of the studies; with --study.")
