@@ -36,6 +36,7 @@ TOGETHER = (
         "test_parts.py",
         "test_environments.py",
         "test_warm_start.py",
+        "test_tabulation.py",
     ),
     ("one_ray", "test_reproducing.py", "test_deciding.py", "test_repeat.py", "test_choosing.py"),
 )

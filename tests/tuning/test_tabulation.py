@@ -380,6 +380,7 @@ def test_dry_run_says_the_number_of_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_small_table_with_ray_is_made_and_replayed(tmp_path, monkeypatch):
     """Three seeds: one for the search, one to confirm, one for the truth. Scores are those of `runs.simulate`."""
     monkeypatch.chdir(tmp_path)
