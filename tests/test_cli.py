@@ -29,7 +29,7 @@ from pfl_ops.federation.loop.estimate import Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import repeat as jobs_repeat
 from pfl_ops.jobs.repeat import Repeated
-from pfl_ops.papers import Outcome
+from pfl_ops.results import Result as FinishedRun
 from pfl_ops.system import cores, machine
 
 ROOT = Path(__file__).parents[1]
@@ -1096,7 +1096,7 @@ def test_claims_are_summed_up_apart_by_origin_and_network() -> None:
 
 def test_links_of_a_report_lead_to_the_server_that_keeps_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    outcome = Outcome(0, {}, run_id="r", experiment_id="8")
+    outcome = FinishedRun.of_numbers(0, {}, run_id="r", experiment_id="8")
     assert page(outcome, "sqlite:///x.db") == "http://127.0.0.1:5000/#/experiments/8/runs/r"
     assert page(outcome, "http://there:80/") == "http://there:80/#/experiments/8/runs/r"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://elsewhere")

@@ -12,7 +12,7 @@ from pfl_ops import results as results_module
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.energy import Effort
 from pfl_ops.errors import PflOpsError
-from pfl_ops.results import Result, energy_table
+from pfl_ops.results import Result, RunOnDisk, energy_table
 
 NAN = float("nan")
 ROUNDS = pd.DataFrame(
@@ -31,7 +31,7 @@ ROUNDS = pd.DataFrame(
 
 def result(rounds: pd.DataFrame = ROUNDS, **settings: Any) -> Result:
     experiment = Experiment.of("fedavg", **{"local_steps": 5, **settings})
-    return Result(None, experiment, rounds, {}, pd.DataFrame(), Path("nowhere"))
+    return Result(RunOnDisk(experiment, rounds, {}, pd.DataFrame(), Path("nowhere")))
 
 
 def test_a_curve_has_the_rounds_that_were_evaluated() -> None:
@@ -61,7 +61,7 @@ def test_plot_is_the_tracked_figure_and_draws_through_nan() -> None:
 def test_the_examples_of_a_result_are_true() -> None:
     table = pd.DataFrame({"test/L1/local/mean": [0.1, 0.5, 0.7], "test/L1/global/mean": [0.1, NAN, 0.5]})
     known = {**vars(results_module), "result": result(table)}
-    assert doctest.testmod(results_module, globs=known) == doctest.TestResults(failed=0, attempted=3)
+    assert doctest.testmod(results_module, globs=known) == doctest.TestResults(failed=0, attempted=5)
 
 
 def test_rounds_to_a_target() -> None:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.papers import Cell, Outcome, Outcomes, ScaleName, Suite
+    from pfl_ops.papers import Cell, CellResults, ScaleName, Suite
     from pfl_ops.reports.suites import SuiteSummary
+    from pfl_ops.results import Result
     from pfl_ops.tuning.cells import Reproduced
     from pfl_ops.tuning.plans import ReproductionPlan
 
@@ -385,7 +386,7 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
 
 def _kept(
     folder: Path | None, chosen: "list[tuple[Suite, tuple[Cell, ...]]]", scale: str, data_dir: str | None
-) -> "dict[str, Outcomes]":
+) -> "dict[str, CellResults]":
     """The runs that the suites' results files have; their numbers are not computed again."""
     from pfl_ops.papers import results_files
 
@@ -405,7 +406,7 @@ def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> No
     results_pages.write(folder, results_files.read(folder, known, data_dir), known)
 
 
-def page(outcome: "Outcome", tracking_uri: str | None) -> str | None:
+def page(outcome: "Result", tracking_uri: str | None) -> str | None:
     """A run's page in MLflow, as `pfl-ops ui` or the server has it."""
     if outcome.run_id is None or outcome.experiment_id is None:
         return None

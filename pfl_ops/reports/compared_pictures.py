@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.reports.compare import Comparison, Group, Line
+from pfl_ops.comparison import Line
+from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.document import Panel, Picture
 from pfl_ops.reports.numbers import target_title, title_of
 from pfl_ops.units import MIB, PERCENT, unit_of
@@ -208,6 +209,6 @@ def _cloud(line: Line, c: Comparison) -> np.ndarray:
 
 def _by_client(line: Line, tables: Mapping[str, pd.DataFrame]) -> np.ndarray:
     """Local accuracy of every client in every repetition, in the line's stage."""
-    there = [tables[run.run_id] for run in line.runs if run.run_id in tables]
+    there = [tables[str(run.run_id)] for run in line.runs if run.run_id in tables]
     parts = [table.loc[table["stage"] == line.stage, "local"].to_numpy(dtype=float) for table in there]
     return np.concatenate(parts) if parts else np.array([])

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import Cell, Changes, Measure, Outcome, Outcomes, Published, ScaleName, Suite, Verdict, overrides
+from pfl_ops.papers import Cell, CellResults, Changes, Measure, Published, ScaleName, Suite, Verdict, overrides
 from pfl_ops.papers.expression import Labels, matching
 from pfl_ops.papers.suite import differences
+from pfl_ops.results import Result
 
 Counts: TypeAlias = Callable[[str], Any]
 """Name of a cell -> who holds how many samples of each class, int [K, L]; None: not known."""
@@ -31,12 +32,12 @@ class SuiteRun:
 
     suite: Suite
     scale: ScaleName
-    outcomes: Outcomes
+    outcomes: CellResults
     chosen: Sequence[str] | None = None
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
-    elsewhere: Mapping[str, Outcomes] = field(default_factory=dict)
-    link: Callable[[Outcome], str | None] = lambda outcome: None
+    elsewhere: Mapping[str, CellResults] = field(default_factory=dict)
+    link: Callable[[Result], str | None] = lambda outcome: None
     counts: Counts = lambda cell: None
     about: Mapping[str, str] = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)

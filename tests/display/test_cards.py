@@ -13,7 +13,7 @@ from pfl_ops import figures
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import cards
 from pfl_ops.display.tables import TableRows
-from pfl_ops.results import Result
+from pfl_ops.results import Result, RunOnDisk
 from pfl_ops.tuning import Study
 from pfl_ops.tuning.benchmark import Benchmark
 from pfl_ops.tuning.objective import Objective
@@ -29,8 +29,9 @@ TRIALS = pd.DataFrame(
 
 
 def result(**given: Any) -> Result:
+    about = {"complaints": given.pop("complaints", [])}
     known = {"rounds": ROUNDS, "final": FINAL, "clients": CLIENTS, "folder": Path("nowhere")} | given
-    return Result("0" * 32, Experiment.of("fliu", rounds=2), **known)
+    return Result(RunOnDisk(Experiment.of("fliu", rounds=2), **known), "0" * 32, **about)
 
 
 def study(table: pd.DataFrame = TRIALS, **given: Any) -> Study:
