@@ -73,8 +73,8 @@ class Line:
 
     def curve(self, metric: str) -> pd.DataFrame:
         """A metric over rounds, a column a seed; without columns if no run has it."""
-        found = {} if self.diverged else {run.seed: run.history[run.key(metric)] for run in self.runs}
-        return pd.DataFrame(found).sort_index().dropna(how="all").dropna(axis=1, how="all")
+        curves = {run.seed: run.by_round(metric) for run in (() if self.diverged else self.runs)}
+        return pd.DataFrame({seed: pd.Series(curve) for seed, curve in curves.items() if curve}).sort_index()
 
     def is_ranked(self, metric: str, at: At = "final") -> bool:
         """True if it takes part in the order by this metric: it is finished and has a value."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
@@ -35,20 +35,8 @@ Kind: TypeAlias = Literal["run", "trial", "final"]
 
 
 class RunSource(Protocol):
-    """The place that a finished run is read from: its checkpoint, MLflow, or a file of numbers.
+    """The place that the larger parts of a finished run are read from when they are asked for, see `Result`."""
 
-    Attributes:
-        params, metrics, tags, history, experiment, rounds, clients, folder: see `Result`.
-    """
-
-    @property
-    def params(self) -> Mapping[str, str]: ...
-    @property
-    def metrics(self) -> Mapping[str, float]: ...
-    @property
-    def tags(self) -> Mapping[str, str]: ...
-    @property
-    def history(self) -> "pd.DataFrame": ...
     @property
     def experiment(self) -> Experiment: ...
     @property
@@ -57,53 +45,8 @@ class RunSource(Protocol):
     def clients(self) -> "pd.DataFrame": ...
     @property
     def folder(self) -> Path: ...
-
-    def global_model(self) -> "dict[str, Tensor] | None":
-        """See `Result.global_model`."""
-
-    def model(self, client: int) -> "dict[str, Tensor]":
-        """See `Result.model`."""
-
-
-@dataclass(frozen=True)
-class RunNumbers:
-    """A run of which only numbers are known: a row of a file of results."""
-
-    params: Mapping[str, str]
-    metrics: Mapping[str, float]
-    tags: Mapping[str, str] = field(default_factory=dict)
-    read: "pd.DataFrame | None" = field(default=None, repr=False)
-
-    @property
-    def history(self) -> "pd.DataFrame":
-        import pandas as pd
-
-        return pd.DataFrame() if self.read is None else self.read
-
-    @property
-    def rounds(self) -> "pd.DataFrame":
-        return self.history
-
-    @property
-    def experiment(self) -> Experiment:
-        self._lacks("settings")
-
-    @property
-    def clients(self) -> "pd.DataFrame":
-        self._lacks("table of clients")
-
-    @property
-    def folder(self) -> Path:
-        self._lacks("checkpoint")
-
-    def global_model(self) -> "dict[str, Tensor] | None":
-        self._lacks("models")
-
-    def model(self, client: int) -> "dict[str, Tensor]":
-        self._lacks("models")
-
-    def _lacks(self, what: str) -> NoReturn:
-        raise PflOpsError(f"this run is a row of a file of results, which has no {what}; run it again to have them")
+    def global_model(self) -> "dict[str, Tensor] | None": ...
+    def model(self, client: int) -> "dict[str, Tensor]": ...
 
 
 @dataclass(frozen=True)
@@ -112,28 +55,9 @@ class RunOnDisk:
 
     experiment: Experiment
     rounds: "pd.DataFrame"
-    final: Mapping[str, float]
     clients: "pd.DataFrame"
     folder: Path
     data_dir: str | None = None
-    about: Mapping[str, str] = field(default_factory=dict)
-
-    @cached_property
-    def params(self) -> Mapping[str, str]:
-        return {path: str(value) for path, value in self.experiment.flat.items()}
-
-    @cached_property
-    def metrics(self) -> Mapping[str, float]:
-        columns = ((str(key), column.dropna()) for key, column in self.rounds.items())
-        return {**{key: float(column.iloc[-1]) for key, column in columns if len(column)}, **self.final}
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        return {"pfl_ops.own_stage": self.experiment.algorithm.own_stage, **self.about}
-
-    @property
-    def history(self) -> "pd.DataFrame":
-        return self.rounds
 
     def global_model(self) -> "dict[str, Tensor] | None":
         return self.simulation().global_model()
@@ -158,17 +82,22 @@ class RunOnDisk:
         return simulation
 
 
+def _no_rounds() -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame()
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """A finished run: computed here, or read from its checkpoint, from MLflow or from a file of results.
 
-    From a source come `experiment`; `params`, each setting by its path, as text; `rounds`, one row a round, a column a
-    tracked key; `metrics`, the last value of each key, `final/…`, `best/…` and `reached/…` among them; `clients`, one
-    row a client and stage, of the full last evaluation; `tags`; the models; and `folder`, its checkpoint. What is not
-    in memory is read when it is asked for.
-
     Attributes:
-        source: where it is read from.
+        params: each setting by its path, as text.
+        metrics: the last value of each tracked key, `final/…`, `best/…` and `reached/…` among them.
+        tags: of its run: hashes, versions, machine.
+        history: the rounds in memory: of a run in MLflow the keys that were read ahead.
+        source: of all that is read when it is asked for; None: of a row of a file of results, which has no more.
         run_id, experiment_id: MLflow's; None while the tracking server was never reached, and where a courier tracks
             the run. name: of the tracked run. place: the name of its MLflow experiment. parent: id of the run above it.
         study: it belongs to, or None. kind: "trial" of a study, or its configuration with a new seed; "final": the
@@ -183,7 +112,11 @@ class Result:
         page: where MLflow's page shows it beside its like, behind the server's address; None: it was never reached.
     """
 
-    source: RunSource = field(repr=False)
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    history: "pd.DataFrame" = field(default_factory=_no_rounds, repr=False)
+    source: RunSource | None = field(default=None, repr=False)
     run_id: str | None = None
     name: str = ""
     place: str = ""
@@ -201,16 +134,22 @@ class Result:
     origin: str = ""
 
     @classmethod
-    def of_numbers(
-        cls, seed: int, metrics: Mapping[str, float], history: "pd.DataFrame | None" = None,
-        tags: Mapping[str, str] | None = None, **about: Any,
-    ) -> "Result":  # fmt: skip
+    def of_numbers(cls, seed: int, metrics: Mapping[str, float], **about: Any) -> "Result":
         """Return a run of which only numbers are known.
 
         >>> Result.of_numbers(3, {}, measures={"test/L1/acc": 181.5}).value("test/L1/acc", unit=100.0)
         181.5
         """
-        return cls(RunNumbers({"seed": str(seed)}, metrics, tags or {}, history), **about)
+        return cls({"seed": str(seed)}, metrics, **about)
+
+    @classmethod
+    def on_disk(cls, run: RunOnDisk, final: Mapping[str, float], tags: Mapping[str, str], **about: Any) -> "Result":
+        """Return a run that was just computed, or read from its checkpoint; `final`: its last full evaluation."""
+        columns = ((str(key), column.dropna()) for key, column in run.rounds.items())
+        last = {key: float(column.iloc[-1]) for key, column in columns if len(column)}
+        params = {path: str(value) for path, value in run.experiment.flat.items()}
+        tags = {"pfl_ops.own_stage": run.experiment.algorithm.own_stage, **tags}
+        return cls(params, {**last, **final}, tags, run.rounds, run, **about)
 
     def __repr__(self) -> str:
         found = {name: self.final.get(f"final/{self.split}/{self.stage}/{view}/mean") for name, view in VIEWS.items()}
@@ -228,47 +167,33 @@ class Result:
             lambda: cards.picture(self.plot, f"Accuracy over rounds of {self._title}"),
         )
 
-    # -- its source --------------------------------------------------------------------------------------------------
+    # -- its parts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _parts(self) -> RunSource:
+        if self.source is None:
+            raise PflOpsError("this run is a row of a file of results, which has its measures alone; run it again")
+        return self.source
 
     @property
     def experiment(self) -> Experiment:
         """The experiment that was run."""
-        return self.source.experiment
-
-    @property
-    def params(self) -> Mapping[str, str]:
-        """Each setting by its path, as text."""
-        return self.source.params
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """The last value of each tracked key."""
-        return self.source.metrics
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        """Tags of its run: hashes, versions, machine."""
-        return self.source.tags
+        return self._parts.experiment
 
     @property
     def rounds(self) -> "pd.DataFrame":
         """One row a round, a column a tracked key; NaN where a round has no value."""
-        return self.source.rounds
-
-    @property
-    def history(self) -> "pd.DataFrame":
-        """The part of `rounds` that is in memory: of a run in MLflow the keys that were read ahead."""
-        return self.source.history
+        return self._parts.rounds
 
     @property
     def clients(self) -> "pd.DataFrame":
         """One row a client and stage, of the full last evaluation."""
-        return self.source.clients
+        return self._parts.clients
 
     @property
     def folder(self) -> Path:
         """Its checkpoints."""
-        return self.source.folder
+        return self._parts.folder
 
     @cached_property
     def final(self) -> dict[str, float]:
@@ -277,7 +202,7 @@ class Result:
 
     def global_model(self) -> "dict[str, Tensor] | None":
         """G of the last round by parameter name; None where the method has none."""
-        return self.source.global_model()
+        return self._parts.global_model()
 
     def model(self, client: int) -> "dict[str, Tensor]":
         """The model of a client after the last round (L1), by name: parameters, and what else it answers with.
@@ -285,7 +210,7 @@ class Result:
         Raises:
             PflOpsError: no such client, or it has no model.
         """
-        return self.source.model(client)
+        return self._parts.model(client)
 
     # -- its settings ------------------------------------------------------------------------------------------------
 

@@ -220,8 +220,10 @@ def run(
                 raise simulation.diverged
         recorder.end("FINISHED", {})
         clients = pd.DataFrame(simulation.client_table)
-        result = Result(
-            RunOnDisk(experiment, table(simulation.records), simulation.final, clients, folder, data_dir, tags),
+        result = Result.on_disk(
+            RunOnDisk(experiment, table(simulation.records), clients, folder, data_dir),
+            simulation.final,
+            tags,
             run_id=recorder.run_id,
             name=name or _name(experiment),
             place=_place(experiment, parent),

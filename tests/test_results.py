@@ -31,7 +31,7 @@ ROUNDS = pd.DataFrame(
 
 def result(rounds: pd.DataFrame = ROUNDS, **settings: Any) -> Result:
     experiment = Experiment.of("fedavg", **{"local_steps": 5, **settings})
-    return Result(RunOnDisk(experiment, rounds, {}, pd.DataFrame(), Path("nowhere")))
+    return Result.on_disk(RunOnDisk(experiment, rounds, pd.DataFrame(), Path("nowhere")), {}, {})
 
 
 def test_a_curve_has_the_rounds_that_were_evaluated() -> None:

@@ -36,24 +36,10 @@ class TrackedRun:
 
     Attributes:
         info: the run. store: that has it; once it is closed, it is opened again for what is read then.
-        history: the rounds of keys that were read ahead.
     """
 
     info: RunInfo
     store: Store = field(repr=False)
-    history: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
-
-    @cached_property
-    def params(self) -> Mapping[str, str]:
-        return {**EARLIER_PARAMS, **self.info.params}
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        return self.info.metrics
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        return self.info.tags
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -103,7 +89,7 @@ class TrackedRun:
         return next((model for file, model in self._models() if file == "global.safetensors"), None)
 
     def model(self, client: int) -> "dict[str, Tensor]":
-        n = int(self.params["partition.clients"])
+        n = int(self.info.params["partition.clients"])
         if not 0 <= client < n:
             raise PflOpsError(f"there is no client {client}; clients are 0 to {n - 1}")
         start, shared = f"client-{client:03d}/", None
@@ -150,7 +136,10 @@ def result_of(run: RunInfo, store: Store, study: str | None = None) -> Result:
     label = trial_label(run)
     kind: Kind = "trial" if label or is_confirmation(run) else "final" if study else "run"
     return Result(
-        TrackedRun(run, store),
+        {**EARLIER_PARAMS, **run.params},
+        run.metrics,
+        run.tags,
+        source=TrackedRun(run, store),
         run_id=run.run_id,
         name=run.name,
         place=run.experiment,
@@ -173,9 +162,7 @@ def with_history(store: Store, runs: Iterable[Result], metrics: Collection[str])
 
 def read_ahead(store: Store, run: Result, keys: Collection[str]) -> Result:
     """Return a tracked run with the rounds of these keys in memory."""
-    assert isinstance(run.source, TrackedRun)
-    history = store.history(run.source.info.run_id, sorted(keys))
-    return replace(run, source=replace(run.source, history=history))
+    return replace(run, history=store.history(str(run.run_id), keys))
 
 
 def trial_label(run: RunInfo) -> str:

@@ -22,7 +22,7 @@ def outcome(seed: int, acc: float, reached: int | None = 2, commit: str = "c" * 
     curve = [0.5 if reached is None or t < reached else 0.95 for t in range(1, 5)]
     history = pd.DataFrame({"test/L1/local/mean": curve}, index=range(1, 5))
     tags = {"pfl_ops.git_revision": commit, "version.torch": "2.6.0"}
-    return Result.of_numbers(seed, {ACC: acc, f"final/{ACC}": acc}, history, tags)
+    return Result.of_numbers(seed, {ACC: acc, f"final/{ACC}": acc}, history=history, tags=tags)
 
 
 @pytest.fixture

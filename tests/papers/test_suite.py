@@ -146,7 +146,7 @@ def test_claims_stand_twice():
 def test_the_highest_round_of_a_curve():
     """Of 0.2, 0.7, 0.4 in percent; without a curve there is none."""
     history = pd.DataFrame({"test/L1/local/mean": [0.2, 0.7, 0.4]}, index=[1, 2, 3])
-    assert Result.of_numbers(0, {}, history).value("test/L1/local/mean#best", unit=100.0) == pytest.approx(70.0)
+    assert Result.of_numbers(0, {}, history=history).value("test/L1/local/mean#best", unit=100.0) == pytest.approx(70.0)
     assert Result.of_numbers(0, {}).value("test/L1/local/mean#best") is None
     assert tracked_keys("test/L1/local/mean#best") == ["test/L1/local/mean"]
 

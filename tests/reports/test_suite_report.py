@@ -87,7 +87,7 @@ def outcome(seed: int, final: float, rounds: int = 4) -> Result:
     history = pd.DataFrame({ACC: curve, **cost}, index=range(1, rounds + 1))
     tags = {"pfl_ops.cpu": "a processor", "version.torch": "2.9"}
     metrics = {f"final/{ACC}": final}
-    return Result.of_numbers(seed, metrics, history, tags, run_id=f"run-{seed}", experiment_id="7")
+    return Result.of_numbers(seed, metrics, history=history, tags=tags, run_id=f"run-{seed}", experiment_id="7")
 
 
 def outcomes() -> dict[str, list[Result]]:

@@ -12,7 +12,7 @@ from test_reproducing import planned, reproduce, worked
 from toy_suite import ACC, TOY
 
 from pfl_ops.papers.claims import Claim, decided
-from pfl_ops.results import Result
+from pfl_ops.results import SECONDS, Result
 from pfl_ops.tuning import deciding, reproduction
 from pfl_ops.tuning.deciding import OpenClaim, open_claims, prefix
 
@@ -22,7 +22,7 @@ LABELS = {"method": ["a", "b", "c"]}
 def outcomes(seconds: Mapping[str, float], **values: list[float]) -> dict[str, list[Result]]:
     return {
         name: [
-            Result.of_numbers(seed, {ACC: value}, pd.DataFrame({"cost/train_seconds": [seconds.get(name, 1.0)]}))
+            Result.of_numbers(seed, {ACC: value}, history=pd.DataFrame({SECONDS[0]: [seconds.get(name, 1.0)]}))
             for seed, value in enumerate(some)
         ]
         for name, some in values.items()
