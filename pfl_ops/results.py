@@ -25,6 +25,8 @@ VIEWS = {"Acc(L)": "local", "Acc(G)": "global"}
 LAST = ("final/", "best/", "reached/")
 """Beginnings of the keys that are computed once, when a run is over."""
 SECONDS = ("cost/train_seconds", "cost/eval_seconds")
+BYTES = ("cost/up_bytes", "cost/down_bytes")
+"""Costs of a round: training and evaluation; sent by all clients, and to all of them."""
 COMMON = "pfl_ops.common"
 """Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
 HIGHEST = "best"

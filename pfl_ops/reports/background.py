@@ -11,10 +11,9 @@ import pandas as pd
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.reports.document import Entry, Head, Items, PageBlock, Row, Table, Text
 from pfl_ops.reports.suite_run import SuiteRun
-from pfl_ops.results import Result
+from pfl_ops.results import BYTES, Result
 from pfl_ops.system.machine import cpu_model
 
-BYTES = ("cost/up_bytes", "cost/down_bytes")
 TAGS = {
     "pfl_ops.device": "device",
     "pfl_ops.cpu": "processor",

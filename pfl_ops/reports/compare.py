@@ -18,7 +18,7 @@ from pfl_ops.reports.fairness import comparable, complaints, differing, ground, 
 from pfl_ops.reports.labels import group_titles, labels
 from pfl_ops.reports.numbers import count, title_of
 from pfl_ops.reports.tracked import DIVERGED, select
-from pfl_ops.results import At, Result
+from pfl_ops.results import BYTES, At, Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.finished import with_history
 from pfl_ops.units import PERCENT, unit_of
@@ -26,7 +26,7 @@ from pfl_ops.units import PERCENT, unit_of
 if TYPE_CHECKING:
     from pfl_ops.reports.document import Document
 
-COSTS = ("cost/up_bytes", "cost/down_bytes", "cost/train_seconds")
+COSTS = (*BYTES, "cost/train_seconds")
 TESTS: Mapping[Test, str] = {
     "anytime": "anytime-valid paired test over common seeds (more may be added after a look)",
     "t": "paired t test over common seeds (valid only if n was fixed before the runs)",

@@ -34,7 +34,7 @@ from pfl_ops.tuning import board, costs
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import BENCHMARK, Beginning, Means, check, stored
-from pfl_ops.tuning.board import Entry
+from pfl_ops.tuning.board import MethodStudy
 from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
@@ -293,7 +293,7 @@ def _run(store: Store, name: str, plans: Sequence[Beginning], means: Means) -> R
     )
 
 
-def _sit(i: int, plan: Beginning, ledger: Ledger, of: int, means: Means, tracking: Store, run: Run) -> Entry:
+def _sit(i: int, plan: Beginning, ledger: Ledger, of: int, means: Means, tracking: Store, run: Run) -> MethodStudy:
     """One method's study; whatever ends it but Ctrl-C is its own affair."""
     place = f"{i + 1} of {of}"
     tell = means.on_event
@@ -304,18 +304,18 @@ def _sit(i: int, plan: Beginning, ledger: Ledger, of: int, means: Means, trackin
 
     try:
         study = conduct(plan, ledger, replace(means, on_event=told), tracking, run)
-        entry = Entry(plan, ledger, study)
+        entry = MethodStudy(plan, ledger, study)
         scores = board.summary(entry)
     except StudyInterrupted:
         raise
     except Exception as error:
-        entry = Entry(plan, ledger, error=in_a_line(error))
+        entry = MethodStudy(plan, ledger, error=in_a_line(error))
         scores = f"failed: {entry.error}"
     told(Event("study", plan.name, plan.settings.trials, ledger.done(), text=scores))
     return entry
 
 
-def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None) -> Benchmark:
+def _finish(name: str, entries: Sequence[MethodStudy], run: Run, report: Report | None) -> Benchmark:
     """The leaderboard, on disk and in the benchmark's run.
 
     Raises:
