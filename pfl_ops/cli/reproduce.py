@@ -1,6 +1,7 @@
 """`pfl-ops reproduce`: the papers' tables and figures again, ours beside theirs."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -361,24 +362,12 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
 def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri: str | None) -> "SuiteSummary":
     """The suite's report, in its folder and in its run."""
     from pfl_ops.reports import suites
-    from pfl_ops.reports.suite_run import SuiteRun
 
     def counts(cell: str) -> "NDArray[np.int64] | None":
         jobs = found.part.jobs.get(cell)
         return jobs[0].experiment.clients(data_dir=data_dir).table if jobs else None
 
-    run = SuiteRun(
-        found.suite,
-        found.scale,
-        found.outcomes,
-        chosen=found.part.chosen,
-        stand_ins=found.part.stand_ins,
-        problems=found.problems,
-        elsewhere=found.elsewhere,
-        link=lambda outcome: page(outcome, tracking_uri),
-        counts=counts,
-        changes=found.part.changes,
-    )
+    run = replace(found, link=lambda outcome: page(outcome, tracking_uri), counts=counts)
     summary = suites.SuiteSummary.of_run(run)
     found.keep(suites.keep(run, folder), summary.metrics)
     return summary
@@ -400,7 +389,7 @@ def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> No
     from pfl_ops.reports import results_pages
 
     own = () if any(suite.name == found.suite.name for suite in suites()) else (found.suite,)
-    done = {cell: each for cell, each in found.outcomes.items() if cell not in found.part.stand_ins}
+    done = {cell: each for cell, each in found.outcomes.items() if cell not in found.stand_ins}
     results_files.write(folder, found.suite, found.scale, done, data_dir)
     known = suites(own=own)
     results_pages.write(folder, results_files.read(folder, known, data_dir), known)

@@ -6,6 +6,7 @@
     published   the papers' numbers
     provenance  origin of each setting: stated in the paper, or an assumption (sources: those of the five papers)
     stand_in    smaller, or on other data
+    suite_run   a suite as far as it has been run
     user_suites suites of a user's own, from a file
     overrides   settings of cells changed by the user (`--set`)
     rules       settings that a paper does not state, chosen on validation data by a rule (choices: what came out)

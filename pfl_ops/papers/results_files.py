@@ -6,7 +6,6 @@ content and the method's code in it. A row of an earlier version of the suite is
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import write_named
 from pfl_ops.papers.suite import SCALES, Cell, CellResults, ScaleName, Suite
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.results import Result
 
 if TYPE_CHECKING:
@@ -24,20 +24,6 @@ ABOUT = ("cell", "seed", "setting", "commit", "torch")
 
 HASH = 12  # characters of a hash, and of a commit
 COMMIT, TORCH = "pfl_ops.git_revision", "version.torch"  # tags of a run
-
-
-@dataclass(frozen=True)
-class SuiteResults:
-    """A file that was read.
-
-    Attributes:
-        suite, scale: which. outcomes: repetitions of each cell. outdated: rows of an earlier version of the suite.
-    """
-
-    suite: Suite
-    scale: ScaleName
-    outcomes: CellResults
-    outdated: int = 0
 
 
 def file_name(suite: Suite, scale: ScaleName) -> str:
@@ -95,7 +81,7 @@ def _rows(
             }
 
 
-def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = None) -> list[SuiteResults]:
+def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = None) -> list[SuiteRun]:
     """Read the files of these suites that are in a folder, in the suites' order, the largest scale first.
 
     Raises:
@@ -110,7 +96,7 @@ def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = Non
     return found
 
 
-def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: str | None) -> SuiteResults:
+def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: str | None) -> SuiteRun:
     keys = [measure.key for measure in suite.measures if measure.key in table]
     outcomes: dict[str, list[Result]] = {}
     outdated = 0
@@ -124,7 +110,7 @@ def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: st
             values = {key: float(row[key]) for key in keys}
             run = Result.of_numbers(int(row["seed"]), {}, tags=tags, measures=values)
             outcomes.setdefault(str(cell), []).append(run)
-    return SuiteResults(suite, scale, outcomes, outdated)
+    return SuiteRun(suite, scale, outcomes, outdated=outdated)
 
 
 def _setting_now(suite: Suite, name: str, scale: ScaleName, data_dir: str | None) -> str | None:

@@ -9,8 +9,8 @@ from importlib.metadata import version as installed
 import pandas as pd
 
 from pfl_ops.federation.loop.estimate import duration
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Entry, Head, Items, PageBlock, Row, Table, Text
-from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.results import BYTES, Result
 from pfl_ops.system.machine import cpu_model
 

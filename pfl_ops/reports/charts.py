@@ -8,8 +8,8 @@ import numpy as np
 
 from pfl_ops import energy, figures
 from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Over
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Picture, Text
-from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.results import Result
 
 NAMED = 4  # cells that were not run, up to which a caption names them

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.papers import CellResults, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.results import SECONDS, Result, tracked_keys
 from pfl_ops.tracking import Run
 from pfl_ops.tracking.run import now
@@ -17,27 +18,16 @@ TRAFFIC = ("cost/up_bytes", "cost/down_bytes", "cost/clients")
 CHANGED = "pfl_ops.set"  # tag of runs with settings that `reproduce --set` changed
 
 
-@dataclass(frozen=True)
-class Reproduced:
-    """A suite, as far as it has been run.
+@dataclass(frozen=True, kw_only=True)
+class Reproduced(SuiteRun):
+    """A suite as far as it has been run, earlier calls included.
 
     Attributes:
-        part: what was planned of it. scale: its size. outcomes: the finished repetitions of each cell, those of earlier
-            calls included. problems: cell -> why it could not be run. elsewhere: scale -> cells that are finished
-            there and not here.
-        run: the suite's own run; a report belongs among its artifacts.
+        part: what was planned of it. run: the suite's own run; a report belongs among its artifacts.
     """
 
     part: Part
-    scale: ScaleName
-    outcomes: CellResults
-    problems: Mapping[str, str]
-    elsewhere: Mapping[str, CellResults]
     run: Run
-
-    @property
-    def suite(self) -> Suite:
-        return self.part.suite
 
     def keep(self, report: Path, metrics: Mapping[str, float]) -> None:
         """Put a report into the suite's run, and numbers that sum it up."""

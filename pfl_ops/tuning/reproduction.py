@@ -211,12 +211,16 @@ class Reproduction:
                 continue
             failed = {job.cell.name: self.failures[job.digest] for job in part.wanted if job.digest in self.failures}
             done = Reproduced(
-                part,
+                part.suite,
                 self.plan.scale,
                 self._outcomes(part),
+                part.chosen,
+                part.stand_ins,
                 {**part.problems, **failed},
                 elsewhere(part, self.plan.scale, self.finished.values()),
-                self.parents[part.suite.name],
+                changes=part.changes,
+                part=part,
+                run=self.parents[part.suite.name],
             )
             self.complete[part.suite.name] = done
             if self.on_suite is not None:

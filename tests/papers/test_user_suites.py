@@ -199,10 +199,10 @@ def test_results_are_kept_beside_the_report_of_each_suite(
     file = example()
     (suite,) = load_suites([file])
     outcomes = {cell.name: [Result.of_numbers(0, {"test/L1/acc": 1.25})] for cell in suite.cells}
-    part = SimpleNamespace(stand_ins={suite.cells[0].name: "digits"})
+    about = {"stand_ins": {suite.cells[0].name: "digits"}, "problems": {}}
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
-        found = [SimpleNamespace(suite=suite, scale="small", outcomes=outcomes, part=part, problems={})]
+        found = [SimpleNamespace(suite=suite, scale="small", outcomes=outcomes, **about)]
         on_suite(found[0])
         return found
 

@@ -32,11 +32,11 @@ from pfl_ops.papers import (
     Suite,
 )
 from pfl_ops.papers.provenance import Departure, assumed, departed, stated
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import Document, Entry, Items, Picture, Table, Text, suites, to_csv, to_html, to_markdown
 from pfl_ops.reports.background import amount
 from pfl_ops.reports.layout import signed, spread
 from pfl_ops.reports.suite import suite_report
-from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.reports.verdicts import count
 from pfl_ops.results import Result
 

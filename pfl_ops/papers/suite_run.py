@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import Cell, CellResults, Changes, Measure, Published, ScaleName, Suite, Verdict, overrides
+from pfl_ops.papers import overrides
+from pfl_ops.papers.claims import Verdict
 from pfl_ops.papers.expression import Labels, matching
-from pfl_ops.papers.suite import differences
+from pfl_ops.papers.published import Published
+from pfl_ops.papers.suite import Cell, CellResults, Changes, Measure, ScaleName, Suite, differences
 from pfl_ops.results import Result
 
 Counts: TypeAlias = Callable[[str], Any]
@@ -28,6 +30,7 @@ class SuiteRun:
         elsewhere: other scales -> finished repetitions there.
         link: address of a repetition's run. counts: of a cell's partition. about: further lines on the machine.
         changes: settings that the user changed in all cells that have them (`--set`).
+        outdated: rows of an earlier version of the suite, in the file that it was read from.
     """
 
     suite: Suite
@@ -41,6 +44,7 @@ class SuiteRun:
     counts: Counts = lambda cell: None
     about: Mapping[str, str] = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
+    outdated: int = 0
 
     def unchanged(self, cell: Cell) -> Experiment:
         """Return the experiment of a cell at this scale, on the data that it runs on, without the user's changes."""
