@@ -64,6 +64,26 @@ def test_the_examples_of_a_result_are_true() -> None:
     assert doctest.testmod(results_module, globs=known) == doctest.TestResults(failed=0, attempted=5)
 
 
+def test_a_row_of_a_file_has_its_measures_alone() -> None:
+    """Measures are in the paper's unit; whatever else is asked for is one line."""
+    row = Result.of_numbers(3, {}, measures={"test/L1/acc": 181.5, "test/L1/acc@90": NAN})
+    assert (row.seed, row.value("test/L1/acc", unit=100.0), row.value("test/L1/acc@90")) == (3, 181.5, None)
+    assert row.by_round("test/L1/acc") == {} and row.spent("cost/up_bytes") is None and row.seconds != row.seconds
+    for read in (lambda: row.experiment, lambda: row.rounds, lambda: row.clients, lambda: row.model(0)):
+        with pytest.raises(PflOpsError, match="is a row of a file of results, which has its measures alone; run it"):
+            read()
+
+
+def test_a_number_by_its_short_key() -> None:
+    """Acc of the last round; the round that reaches 50 %; the value of round 1; the highest; what was sent in all."""
+    found = result()
+    assert (found.value("acc"), found.value("L1/local/worst"), found.value("acc", "best")) == (1.2, 0.8, None)
+    assert found.value("local/mean@50", unit=100.0) == 1 and found.value("local/mean@95", unit=100.0) == float("inf")
+    assert found.value("local/mean#1", unit=100.0) == 50 and found.value("local/mean#best") == 0.9
+    assert found.by_round("L2/local/below_95") == {1: 3, 2: 1, 3: 1}
+    assert found.spent("cost/up_bytes") == 2000 and found.spent("cost/down_bytes") is None
+
+
 def test_rounds_to_a_target() -> None:
     assert (result().rounds_to(0.5), result().rounds_to(0.9), result().rounds_to(0.95)) == (1, 2, None)
     assert result().rounds_to(0.8, statistic="worst") == 3

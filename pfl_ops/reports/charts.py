@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 
 from pfl_ops import energy, figures
+from pfl_ops.comparison import Line
 from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Over
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Picture, Text
@@ -145,11 +146,8 @@ def _printed(run: SuiteRun, cell: Cell, exhibit: Curves) -> list[tuple[float, fl
 
 def _band(outcomes: Sequence[Result], key: str) -> figures.Band | None:
     """Rounds [R] and values [n, R]; None: no repetition has them."""
-    curves = [curve for curve in (outcome.by_round(key) for outcome in outcomes) if curve]
-    if not curves:
-        return None
-    rounds = sorted({t for curve in curves for t in curve})
-    return np.array(rounds), np.array([[curve.get(t, np.nan) for t in rounds] for curve in curves])
+    table = Line("", tuple(outcomes)).curve(key)
+    return (table.index.to_numpy(), table.to_numpy().T) if table.size else None
 
 
 # -- over a setting, and in bars ---------------------------------------------------------------------------------------
