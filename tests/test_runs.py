@@ -140,6 +140,8 @@ def test_a_model_that_all_share(store: Store) -> None:
     found = go(store, experiment(method="fedavg"))
     g = found.global_model()
     assert g is not None and all(torch.equal(found.model(k)["head.bias"], g["head.bias"]) for k in range(4))
+    there = result_of(tracked(store, found.experiment), store).model(3)
+    assert there.keys() == g.keys() and all(torch.equal(there[name], g[name]) for name in g)
     with pytest.raises(PflOpsError, match="has no artifact"):
         store.download(str(found.run_id), "models/personal.safetensors")
 
@@ -228,7 +230,7 @@ def test_a_run_in_mlflow_answers_as_the_run_on_disk(result: runs.Result, store: 
     assert 1 <= len(took_part) < 4
     for k in range(4):
         if k not in took_part:
-            with pytest.raises(PflOpsError, match=f"client {k} never took part, so that MLflow has no model of it"):
+            with pytest.raises(PflOpsError, match=f"MLflow has no model of client {k}; it never took part, or there"):
                 found.model(k)
             continue
         own = found.model(k)
@@ -236,7 +238,7 @@ def test_a_run_in_mlflow_answers_as_the_run_on_disk(result: runs.Result, store: 
         assert all(torch.equal(value, result.model(k)[name]) for name, value in own.items())
     g, same_g = found.global_model(), result.global_model()
     assert g is not None and same_g is not None and all(torch.equal(g[name], same_g[name]) for name in same_g)
-    with pytest.raises(PflOpsError, match="there is no client 4; clients are 0 to 3"):
+    with pytest.raises(PflOpsError, match="MLflow has no model of client 4; it never took part, or there is no such"):
         found.model(4)
 
 

@@ -89,9 +89,7 @@ class TrackedRun:
         return next((model for file, model in self._models() if file == "global.safetensors"), None)
 
     def model(self, client: int) -> "dict[str, Tensor]":
-        n = int(self.info.params["partition.clients"])
-        if not 0 <= client < n:
-            raise PflOpsError(f"there is no client {client}; clients are 0 to {n - 1}")
+        """The client's own model; where there are none, the global model, which all share."""
         start, shared = f"client-{client:03d}/", None
         personal = False
         for file, model in self._models():
@@ -101,10 +99,9 @@ class TrackedRun:
             personal = True
             if own := {key.removeprefix(start): value for key, value in model.items() if key.startswith(start)}:
                 return own
-        if personal:
-            raise PflOpsError(
-                f"run '{self.info.name}': client {client} never took part, so that MLflow has no model of it"
-            )
+        if personal or client < 0:
+            why = "it never took part, or there is no such client"
+            raise PflOpsError(f"run '{self.info.name}': MLflow has no model of client {client}; {why}")
         if shared is None:
             raise PflOpsError(f"run '{self.info.name}' has no models in MLflow")
         return shared
