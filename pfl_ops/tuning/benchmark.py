@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pfl_ops.comparison import Line
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
@@ -56,6 +57,7 @@ class Benchmark:
         table: the leaderboard, see `board.leaderboard`. traces: one row a trial. tests: one row a test run.
         costs: best validation scores of the searches at equal cost, see `costs.equal_cost`.
         notes: what has to be said with the table.
+        lines: the test runs of each method, the best first, as `compare` has them: `lines[0].runs[0].model(3)`.
         page: where MLflow's page shows its tests, behind the server's address; None: it was never reached.
     """
 
@@ -69,6 +71,7 @@ class Benchmark:
     notes: tuple[str, ...]
     page: str | None = None
     costs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    lines: tuple[Line, ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
         ranked = ", ".join(self.table["method"][self.table["rank"].notna()])
@@ -337,6 +340,7 @@ def _finish(name: str, entries: Sequence[MethodStudy], run: Run, report: Report 
         (*board.notes(entries, table), *costs.notes(at_equal_cost)),
         run.page("tests"),
         at_equal_cost,
+        board.compared(entries),
     )
     kept_tables = {"leaderboard": table, "traces": made.traces, "tests": made.tests, "equal_cost": made.costs}
     for file, kept in kept_tables.items():

@@ -102,8 +102,7 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
         openings: how often the test data were opened; trial, settings: what was chosen;
         error; study; run_id.
     """
-    test: Test = "anytime" if any(map(_seeds_added, entries)) else "t"
-    lines = {line.label: line for line in compared(entries, test)}
+    lines = {line.label: line for line in compared(entries)}
     rows = [_row(entry, lines[entry.plan.method]) for entry in entries]
     tested = any(not math.isnan(row["test"]) for row in rows)
     table = pd.DataFrame(rows)
@@ -112,16 +111,21 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     rank = score.rank(method="min", ascending=not entries[0].larger)
     table.insert(0, "rank", rank.astype("Int64"))
     table = table.assign(order=rank).sort_values("order", kind="stable", na_position="last").drop(columns="order")
-    return table.reset_index(drop=True).assign(p_test=test)
+    return table.reset_index(drop=True).assign(p_test=p_test(entries))
 
 
-def compared(entries: Sequence[MethodStudy], test: Test) -> tuple[Line, ...]:
+def p_test(entries: Sequence[MethodStudy]) -> Test:
+    """Return the test of the leaderboard: anytime if seeds were added to a choice that had been tested."""
+    return "anytime" if any(map(_seeds_added, entries)) else "t"
+
+
+def compared(entries: Sequence[MethodStudy]) -> tuple[Line, ...]:
     """Return the test runs of each method, the best first, with their differences to the first one's."""
     of = {entry.plan.method: entry for entry in entries}
     return ordered(
         [entry.line for entry in entries],
         lambda line: of[line.label].scores,
-        test,
+        p_test(entries),
         smaller=not entries[0].larger,
         alike=lambda a, b: not differing(of[a.label], of[b.label]),
     )

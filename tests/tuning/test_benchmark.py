@@ -90,6 +90,9 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
     assert table["validation"].tolist() == [0.75, 0.75]
     assert table["test"].tolist() == pytest.approx([0.79, 0.29]) and table["std"].tolist() == pytest.approx([0.01] * 2)
     assert table["difference"][1] == pytest.approx(-0.5) and table["n"].tolist() == [3, 3]
+    first, second = done.made.lines
+    assert (first.label, second.label, second.difference.difference) == ("toy", "late", table["difference"][1])
+    assert first.difference is None and [run.seed for run in first.runs] == [3, 4, 5]
     assert table["worst"].tolist() == pytest.approx([0.395, 0.145])
     assert table["test_seconds"].tolist() == [3, 3] and table["sent_bytes"].tolist() == [32, 32]
     assert table["openings"].tolist() == [1, 1] and table["settings"][0] == "x=0.75"
