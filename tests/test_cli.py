@@ -1032,7 +1032,9 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
         plans.append(plan)
-        found = [SimpleNamespace(suite=part.suite, stand_ins=part.stand_ins, problems={}) for part in plan.parts]
+        found = [
+            SimpleNamespace(suite=part.suite, part=part, stand_ins=part.stand_ins, problems={}) for part in plan.parts
+        ]
         for one in found:
             on_suite(one)
         return found
