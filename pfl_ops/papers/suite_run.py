@@ -125,7 +125,7 @@ class SuiteRun:
         return [value for value in each if value is not None]
 
     def published(self, cell: str, measure: Measure) -> Published | None:
-        """What the paper prints there."""
+        """Return the number that the paper prints there."""
         return self.suite.published.get((cell, measure.key))
 
     @cached_property

@@ -52,12 +52,12 @@ class MethodStudy:
 
     @property
     def larger(self) -> bool:
-        """Whether larger is better."""
+        """True if larger is better."""
         return self.plan.settings.objective.modes[0] == "max"
 
     @property
     def stage(self) -> str:
-        """Where the method is scored: L1, L2 or G."""
+        """The stage at which the method is scored: L1, L2 or G."""
         return self.plan.settings.objective.stages[0]
 
     @property
@@ -172,7 +172,7 @@ def points(entry: MethodStudy) -> list[Record]:
 
 
 def summary(entry: MethodStudy) -> str:
-    """How a study ended, in one line."""
+    """Return the end of a study in one line."""
     best = entry.ledger.chosen()
     assert best is not None
     chosen = f"validation {with_unit(entry.metric, best[1].values[0])} (trial {best[0]:03d})"
@@ -198,7 +198,7 @@ def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:
 
 
 def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...]:
-    """What a reader must know to read the leaderboard rightly, a sentence or two each."""
+    """Return the notes that a reader of the leaderboard needs, a sentence or two each."""
     unlike = _unlike(entries, table)
     return tuple(
         note
