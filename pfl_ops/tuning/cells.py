@@ -1,4 +1,4 @@
-"""Events of a call of `reproduce`, the suites that it hands over, and outcomes of finished runs."""
+"""Events of a call of `reproduce`, the suites that it hands over, and finished cells at other scales."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
