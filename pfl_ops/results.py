@@ -1,14 +1,17 @@
-"""What a finished run answers: its curves, its models, the round in which it got somewhere, the energy that took."""
+"""A finished run: its curves, its scores, its models, the round in which it reached a target, its cost."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.energy import Effort, grid, linear
 from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.metrics import Split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,79 +22,52 @@ if TYPE_CHECKING:
 
 
 VIEWS = {"Acc(L)": "local", "Acc(G)": "global"}
+LAST = ("final/", "best/", "reached/")
+"""Beginnings of the keys that are computed once, when a run is over."""
+SECONDS = ("cost/train_seconds", "cost/eval_seconds")
+BYTES = ("cost/up_bytes", "cost/down_bytes")
+"""Costs of a round: training and evaluation; sent by all clients, and to all of them."""
+COMMON = "pfl_ops.common"
+"""Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
+HIGHEST = "best"
+"""After the # of a measure's key: the highest value over the scored rounds."""
+
+At: TypeAlias = Literal["final", "best"]
+Kind: TypeAlias = Literal["run", "trial", "final"]
+
+
+class RunSource(Protocol):
+    """The place that the larger parts of a finished run are read from when they are asked for, see `Result`."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+    @property
+    def rounds(self) -> "pd.DataFrame": ...
+    @property
+    def clients(self) -> "pd.DataFrame": ...
+    @property
+    def folder(self) -> Path: ...
+    def global_model(self) -> "dict[str, Tensor] | None": ...
+    def model(self, client: int) -> "dict[str, Tensor]": ...
 
 
 @dataclass(frozen=True)
-class Result:
-    """A finished run.
+class RunOnDisk:
+    """A run on disk. Its models are read again from its checkpoint: a result that is kept holds none in memory."""
 
-    Attributes:
-        run_id: MLflow's; None while the tracking server was never reached, and where a courier tracks the run.
-        experiment: what was run. rounds: one row a round, a column a tracked key.
-        final: `final/…` and `best/…` keys. clients: one row a client and stage, of the full last evaluation.
-        folder: its checkpoints. complaints: damaged checkpoints that were passed over, and what a resumed run keeps.
-        hints: a line where another precision would have been much faster.
-        origin: a line where the run was read and not computed, or where the same settings were run before with other
-            code; "": neither.
-        page: where MLflow's page shows it beside its like, behind the server's address; None: it was never reached.
-    """
-
-    run_id: str | None
     experiment: Experiment
     rounds: "pd.DataFrame"
-    final: dict[str, float]
     clients: "pd.DataFrame"
     folder: Path
-    complaints: list[str] = field(default_factory=list)
-    hints: list[str] = field(default_factory=list)
-    data_dir: str | None = field(default=None, repr=False)
-    page: str | None = None
-    origin: str = ""
-
-    def __repr__(self) -> str:
-        split, stage = self._split, self.experiment.algorithm.own_stage
-        found = {name: self.final.get(f"final/{split}/{stage}/{view}/mean") for name, view in VIEWS.items()}
-        scores = ", ".join(f"{name} {100 * value:.1f} %" for name, value in found.items() if value is not None)
-        said = f", {stage} {scores}" if scores else ""
-        return f"Result({self._title}, {self._rounds}{said})"
-
-    def _repr_html_(self) -> str:
-        from pfl_ops.display import cards, tables
-
-        return cards.card(
-            lambda: cards.heading(self._title, self._rounds),
-            lambda: cards.table(tables.scores([self], self._split)),
-            lambda: cards.note(*tables.score_notes([self], self._split), *self.complaints, self.origin),
-            lambda: cards.picture(self.plot, f"Accuracy over rounds of {self._title}"),
-        )
-
-    @property
-    def hash(self) -> str:
-        """The experiment's hash, in hexadecimal; its first digits name the run in commands."""
-        return self.folder.name
-
-    @property
-    def _title(self) -> str:
-        return f"{self.experiment.label} seed {self.experiment.seed}"
-
-    @property
-    def _rounds(self) -> str:
-        rounds = self.experiment.training.rounds
-        return f"{rounds} round{'s' * (rounds != 1)}"
-
-    @property
-    def _split(self) -> Literal["val", "test"]:
-        return "val" if self.experiment.evaluation.split == "validation" else "test"
+    data_dir: str | None = None
 
     def global_model(self) -> "dict[str, Tensor] | None":
-        """G of the last round by parameter name; None where the method has none."""
-        return self._simulation().global_model()
+        return self.simulation().global_model()
 
     def model(self, client: int) -> "dict[str, Tensor]":
-        """What a client holds after the last round (L1), by name: parameters, and what else it answers with."""
         import torch
 
-        simulation = self._simulation()
+        simulation = self.simulation()
         n = simulation.task.n_clients
         if not 0 <= client < n:
             raise PflOpsError(f"there is no client {client}; clients are 0 to {n - 1}")
@@ -100,6 +76,285 @@ class Result:
             raise PflOpsError(f"{self.experiment.algorithm.name} leaves no model with its clients")
         return models.named(simulation.task.layout)
 
+    def simulation(self) -> "Simulation":
+        """Return the finished simulation, read from the checkpoint."""
+        simulation = self.experiment.build(data_dir=self.data_dir, folder=self.folder)
+        for _ in simulation.run():
+            pass
+        return simulation
+
+
+def _no_rounds() -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame()
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run: computed here, or read from its checkpoint, from MLflow or from a file of results.
+
+    Attributes:
+        params: each setting by its path, as text.
+        metrics: the last value of each tracked key, `final/…`, `best/…` and `reached/…` among them.
+        tags: of its run: hashes, versions, machine.
+        history: the rounds in memory: of a run in MLflow the keys that were read ahead.
+        source: of all that is read when it is asked for; None: of a row of a file of results, which has no more.
+        run_id, experiment_id: MLflow's; None while the tracking server was never reached, and where a courier tracks
+            the run. name: of the tracked run. place: the name of its MLflow experiment. parent: id of the run above it.
+        study: it belongs to, or None. kind: "trial" of a study, or its configuration with a new seed; "final": the
+            test of a study's choice; or "run". trial: "trial-003" of a study's trial; "": it is none.
+        state: "finished"; of a run without an end "running", "killed" or "failed".
+        stages: names that a suite gives to stages -> the tracked ones, where they differ; see `suite.Level`.
+        measures: the suite's measures by key, in the paper's units, where it was read from a file of results.
+        complaints: damaged checkpoints that were passed over, and what a resumed run keeps.
+        hints: a line where another precision would have been much faster.
+        origin: a line where the run was read and not computed, or where the same settings were run before with other
+            code; "": neither.
+        page: where MLflow's page shows it beside its like, behind the server's address; None: it was never reached.
+    """
+
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    history: "pd.DataFrame" = field(default_factory=_no_rounds, repr=False)
+    source: RunSource | None = field(default=None, repr=False)
+    run_id: str | None = None
+    name: str = ""
+    place: str = ""
+    experiment_id: str | None = None
+    parent: str | None = None
+    study: str | None = None
+    kind: Kind = "run"
+    trial: str = ""
+    state: str = "finished"
+    stages: Mapping[str, str] = field(default_factory=dict)
+    measures: Mapping[str, float] | None = None
+    complaints: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    page: str | None = None
+    origin: str = ""
+
+    @classmethod
+    def of_numbers(cls, seed: int, metrics: Mapping[str, float], **about: Any) -> "Result":
+        """Return a run of which only numbers are known.
+
+        >>> Result.of_numbers(3, {}, measures={"test/L1/acc": 181.5}).value("test/L1/acc", unit=100.0)
+        181.5
+        """
+        return cls({"seed": str(seed)}, metrics, **about)
+
+    @classmethod
+    def on_disk(cls, run: RunOnDisk, final: Mapping[str, float], tags: Mapping[str, str], **about: Any) -> "Result":
+        """Return a run that was just computed, or read from its checkpoint; `final`: its last full evaluation."""
+        columns = ((str(key), column.dropna()) for key, column in run.rounds.items())
+        last = {key: float(column.iloc[-1]) for key, column in columns if len(column)}
+        params = {path: str(value) for path, value in run.experiment.flat.items()}
+        tags = {"pfl_ops.own_stage": run.experiment.algorithm.own_stage, **tags}
+        return cls(params, {**last, **final}, tags, run.rounds, run, **about)
+
+    def __repr__(self) -> str:
+        found = {name: self.final.get(f"final/{self.split}/{self.stage}/{view}/mean") for name, view in VIEWS.items()}
+        scores = ", ".join(f"{name} {100 * value:.1f} %" for name, value in found.items() if value is not None)
+        said = f", {self.stage} {scores}" if scores else ""
+        return f"Result({self._title}, {self._length}{said})"
+
+    def _repr_html_(self) -> str:
+        from pfl_ops.display import cards, tables
+
+        return cards.card(
+            lambda: cards.heading(self._title, self._length),
+            lambda: cards.table(tables.scores([self], self.split)),
+            lambda: cards.note(*tables.score_notes([self], self.split), *self.complaints, self.origin),
+            lambda: cards.picture(self.plot, f"Accuracy over rounds of {self._title}"),
+        )
+
+    # -- its parts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _parts(self) -> RunSource:
+        if self.source is None:
+            raise PflOpsError("this run is a row of a file of results, which has its measures alone; run it again")
+        return self.source
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment that was run."""
+        return self._parts.experiment
+
+    @property
+    def rounds(self) -> "pd.DataFrame":
+        """One row a round, a column a tracked key; NaN where a round has no value."""
+        return self._parts.rounds
+
+    @property
+    def clients(self) -> "pd.DataFrame":
+        """One row a client and stage, of the full last evaluation."""
+        return self._parts.clients
+
+    @property
+    def folder(self) -> Path:
+        """Its checkpoints."""
+        return self._parts.folder
+
+    @cached_property
+    def final(self) -> dict[str, float]:
+        """The `final/…`, `best/…` and `reached/…` keys of `metrics`."""
+        return {key: value for key, value in self.metrics.items() if key.startswith(LAST)}
+
+    def global_model(self) -> "dict[str, Tensor] | None":
+        """G of the last round by parameter name; None where the method has none."""
+        return self._parts.global_model()
+
+    def model(self, client: int) -> "dict[str, Tensor]":
+        """The model of a client after the last round (L1), by name: parameters, and what else it answers with.
+
+        Raises:
+            PflOpsError: no such client, or it has no model.
+        """
+        return self._parts.model(client)
+
+    # -- its settings ------------------------------------------------------------------------------------------------
+
+    @property
+    def data_dir(self) -> str | None:
+        """The folder of the data, if it was named for a run on disk."""
+        return self.source.data_dir if isinstance(self.source, RunOnDisk) else None
+
+    @property
+    def hash(self) -> str:
+        """The experiment's hash, in hexadecimal; its first digits name the run in commands."""
+        return self.tags.get("pfl_ops.experiment_hash") or self.folder.name
+
+    @property
+    def group(self) -> str:
+        """The hash without the seed: the same for all repetitions."""
+        return self.tags["pfl_ops.group_hash"]
+
+    @property
+    def seed(self) -> int:
+        """The seed of this repetition."""
+        return int(self.params.get("seed", "0"))
+
+    @property
+    def method(self) -> str:
+        """The algorithm's name."""
+        return self.params["algorithm.name"]
+
+    @property
+    def length(self) -> int:
+        """T, the number of rounds that were to be run."""
+        return int(self.params["training.rounds"])
+
+    @property
+    def split(self) -> Split:
+        """The data that it was scored on."""
+        return "val" if self.params.get("evaluation.split") == "validation" else "test"
+
+    @cached_property
+    def stage(self) -> str:
+        """The stage where its method is judged (`Algorithm.own_stage`); if that was not scored, the first that was."""
+        keys = [f"/{key}" for key in self.metrics]
+        there = [stage for stage in metrics.STAGES if any(f"/{self.split}/{stage}/" in key for key in keys)]
+        own = self.tags.get("pfl_ops.own_stage", "L1")
+        return own if own in there or not there else there[0]
+
+    @property
+    def partition(self) -> str | None:
+        """Hash of who holds which samples; None: it was not recorded (a trial)."""
+        return self.tags.get("pfl_ops.partition_hash")
+
+    @property
+    def common(self) -> str:
+        """The common space that it was chosen from, and the number of trials; "": none, see `spaces.share`."""
+        return self.tags.get(COMMON, "")
+
+    @property
+    def chosen(self) -> frozenset[str]:
+        """Paths of the settings in that space."""
+        return frozenset(self.common.partition(": ")[2].split())
+
+    @property
+    def final_samples(self) -> int | None:
+        """Pooled samples behind the global view of the last round; None: all."""
+        found = self.metrics.get(metrics.key(self.split, self.stage, "global", metrics.SAMPLES, prefix="final/"))
+        return None if found is None else int(found)
+
+    @property
+    def _title(self) -> str:
+        dataset = Path(self.params["data.name"]).stem
+        return f"{self.method}-{dataset}-{self.params['partition.kind']} seed {self.seed}"
+
+    @property
+    def _length(self) -> str:
+        return f"{self.length} round{'s' * (self.length != 1)}"
+
+    # -- its numbers -------------------------------------------------------------------------------------------------
+
+    def key(self, metric: str) -> str:
+        """Return the tracked key that a short one means.
+
+        "acc" is "test/L1/acc", "G/local/mean" is "test/G/local/mean", and with `stages` {"P": "L2"} "test/P/acc" is
+        "test/L2/acc".
+        """
+        first = metric.partition("/")[0]
+        if first in metrics.STAGES:
+            return f"{self.split}/{metric}"
+        if first in ("acc", "local", "global"):
+            return f"{self.split}/{self.stage}/{metric}"
+        return tracked_as(metric, self.stages)
+
+    def value(self, key: str, at: At = "final", unit: float = 1.0) -> float | None:
+        """Return a number: last or best; "…@90": first round with 90 or more; "…#20": round 20; "…#best": highest.
+
+        Args:
+            key: a tracked key, or a short one. at: "final", of the last round and its full evaluation, or "best".
+            unit: tracked values are multiplied by it; targets are in it.
+        Returns:
+            None: not tracked; for a round that was never reached, infinity.
+        """
+        if self.measures is not None:
+            found: float | None = self.measures.get(key)
+            return None if found is None or math.isnan(found) else found
+        if "@" in key:
+            name, _, target = key.partition("@")
+            curve = self.by_round(name)
+            if not curve:
+                return None
+            reached = metrics.rounds_to(curve, float(target) / unit)
+            return math.inf if reached is None else float(reached)
+        if "#" in key:
+            name, _, number = key.partition("#")
+            curve = self.by_round(name)
+            found = max(curve.values(), default=None) if number == HIGHEST else curve.get(int(number))
+        else:
+            name = self.key(key)
+            found = self.metrics.get(f"{at}/{name}", self.metrics.get(name) if at == "final" else None)
+        return None if found is None or math.isnan(found) else found * unit
+
+    def by_round(self, key: str) -> dict[int, float]:
+        """Return {round: value} where it was evaluated and is in memory; "…/below_95" is counted from rho_95."""
+        key = self.key(key)
+        stem, _, last = key.rpartition("/")
+        if last.startswith("below_"):
+            scored, above = self.by_round(f"{stem}/clients"), self.by_round(f"{stem}/{last.replace('below', 'rho')}")
+            return {t: scored[t] - above[t] for t in above if t in scored}
+        if key not in self.history:
+            return {}
+        column: Any = self.history[key].dropna()
+        return {int(t): float(v) for t, v in column.items()}
+
+    def spent(self, *keys: str) -> float | None:
+        """Return the sum of tracked costs over all rounds, `spent("cost/up_bytes")`; None: not tracked, or not read."""
+        there = self.history[[key for key in keys if key in self.history]]
+        return float(there.to_numpy(na_value=0).sum()) if there.notna().to_numpy().any() else None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of its training and evaluation; NaN: not tracked, or not read."""
+        found = self.spent(*SECONDS)
+        return math.nan if found is None else found
+
     def curve(self, stage: str = "L1", view: str = "local", statistic: str = "mean") -> "pd.Series":
         """A tracked value by round, where it was evaluated: `curve("L2", "local", "worst")`, `curve("L1", "acc")`.
 
@@ -107,7 +362,7 @@ class Result:
             PflOpsError: no such key was tracked; the nearest one is named.
         """
         rest = (view,) if view == "acc" else (view, statistic)
-        return self._column(metrics.key(self.experiment.evaluation.split, stage, *rest))
+        return self._column(metrics.key(self.split, stage, *rest))
 
     def plot(self, title: str | None = None) -> "Figure":
         """Draw accuracy over rounds by stage, as in the tracked run's figure "accuracy".
@@ -172,12 +427,24 @@ class Result:
             raise unknown("tracked value", key, map(str, self.rounds))
         return self.rounds[key].dropna()
 
-    def _simulation(self) -> "Simulation":
-        """The finished run, read again from its checkpoint: a result that is kept holds no client's model in memory."""
-        simulation = self.experiment.build(data_dir=self.data_dir, folder=self.folder)
-        for _ in simulation.run():
-            pass
-        return simulation
+
+def tracked_as(key: str, stages: Mapping[str, str]) -> str:
+    """Return the tracked key of a measure where stages have names of a suite's own.
+
+    >>> tracked_as("test/P/local/mean", {"P": "L2"})
+    'test/L2/local/mean'
+    """
+    parts = key.split("/")
+    return "/".join(stages.get(part, part) if i == 1 else part for i, part in enumerate(parts))
+
+
+def tracked_keys(key: str, stages: Mapping[str, str] | None = None) -> list[str]:
+    """Return the tracked keys whose history a measure or a curve needs; none for a last value."""
+    name, mark, _ = tracked_as(key, stages or {}).replace("#", "@").partition("@")
+    stem, _, last = name.rpartition("/")
+    if last.startswith("below_"):
+        return [f"{stem}/clients", f"{stem}/{last.replace('below', 'rho')}"]
+    return [name] if mark else []
 
 
 def energy_table(

@@ -27,7 +27,7 @@ from pfl_ops.federation.state.checkpoint import CheckpointError, Checkpoints, Re
 from pfl_ops.files import write_whole
 from pfl_ops.recording import DIVERGED, CourierRecorder, Recorder, StoreRecorder, is_kept, run_tags
 from pfl_ops.registry import plugins
-from pfl_ops.results import Result
+from pfl_ops.results import Result, RunOnDisk
 from pfl_ops.tracking.home import Home
 from pfl_ops.tracking.notes import experiment_name, title
 from pfl_ops.tracking.requests import Request, RequestedRun
@@ -219,16 +219,18 @@ def run(
             if simulation.diverged:
                 raise simulation.diverged
         recorder.end("FINISHED", {})
-        result = Result(
+        clients = pd.DataFrame(simulation.client_table)
+        result = Result.on_disk(
+            RunOnDisk(experiment, table(simulation.records), clients, folder, data_dir),
+            simulation.final,
+            tags,
             run_id=recorder.run_id,
-            experiment=experiment,
-            rounds=table(simulation.records),
-            final=simulation.final,
-            clients=pd.DataFrame(simulation.client_table),
-            folder=folder,
+            name=name or _name(experiment),
+            place=_place(experiment, parent),
+            experiment_id=parent.experiment_id if parent else None,
+            parent=parent.run_id if parent else None,
             complaints=simulation.complaints,
             hints=simulation.hints,
-            data_dir=data_dir,
             page=recorder.page,
             origin=_origin(simulation, place, tree, computed),
         )
@@ -246,7 +248,7 @@ def _opened(
 
     before = earlier.find(store, identity)
     run = store.run(
-        parent.experiment if parent else experiment_name(experiment),
+        _place(experiment, parent),
         name or _name(experiment),
         identity=digest,
         parent=parent,
@@ -255,6 +257,11 @@ def _opened(
         rerun=rerun,
     )
     return StoreRecorder(run, tags["pfl_ops.kind"], not rerun and is_kept(before, digest, parent))
+
+
+def _place(experiment: Experiment, parent: "Run | None") -> str:
+    """The name of the MLflow experiment that a run goes to."""
+    return parent.experiment if parent else experiment_name(experiment)
 
 
 def _name(experiment: Experiment) -> str:

@@ -29,7 +29,7 @@ from pfl_ops.federation.loop.estimate import Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import repeat as jobs_repeat
 from pfl_ops.jobs.repeat import Repeated
-from pfl_ops.papers import Outcome
+from pfl_ops.results import Result as FinishedRun
 from pfl_ops.system import cores, machine
 
 ROOT = Path(__file__).parents[1]
@@ -990,7 +990,7 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
     told: list[str] = []
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
-        found = [SimpleNamespace(suite=suite, problems={}, part=SimpleNamespace(stand_ins={})) for suite in plan]
+        found = [SimpleNamespace(suite=suite, problems={}, stand_ins={}) for suite in plan]
         for one in found:
             on_suite(one)
         return found
@@ -1032,7 +1032,9 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
         plans.append(plan)
-        found = [SimpleNamespace(suite=part.suite, part=part, problems={}) for part in plan.parts]
+        found = [
+            SimpleNamespace(suite=part.suite, part=part, stand_ins=part.stand_ins, problems={}) for part in plan.parts
+        ]
         for one in found:
             on_suite(one)
         return found
@@ -1096,7 +1098,7 @@ def test_claims_are_summed_up_apart_by_origin_and_network() -> None:
 
 def test_links_of_a_report_lead_to_the_server_that_keeps_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    outcome = Outcome(0, {}, run_id="r", experiment_id="8")
+    outcome = FinishedRun.of_numbers(0, {}, run_id="r", experiment_id="8")
     assert page(outcome, "sqlite:///x.db") == "http://127.0.0.1:5000/#/experiments/8/runs/r"
     assert page(outcome, "http://there:80/") == "http://there:80/#/experiments/8/runs/r"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://elsewhere")

@@ -12,7 +12,7 @@ from pfl_ops import results as results_module
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.energy import Effort
 from pfl_ops.errors import PflOpsError
-from pfl_ops.results import Result, energy_table
+from pfl_ops.results import Result, RunOnDisk, energy_table
 
 NAN = float("nan")
 ROUNDS = pd.DataFrame(
@@ -31,7 +31,7 @@ ROUNDS = pd.DataFrame(
 
 def result(rounds: pd.DataFrame = ROUNDS, **settings: Any) -> Result:
     experiment = Experiment.of("fedavg", **{"local_steps": 5, **settings})
-    return Result(None, experiment, rounds, {}, pd.DataFrame(), Path("nowhere"))
+    return Result.on_disk(RunOnDisk(experiment, rounds, pd.DataFrame(), Path("nowhere")), {}, {})
 
 
 def test_a_curve_has_the_rounds_that_were_evaluated() -> None:
@@ -61,7 +61,27 @@ def test_plot_is_the_tracked_figure_and_draws_through_nan() -> None:
 def test_the_examples_of_a_result_are_true() -> None:
     table = pd.DataFrame({"test/L1/local/mean": [0.1, 0.5, 0.7], "test/L1/global/mean": [0.1, NAN, 0.5]})
     known = {**vars(results_module), "result": result(table)}
-    assert doctest.testmod(results_module, globs=known) == doctest.TestResults(failed=0, attempted=3)
+    assert doctest.testmod(results_module, globs=known) == doctest.TestResults(failed=0, attempted=5)
+
+
+def test_a_row_of_a_file_has_its_measures_alone() -> None:
+    """Measures are in the paper's unit; whatever else is asked for is one line."""
+    row = Result.of_numbers(3, {}, measures={"test/L1/acc": 181.5, "test/L1/acc@90": NAN})
+    assert (row.seed, row.value("test/L1/acc", unit=100.0), row.value("test/L1/acc@90")) == (3, 181.5, None)
+    assert row.by_round("test/L1/acc") == {} and row.spent("cost/up_bytes") is None and row.seconds != row.seconds
+    for read in (lambda: row.experiment, lambda: row.rounds, lambda: row.clients, lambda: row.model(0)):
+        with pytest.raises(PflOpsError, match="is a row of a file of results, which has its measures alone; run it"):
+            read()
+
+
+def test_a_number_by_its_short_key() -> None:
+    """Acc of the last round; the round that reaches 50 %; the value of round 1; the highest; what was sent in all."""
+    found = result()
+    assert (found.value("acc"), found.value("L1/local/worst"), found.value("acc", "best")) == (1.2, 0.8, None)
+    assert found.value("local/mean@50", unit=100.0) == 1 and found.value("local/mean@95", unit=100.0) == float("inf")
+    assert found.value("local/mean#1", unit=100.0) == 50 and found.value("local/mean#best") == 0.9
+    assert found.by_round("L2/local/below_95") == {1: 3, 2: 1, 3: 1}
+    assert found.spent("cost/up_bytes") == 2000 and found.spent("cost/down_bytes") is None
 
 
 def test_rounds_to_a_target() -> None:

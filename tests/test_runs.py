@@ -25,6 +25,8 @@ from pfl_ops.federation.method.checked import MethodError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state import checkpoint, durable
 from pfl_ops.reports.tracked import select
+from pfl_ops.results import SECONDS
+from pfl_ops.tracking.finished import experiment_of, read_ahead, result_of
 from pfl_ops.tracking.store import RunInfo, Store
 
 LOOP = Execution(device="cpu", way="loop", threads=1)
@@ -138,6 +140,8 @@ def test_a_model_that_all_share(store: Store) -> None:
     found = go(store, experiment(method="fedavg"))
     g = found.global_model()
     assert g is not None and all(torch.equal(found.model(k)["head.bias"], g["head.bias"]) for k in range(4))
+    there = result_of(tracked(store, found.experiment), store).model(3)
+    assert there.keys() == g.keys() and all(torch.equal(there[name], g[name]) for name in g)
     with pytest.raises(PflOpsError, match="has no artifact"):
         store.download(str(found.run_id), "models/personal.safetensors")
 
@@ -156,7 +160,7 @@ def test_many_models_come_in_several_files(store: Store, tmp_path: Path, monkeyp
     """650 numbers a model: four clients in two files, which hold what the one would."""
     found = go(store, experiment())
     monkeypatch.setattr(recording, "MODELS_IN_A_FILE", 2 * 650 * 4)
-    files = list(recording.models(found._simulation(), tmp_path))
+    files = list(recording.models(found.source.simulation(), tmp_path))
     assert [f.name for f in files] == ["global.safetensors", "personal-000.safetensors", "personal-001.safetensors"]
     several = {name: value for f in files[1:] for name, value in load_file(f).items()}
     one = load_file(store.download(str(found.run_id), "models/personal.safetensors"))
@@ -165,7 +169,7 @@ def test_many_models_come_in_several_files(store: Store, tmp_path: Path, monkeyp
 
 def test_clients_that_never_took_part_leave_no_model(store: Store, tmp_path: Path) -> None:
     found = go(store, experiment(seed=12, **{"participation.share": 0.25, "training.rounds": 2}))
-    simulation = found._simulation()
+    simulation = found.source.simulation()
     took_part = simulation.participants.tolist()
     assert 1 <= len(took_part) <= 2
     _, file = recording.models(simulation, tmp_path)
@@ -199,6 +203,51 @@ def test_what_mlflow_has(result: runs.Result, store: Store, tmp_path: Path) -> N
     pd.testing.assert_frame_equal(table, result.clients, check_dtype=False)
     again = Experiment.from_yaml(store.download(info.run_id, "config.yaml", tmp_path / "config"))
     assert again == experiment()
+
+
+def test_a_run_in_mlflow_answers_as_the_run_on_disk(result: runs.Result, store: Store, home: Path) -> None:
+    """Rounds, scores, clients, settings, models and cost; also once the store is closed that it was found in."""
+    with Store.open(home) as other:
+        found = result_of(tracked(store, experiment()), other)
+        assert found.history.empty, "rounds are read when they are asked for"
+        assert found.experiment == result.experiment
+        pd.testing.assert_frame_equal(found.rounds[list(result.rounds)], result.rounds, check_index_type=False)
+        assert set(found.rounds) == set(result.rounds) and found.final == result.final
+    assert {**result.metrics}.items() <= found.metrics.items()
+    assert {**result.params} == {**found.params} and {**result.tags}.items() <= found.tags.items()
+    pd.testing.assert_frame_equal(found.clients, result.clients, check_dtype=False)
+    for name in ("run_id", "name", "place", "parent", "study", "kind", "trial", "state", "seed", "hash", "group",
+                 "method", "length", "split", "stage", "partition", "final_samples", "folder"):  # fmt: skip
+        assert getattr(found, name) == getattr(result, name), name
+    assert repr(found) == repr(result) and found.curve().tolist() == result.curve().tolist()
+    assert found.value("acc") == result.value("acc") == result.final["final/test/L1/acc"]
+    read = read_ahead(store, found, {*SECONDS, "cost/up_bytes"})
+    assert read.seconds == pytest.approx(result.seconds) and read.spent("cost/up_bytes") == result.spent(
+        "cost/up_bytes"
+    )
+    assert math.isnan(found.seconds) and found.spent("cost/up_bytes") is None
+    took_part = result.source.simulation().participants.tolist()
+    assert 1 <= len(took_part) < 4
+    for k in range(4):
+        if k not in took_part:
+            with pytest.raises(PflOpsError, match=f"MLflow has no model of client {k}; it never took part, or there"):
+                found.model(k)
+            continue
+        own = found.model(k)
+        assert own.keys() == result.model(k).keys()
+        assert all(torch.equal(value, result.model(k)[name]) for name, value in own.items())
+    g, same_g = found.global_model(), result.global_model()
+    assert g is not None and same_g is not None and all(torch.equal(g[name], same_g[name]) for name in same_g)
+    with pytest.raises(PflOpsError, match="MLflow has no model of client 4; it never took part, or there is no such"):
+        found.model(4)
+
+
+@pytest.mark.parametrize("method", ALGORITHMS.names())
+def test_experiment_of_mlflow_params(method: str) -> None:
+    """A trial has no config.yaml: its settings are read from the text of its parameters."""
+    experiment = Experiment.of(method, partition="path", seed=3)
+    params = {path: str(value) for path, value in experiment.flat.items()}
+    assert experiment_of(params) == experiment
 
 
 def test_records_as_a_table() -> None:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from pfl_ops.reports.compare import Comparison, Group, Line
+    from pfl_ops.comparison import Line
+    from pfl_ops.reports.compare import Comparison, Group
 
 WIDEST_NAME = 44  # columns of a line's name; a longer one is broken
 

@@ -1,6 +1,7 @@
 """`pfl-ops reproduce`: the papers' tables and figures again, ours beside theirs."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.papers import Cell, Outcome, Outcomes, ScaleName, Suite
+    from pfl_ops.papers import Cell, CellResults, ScaleName, Suite
     from pfl_ops.reports.suites import SuiteSummary
+    from pfl_ops.results import Result
     from pfl_ops.tuning.cells import Reproduced
     from pfl_ops.tuning.plans import ReproductionPlan
 
@@ -360,24 +362,12 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
 def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri: str | None) -> "SuiteSummary":
     """The suite's report, in its folder and in its run."""
     from pfl_ops.reports import suites
-    from pfl_ops.reports.suite_run import SuiteRun
 
     def counts(cell: str) -> "NDArray[np.int64] | None":
         jobs = found.part.jobs.get(cell)
         return jobs[0].experiment.clients(data_dir=data_dir).table if jobs else None
 
-    run = SuiteRun(
-        found.suite,
-        found.scale,
-        found.outcomes,
-        chosen=found.part.chosen,
-        stand_ins=found.part.stand_ins,
-        problems=found.problems,
-        elsewhere=found.elsewhere,
-        link=lambda outcome: page(outcome, tracking_uri),
-        counts=counts,
-        changes=found.part.changes,
-    )
+    run = replace(found, link=lambda outcome: page(outcome, tracking_uri), counts=counts)
     summary = suites.SuiteSummary.of_run(run)
     found.keep(suites.keep(run, folder), summary.metrics)
     return summary
@@ -385,7 +375,7 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
 
 def _kept(
     folder: Path | None, chosen: "list[tuple[Suite, tuple[Cell, ...]]]", scale: str, data_dir: str | None
-) -> "dict[str, Outcomes]":
+) -> "dict[str, CellResults]":
     """The runs that the suites' results files have; their numbers are not computed again."""
     from pfl_ops.papers import results_files
 
@@ -399,13 +389,13 @@ def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> No
     from pfl_ops.reports import results_pages
 
     own = () if any(suite.name == found.suite.name for suite in suites()) else (found.suite,)
-    done = {cell: each for cell, each in found.outcomes.items() if cell not in found.part.stand_ins}
+    done = {cell: each for cell, each in found.outcomes.items() if cell not in found.stand_ins}
     results_files.write(folder, found.suite, found.scale, done, data_dir)
     known = suites(own=own)
     results_pages.write(folder, results_files.read(folder, known, data_dir), known)
 
 
-def page(outcome: "Outcome", tracking_uri: str | None) -> str | None:
+def page(outcome: "Result", tracking_uri: str | None) -> str | None:
     """A run's page in MLflow, as `pfl-ops ui` or the server has it."""
     if outcome.run_id is None or outcome.experiment_id is None:
         return None

@@ -47,7 +47,7 @@ def show_results(
     for one in done:
         for cell, reason in one.problems.items():
             say(console, f"{one.suite.name} {cell}: {reason}")
-    moved = {f"{one.suite.name}/{cell}": data for one in done for cell, data in one.part.stand_ins.items()}
+    moved = {f"{one.suite.name}/{cell}": data for one in done for cell, data in one.stand_ins.items()}
     if moved:
         data = ", ".join(sorted(set(moved.values())))
         say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")

@@ -6,7 +6,7 @@
     published   the papers' numbers
     provenance  origin of each setting: stated in the paper, or an assumption (sources: those of the five papers)
     stand_in    smaller, or on other data
-    outcome     what is known of a finished cell
+    suite_run   a suite as far as it has been run
     user_suites suites of a user's own, from a file
     overrides   settings of cells changed by the user (`--set`)
     rules       settings that a paper does not state, chosen on validation data by a rule (choices: what came out)
@@ -22,10 +22,9 @@ from importlib import import_module
 from pfl_ops.errors import unknown
 from pfl_ops.papers.claims import Claim, Instance, Verdict
 from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over
-from pfl_ops.papers.outcome import Outcome, Outcomes
 from pfl_ops.papers.provenance import Departure, Source, Sources, assumed, departed, stated
 from pfl_ops.papers.published import Published, published_beside
-from pfl_ops.papers.suite import SCALES, Axis, Cell, Changes, Level, Measure, Scale, ScaleName, Suite
+from pfl_ops.papers.suite import SCALES, Axis, Cell, CellResults, Changes, Level, Measure, Scale, ScaleName, Suite
 
 PAPERS = {
     "fliu": "FLIU: Hussaini, Theiß, Stein, Local Performance vs. Out-of-Distribution Generalization",
@@ -68,8 +67,35 @@ def find(name: str, own: Sequence[Suite] = ()) -> Suite:
 
 
 __all__ = [
-    "PAPERS", "SCALES", "Allocation", "Axis", "Bars", "Cell", "Changes", "Claim", "Curves", "Departure", "Energy",
-    "Exhibit", "Grid", "Instance", "Level", "Measure", "Outcome", "Outcomes", "Over", "Published", "Scale",
-    "ScaleName", "Source", "Sources", "Suite", "Verdict", "assumed", "departed", "find", "published_beside", "stated",
+    "PAPERS",
+    "SCALES",
+    "Allocation",
+    "Axis",
+    "Bars",
+    "Cell",
+    "CellResults",
+    "Changes",
+    "Claim",
+    "Curves",
+    "Departure",
+    "Energy",
+    "Exhibit",
+    "Grid",
+    "Instance",
+    "Level",
+    "Measure",
+    "Over",
+    "Published",
+    "Scale",
+    "ScaleName",
+    "Source",
+    "Sources",
+    "Suite",
+    "Verdict",
+    "assumed",
+    "departed",
+    "find",
+    "published_beside",
+    "stated",
     "suites",
 ]  # fmt: skip

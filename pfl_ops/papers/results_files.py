@@ -5,17 +5,16 @@ suite still runs what the row was run with: the hash of the cell's experiment wi
 content and the method's code in it. A row of an earlier version of the suite is never shown as one of this version.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import write_named
-from pfl_ops.papers.outcome import Outcome, Outcomes
-from pfl_ops.papers.suite import SCALES, Cell, ScaleName, Suite
+from pfl_ops.papers.suite import SCALES, Cell, CellResults, ScaleName, Suite
+from pfl_ops.papers.suite_run import SuiteRun
+from pfl_ops.results import Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,34 +24,6 @@ ABOUT = ("cell", "seed", "setting", "commit", "torch")
 
 HASH = 12  # characters of a hash, and of a commit
 COMMIT, TORCH = "pfl_ops.git_revision", "version.torch"  # tags of a run
-
-
-@dataclass(frozen=True)
-class RecordedOutcome(Outcome):
-    """A finished repetition from a file; `metrics` has the suite's measures by key, each in the paper's unit."""
-
-    def value(self, key: str, at: str = "final", unit: float = 1.0) -> float | None:
-        """Return a measure in the paper's unit, whatever `unit` is; None: the run has none.
-
-        >>> RecordedOutcome(0, {"test/L1/acc": 181.5}).value("test/L1/acc", unit=100.0)
-        181.5
-        """
-        found = self.metrics.get(key, math.nan)
-        return None if math.isnan(found) else found
-
-
-@dataclass(frozen=True)
-class SuiteResults:
-    """A file that was read.
-
-    Attributes:
-        suite, scale: which. outcomes: repetitions of each cell. outdated: rows of an earlier version of the suite.
-    """
-
-    suite: Suite
-    scale: ScaleName
-    outcomes: Outcomes
-    outdated: int = 0
 
 
 def file_name(suite: Suite, scale: ScaleName) -> str:
@@ -69,7 +40,9 @@ def setting(suite: Suite, cell: Cell, scale: ScaleName, data_dir: str | None = N
     return suite.experiment(cell, scale).digest(data_dir, seed=False)[:HASH]
 
 
-def write(folder: str | Path, suite: Suite, scale: ScaleName, outcomes: Outcomes, data_dir: str | None = None) -> Path:
+def write(
+    folder: str | Path, suite: Suite, scale: ScaleName, outcomes: CellResults, data_dir: str | None = None
+) -> Path:
     """Write the results of a suite; rows of other seeds that the file has, and that are not outdated, stay.
 
     Args:
@@ -90,7 +63,7 @@ def write(folder: str | Path, suite: Suite, scale: ScaleName, outcomes: Outcomes
 
 
 def _rows(
-    suite: Suite, scale: ScaleName, several: Sequence[Outcomes], data_dir: str | None
+    suite: Suite, scale: ScaleName, several: Sequence[CellResults], data_dir: str | None
 ) -> Iterator[dict[str, str | int | float | None]]:
     """A row a repetition, in the order of cells and seeds; of two with one seed the later."""
     for cell in suite.cells:
@@ -108,7 +81,7 @@ def _rows(
             }
 
 
-def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = None) -> list[SuiteResults]:
+def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = None) -> list[SuiteRun]:
     """Read the files of these suites that are in a folder, in the suites' order, the largest scale first.
 
     Raises:
@@ -123,9 +96,9 @@ def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = Non
     return found
 
 
-def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: str | None) -> SuiteResults:
+def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: str | None) -> SuiteRun:
     keys = [measure.key for measure in suite.measures if measure.key in table]
-    outcomes: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, list[Result]] = {}
     outdated = 0
     for cell, rows in table.groupby("cell", sort=False):
         now = _setting_now(suite, str(cell), scale, data_dir)
@@ -135,8 +108,9 @@ def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: st
                 continue
             tags = {COMMIT: str(row["commit"]), TORCH: str(row["torch"])}
             values = {key: float(row[key]) for key in keys}
-            outcomes.setdefault(str(cell), []).append(RecordedOutcome(int(row["seed"]), values, tags=tags))
-    return SuiteResults(suite, scale, outcomes, outdated)
+            run = Result.of_numbers(int(row["seed"]), {}, tags=tags, measures=values)
+            outcomes.setdefault(str(cell), []).append(run)
+    return SuiteRun(suite, scale, outcomes, outdated=outdated)
 
 
 def _setting_now(suite: Suite, name: str, scale: ScaleName, data_dir: str | None) -> str | None:

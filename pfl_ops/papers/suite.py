@@ -12,10 +12,10 @@ from pfl_ops.papers import stand_in
 from pfl_ops.papers.claims import Claim, Verdict, decided
 from pfl_ops.papers.exhibits import Exhibit
 from pfl_ops.papers.expression import matching
-from pfl_ops.papers.outcome import Outcome
 from pfl_ops.papers.provenance import Departure, Source, Sources, sources_of
 from pfl_ops.papers.published import Published
 from pfl_ops.papers.rules import ChoiceRule
+from pfl_ops.results import Result
 
 Changes: TypeAlias = Mapping[str, Any]
 """{path of the experiment: value}, as flags and files have them."""
@@ -23,6 +23,9 @@ Changes: TypeAlias = Mapping[str, Any]
 ScaleName: TypeAlias = Literal["smoke", "small", "medium", "full"]
 SCALES: tuple[ScaleName, ...] = ("smoke", "small", "medium", "full")
 """From the smallest to the largest."""
+
+CellResults: TypeAlias = Mapping[str, Sequence[Result]]
+"""Name of a cell -> its repetitions that are finished."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,7 @@ class Suite:
         return tuple(cell for cell in self.cells if cell.name in chosen)
 
     def stages(self, cell: Cell) -> dict[str, str]:
-        """Return the stages that measures' keys name in a cell: its levels' `stages`, which go into its outcomes."""
+        """Return the stages that measures' keys name in a cell: its levels' `stages`, which go into its results."""
         levels = (self.axes[axis][label] for axis, label in cell.labels.items())
         return {name: stage for level in levels for name, stage in level.stages.items()}
 
@@ -277,7 +280,7 @@ class Suite:
         """The seed of every cell's first repetition."""
         return int(self.base.get("seed", 0))
 
-    def judged(self, outcomes: Mapping[str, Sequence[Outcome]] | None = None) -> tuple[Verdict, ...]:
+    def judged(self, outcomes: CellResults | None = None) -> tuple[Verdict, ...]:
         """Return the verdicts on all claims, ours decided as one family.
 
         Args:
@@ -295,7 +298,7 @@ class Suite:
         found = self.published.get((cell, key))
         return {} if found is None or found.value is None else {0: found.value}
 
-    def _ours(self, outcomes: Mapping[str, Sequence[Outcome]], cell: str, key: str) -> dict[int, float]:
+    def _ours(self, outcomes: CellResults, cell: str, key: str) -> dict[int, float]:
         unit = self.measure(key).unit
         values = {one.seed: one.value(key, self.at, unit) for one in outcomes.get(cell, ())}
         return {seed: value for seed, value in values.items() if value is not None}

@@ -9,12 +9,11 @@ from importlib.metadata import version as installed
 import pandas as pd
 
 from pfl_ops.federation.loop.estimate import duration
-from pfl_ops.papers import Outcome
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Entry, Head, Items, PageBlock, Row, Table, Text
-from pfl_ops.reports.suite_run import SuiteRun
+from pfl_ops.results import BYTES, Result
 from pfl_ops.system.machine import cpu_model
 
-BYTES = ("cost/up_bytes", "cost/down_bytes")
 TAGS = {
     "pfl_ops.device": "device",
     "pfl_ops.cpu": "processor",
@@ -94,10 +93,9 @@ def _runs(run: SuiteRun) -> Table:
     return Table("runs", "Every cell that was run", (heads,), tuple(rows), (note,), pd.DataFrame(each))
 
 
-def traffic(outcome: Outcome) -> float | None:
+def traffic(outcome: Result) -> float | None:
     """Bytes sent in all rounds, up and down; None: not read."""
-    curves = [outcome.curve(key) for key in BYTES]
-    return sum(sum(curve.values()) for curve in curves) if any(curves) else None
+    return outcome.spent(*BYTES)
 
 
 def amount(count: float) -> str:

@@ -7,9 +7,11 @@ from itertools import product
 import numpy as np
 
 from pfl_ops import energy, figures
-from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Outcome, Over
+from pfl_ops.comparison import Line
+from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Over
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Picture, Text
-from pfl_ops.reports.suite_run import SuiteRun
+from pfl_ops.results import Result
 
 NAMED = 4  # cells that were not run, up to which a caption names them
 NOTHING = "Not drawn: of what it shows, nothing was run."
@@ -142,13 +144,10 @@ def _printed(run: SuiteRun, cell: Cell, exhibit: Curves) -> list[tuple[float, fl
     return found
 
 
-def _band(outcomes: Sequence[Outcome], key: str) -> figures.Band | None:
+def _band(outcomes: Sequence[Result], key: str) -> figures.Band | None:
     """Rounds [R] and values [n, R]; None: no repetition has them."""
-    curves = [curve for curve in (outcome.curve(key) for outcome in outcomes) if curve]
-    if not curves:
-        return None
-    rounds = sorted({t for curve in curves for t in curve})
-    return np.array(rounds), np.array([[curve.get(t, np.nan) for t in rounds] for curve in curves])
+    table = Line("", tuple(outcomes)).curve(key)
+    return (table.index.to_numpy(), table.to_numpy().T) if table.size else None
 
 
 # -- over a setting, and in bars ---------------------------------------------------------------------------------------
@@ -243,10 +242,10 @@ def _energy(run: SuiteRun, exhibit: Energy, name: str) -> Iterator[Picture]:
     yield Picture(name, exhibit.caption, draw, "local steps of least energy by SNR and bandwidth")
 
 
-def _effort(run: SuiteRun, cell: Cell, exhibit: Energy, outcome: Outcome) -> energy.Effort | None:
+def _effort(run: SuiteRun, cell: Cell, exhibit: Energy, outcome: Result) -> energy.Effort | None:
     """What it took to reach the target; None: this was not tracked."""
     steps = run.experiment(cell).training.local_steps
-    sent, clients = outcome.curve("cost/up_bytes"), outcome.curve("cost/clients")
+    sent, clients = outcome.by_round("cost/up_bytes"), outcome.by_round("cost/clients")
     rounds = outcome.value(f"{exhibit.key}@{exhibit.target}")
     if steps is None or rounds is None or not sum(clients.values()):
         return None

@@ -1,14 +1,15 @@
-"""Tracked runs side by side: repetitions as one line, in each group the best first, and how sure a difference is."""
+"""Result runs side by side: repetitions as one line, in each group the best first, and how sure a difference is."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from pfl_ops import metrics
+from pfl_ops.comparison import TARGETED, Line, Test, Values, ordered
 from pfl_ops.config.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
@@ -16,88 +17,21 @@ from pfl_ops.files import write_named
 from pfl_ops.reports.fairness import comparable, complaints, differing, ground, grouped, same_partitions
 from pfl_ops.reports.labels import group_titles, labels
 from pfl_ops.reports.numbers import count, title_of
-from pfl_ops.reports.tracked import COSTS, DIVERGED, Tracked, clients, select, with_history
-from pfl_ops.statistics import Paired, anytime, mean_std, paired, to_the_first
+from pfl_ops.reports.tracked import DIVERGED, select
+from pfl_ops.results import BYTES, At, Result
 from pfl_ops.tracking import Store
+from pfl_ops.tracking.finished import with_history
 from pfl_ops.units import PERCENT, unit_of
 
 if TYPE_CHECKING:
     from pfl_ops.reports.document import Document
 
-At: TypeAlias = Literal["final", "best"]
-Test: TypeAlias = Literal["anytime", "t"]
-Values: TypeAlias = dict[int, float]
-"""Seed -> value, as tracked: accuracies as fractions, traffic in bytes."""
-
-TARGETED = "local/mean"  # metric of a target, unless one is named
-LEVEL = 0.05  # corrected p below which two lines are told apart
+COSTS = (*BYTES, "cost/train_seconds")
 TESTS: Mapping[Test, str] = {
     "anytime": "anytime-valid paired test over common seeds (more may be added after a look)",
     "t": "paired t test over common seeds (valid only if n was fixed before the runs)",
 }
 """The tests by name, in words."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One setting with its repetitions.
-
-    Attributes:
-        label: its method, and the settings in which it differs from the method's other lines of its group.
-        runs: by seed.
-        settings: others in which it differs from lines of other methods, in words.
-        difference: to the group's first line over common seeds, in the metric's tracked unit, with p after Holm's
-            correction for all pairs of the group; None: it is the first itself, or has no value. Without p if the two
-            differ in more than what is compared, see `fairness.differing`.
-        diverged: repetitions whose training diverged, "seed 2 diverged at round 7, lr 0.4". Then it has no values, no
-            curves and no rounds to a target: the mean of the other seeds would be too high.
-        unfinished: "running, round 12 of 20" of a run without an end, which was named itself. It has the values of
-            that round, and no rank.
-    """
-
-    label: str
-    runs: tuple[Tracked, ...]
-    settings: str = ""
-    difference: Paired | None = None
-    diverged: tuple[str, ...] = ()
-    unfinished: str = ""
-
-    @property
-    def stage(self) -> str:
-        """The stage in which its method is judged."""
-        return self.runs[0].stage
-
-    @property
-    def stages(self) -> list[str]:
-        """Those that were scored, its own first."""
-        there = [s for s in metrics.STAGES if self.values(f"{s}/local/mean") or self.values(f"{s}/global/mean")]
-        return sorted(there, key=lambda stage: stage != self.stage)
-
-    def values(self, metric: str, at: At = "final") -> Values:
-        """A metric of each repetition that has it: of the last round (its full evaluation), or of the best one."""
-        return {} if self.diverged else _present({run.seed: _value(run, metric, at) for run in self.runs})
-
-    def rounds_to(self, target: float, metric: str = TARGETED) -> dict[int, int | None]:
-        """The first round in which each repetition has the target; None: never."""
-        return {
-            run.seed: metrics.rounds_to(dict(zip(curve.index.tolist(), curve.tolist(), strict=True)), target)
-            for run in (() if self.diverged else self.runs)
-            if len(curve := run.history[run.key(metric)].dropna())
-        }
-
-    def cost(self, *keys: str) -> Values:
-        """The sum of tracked costs over all rounds of each repetition, as `cost("cost/up_bytes")`."""
-        there = [run for run in self.runs if run.history[[*keys]].notna().to_numpy().any()]
-        return {run.seed: float(run.history[[*keys]].to_numpy(na_value=0).sum()) for run in there}
-
-    def curve(self, metric: str) -> pd.DataFrame:
-        """A metric over rounds, a column a seed; without columns if no run has it."""
-        found = {} if self.diverged else {run.seed: run.history[run.key(metric)] for run in self.runs}
-        return pd.DataFrame(found).sort_index().dropna(how="all").dropna(axis=1, how="all")
-
-    def is_ranked(self, metric: str, at: At = "final") -> bool:
-        """True if it takes part in the order by this metric: it is finished and has a value."""
-        return not self.unfinished and bool(self.values(metric, at))
 
 
 @dataclass(frozen=True)
@@ -286,7 +220,7 @@ def compare(
         usual = metric or _usual(meant, at)
         wanted = {usual, aim, "acc", "local/mean", "global/mean", *COSTS}
         runs = with_history(store, meant, wanted)
-        tables, unread = _clients(store, runs) if with_clients else ({}, [])
+        tables, unread = _clients(runs) if with_clients else ({}, [])
         place = store.target.label
     members = grouped(runs)
     titles = group_titles([ground(some[0]) for some in members])
@@ -311,7 +245,7 @@ def _check_target(target: float, metric: str) -> None:
         raise PflOpsError(f"a target of an accuracy is a fraction, 0.9 for 90 %; no {metric} reaches {target:g}")
 
 
-def _group(title: str, runs: Sequence[Tracked], lost: Sequence[Tracked], metric: str, at: At, test: Test) -> Group:
+def _group(title: str, runs: Sequence[Result], lost: Sequence[Result], metric: str, at: At, test: Test) -> Group:
     lines, fair = _ordered(_lines(runs, lost), metric, at, test)
     unfair = complaints({line.label: line.runs for line in lines if not line.unfinished})
     if at == "best" and any(run.split == "test" for run in runs):
@@ -333,7 +267,7 @@ def _without_value(group: Group, at: At) -> list[str]:
     return [f"no {title_of(group.metric).removesuffix(' %')} at the {at_round} round: {_listed(lost)}"] if lost else []
 
 
-def _clients(store: Store, runs: Sequence[Tracked]) -> tuple[dict[str, pd.DataFrame], list[str]]:
+def _clients(runs: Sequence[Result]) -> tuple[dict[str, pd.DataFrame], list[str]]:
     """Tables of clients by run id, and a line on those that can't be read: a comparison goes on without them."""
     tables: dict[str, pd.DataFrame] = {}
     unread: dict[str, str] = {}
@@ -341,12 +275,12 @@ def _clients(store: Store, runs: Sequence[Tracked]) -> tuple[dict[str, pd.DataFr
         if run.state != "finished":
             continue
         try:
-            table = clients(store, run)
+            table = run.clients
         except PflOpsError as error:
             unread[run.name] = in_a_line(error, 300)
             continue
-        if table is not None:
-            tables[run.run_id] = table
+        if len(table):
+            tables[str(run.run_id)] = table
     if not unread:
         return tables, []
     first = next(iter(unread.values()))
@@ -354,7 +288,7 @@ def _clients(store: Store, runs: Sequence[Tracked]) -> tuple[dict[str, pd.DataFr
     return tables, [f"clients are not drawn: {first}{others}"]
 
 
-def _diverged(lines: Sequence[Line], lost: Sequence[Tracked]) -> list[str]:
+def _diverged(lines: Sequence[Line], lost: Sequence[Result]) -> list[str]:
     """Remarks: each setting of which some repetitions diverged, and the names of runs of which all did."""
     told = [
         f"{line.label} has no mean, {len(line.diverged)} of {len(line.runs) + len(line.diverged)} seeds diverged: "
@@ -367,13 +301,13 @@ def _diverged(lines: Sequence[Line], lost: Sequence[Tracked]) -> list[str]:
     return [*told, *([f"diverged, and left out: {_listed(gone)}"] if gone else [])]
 
 
-def _lines(runs: Sequence[Tracked], lost: Sequence[Tracked] = ()) -> list[Line]:
+def _lines(runs: Sequence[Result], lost: Sequence[Result] = ()) -> list[Line]:
     diverged: dict[str, list[str]] = {}
     for run in sorted(lost, key=lambda run: run.seed):
         diverged.setdefault(run.group, []).append(f"seed {run.seed} {run.tags[DIVERGED]}")
-    settings_of: dict[str, list[Tracked]] = {}
+    settings_of: dict[str, list[Result]] = {}
     for run in runs:
-        alone = "" if run.state == "finished" else run.run_id
+        alone = "" if run.state == "finished" else str(run.run_id)
         settings_of.setdefault(run.group + alone, []).append(run)
     members = [sorted(some, key=lambda run: run.seed) for some in settings_of.values()]
     told = labels([some[0].params for some in members], [_trial(some[0]) for some in members])
@@ -389,58 +323,50 @@ def _lines(runs: Sequence[Tracked], lost: Sequence[Tracked] = ()) -> list[Line]:
     early = [["stopped early"] * (some[0].tags.get("pfl_ops.trial_state") == "pruned") for some in members]
     settings = [", ".join(filter(None, [more, *stop])) for (_, more), stop in zip(told, early, strict=True)]
     return [
-        Line(name, tuple(some), more, None, () if end else tuple(diverged.get(some[0].group, ())), end)
+        Line(
+            name,
+            tuple(some),
+            more,
+            diverged=() if end else tuple(diverged.get(some[0].group, ())),
+            unfinished=end,
+        )
         for name, some, more, end in zip(unique, members, settings, ends, strict=True)
     ]
 
 
-def _unfinished(run: Tracked) -> str:
+def _unfinished(run: Result) -> str:
     """ "running, round 12 of 20"; "" of a finished run."""
     if run.state == "finished":
         return ""
     rounds = run.history.dropna(how="all").index
-    return f"{run.state}, round {int(rounds.max()) if len(rounds) else 0} of {run.rounds}"
+    return f"{run.state}, round {int(rounds.max()) if len(rounds) else 0} of {run.length}"
 
 
-def _trial(run: Tracked) -> str | None:
+def _trial(run: Result) -> str | None:
     """A trial goes by its number: fliu trial-003."""
     return f"{run.method} {run.trial}" if run.trial else None
 
 
 def _ordered(lines: Sequence[Line], metric: str, at: At, test: Test) -> tuple[tuple[Line, ...], bool]:
     """Return the lines by their means with their differences to the first; and True if one may be called the best."""
-    sign = 1 if metrics.smaller_is_better(metric) else -1
-    valued = [line for line in lines if line.is_ranked(metric, at)]
-    valued.sort(key=lambda line: sign * mean_std(line.values(metric, at).values())[0])
-    if not valued:
-        return tuple(lines), True
-    first = valued[0]
 
-    def alike(i: int, j: int) -> bool:
-        a, b = valued[i].runs, valued[j].runs
-        return not differing(a[0], b[0]) and same_partitions(a, b)
+    def values(line: Line) -> Values:
+        return {} if line.unfinished else line.values(metric, at)
 
-    values = [line.values(metric, at) for line in valued]
-    tests = to_the_first(values, paired if test == "t" else anytime, alike)
-    others = [replace(line, difference=replace(d, p=p)) for line, (d, p) in zip(valued[1:], tests, strict=True)]
-    fair = all(comparable(line.runs[0], first.runs[0]) for line in others)
-    return (first, *others, *(line for line in lines if line not in valued)), fair
+    def alike(a: Line, b: Line) -> bool:
+        return not differing(a.runs[0], b.runs[0]) and same_partitions(a.runs, b.runs)
+
+    found = ordered(lines, values, test, smaller=metrics.smaller_is_better(metric), alike=alike)
+    return found, all(comparable(line.runs[0], found[0].runs[0]) for line in found if line.difference)
 
 
-def _value(run: Tracked, metric: str, at: At) -> float | None:
-    key = run.key(metric)
-    if at == "best":
-        return run.metrics.get(f"best/{key}")
-    return run.metrics.get(f"final/{key}", run.metrics.get(key))
-
-
-def _checked(metric: str | None, runs: Sequence[Tracked], at: At) -> str | None:
+def _checked(metric: str | None, runs: Sequence[Result], at: At) -> str | None:
     """The metric, if a run has it.
 
     Raises:
         PflOpsError: none has; the message has the nearest.
     """
-    if metric is None or any(_value(run, metric, at) is not None for run in runs):
+    if metric is None or any(run.value(metric, at) is not None for run in runs):
         return metric
     tracked = {key.removeprefix("final/") for run in runs for key in run.metrics}
     full = sorted(key for key in tracked if not key.startswith(("best/", "reached/", "pfl_ops/")))
@@ -450,13 +376,9 @@ def _checked(metric: str | None, runs: Sequence[Tracked], at: At) -> str | None:
     raise PflOpsError(f"none of these runs has a metric '{echo(metric)}'; {hint}")
 
 
-def _usual(runs: Sequence[Tracked], at: At) -> str:
+def _usual(runs: Sequence[Result], at: At) -> str:
     """Acc = Acc(L) + Acc(G), or Acc(L) where no run has both."""
-    return "acc" if any(_value(run, "acc", at) is not None for run in runs) else "local/mean"
-
-
-def _present(values: Mapping[int, float | None]) -> Values:
-    return {seed: value for seed, value in values.items() if value is not None and value == value}
+    return "acc" if any(run.value("acc", at) is not None for run in runs) else "local/mean"
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

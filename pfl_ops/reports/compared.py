@@ -6,8 +6,9 @@ from datetime import datetime
 import pandas as pd
 
 from pfl_ops import metrics
+from pfl_ops.comparison import LEVEL, Line, Test
 from pfl_ops.display.tables import sampling_notes
-from pfl_ops.reports.compare import LEVEL, TESTS, At, Comparison, Group, Line, Test
+from pfl_ops.reports.compare import TESTS, Comparison, Group
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Document, Entry, Head, Mark, PageBlock, PageSection, Row, Table, Text, anchor
 from pfl_ops.reports.numbers import (
@@ -25,6 +26,7 @@ from pfl_ops.reports.numbers import (
     title_of,
     unit_of,
 )
+from pfl_ops.results import At
 from pfl_ops.statistics import mean_std
 
 COMMON = (
@@ -134,7 +136,7 @@ def by_run(c: Comparison) -> pd.DataFrame:
             seconds = line.cost("cost/train_seconds")
             for run in line.runs:
                 s = run.seed
-                row: dict[str, object] = {"run_id": run.run_id, "name": run.name, "experiment": run.experiment}
+                row: dict[str, object] = {"run_id": run.run_id, "name": run.name, "experiment": run.place}
                 row |= {"study": run.study, "kind": run.kind, "state": run.state, "group": group.title}
                 row |= {"setting": line.label, "method": run.method, "seed": s, "group_hash": run.group}
                 row |= {"split": run.split, "stage": run.stage}
@@ -253,8 +255,8 @@ def run_table(c: Comparison) -> Table:
     rows = [
         Row(
             (
-                Entry(run.run_id[:8], more=(run.run_id,)),
-                *map(Entry, (run.name, group.title, line.label, run.experiment, str(run.seed))),
+                Entry(str(run.run_id)[:8], more=(str(run.run_id),)),
+                *map(Entry, (run.name, group.title, line.label, run.place, str(run.seed))),
                 _entry(line, group.metric, c.at, seed=run.seed),
             )
         )

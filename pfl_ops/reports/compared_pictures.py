@@ -8,9 +8,11 @@ import numpy as np
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.reports.compare import Comparison, Group, Line
+from pfl_ops.comparison import Line
+from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.document import Panel, Picture
 from pfl_ops.reports.numbers import target_title, title_of
+from pfl_ops.results import BYTES
 from pfl_ops.units import MIB, PERCENT, unit_of
 
 if TYPE_CHECKING:
@@ -193,8 +195,8 @@ def _bands(lines: Iterable[Line], metric: str) -> dict[str, Band]:
 def _over_bytes(line: Line) -> Band | None:
     """(MiB so far, mean of the repetitions [R], Acc(L) [n, R])."""
     table = line.curve("local/mean")
-    sums = [run.history[["cost/up_bytes", "cost/down_bytes"]].sum(axis=1).cumsum() for run in line.runs]
-    if not table.size or not line.cost("cost/up_bytes", "cost/down_bytes"):
+    sums = [run.history[[*BYTES]].sum(axis=1).cumsum() for run in line.runs]
+    if not table.size or not line.cost(*BYTES):
         return None
     mean = pd.concat(sums, axis=1).mean(axis=1).reindex(table.index)
     return (mean / MIB).tolist(), table.to_numpy().T
@@ -208,6 +210,6 @@ def _cloud(line: Line, c: Comparison) -> np.ndarray:
 
 def _by_client(line: Line, tables: Mapping[str, pd.DataFrame]) -> np.ndarray:
     """Local accuracy of every client in every repetition, in the line's stage."""
-    there = [tables[run.run_id] for run in line.runs if run.run_id in tables]
+    there = [tables[str(run.run_id)] for run in line.runs if run.run_id in tables]
     parts = [table.loc[table["stage"] == line.stage, "local"].to_numpy(dtype=float) for table in there]
     return np.concatenate(parts) if parts else np.array([])

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pfl_ops.reports.tracked import Tracked
+from pfl_ops.results import Result
 
-LabelledRuns = Mapping[str, Sequence[Tracked]]
+LabelledRuns = Mapping[str, Sequence[Result]]
 SHOWN = 2  # rows named for a value
 ROUNDS = "training.rounds"
 PARTITION_SEED = "partition.seed"
@@ -13,17 +13,17 @@ GROUND = ("data.", "partition.", "model.", "evaluation.split")
 """Beginnings of the settings that all runs of a group share: data set, partition, network, and the split scored on."""
 
 
-def ground(run: Tracked) -> dict[str, str]:
+def ground(run: Result) -> dict[str, str]:
     """Return the settings of a run that all runs of its group share, by path. The seed of a partition is none."""
     return {path: text for path, text in run.params.items() if path.startswith(GROUND) and path != PARTITION_SEED}
 
 
-def grouped(runs: Iterable[Tracked]) -> list[list[Tracked]]:
+def grouped(runs: Iterable[Result]) -> list[list[Result]]:
     """Return runs by groups: those of a group agree in their `ground`.
 
     A setting that a run does not have (it was made by an earlier version) agrees with any value.
     """
-    groups: list[tuple[dict[str, str], list[Tracked]]] = []
+    groups: list[tuple[dict[str, str], list[Result]]] = []
     for run in runs:
         mine = ground(run)
         for shared, members in groups:
@@ -57,12 +57,12 @@ def complaints(rows: LabelledRuns) -> list[str]:
     return [line for line in found if line]
 
 
-def differing(a: Tracked, b: Tracked) -> list[str]:
+def differing(a: Result, b: Result) -> list[str]:
     """Return the settings in which two runs differ beside what is compared: no test of their difference says anything.
 
     What is compared are two methods with their own hyper-parameters; or one method under two ways of training.
     A setting that one of the two does not have (it was made by an earlier version) is not counted, nor one that both
-    chose from one common space under one budget (`Tracked.chosen`).
+    chose from one common space under one budget (`Result.chosen`).
     """
     found = [
         path
@@ -75,12 +75,12 @@ def differing(a: Tracked, b: Tracked) -> list[str]:
     return [*found, *(["evaluation.final"] if a.final_samples != b.final_samples else [])]
 
 
-def comparable(a: Tracked, b: Tracked) -> bool:
+def comparable(a: Result, b: Result) -> bool:
     """True if one of two runs can be called better: they differ in method and training only, and in no trial's role."""
     return _role(a) == _role(b) and all(p.startswith("training.") and p != ROUNDS for p in differing(a, b))
 
 
-def same_partitions(a: Sequence[Tracked], b: Sequence[Tracked]) -> bool:
+def same_partitions(a: Sequence[Result], b: Sequence[Result]) -> bool:
     """True if in every seed that both have the clients hold the same samples, as far as that was recorded."""
     held = {run.seed: run.partition for run in a}
     return all(run.partition == held.get(run.seed, run.partition) for run in b if run.partition and held.get(run.seed))
@@ -100,11 +100,11 @@ def _differing(rows: LabelledRuns, what: str, start: str, without: str = "") -> 
     return _settings(rows, what, *sorted(paths)) if paths else ""
 
 
-def _sampled(run: Tracked) -> str:
+def _sampled(run: Result) -> str:
     return "all" if run.final_samples is None else f"{run.final_samples:,}"
 
 
-def _role(run: Tracked) -> str:
+def _role(run: Result) -> str:
     return "trials" if run.kind == "trial" else "runs"
 
 
@@ -118,7 +118,7 @@ def _settings(rows: LabelledRuns, what: str, *starts: str) -> str:
     )
 
 
-def _different(rows: LabelledRuns, what: str, of: Callable[[Tracked], str]) -> str:
+def _different(rows: LabelledRuns, what: str, of: Callable[[Result], str]) -> str:
     """Return the line, if not all runs are alike in this: each value and the rows that have it."""
     having: dict[str, list[str]] = {}
     for label, runs in rows.items():

@@ -10,8 +10,8 @@ from itertools import groupby, product
 import pandas as pd
 
 from pfl_ops.papers import SCALES, Cell, Grid, Measure
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Entry, Head, Row, Table
-from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.statistics import mean_std
 
 MEASURE = "measure"

@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 from pfl_ops.papers import Cell
 from pfl_ops.papers.provenance import Source
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Entry, Head, Mark, PageBlock, Row, Table, Text
-from pfl_ops.reports.suite_run import SuiteRun
 
 MOST_VALUES = 5  # rows of one setting; more are summed up in one
 UNKNOWN = "–"

@@ -6,19 +6,19 @@ from pathlib import Path
 
 from pfl_ops.files import write_named
 from pfl_ops.papers import PAPERS, Suite
-from pfl_ops.papers.results_files import COMMIT, TORCH, SuiteResults, file_name
+from pfl_ops.papers.results_files import COMMIT, TORCH, file_name
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, PageBlock, PageSection, Row, Table, Text
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.reports.numbers import count
 from pfl_ops.reports.suite import numbers, replaced
-from pfl_ops.reports.suite_run import SuiteRun
 
 OVERVIEW = "README.md"
 DECIDED = ("holds", "does not hold")
 
 
-def write(folder: str | Path, found: Sequence[SuiteResults], all_suites: Sequence[Suite]) -> Path:
+def write(folder: str | Path, found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Path:
     """Write the page of each suite in a folder and the page of all claims, FOLDER/README.md.
 
     Args:
@@ -33,23 +33,23 @@ def write(folder: str | Path, found: Sequence[SuiteResults], all_suites: Sequenc
     return write_named(Path(folder, OVERVIEW), to_markdown(overview(found, all_suites)))
 
 
-def suite_page(results: SuiteResults) -> Document:
+def suite_page(run: SuiteRun) -> Document:
     """The numbers and the claims of a suite."""
-    suite, run = results.suite, _run_of(results)
+    suite = run.suite
     sections = (
-        PageSection("", tuple(_first(results, run))),
+        PageSection("", tuple(_first(run))),
         PageSection("Numbers", tuple(numbers(run).blocks)),
         PageSection("Claims", tuple(verdicts.blocks(run))),
     )
     return Document(
-        name=file_name(suite, results.scale),
-        title=f"{suite.title}: {suite.name} at {results.scale}",
+        name=file_name(suite, run.scale),
+        title=f"{suite.title}: {suite.name} at {run.scale}",
         subtitle=f"{PAPERS.get(suite.paper, suite.paper)}. {suite.source}",
         sections=tuple(section for section in sections if section.blocks),
     )
 
 
-def overview(found: Sequence[SuiteResults], all_suites: Sequence[Suite]) -> Document:
+def overview(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Document:
     """All claims that were judged, a line each, and the number of those that were not."""
     return Document(
         name="results",
@@ -66,43 +66,38 @@ def overview(found: Sequence[SuiteResults], all_suites: Sequence[Suite]) -> Docu
     )
 
 
-def _run_of(results: SuiteResults) -> SuiteRun:
-    return SuiteRun(results.suite, results.scale, results.outcomes)
-
-
-def _first(results: SuiteResults, run: SuiteRun) -> Iterator[PageBlock]:
+def _first(run: SuiteRun) -> Iterator[PageBlock]:
     """Notes on the data and networks of the numbers."""
     if networks := replaced(run):
         yield Text(
             f"Scale {run.scale} changes the network: {', '.join(networks)}. Claims are decided for this network here.",
             "warning",
         )
-    if results.outdated:
+    if run.outdated:
         yield Text(
-            f"{count(results.outdated, 'run')} of an earlier version of the suite in the file: left out here.",
+            f"{count(run.outdated, 'run')} of an earlier version of the suite in the file: left out here.",
             "warning",
         )
-    each = [outcome for of_cell in results.outcomes.values() for outcome in of_cell]
+    each = [outcome for of_cell in run.outcomes.values() for outcome in of_cell]
     commits = sorted({one.tags[COMMIT] for one in each} - {""})
     torch = sorted({one.tags[TORCH] for one in each} - {""})
     by = f", computed by {' and '.join(f'`{one}`' for one in commits)}" if commits else ""
     under = f" with PyTorch {' and '.join(torch)}" if torch else ""
-    of = f"{count(len(results.outcomes), 'cell')} (the suite has {len(results.suite.cells)})"
+    of = f"{count(len(run.outcomes), 'cell')} (the suite has {len(run.suite.cells)})"
     yield Text(
-        f"{count(len(each), 'run')} of {of}{by}{under}: `{file_name(results.suite, results.scale)}.csv`. Settings, "
+        f"{count(len(each), 'run')} of {of}{by}{under}: `{file_name(run.suite, run.scale)}.csv`. Settings, "
         f"departures from the paper and figures are on the page that `{run.command}` writes."
     )
 
 
-def _counts(found: Sequence[SuiteResults], all_suites: Sequence[Suite]) -> Iterator[PageBlock]:
+def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[PageBlock]:
     """The number of claims by verdict, scale and origin."""
     rows: list[Row] = []
     judged: set[tuple[str, str]] = set()
     groups: dict[tuple[str, bool], Counter[str]] = {}
     for one in found:
-        run = _run_of(one)
-        where = f"{one.scale}, another network" if replaced(run) else one.scale
-        for claim in verdicts.standings(run):
+        where = f"{one.scale}, another network" if replaced(one) else one.scale
+        for claim in verdicts.standings(one):
             if claim.ours in ("not run", "not judged"):
                 continue
             groups.setdefault((where, claim.derived), Counter())[claim.ours] += 1
@@ -121,7 +116,7 @@ def _counts(found: Sequence[SuiteResults], all_suites: Sequence[Suite]) -> Itera
         yield Table("counts", "Claims in our numbers", (tuple(map(Head, heads)),), tuple(rows), (note,), titles=2)
 
 
-def _suites(found: Sequence[SuiteResults]) -> Table:
+def _suites(found: Sequence[SuiteRun]) -> Table:
     """The suites of which there are results, each with a link to its page."""
     rows = []
     for one in found:
@@ -135,9 +130,8 @@ def _suites(found: Sequence[SuiteResults]) -> Table:
     return Table("suites", "Numbers, by suite", (heads,), tuple(rows))
 
 
-def _claims(results: SuiteResults) -> PageSection:
+def _claims(run: SuiteRun) -> PageSection:
     """The claims of a suite, a line each."""
-    run = _run_of(results)
     rows = []
     for claim in verdicts.standings(run):
         text, mark = verdicts.STANDINGS[claim.ours]
@@ -155,12 +149,10 @@ def _claims(results: SuiteResults) -> PageSection:
             ))
         )  # fmt: skip
     heads = ("claim", "in the paper's numbers", "in ours", "as claimed", "n", "e for", "e against", "seeds to decide")
-    page = file_name(results.suite, results.scale)
+    page = file_name(run.suite, run.scale)
     notes = (
         "As claimed: comparisons whose means are as claimed, which is counted and not tested. e: anytime-valid "
         "evidence for and against the whole claim; n: seeds that all of its cells have.",
     )
-    table = Table(
-        f"claims-{page}", f"{results.suite.name} at {results.scale}", (tuple(map(Head, heads)),), tuple(rows), notes
-    )
-    return PageSection(f"{results.suite.title} ({results.suite.name})", (table,))
+    table = Table(f"claims-{page}", f"{run.suite.name} at {run.scale}", (tuple(map(Head, heads)),), tuple(rows), notes)
+    return PageSection(f"{run.suite.title} ({run.suite.name})", (table,))

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from pfl_ops.papers import PAPERS, Grid, Suite
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import background, charts, layout, origins, verdicts
 from pfl_ops.reports.document import Document, Items, PageBlock, PageSection, Text
-from pfl_ops.reports.suite_run import SuiteRun
 
 
 def suite_report(run: SuiteRun) -> Document:

@@ -15,10 +15,10 @@ from pydantic import TypeAdapter
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.files import write_named
 from pfl_ops.papers import PAPERS, SCALES, overrides
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, Mark, PageSection, Row, Table, Text
 from pfl_ops.reports.suite import replaced, suite_report
-from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.reports.write import write
 
 FILE = "summary.json"

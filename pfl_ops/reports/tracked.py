@@ -1,130 +1,19 @@
-"""Tracked runs as plain records: selection by name, and their values."""
+"""Selection of tracked runs by name."""
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import pandas as pd
-
-from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
-from pfl_ops.metrics import SAMPLES, STAGES, key
-from pfl_ops.system.scratch import scratch
+from pfl_ops.errors import PflOpsError, echo, nearest
+from pfl_ops.results import Result
 from pfl_ops.tracking import RunInfo, Store
+from pfl_ops.tracking.finished import HASH, STUDY, is_confirmation, result_of, trial_label
 
-if TYPE_CHECKING:
-    from pfl_ops.metrics import Split
-
-Kind: TypeAlias = Literal["run", "trial", "final"]
-
-HASH = "pfl_ops.experiment_hash"
-STUDY = "pfl_ops.study"
 DIVERGED = "pfl_ops.diverged"
 SCALE = "pfl_ops.scale"
-COMMON = "pfl_ops.common"
-"""Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
 SHORTEST_ID = 4  # characters of an id that are taken for one
-CLIENTS = "clients.parquet"
-CLIENT_COLUMNS = ("client", "stage", "local")
-EARLIER_PARAMS = {"data.scaling": "standard"}
-"""Settings that runs of earlier versions do not have, with the values that these runs had."""
-COSTS = ("cost/up_bytes", "cost/down_bytes", "cost/train_seconds")
-
-
-@dataclass(frozen=True)
-class Tracked:
-    """A run of the store.
-
-    Attributes:
-        experiment: MLflow's. study: it belongs to, or None.
-        kind: "trial" of a study, or its configuration with a new seed; "final": the test of a study's choice; or "run".
-        group: hash of the experiment without its seed: the same for all repetitions.
-        split: which data it was scored on. stage: where its method is judged (`Algorithm.own_stage`).
-        params: every value of the experiment by its path, as text.
-        metrics: the last value of each tracked key, `final/…` and `best/…` among them.
-        state: "finished"; of a run without an end "running", "killed" or "failed".
-        trial: "trial-003" of a study's trial; "": it is none.
-        history: of chosen keys, a row a round; empty before `with_history`.
-    """
-
-    run_id: str
-    name: str
-    experiment: str
-    study: str | None
-    kind: Kind
-    seed: int
-    group: str
-    split: "Split"
-    stage: str
-    params: Mapping[str, str]
-    metrics: Mapping[str, float]
-    tags: Mapping[str, str]
-    state: str = "finished"
-    trial: str = ""
-    history: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
-
-    @property
-    def method(self) -> str:
-        """The algorithm's name."""
-        return self.params["algorithm.name"]
-
-    @property
-    def rounds(self) -> int:
-        """T."""
-        return int(self.params["training.rounds"])
-
-    @property
-    def partition(self) -> str | None:
-        """Hash of who holds which samples; None: it was not recorded (a trial)."""
-        return self.tags.get("pfl_ops.partition_hash")
-
-    @property
-    def common(self) -> str:
-        """The common space that it was chosen from, and the number of trials; "": none, see `spaces.share`."""
-        return self.tags.get(COMMON, "")
-
-    @property
-    def final_samples(self) -> int | None:
-        """Pooled samples behind the global view of the last round; None: all."""
-        found = self.metrics.get(key(self.split, self.stage, "global", SAMPLES, prefix="final/"))
-        return None if found is None else int(found)
-
-    @property
-    def chosen(self) -> frozenset[str]:
-        """Paths of the settings in that space."""
-        return frozenset(self.common.partition(": ")[2].split())
-
-    def key(self, metric: str) -> str:
-        """The tracked key that a short one stands for: "acc" is "test/L1/acc", "G/local/mean" "test/G/local/mean"."""
-        first = metric.partition("/")[0]
-        if first in STAGES:
-            return f"{self.split}/{metric}"
-        return f"{self.split}/{self.stage}/{metric}" if first in ("acc", "local", "global") else metric
-
-    @staticmethod
-    def of(run: RunInfo, study: str | None = None) -> "Tracked":
-        """A run of the store; `study`: of its parent."""
-        split: Split = "val" if run.params["evaluation.split"] == "validation" else "test"
-        stages = [stage for stage in STAGES if any(f"/{split}/{stage}/" in f"/{key}" for key in run.metrics)]
-        own = run.tags.get("pfl_ops.own_stage", "L1")
-        return Tracked(
-            run_id=run.run_id,
-            name=run.name,
-            experiment=run.experiment,
-            study=run.tags.get(STUDY) or study,
-            kind="trial" if _trial_label(run) or _is_confirmation(run) else "final" if study else "run",
-            seed=int(run.params["seed"]),
-            group=run.tags["pfl_ops.group_hash"],
-            split=split,
-            stage=own if own in stages or not stages else stages[0],
-            params={**EARLIER_PARAMS, **run.params},
-            metrics=run.metrics,
-            tags=run.tags,
-            state=run.status.lower(),
-            trial=_trial_label(run),
-        )
 
 
 @dataclass(frozen=True)
@@ -139,10 +28,10 @@ class Selection:
         smoke: MLflow experiments whose smoke cells were left out -> number of these.
     """
 
-    runs: tuple[Tracked, ...]
+    runs: tuple[Result, ...]
     unfinished: tuple[str, ...] = ()
-    diverged: tuple[Tracked, ...] = ()
-    started: tuple[Tracked, ...] = ()
+    diverged: tuple[Result, ...] = ()
+    started: tuple[Result, ...] = ()
     smoke: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -193,40 +82,11 @@ def select(
     if not finished and not started:
         raise PflOpsError(_nothing(known, list(meant.values()), smoke, trials))
     records, lost, begun = (
-        tuple(_once([Tracked.of(run, _study_of(run, by_id)) for run in sorted(some, key=lambda run: run.start)]))
+        tuple(_once([result_of(run, store, _study_of(run, by_id)) for run in sorted(some, key=lambda run: run.start)]))
         for some in (finished, diverged, started)
     )
     unfinished = tuple(run.name for run in others if run not in started)
     return Selection(records, unfinished, lost, begun, Counter(run.experiment for run in smoke))
-
-
-def with_history(store: Store, runs: Iterable[Tracked], metrics: Collection[str]) -> list[Tracked]:
-    """The same runs with these metrics by round; short keys (`Tracked.key`) are each run's own.
-
-    Read for what is compared and no more: MLflow is asked once a run and key.
-    """
-    return [replace(run, history=store.history(run.run_id, {run.key(metric) for metric in metrics})) for run in runs]
-
-
-def clients(store: Store, run: Tracked) -> pd.DataFrame | None:
-    """A run's table of clients, one row a client and stage; None: it keeps none (a trial).
-
-    Raises:
-        PflOpsError: its artifact is missing, damaged, or has other columns; the message names run and artifact.
-    """
-    if run.kind == "trial":
-        return None
-    try:
-        with scratch() as folder:
-            table = pd.read_parquet(store.download(run.run_id, CLIENTS, folder))
-        lost = [name for name in CLIENT_COLUMNS if name not in table]
-        if lost:
-            raise ValueError(f"it has no column {', '.join(lost)}")
-        if not pd.api.types.is_numeric_dtype(table["local"]):
-            raise ValueError(f"its column local holds {table['local'].dtype}, not numbers")
-    except Exception as error:  # pyarrow raises errors of a dozen kinds for damaged input, beside the store's own
-        raise PflOpsError(f"run '{run.name}': {CLIENTS} can't be read ({in_a_line(error, 200)})") from error
-    return table
 
 
 def _named(
@@ -253,7 +113,7 @@ def _named(
         if HASH not in run.tags:
             continue
         below = run.run_id in around or any(parent in above for parent in _ancestors(run, by_id))
-        wanted = not _is_confirmation(run) and (trials or not _trial_label(run))
+        wanted = not is_confirmation(run) and (trials or not trial_label(run))
         if run.run_id in itself or (below and wanted):
             found.append(run)
     return itself, found
@@ -261,24 +121,13 @@ def _named(
 
 def _names(run: RunInfo) -> set[str]:
     """Return what a run is named, and of a trial also "trial-003" and "fliu trial-003"."""
-    label = _trial_label(run)
+    label = trial_label(run)
     return {run.name} | ({label, f"{run.params.get('algorithm.name', '')} {label}"} if label else set())
 
 
 def _places(run: RunInfo) -> set[str]:
     """What a run may be called by: its experiment; of a study's own run the study."""
     return {run.experiment} | ({run.tags[STUDY]} if STUDY in run.tags and HASH not in run.tags else set())
-
-
-def _trial_label(run: RunInfo) -> str:
-    """Return "trial-003" for a study's trial of that number, whatever its run is named; "": it is no trial."""
-    found = re.search(r":(trial-\d+)$", run.identity or "")
-    return found[1] if found else ""
-
-
-def _is_confirmation(run: RunInfo) -> bool:
-    """True for a configuration that a study ran again with a new seed before its choice: compared only if named."""
-    return run.tags.get("pfl_ops.kind") == "confirmation"
 
 
 def _is_smoke(run: RunInfo) -> bool:
@@ -300,7 +149,7 @@ def _study_of(run: RunInfo, by_id: Mapping[str, RunInfo]) -> str | None:
     return above.tags.get(STUDY) if above else None
 
 
-def _once(runs: list[Tracked]) -> Iterator[Tracked]:
+def _once(runs: list[Result]) -> Iterator[Result]:
     """Of runs that are the same repetition of the same setting, tracked in two places, the newest; and a row is one."""
     newest = {(run.group, run.seed): run for run in runs}
     yield from (run for run in runs if newest[run.group, run.seed] is run)
@@ -327,5 +176,5 @@ def _nothing(known: list[RunInfo], meant: list[RunInfo], smoke: list[RunInfo], t
             f"there are only cells of suites at scale smoke, which are left out unless they are named: pfl-ops compare "
             f"{smoke[-1].experiment}"
         )
-    hint = "" if trials or not any(map(_trial_label, known)) else "; --trials adds those of studies"
+    hint = "" if trials or not any(map(trial_label, known)) else "; --trials adds those of studies"
     return f"no run is left to compare: {_there_are(known)}{hint}"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pfl_ops.papers import Instance, Verdict
 from pfl_ops.papers.evidence import FARTHEST
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Entry, Head, Mark, PageBlock, Row, Table, Text
-from pfl_ops.reports.suite_run import SuiteRun
 
 STANDINGS: Mapping[str, tuple[str, Mark]] = {
     "holds": ("✓ holds", "good"),

@@ -133,6 +133,11 @@ class Store:
         """True unless the target was found down at the last try."""
         return not self._delivery.down
 
+    @property
+    def is_open(self) -> bool:
+        """True until it is closed."""
+        return self._open
+
     def run(
         self,
         experiment: str,

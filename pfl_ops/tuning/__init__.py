@@ -36,7 +36,7 @@ for research on tuners:
 and for the papers' suites:
 
     plans        what reproducing some suites at a scale means
-    cells        events of cells, outcomes of finished ones
+    cells        events of cells, suites as they end, finished cells at other scales
     reproduction the runs of a call of `reproduce`
     reproducing  `reproduce`
 """

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pfl_ops.comparison import Line
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
@@ -34,7 +35,7 @@ from pfl_ops.tuning import board, costs
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import BENCHMARK, Beginning, Means, check, stored
-from pfl_ops.tuning.board import Entry
+from pfl_ops.tuning.board import MethodStudy
 from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
@@ -56,6 +57,7 @@ class Benchmark:
         table: the leaderboard, see `board.leaderboard`. traces: one row a trial. tests: one row a test run.
         costs: best validation scores of the searches at equal cost, see `costs.equal_cost`.
         notes: what has to be said with the table.
+        lines: the test runs of each method, the best first, as `compare` has them: `lines[0].runs[0].model(3)`.
         page: where MLflow's page shows its tests, behind the server's address; None: it was never reached.
     """
 
@@ -69,6 +71,7 @@ class Benchmark:
     notes: tuple[str, ...]
     page: str | None = None
     costs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    lines: tuple[Line, ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
         ranked = ", ".join(self.table["method"][self.table["rank"].notna()])
@@ -293,7 +296,7 @@ def _run(store: Store, name: str, plans: Sequence[Beginning], means: Means) -> R
     )
 
 
-def _sit(i: int, plan: Beginning, ledger: Ledger, of: int, means: Means, tracking: Store, run: Run) -> Entry:
+def _sit(i: int, plan: Beginning, ledger: Ledger, of: int, means: Means, tracking: Store, run: Run) -> MethodStudy:
     """One method's study; whatever ends it but Ctrl-C is its own affair."""
     place = f"{i + 1} of {of}"
     tell = means.on_event
@@ -304,18 +307,18 @@ def _sit(i: int, plan: Beginning, ledger: Ledger, of: int, means: Means, trackin
 
     try:
         study = conduct(plan, ledger, replace(means, on_event=told), tracking, run)
-        entry = Entry(plan, ledger, study)
+        entry = MethodStudy(plan, ledger, study)
         scores = board.summary(entry)
     except StudyInterrupted:
         raise
     except Exception as error:
-        entry = Entry(plan, ledger, error=in_a_line(error))
+        entry = MethodStudy(plan, ledger, error=in_a_line(error))
         scores = f"failed: {entry.error}"
     told(Event("study", plan.name, plan.settings.trials, ledger.done(), text=scores))
     return entry
 
 
-def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None) -> Benchmark:
+def _finish(name: str, entries: Sequence[MethodStudy], run: Run, report: Report | None) -> Benchmark:
     """The leaderboard, on disk and in the benchmark's run.
 
     Raises:
@@ -337,6 +340,7 @@ def _finish(name: str, entries: Sequence[Entry], run: Run, report: Report | None
         (*board.notes(entries, table), *costs.notes(at_equal_cost)),
         run.page("tests"),
         at_equal_cost,
+        board.compared(entries),
     )
     kept_tables = {"leaderboard": table, "traces": made.traces, "tests": made.tests, "equal_cost": made.costs}
     for file, kept in kept_tables.items():

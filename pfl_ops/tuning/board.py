@@ -4,13 +4,16 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from pfl_ops import metrics, statistics
+from pfl_ops.comparison import EQUAL, LEVEL, Line, Test, Values, ordered
 from pfl_ops.display.tables import sampling_notes
 from pfl_ops.federation.state.checkpoint import Record
+from pfl_ops.results import BYTES, SECONDS
+from pfl_ops.statistics import Paired, mean_std
 from pfl_ops.tuning.begin import Beginning
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.units import deviation, with_unit
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
     from pfl_ops.results import Result
     from pfl_ops.tuning.study import Study
 
-SPENT = ("train_seconds", "eval_seconds"), ("up_bytes", "down_bytes")
-EQUAL = 9  # decimals in which tied scores agree
+VIEWS = {"local": "local/mean", "global": "global/mean", "worst": "local/worst"}
+"""Columns -> keys of a stage."""
 SAMPLED = "Acc(G) is from a sample of the validation data; all: evaluation.subset=none"
 P_TESTS = {
     "t": "paired t test over {n} seeds, a number fixed before the test runs",
@@ -30,7 +33,7 @@ P_TESTS = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class MethodStudy:
     """A method's part of a benchmark.
 
     Attributes:
@@ -49,37 +52,35 @@ class Entry:
 
     @property
     def larger(self) -> bool:
-        """Whether larger is better."""
+        """True if larger is better."""
         return self.plan.settings.objective.modes[0] == "max"
 
     @property
     def stage(self) -> str:
-        """Where the method is scored: L1, L2 or G."""
+        """The stage at which the method is scored: L1, L2 or G."""
         return self.plan.settings.objective.stages[0]
 
     @property
     def finals(self) -> "Sequence[Result]":
         return self.study.finals if self.study else ()
 
+    @cached_property
+    def line(self) -> Line:
+        """Its test runs, as `compare` has them: without values if one diverged, since the other seeds flatter it."""
+        lost = sorted(self.study.diverged.items()) if self.study else ()
+        return Line(self.plan.method, tuple(self.finals), diverged=tuple(f"seed {seed} {how}" for seed, how in lost))
+
     @property
-    def diverged(self) -> Mapping[int, str]:
-        """{seed: how} of test runs whose training diverged."""
-        return self.study.diverged if self.study else {}
+    def scores(self) -> Values:
+        """{seed: test value} of the key that the configuration was chosen by."""
+        return self.line.values(self.metric.removeprefix("val/"))
 
-    def scores(self, key: str = "") -> dict[int, float]:
-        """{seed: test value}; of the key that the configuration was chosen by, or of another of the same stage.
-
-        Empty where a test run diverged: the other seeds alone would flatter the method.
-        """
-        return {} if self.diverged else self.tested(key)
-
-    def tested(self, key: str = "") -> dict[int, float]:
-        """As `scores`, of every test run that was finished."""
-        wanted = "final/" + (metrics.key("test", self.stage, key) if key else f"test{self.metric.removeprefix('val')}")
-        return {result.experiment.seed: result.final.get(wanted, math.nan) for result in self.finals}
+    def mean(self, key: str) -> float:
+        """The mean test value over seeds of a key of its stage, "local/worst"; NaN: there is none."""
+        return mean_std(self.line.values(f"{self.stage}/{key}").values())[0]
 
 
-def leaderboard(entries: Sequence[Entry]) -> pd.DataFrame:
+def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """One row a method, best first; those that failed, or of which a test run diverged, at the end.
 
     Ranked by the mean test score; where the test data stayed closed, by the validation score. Equal scores share a
@@ -101,7 +102,8 @@ def leaderboard(entries: Sequence[Entry]) -> pd.DataFrame:
         openings: how often the test data were opened; trial, settings: what was chosen;
         error; study; run_id.
     """
-    rows = [_row(entry) for entry in entries]
+    lines = {line.label: line for line in compared(entries)}
+    rows = [_row(entry, lines[entry.plan.method]) for entry in entries]
     tested = any(not math.isnan(row["test"]) for row in rows)
     table = pd.DataFrame(rows)
     score = table["test" if tested else "validation"].astype(float).round(EQUAL)
@@ -109,11 +111,27 @@ def leaderboard(entries: Sequence[Entry]) -> pd.DataFrame:
     rank = score.rank(method="min", ascending=not entries[0].larger)
     table.insert(0, "rank", rank.astype("Int64"))
     table = table.assign(order=rank).sort_values("order", kind="stable", na_position="last").drop(columns="order")
-    by_method = {entry.plan.method: entry for entry in entries}
-    return _against_the_first(table.reset_index(drop=True), by_method)
+    return table.reset_index(drop=True).assign(p_test=p_test(entries))
 
 
-def traces(entries: Sequence[Entry]) -> pd.DataFrame:
+def p_test(entries: Sequence[MethodStudy]) -> Test:
+    """Return the test of the leaderboard: anytime if seeds were added to a choice that had been tested."""
+    return "anytime" if any(map(_seeds_added, entries)) else "t"
+
+
+def compared(entries: Sequence[MethodStudy]) -> tuple[Line, ...]:
+    """Return the test runs of each method, the best first, with their differences to the first one's."""
+    of = {entry.plan.method: entry for entry in entries}
+    return ordered(
+        [entry.line for entry in entries],
+        lambda line: of[line.label].scores,
+        p_test(entries),
+        smaller=not entries[0].larger,
+        alike=lambda a, b: not differing(of[a.label], of[b.label]),
+    )
+
+
+def traces(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """One row a trial: method, trial, state, value, best (of the complete ones so far), seconds."""
     rows = []
     for entry in entries:
@@ -128,18 +146,18 @@ def traces(entries: Sequence[Entry]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "trial", "state", "value", "best", "seconds"])
 
 
-def tests(entries: Sequence[Entry]) -> pd.DataFrame:
+def tests(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """One row a test run that was finished: method, seed, score, local, global, worst, run_id."""
     rows = []
     for entry in entries:
-        columns = [entry.tested(key) for key in ("", "local/mean", "global/mean", "local/worst")]
+        keys = (entry.metric.removeprefix("val/"), *(f"{entry.stage}/{key}" for key in VIEWS.values()))
         for result in entry.finals:
-            values = [column[result.experiment.seed] for column in columns]
-            rows.append((entry.plan.method, result.experiment.seed, *values, result.run_id))
+            values = [math.nan if (value := result.value(key)) is None else value for key in keys]
+            rows.append((entry.plan.method, result.seed, *values, result.run_id))
     return pd.DataFrame(rows, columns=["method", "seed", "score", "local", "global", "worst", "run_id"])
 
 
-def points(entry: Entry) -> list[Record]:
+def points(entry: MethodStudy) -> list[Record]:
     """The leaderboard's numbers that one study alone decides, for its own run: columns of MLflow's page.
 
     None for a study of several objectives, or of something that is no score of a stage: it has no place in a ranking.
@@ -147,19 +165,19 @@ def points(entry: Entry) -> list[Record]:
     goal = entry.plan.settings.objective
     if not goal.single or not goal.stages:
         return []
-    row = _row(entry)
+    row = _row(entry, entry.line)
     kept = ("validation", "test", "std", "local", "global", "worst", "search_seconds", "test_seconds", "sent_bytes")
     found = {f"leaderboard/{name}": float(row[name]) for name in kept if not math.isnan(row[name])}
     return [Record(row["n"], found, int(1000 * time.time()))]
 
 
-def summary(entry: Entry) -> str:
-    """How a study ended, in one line."""
+def summary(entry: MethodStudy) -> str:
+    """Return the end of a study in one line."""
     best = entry.ledger.chosen()
     assert best is not None
     chosen = f"validation {with_unit(entry.metric, best[1].values[0])} (trial {best[0]:03d})"
-    mean, std = statistics.mean_std(entry.scores().values())
-    if entry.diverged:
+    mean, std = mean_std(entry.scores.values())
+    if entry.line.diverged:
         return f"{chosen}, {_divergence(entry)}"
     if math.isnan(mean):
         return chosen
@@ -179,8 +197,8 @@ def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:
     return "\n".join([*shown, "", *(f"- {note}" for note in notes)])
 
 
-def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
-    """What a reader must know to read the leaderboard rightly, a sentence or two each."""
+def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...]:
+    """Return the notes that a reader of the leaderboard needs, a sentence or two each."""
     unlike = _unlike(entries, table)
     return tuple(
         note
@@ -204,35 +222,33 @@ def notes(entries: Sequence[Entry], table: pd.DataFrame) -> tuple[str, ...]:
 # -- a row ------------------------------------------------------------------------------------------------------------
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
     best = entry.ledger.chosen()
     trials = entry.ledger.table([entry.metric])
     repeated = entry.ledger.confirmations()
     states = trials["state"].value_counts()
-    mean, std = statistics.mean_std(entry.scores().values())
+    mean, std = mean_std(entry.scores.values())
     return {
         "method": entry.plan.method,
         "scored_at": entry.stage,
         "metric": entry.metric,
-        "status": "failed" if entry.error else "diverged" if entry.diverged else "complete",
+        "status": "failed" if entry.error else "diverged" if line.diverged else "complete",
         "validation": float((best[1].values or [math.nan])[0]) if best else math.nan,
         "test": mean,
         "std": math.nan if std is None else std,
-        "n": sum(not math.isnan(value) for value in entry.scores().values()),
-        **dict.fromkeys(("difference", "low", "high", "p", "p_holm"), math.nan),
+        "n": len(entry.scores),
+        **{name: math.nan if value is None else value for name, value in _difference(line).items()},
         "p_test": "",
-        "local": _mean(entry, "local/mean"),
-        "global": _mean(entry, "global/mean"),
-        "worst": _mean(entry, "local/worst"),
+        **{name: entry.mean(key) for name, key in VIEWS.items()},
         "trials": len(trials),
         **{state: int(states.get(state, 0)) for state in ("complete", "pruned", "diverged", "failed")},
-        "diverged_tests": len(entry.diverged),
+        "diverged_tests": len(line.diverged),
         "tuned": len(entry.plan.settings.space.keys),
         "restricted": restriction_text(entry),
         "search_seconds": float(pd.to_numeric(trials["seconds"]).sum() + sum(run["seconds"] for run in repeated)),
         "search_samples": int(trials["samples"].sum() + sum(run["samples"] for run in repeated)),
-        "test_seconds": _spent(entry.finals, SPENT[0]),
-        "sent_bytes": _spent(entry.finals, SPENT[1]),
+        "test_seconds": mean_std(line.cost(*SECONDS).values())[0],
+        "sent_bytes": mean_std(line.cost(*BYTES).values())[0],
         "openings": len(entry.ledger.openings()),
         "trial": best[0] if best else None,
         "settings": settings_text(point_of(best[1])) if best else "",
@@ -240,6 +256,13 @@ def _row(entry: Entry) -> dict[str, Any]:
         "study": entry.plan.name,
         "run_id": entry.study.run_id if entry.study else None,
     }
+
+
+def _difference(line: Line) -> dict[str, float | None]:
+    """The columns of a line's difference to the first one, and of its test."""
+    found = line.difference or Paired(math.nan)
+    numbers = {"difference": found.difference, "low": found.low, "high": found.high}
+    return {**numbers, "p": line.single_p, "p_holm": found.p}
 
 
 def settings_text(point: Mapping[str, Any]) -> str:
@@ -252,40 +275,25 @@ def settings_text(point: Mapping[str, Any]) -> str:
     )
 
 
-def restriction_text(entry: Entry) -> str:
+def restriction_text(entry: MethodStudy) -> str:
     """Values and ranges in place of common ranges, in a few words: "optimiser sgd, lr 0.001 to 0.06 (log)"."""
     return ", ".join(f"{path.rpartition('.')[2]} {told}" for path, told in entry.plan.settings.restrictions.items())
 
 
-def _divergence(entry: Entry) -> str:
+def _divergence(entry: MethodStudy) -> str:
     """Test runs that diverged, and where: "1 of 3 test runs: seed 2 diverged at round 7, client 12, lr 0.4"."""
-    if not entry.diverged:
-        return ""
-    told = "; ".join(f"seed {seed} {how}" for seed, how in sorted(entry.diverged.items()))
-    return f"{len(entry.diverged)} of {len(entry.diverged) + len(entry.finals)} test runs: {told}"
+    lost = entry.line.diverged
+    return f"{len(lost)} of {len(lost) + len(entry.finals)} test runs: {'; '.join(lost)}" if lost else ""
 
 
-def _mean(entry: Entry, key: str) -> float:
-    return statistics.mean_std(entry.scores(key).values())[0]
-
-
-def _spent(finals: "Sequence[Result]", costs: Sequence[str]) -> float:
-    """A cost of one test run, summed over its rounds; NaN: not tested, or not measured."""
-    sums = [
-        float(result.rounds[[f"cost/{cost}" for cost in costs if f"cost/{cost}" in result.rounds]].sum().sum())
-        for result in finals
-    ]
-    return statistics.mean_std(sums)[0]
-
-
-def differing(a: Entry, b: Entry) -> dict[str, tuple[str, str]]:
+def differing(a: MethodStudy, b: MethodStudy) -> dict[str, tuple[str, str]]:
     """Settings, other than the methods' own, that differ between two entries: {path: (value in a, value in b)}.
 
     A setting that both search over the same range is left out, as is all that the two share (`Settings.common`): what
     one of them has in place of a common range, it requires.
     """
 
-    def states(entry: Entry) -> dict[str, str]:
+    def states(entry: MethodStudy) -> dict[str, str]:
         settings = entry.plan.settings
         fixed = {path: str(value) for path, value in settings.experiment.flat.items()}
         return fixed | {key: "; ".join(map(str, settings.space.of(key))) for key in settings.space.keys}
@@ -300,24 +308,7 @@ def differing(a: Entry, b: Entry) -> dict[str, tuple[str, str]]:
     return {path: (value, other) for path, (value, other) in pairs.items() if value != other}
 
 
-def _against_the_first(table: pd.DataFrame, entries: Mapping[str, Entry]) -> pd.DataFrame:
-    """The table with each method's difference to the first one's test scores."""
-    ordered = [entries[method] for method in table["method"]]
-    extended = any(_seeds_added(entry) for entry in ordered)
-    found = statistics.to_the_first(
-        [entry.scores() for entry in ordered],
-        statistics.anytime if extended else statistics.paired,
-        lambda i, j: not differing(ordered[i], ordered[j]),
-    )
-    columns = {name: [getattr(pair, name) for pair, _ in found] for name in ("difference", "low", "high")}
-    columns["p"] = [None if corrected is None else pair.p for pair, corrected in found]
-    columns["p_holm"] = [corrected for _, corrected in found]
-    for name, values in columns.items():
-        table[name] = pd.Series([None, *values], dtype=float)
-    return table.assign(p_test="anytime" if extended else "t")
-
-
-def _seeds_added(entry: Entry) -> bool:
+def _seeds_added(entry: MethodStudy) -> bool:
     """True if a choice was tested with some seeds first, and with more of them later."""
     opened = [(opening["params"], opening["seeds"]) for opening in entry.ledger.openings()]
     return any(a == b and set(few) < set(more) for i, (a, few) in enumerate(opened) for b, more in opened[i + 1 :])
@@ -326,7 +317,7 @@ def _seeds_added(entry: Entry) -> bool:
 # -- notes ------------------------------------------------------------------------------------------------------------
 
 
-def _scored(entries: Sequence[Entry]) -> str:
+def _scored(entries: Sequence[MethodStudy]) -> str:
     by_stage: dict[str, list[str]] = {}
     for entry in entries:
         by_stage.setdefault(entry.stage, []).append(entry.plan.method)
@@ -358,7 +349,7 @@ def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
     }
     if not tested:
         return tie
-    close = [method for method, p in tested.items() if not p < 0.05]
+    close = [method for method, p in tested.items() if not p < LEVEL]
     how = f"{P_TESTS[str(table['p_test'].iloc[0])].format(n=n)}, on the same partition in each"
     how += ", p corrected for all pairs of methods (Holm)" if len(good) > 2 else ""
     first = good["method"].iloc[0]
@@ -368,12 +359,12 @@ def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
     return f"Differences to the first: {how}; at 5 % {told}. {tie}".rstrip()
 
 
-def _seeds_per_trial(entries: Sequence[Entry]) -> str:
+def _seeds_per_trial(entries: Sequence[MethodStudy]) -> str:
     seeds = entries[0].plan.settings.seeds_per_trial
     return f"A trial's validation score is the mean over {seeds} seeds, the same for all." if seeds > 1 else ""
 
 
-def _evaluation_errors(entries: Sequence[Entry]) -> str:
+def _evaluation_errors(entries: Sequence[MethodStudy]) -> str:
     """The largest standard error of the evaluation of chosen trials; "": all samples were scored."""
     found = [entry.study.standard_errors.get(entry.metric) for entry in entries if entry.study]
     known = [error for error in found if error is not None]
@@ -384,7 +375,7 @@ def _evaluation_errors(entries: Sequence[Entry]) -> str:
     return f"{what}{' up to' * (len(known) > 1)} {largest}: {SAMPLED}."
 
 
-def _confirmed(entries: Sequence[Entry]) -> str:
+def _confirmed(entries: Sequence[MethodStudy]) -> str:
     """The choices that were made among the best configurations with new seeds."""
     told = []
     for entry in entries:
@@ -396,7 +387,7 @@ def _confirmed(entries: Sequence[Entry]) -> str:
     return f"{how}: {'; '.join(told)}." if told else ""
 
 
-def _unlike(entries: Sequence[Entry], table: pd.DataFrame) -> dict[str, str]:
+def _unlike(entries: Sequence[MethodStudy], table: pd.DataFrame) -> dict[str, str]:
     """{method: differences to the first one} of methods that `differing` excludes from the test."""
     by_method = {entry.plan.method: entry for entry in entries}
     first, *others = (by_method[method] for method in table["method"])
@@ -413,7 +404,7 @@ def _unfair(first: str, unlike: Mapping[str, str]) -> str:
     return f"Not a fair comparison with {first}, so without a p value: {'. '.join(unlike.values())}." if unlike else ""
 
 
-def _shared(entries: Sequence[Entry]) -> str:
+def _shared(entries: Sequence[MethodStudy]) -> str:
     """The ranges that all methods are searched over, and the methods that are restricted."""
     shared = [entry for entry in entries if entry.plan.settings.common]
     if len(shared) < 2:
@@ -434,7 +425,7 @@ def _shared(entries: Sequence[Entry]) -> str:
     return told
 
 
-def _own_settings(entries: Sequence[Entry]) -> str:
+def _own_settings(entries: Sequence[MethodStudy]) -> str:
     """Settings that a method recommends, as far as they hold here and were not tuned, nor required."""
     own = []
     for entry in entries:

@@ -1,48 +1,33 @@
-"""Events of a call of `reproduce`, the suites that it hands over, and outcomes of finished runs."""
+"""Events of a call of `reproduce`, the suites that it hands over, and finished cells at other scales."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.papers import Outcome, Outcomes, ScaleName, Suite
+from pfl_ops.papers import CellResults, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
-from pfl_ops.papers.outcome import tracked_keys
-from pfl_ops.results import Result
-from pfl_ops.tracking import Run, RunInfo
+from pfl_ops.papers.suite_run import SuiteRun
+from pfl_ops.results import SECONDS, Result, tracked_keys
+from pfl_ops.tracking import Run
 from pfl_ops.tracking.run import now
 from pfl_ops.tuning.plans import CellRun, Part
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-COST = ("cost/train_seconds", "cost/eval_seconds")
 TRAFFIC = ("cost/up_bytes", "cost/down_bytes", "cost/clients")
 CHANGED = "pfl_ops.set"  # tag of runs with settings that `reproduce --set` changed
 
 
-@dataclass(frozen=True)
-class Reproduced:
-    """A suite, as far as it has been run.
+@dataclass(frozen=True, kw_only=True)
+class Reproduced(SuiteRun):
+    """A suite as far as it has been run, earlier calls included.
 
     Attributes:
-        part: what was planned of it. scale: its size. outcomes: the finished repetitions of each cell, those of earlier
-            calls included. problems: cell -> why it could not be run. elsewhere: scale -> cells that are finished
-            there and not here.
-        run: the suite's own run; a report belongs among its artifacts.
+        part: what was planned of it. run: the suite's own run; a report belongs among its artifacts.
     """
 
     part: Part
-    scale: ScaleName
-    outcomes: Outcomes
-    problems: Mapping[str, str]
-    elsewhere: Mapping[str, Outcomes]
     run: Run
-
-    @property
-    def suite(self) -> Suite:
-        return self.part.suite
 
     def keep(self, report: Path, metrics: Mapping[str, float]) -> None:
         """Put a report into the suite's run, and numbers that sum it up."""
@@ -81,29 +66,10 @@ def needed(suite: Suite) -> set[str]:
     asked += [f"{exhibit.key}@0" for exhibit in suite.exhibits if isinstance(exhibit, Curves | Energy)]
     meanings = {tuple(suite.stages(cell).items()) for cell in suite.cells}
     tracked = {tracked for key in asked for stages in meanings for tracked in tracked_keys(key, dict(stages))}
-    return {*tracked, *COST, *TRAFFIC}
+    return {*tracked, *SECONDS, *TRAFFIC}
 
 
-def outcome(result: Result, experiment_id: str | None = None, tags: Mapping[str, str] | None = None) -> Outcome:
-    """A finished run as a report wants it; `tags`: its versions and machine."""
-    last = {str(key): float(column.dropna().iloc[-1]) for key, column in result.rounds.items() if column.notna().any()}
-    return Outcome(
-        result.experiment.seed,
-        {**last, **result.final},
-        result.rounds,
-        result.run_id,
-        experiment_id,
-        seconds(result.rounds),
-        tags or {},
-    )
-
-
-def seconds(history: "pd.DataFrame") -> float:
-    """Return the seconds of a run's training and evaluation."""
-    return float(sum(history[key].sum() for key in COST if key in history))
-
-
-def elsewhere(part: Part, scale: ScaleName, finished: Iterable[RunInfo]) -> dict[str, Outcomes]:
+def elsewhere(part: Part, scale: ScaleName, finished: Iterable[Result]) -> dict[str, CellResults]:
     """Return the cells of a suite that are finished at another scale, as far as their runs say so.
 
     Of several runs with one seed it is the newest: the suite was changed since the others. Runs with settings that a
@@ -111,12 +77,11 @@ def elsewhere(part: Part, scale: ScaleName, finished: Iterable[RunInfo]) -> dict
     """
     if part.changes:
         return {}
-    found: dict[str, dict[str, dict[int, Outcome]]] = {}
+    found: dict[str, dict[str, dict[int, Result]]] = {}
     cells = {cell.name: part.suite.stages(cell) for cell in part.suite.cells}
-    for info in finished:
-        other, cell = info.tags.get("pfl_ops.scale", ""), info.tags.get("pfl_ops.cell", "")
-        here = info.tags.get("pfl_ops.suite") == part.suite.name and cell in cells
-        if here and other != scale and not {"pfl_ops.stand_in", CHANGED} & set(info.tags):
-            one = Outcome(int(info.params.get("seed", 0)), info.metrics, None, info.run_id, info.experiment_id)
-            found.setdefault(other, {}).setdefault(cell, {})[one.seed] = replace(one, stages=cells[cell])
+    for run in finished:
+        other, cell = run.tags.get("pfl_ops.scale", ""), run.tags.get("pfl_ops.cell", "")
+        here = run.tags.get("pfl_ops.suite") == part.suite.name and cell in cells
+        if here and other != scale and not {"pfl_ops.stand_in", CHANGED} & set(run.tags):
+            found.setdefault(other, {}).setdefault(cell, {})[run.seed] = replace(run, stages=cells[cell])
     return {scale: {cell: list(each.values()) for cell, each in of.items()} for scale, of in found.items()}

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 from optuna.trial import TrialState
 
+from pfl_ops.comparison import EQUAL
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.board import EQUAL, Entry
+from pfl_ops.tuning.board import MethodStudy
 
 COSTS = ("trials", "samples", "sent_bytes", "seconds")
 
 
-def equal_cost(entries: Sequence[Entry]) -> pd.DataFrame:
+def equal_cost(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """Rank methods within equal budgets of their searches, once for each kind of cost.
 
     Trials count in the order in which they ended, whatever their state; runs with new seeds and test runs do not. The
@@ -69,7 +70,7 @@ def _order(ranked: pd.DataFrame) -> str:
     return text
 
 
-def _search(entry: Entry) -> pd.DataFrame:
+def _search(entry: MethodStudy) -> pd.DataFrame:
     """The trials of a search in the order in which they ended: trial, value (NaN: not complete), and `COSTS`."""
     ended = [(number, trial) for number, trial in entry.ledger.trials() if trial.state.is_finished()]
     rows = [

@@ -6,12 +6,13 @@ of its cells. A claim that no number of seeds up to `evidence.FARTHEST` is expec
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from pfl_ops.papers import Claim, Outcome, Verdict
+from pfl_ops.papers import CellResults, Claim, Verdict
 from pfl_ops.papers.expression import Labels
+from pfl_ops.results import Result
 
 AHEAD = 3  # seeds that are begun beyond the last common one, so that no processor waits
 MOST_SEEDS = 1000
@@ -52,7 +53,7 @@ def open_claims(
     claims: Sequence[Claim],
     verdicts: Sequence[Verdict],
     labels: Labels,
-    outcomes: Mapping[str, Sequence[Outcome]],
+    outcomes: CellResults,
     cells: Collection[str],
     first: int = 0,
 ) -> list[OpenClaim]:
@@ -74,12 +75,12 @@ def open_claims(
     return sorted(found, key=lambda one: one.cost)
 
 
-def prefix(outcomes: Sequence[Outcome], first: int = 0) -> int:
+def prefix(outcomes: Sequence[Result], first: int = 0) -> int:
     """Return the number of seeds from `first` on without a gap."""
     seeds = {one.seed for one in outcomes}
     return next(i for i in count() if first + i not in seeds)
 
 
-def _seconds(outcomes: Sequence[Outcome]) -> float:
+def _seconds(outcomes: Sequence[Result]) -> float:
     known = [one.seconds for one in outcomes if not math.isnan(one.seconds)]
     return sum(known) / len(known) if known else 1.0

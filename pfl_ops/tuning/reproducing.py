@@ -10,7 +10,7 @@ from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.federation.loop.estimate import duration, size
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
-from pfl_ops.papers import Outcomes, ScaleName
+from pfl_ops.papers import CellResults, ScaleName
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.asked import Amount, Asked, check_request
 from pfl_ops.tuning.cells import OnCell, OnSuite, Reproduced
@@ -35,7 +35,7 @@ def reproduce(
     execution: Execution | None = None,
     dry_run: bool = False,
     hours: float | None = None,
-    kept: Mapping[str, Outcomes] | None = None,
+    kept: Mapping[str, CellResults] | None = None,
     on_suite: OnSuite | None = None,
     on_event: OnCell | None = None,
 ) -> list[Reproduced]:

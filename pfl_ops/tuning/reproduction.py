@@ -14,10 +14,12 @@ from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.resources import Share, cluster, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
-from pfl_ops.papers import Outcome, Outcomes
+from pfl_ops.papers import CellResults
 from pfl_ops.papers.overrides import told
 from pfl_ops.recording import FINISHED
-from pfl_ops.tracking import Run, RunInfo, Store, provenance
+from pfl_ops.results import Result
+from pfl_ops.tracking import Run, Store
+from pfl_ops.tracking.finished import read_ahead, result_of
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.cells import (
     CHANGED,
@@ -28,8 +30,6 @@ from pfl_ops.tuning.cells import (
     Reproduced,
     elsewhere,
     needed,
-    outcome,
-    seconds,
 )
 from pfl_ops.tuning.deciding import OpenClaim, open_claims
 from pfl_ops.tuning.plans import CellRun, Part, ReproductionPlan
@@ -48,11 +48,11 @@ class Reproduction:
     on_suite: OnSuite | None
     on_event: OnCell | None
     parents: dict[str, Run] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by digest
+    outcomes: dict[str, Result] = field(default_factory=dict)  # by digest
     failures: dict[str, str] = field(default_factory=dict)
     complete: dict[str, Reproduced] = field(default_factory=dict)
-    finished: dict[str, RunInfo] = field(default_factory=dict)  # by digest
-    kept: Mapping[str, Outcomes] = field(default_factory=dict)  # by suite, from files
+    finished: dict[str, Result] = field(default_factory=dict)  # by digest
+    kept: Mapping[str, CellResults] = field(default_factory=dict)  # by suite, from files
     over: int = 0
     wanted: int = 0
     hours: float | None = None
@@ -66,7 +66,7 @@ class Reproduction:
         """
         known = self.store.runs() if self.store.reachable else []
         found = (run for run in known if run.identity and FINISHED in run.metrics)
-        self.finished = {str(run.identity): run for run in found}
+        self.finished = {str(run.identity): result_of(run, self.store) for run in found}
         for job in (job for part in self.plan.parts for jobs in part.jobs.values() for job in jobs):
             self._look_up(job)
         missing = [job for job in self.plan.wanted if job.digest not in self.outcomes]
@@ -160,7 +160,7 @@ class Reproduction:
         self.over += 1
         self.tell("failed", job, text=reason)
 
-    def _track(self, job: CellRun) -> Outcome:
+    def _track(self, job: CellRun) -> Result:
         """The finished run, read from its checkpoint into the store."""
         parent = self.parents[job.suite.name]
         tags = {
@@ -171,7 +171,7 @@ class Reproduction:
             **({"pfl_ops.stand_in": job.stand_in} if job.stand_in else {}),
             **({CHANGED: ", ".join(told(job.changes))} if job.changes else {}),
         }
-        result = runs.run(
+        return runs.run(
             job.experiment,
             store=self.store,
             parent=parent,
@@ -182,12 +182,6 @@ class Reproduction:
             tags=tags,
             computed=True,
         )
-        return outcome(result, parent.experiment_id, self._here)
-
-    @cached_property
-    def _here(self) -> dict[str, str]:
-        """Versions and machine, as every run of this call has them."""
-        return provenance()
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
@@ -196,18 +190,13 @@ class Reproduction:
         if job.digest in self.outcomes:
             return
         if job.digest in self.finished:
-            self.outcomes[job.digest] = self._read(job, self.finished[job.digest])
+            run = self.finished[job.digest]
+            self.outcomes[job.digest] = read_ahead(self.store, run, self._shown & set(run.metrics))
             return
         rows = () if job.stand_in or job.changes else self.kept.get(job.suite.name, {}).get(job.cell.name, ())
         for one in rows:
             if one.seed == job.experiment.seed:
                 self.outcomes[job.digest] = one
-
-    def _read(self, job: CellRun, info: RunInfo) -> Outcome:
-        history = self.store.history(info.run_id, keys=sorted(self._shown & set(info.metrics)))
-        return Outcome(
-            job.experiment.seed, info.metrics, history, info.run_id, info.experiment_id, seconds(history), info.tags
-        )
 
     @cached_property
     def _shown(self) -> set[str]:
@@ -222,12 +211,16 @@ class Reproduction:
                 continue
             failed = {job.cell.name: self.failures[job.digest] for job in part.wanted if job.digest in self.failures}
             done = Reproduced(
-                part,
+                part.suite,
                 self.plan.scale,
                 self._outcomes(part),
+                part.chosen,
+                part.stand_ins,
                 {**part.problems, **failed},
                 elsewhere(part, self.plan.scale, self.finished.values()),
-                self.parents[part.suite.name],
+                changes=part.changes,
+                part=part,
+                run=self.parents[part.suite.name],
             )
             self.complete[part.suite.name] = done
             if self.on_suite is not None:
@@ -279,8 +272,8 @@ class Reproduction:
             part.suite.claims, part.suite.judged(outcomes), labels, outcomes, cells, part.suite.first_seed
         )
 
-    def _outcomes(self, part: Part) -> Outcomes:
-        found: dict[str, list[Outcome]] = {}
+    def _outcomes(self, part: Part) -> CellResults:
+        found: dict[str, list[Result]] = {}
         for cell, jobs in part.jobs.items():
             stages = part.suite.stages(part.suite.cell(cell))
             done = [replace(self.outcomes[job.digest], stages=stages) for job in jobs if job.digest in self.outcomes]

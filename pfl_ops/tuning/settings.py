@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from pfl_ops import metrics, spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.results import COMMON
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget
 from pfl_ops.tuning.environments import Aggregate, Environment, baseline, check_different, environments_of, parse
@@ -24,7 +25,6 @@ TRIALS = 12
 CONFIRM, CONFIRM_TOP = 5, 3  # new seeds at most, configurations
 MOST_CONFIRMED = 1000  # seeds, or configurations
 SEED_OFFSET = 1000  # of the new seeds of a confirmation, from the experiment's; those of trials and tests are below
-COMMON = "pfl_ops.common"  # tag
 
 
 @dataclass(frozen=True)

@@ -412,7 +412,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             session.run()
             study = _result(session, plan.experiment)
             if below:
-                parent.log(board.points(board.Entry(plan, ledger, study)))
+                parent.log(board.points(board.MethodStudy(plan, ledger, study)))
             if study.confirmation:
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pfl_ops import figures
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import cards
 from pfl_ops.display.tables import TableRows
-from pfl_ops.results import Result
+from pfl_ops.results import Result, RunOnDisk
 from pfl_ops.tuning import Study
 from pfl_ops.tuning.benchmark import Benchmark
 from pfl_ops.tuning.objective import Objective
@@ -29,8 +30,14 @@ TRIALS = pd.DataFrame(
 
 
 def result(**given: Any) -> Result:
-    known = {"rounds": ROUNDS, "final": FINAL, "clients": CLIENTS, "folder": Path("nowhere")} | given
-    return Result("0" * 32, Experiment.of("fliu", rounds=2), **known)
+    known = {"rounds": ROUNDS, "clients": CLIENTS, "folder": Path("nowhere")} | given
+    return Result.on_disk(RunOnDisk(Experiment.of("fliu", rounds=2), **known), FINAL, {}, run_id="0" * 32)
+
+
+def broken_result() -> Result:
+    """Parts that can't be read, as they would be of a damaged run."""
+    source = RunOnDisk(Experiment.of("fliu", rounds=2), None, None, Path("nowhere"))  # type: ignore[arg-type]
+    return replace(result(), source=source, metrics=None, complaints=None)  # type: ignore[arg-type]
 
 
 def study(table: pd.DataFrame = TRIALS, **given: Any) -> Study:
@@ -124,7 +131,7 @@ def test_a_value_in_a_notebook_has_its_tables_and_picture(kind: str) -> None:
     "broken",
     [
         result(rounds=pd.DataFrame()),
-        result(rounds=None, final=None, clients=None, complaints=None),
+        broken_result(),
         study(table=pd.DataFrame()),
         study(table=None, finals=None, openings=None, diverged=None, pareto=1),
         benchmark(table=pd.DataFrame(), notes=()),

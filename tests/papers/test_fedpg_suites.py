@@ -5,8 +5,8 @@ import pytest
 from pfl_ops.papers import fedpg
 from pfl_ops.papers.fedpg import setting
 from pfl_ops.papers.fedpg.figures import OVER
-from pfl_ops.papers.outcome import Outcome
 from pfl_ops.papers.suite import SCALES
+from pfl_ops.results import Result
 
 SUITES = {suite.name.partition("/")[2]: suite for suite in fedpg.SUITES}
 MEANS = [measure.key for measure in setting.MEASURES]
@@ -129,7 +129,7 @@ def test_where_personal_models_are_scored(method, stage):
     """A method with a global model only has them just before they are averaged."""
     suite = SUITES["table1"]
     tracked = {f"final/test/{place}/local/mean": value for place, value in (("L1", 0.25), ("L2", 0.5), ("G", 0.75))}
-    outcome = Outcome(0, tracked, stages=suite.stages(suite.cell(f"cifar10/{method}")))
+    outcome = Result.of_numbers(0, tracked, stages=suite.stages(suite.cell(f"cifar10/{method}")))
     assert outcome.value(setting.LOCAL) == {"L1": 0.25, "L2": 0.5}[stage]
     assert outcome.value(setting.GLOBAL) == 0.75
 
@@ -141,7 +141,7 @@ def test_one_cell_measures_all_that_the_exhibits_show():
     simulation = suite.experiment(cell, "smoke", data="digits").build()
     list(simulation.run())
     simulation.close()
-    outcome = Outcome(0, simulation.final, stages=suite.stages(cell))
+    outcome = Result.of_numbers(0, simulation.final, stages=suite.stages(cell))
     found = [outcome.value(key) for key in (*OVER.values(), *MEANS)]
     assert None not in found
     assert outcome.value("test/P/synthetic_0/mean") == pytest.approx(found[0])  # c = 0 is the local view

@@ -9,23 +9,24 @@ import pytest
 from toy_suite import ACC, TOY, G
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import Outcome, results_files, suites
+from pfl_ops.papers import results_files, suites
 from pfl_ops.reports import results_pages
+from pfl_ops.results import Result
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results"
 ROUNDS = "test/L1/local/mean@90"
 
 
-def outcome(seed: int, acc: float, reached: int | None = 2, commit: str = "c" * 40) -> Outcome:
+def outcome(seed: int, acc: float, reached: int | None = 2, commit: str = "c" * 40) -> Result:
     """A finished run of four rounds; `reached`: the round in which Acc(L) is above 90 %."""
     curve = [0.5 if reached is None or t < reached else 0.95 for t in range(1, 5)]
     history = pd.DataFrame({"test/L1/local/mean": curve}, index=range(1, 5))
     tags = {"pfl_ops.git_revision": commit, "version.torch": "2.6.0"}
-    return Outcome(seed, {ACC: acc, f"final/{ACC}": acc}, history, tags=tags)
+    return Result.of_numbers(seed, {ACC: acc, f"final/{ACC}": acc}, history=history, tags=tags)
 
 
 @pytest.fixture
-def outcomes() -> dict[str, list[Outcome]]:
+def outcomes() -> dict[str, list[Result]]:
     """Six seeds; local training is 0.3 ± 0.01 below FedAvg in both environments, FLIU 0.002 ± 0.1 above it on PATH."""
     noise = [0.011, -0.007, 0.004, -0.013, 0.009, -0.004]
     found = {

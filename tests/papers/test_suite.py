@@ -8,9 +8,9 @@ import pytest
 from toy_suite import ACC, TOY
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import Level, Outcome, Scale, Suite, find, suites
-from pfl_ops.papers.outcome import tracked_keys
+from pfl_ops.papers import Level, Scale, Suite, find, suites
 from pfl_ops.papers.stand_in import BATCH, CLIENTS, ROUNDS, SAMPLES
+from pfl_ops.results import Result, tracked_keys
 
 
 def grid(*sizes, absent=()):
@@ -130,7 +130,7 @@ def test_claims_stand_twice():
     assert [verdict.status for verdict in TOY.judged()] == ["holds", "not run"]
 
     def runs(*values):
-        return [Outcome(seed, {f"final/{ACC}": value}) for seed, value in enumerate(values)]
+        return [Result.of_numbers(seed, {f"final/{ACC}": value}) for seed, value in enumerate(values)]
 
     ours = {
         "iid/fedavg": runs(1.9, 1.91), "iid/local": runs(1.8, 1.81),
@@ -146,8 +146,8 @@ def test_claims_stand_twice():
 def test_the_highest_round_of_a_curve():
     """Of 0.2, 0.7, 0.4 in percent; without a curve there is none."""
     history = pd.DataFrame({"test/L1/local/mean": [0.2, 0.7, 0.4]}, index=[1, 2, 3])
-    assert Outcome(0, {}, history).value("test/L1/local/mean#best", unit=100.0) == pytest.approx(70.0)
-    assert Outcome(0, {}).value("test/L1/local/mean#best") is None
+    assert Result.of_numbers(0, {}, history=history).value("test/L1/local/mean#best", unit=100.0) == pytest.approx(70.0)
+    assert Result.of_numbers(0, {}).value("test/L1/local/mean#best") is None
     assert tracked_keys("test/L1/local/mean#best") == ["test/L1/local/mean"]
 
 

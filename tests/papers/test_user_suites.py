@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from pfl_ops import registry, tuning
 from pfl_ops.cli import app
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import Outcome, find, suites
+from pfl_ops.papers import find, suites
 from pfl_ops.papers.user_suites import load_suites
+from pfl_ops.results import Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "suites.md"
 BLOCKS = {
@@ -197,11 +198,11 @@ def test_results_are_kept_beside_the_report_of_each_suite(
     """A suite without a report has its results all the same; runs on stand-in data are none."""
     file = example()
     (suite,) = load_suites([file])
-    outcomes = {cell.name: [Outcome(0, {"test/L1/acc": 1.25})] for cell in suite.cells}
-    part = SimpleNamespace(stand_ins={suite.cells[0].name: "digits"})
+    outcomes = {cell.name: [Result.of_numbers(0, {"test/L1/acc": 1.25})] for cell in suite.cells}
+    about = {"stand_ins": {suite.cells[0].name: "digits"}, "problems": {}}
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
-        found = [SimpleNamespace(suite=suite, scale="small", outcomes=outcomes, part=part, problems={})]
+        found = [SimpleNamespace(suite=suite, scale="small", outcomes=outcomes, **about)]
         on_suite(found[0])
         return found
 

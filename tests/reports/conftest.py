@@ -24,6 +24,7 @@ class Shelf:
     found: Collection[str] = ()
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     target: Any = field(default_factory=lambda: SimpleNamespace(label="a shelf"))
+    is_open = True
 
     def runs(self, where: str | None = None) -> list[RunInfo]:
         return [run for run in self.kept if where is None or run.run_id in self.found]

@@ -434,7 +434,7 @@ def test_the_page_of_many_lines(
 ) -> None:
     """Up to 12 lines: a panel a metric and a legend of all; more: a panel a line."""
     table = pd.DataFrame({"client": [0, 1], "stage": ["L1", "L1"], "local": [0.4, 0.6]})
-    monkeypatch.setattr("pfl_ops.reports.compare.clients", lambda *_: table)
+    monkeypatch.setattr("pfl_ops.tracking.finished.TrackedRun.clients", table)
     found = go(lines(made, shelf), target=0.5)
     assert [group.title for group in found.groups] == groups
     report = document(found)
@@ -694,7 +694,7 @@ def test_the_report_of_a_comparison(store: Any) -> None:
 
 def test_clients_are_drawn_where_they_are_kept(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pd.DataFrame({"client": [0, 1, 0], "stage": ["L1", "L1", "G"], "local": [0.5, math.nan, 0.1]})
-    monkeypatch.setattr("pfl_ops.reports.compare.clients", lambda *_: table)
+    monkeypatch.setattr("pfl_ops.tracking.finished.TrackedRun.clients", table)
     assert "clients" in {picture.name for picture in document(go(store)).each(Picture)}
     assert "clients" not in {picture.name for picture in document(go(store, with_clients=False)).each(Picture)}
 

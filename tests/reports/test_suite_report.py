@@ -26,19 +26,19 @@ from pfl_ops.papers import (
     Grid,
     Level,
     Measure,
-    Outcome,
     Over,
     Published,
     Scale,
     Suite,
 )
 from pfl_ops.papers.provenance import Departure, assumed, departed, stated
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import Document, Entry, Items, Picture, Table, Text, suites, to_csv, to_html, to_markdown
 from pfl_ops.reports.background import amount
 from pfl_ops.reports.layout import signed, spread
 from pfl_ops.reports.suite import suite_report
-from pfl_ops.reports.suite_run import SuiteRun
 from pfl_ops.reports.verdicts import count
+from pfl_ops.results import Result
 
 ACC, G, TO_90 = "test/L1/local/mean", "test/G/global/mean", "test/L1/local/mean@90"
 METHODS: Axis = {
@@ -81,16 +81,16 @@ SUITE = Suite(
 )  # fmt: skip
 
 
-def outcome(seed: int, final: float, rounds: int = 4) -> Outcome:
+def outcome(seed: int, final: float, rounds: int = 4) -> Result:
     curve = np.linspace(0.5 * final, final, rounds)
-    history = pd.DataFrame(
-        {ACC: curve, "cost/up_bytes": 1e6, "cost/down_bytes": 2e6, "cost/clients": 2.0}, index=range(1, rounds + 1)
-    )
+    cost = {"cost/up_bytes": 1e6, "cost/down_bytes": 2e6, "cost/clients": 2.0, "cost/train_seconds": 60.0 / rounds}
+    history = pd.DataFrame({ACC: curve, **cost}, index=range(1, rounds + 1))
     tags = {"pfl_ops.cpu": "a processor", "version.torch": "2.9"}
-    return Outcome(seed, {f"final/{ACC}": final}, history, f"run-{seed}", "7", 60.0, tags)
+    metrics = {f"final/{ACC}": final}
+    return Result.of_numbers(seed, metrics, history=history, tags=tags, run_id=f"run-{seed}", experiment_id="7")
 
 
-def outcomes() -> dict[str, list[Outcome]]:
+def outcomes() -> dict[str, list[Result]]:
     """Of a suite run as far as one cell that failed and one that was not chosen."""
     means = {"iid/local": 0.93, "iid/fedavg": 0.987, "iid/fliu": 0.98, "path/local": 0.99}
     return {cell: [outcome(0, mean), outcome(1, mean + 0.002)] for cell, mean in means.items()}

@@ -1,13 +1,15 @@
 """The selection of runs."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.reports.fairness import grouped
-from pfl_ops.reports.tracked import Tracked, clients, select, with_history
+from pfl_ops.reports.tracked import select
+from pfl_ops.results import Result
+from pfl_ops.tracking import RunInfo
+from pfl_ops.tracking.finished import result_of, with_history
 
 
 @pytest.fixture
@@ -25,6 +27,10 @@ def store(made: Any, study: Any, shelf: Any) -> Any:
         made("fliu", 0, name="final-seed0", **below, **lr),
     ]  # fmt: skip
     return shelf(runs)
+
+
+def tracked(run: RunInfo, store: Any = None) -> Result:
+    return result_of(run, store)
 
 
 def names(store: Any, *given: str, **how: Any) -> list[str]:
@@ -88,7 +94,7 @@ def test_what_a_record_says(store: Any) -> None:
     trial, final = select(store, ["fliu-study", "trial-000"]).runs
     assert (trial.kind, trial.split, trial.study, trial.partition) == ("trial", "val", "fliu-study", None)
     assert (final.kind, final.split, final.study, final.seed) == ("final", "test", "fliu-study", 0)
-    assert (final.method, final.rounds, final.stage) == ("fliu", 20, "L1")
+    assert (final.method, final.length, final.stage) == ("fliu", 20, "L1")
     assert select(store, ["fliu-seed0"]).runs[0].kind == "run"
 
 
@@ -103,13 +109,13 @@ def test_what_a_record_says(store: Any) -> None:
     ],
 )
 def test_short_keys(made: Any, short: str, key: str) -> None:
-    assert Tracked.of(made()).key(short) == key
+    assert tracked(made()).key(short) == key
 
 
 def test_a_method_is_judged_where_its_clients_have_their_models(made: Any) -> None:
     run = made(tags={"pfl_ops.own_stage": "G"})
-    assert Tracked.of(run).key("acc") == "test/G/acc"
-    assert Tracked.of(made(tags={"pfl_ops.own_stage": "L2"})).stage == "L1"  # not scored: the first that is
+    assert tracked(run).key("acc") == "test/G/acc"
+    assert tracked(made(tags={"pfl_ops.own_stage": "L2"})).stage == "L1"  # not scored: the first that is
 
 
 def test_a_repetition_counts_once_however_often_it_is_tracked(made: Any, shelf: Any) -> None:
@@ -121,8 +127,8 @@ def test_an_earlier_run_is_of_another_scaling(made: Any) -> None:
     """Before `data.scaling` inputs were scaled by mean and deviation: such a run is in no group of runs at half."""
     half, before = made("fedavg", 0, **{"data.scaling": "half"}), made("fliu", 0)
     del before.params["data.scaling"]
-    assert Tracked.of(before).params["data.scaling"] == "standard"
-    assert [len(group) for group in grouped([Tracked.of(half), Tracked.of(before)])] == [1, 1]
+    assert tracked(before).params["data.scaling"] == "standard"
+    assert [len(group) for group in grouped([tracked(half), tracked(before)])] == [1, 1]
 
 
 def test_unfinished_runs_are_left_out_and_named(made: Any, shelf: Any) -> None:
@@ -174,5 +180,5 @@ def test_only_the_metrics_that_are_compared_are_read(made: Any, shelf: Any) -> N
     assert store.asked == [(run.run_id, ("cost/up_bytes", "test/L1/acc"))]
     assert found.history["test/L1/acc"].tolist() == [0.1, 0.2] and found.history["cost/up_bytes"].isna().all()
     with pytest.raises(PflOpsError, match=r"run 'fliu-seed0': clients.parquet can't be read \(run .* has no artifact"):
-        clients(store, found)
-    assert clients(store, replace(found, kind="trial")) is None
+        _ = found.clients
+    assert tracked(made(trial=0), store).clients.empty

@@ -13,6 +13,7 @@ from pfl_ops import spaces, statistics, tuning
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.reports.compare import compare
+from pfl_ops.results import Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.views import view_address
 from pfl_ops.tuning import Settings, StudyInterrupted, board
@@ -37,7 +38,7 @@ def final(experiment, name, *_):
     score = method.x - 0.5 * (method.name == "late") + experiment.seed / 100
     keys = {"acc": score, "local/mean": score, "global/mean": 0.25, "local/worst": score / 2}
     found = {f"final/test/{method.own_stage}/{key}": value for key, value in keys.items()}
-    return SimpleNamespace(experiment=experiment, final=found, rounds=COSTS, run_id=name)
+    return Result.of_numbers(experiment.seed, found, history=COSTS, run_id=name)
 
 
 @pytest.fixture
@@ -89,6 +90,9 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
     assert table["validation"].tolist() == [0.75, 0.75]
     assert table["test"].tolist() == pytest.approx([0.79, 0.29]) and table["std"].tolist() == pytest.approx([0.01] * 2)
     assert table["difference"][1] == pytest.approx(-0.5) and table["n"].tolist() == [3, 3]
+    first, second = done.made.lines
+    assert (first.label, second.label, second.difference.difference) == ("toy", "late", table["difference"][1])
+    assert first.difference is None and [run.seed for run in first.runs] == [3, 4, 5]
     assert table["worst"].tolist() == pytest.approx([0.395, 0.145])
     assert table["test_seconds"].tolist() == [3, 3] and table["sent_bytes"].tolist() == [32, 32]
     assert table["openings"].tolist() == [1, 1] and table["settings"][0] == "x=0.75"
@@ -225,9 +229,7 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
     """A finished part of a benchmark: the validation value of its one trial, and {seed: test score}."""
     (settings,) = settings_of(methods(method), SPACE, metric="val/L1/acc", mode=mode).values()
     finals = [
-        SimpleNamespace(
-            experiment=SimpleNamespace(seed=seed), final={"final/test/L1/acc": score}, rounds=COSTS, run_id="r"
-        )
+        Result.of_numbers(seed, {"final/test/L1/acc": score}, history=COSTS, run_id="r")
         for seed, score in scores.items()
     ]
     rows = {"trial": [0], "state": ["complete"], "val/L1/acc": [value], "seconds": [2.5], "samples": [1200]}
@@ -238,7 +240,7 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
         openings=lambda: [{"params": {"algorithm.x": 0.5}, "seeds": list(scores)}] if scores else [],
     )
     plan = SimpleNamespace(method=method, name=f"b.{method}", settings=settings)
-    return board.Entry(
+    return board.MethodStudy(
         plan,
         ledger,
         None
@@ -460,4 +462,4 @@ def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():
     assert record.metrics["leaderboard/test"] == pytest.approx(0.6) and record.metrics["leaderboard/validation"] == 0.9
     for metric in ("train/loss", ["val/L1/acc", "val/G/acc"]):
         plan = SimpleNamespace(settings=Settings.of(methods("toy")[0], SPACE, metric=metric))
-        assert board.points(board.Entry(plan, SimpleNamespace())) == []
+        assert board.points(board.MethodStudy(plan, SimpleNamespace())) == []

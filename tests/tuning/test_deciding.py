@@ -5,27 +5,31 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from reproducing_work import work
 from test_reproducing import planned, reproduce, worked
 from toy_suite import ACC, TOY
 
-from pfl_ops.papers import Outcome
 from pfl_ops.papers.claims import Claim, decided
+from pfl_ops.results import SECONDS, Result
 from pfl_ops.tuning import deciding, reproduction
 from pfl_ops.tuning.deciding import OpenClaim, open_claims, prefix
 
 LABELS = {"method": ["a", "b", "c"]}
 
 
-def outcomes(seconds: Mapping[str, float], **values: list[float]) -> dict[str, list[Outcome]]:
+def outcomes(seconds: Mapping[str, float], **values: list[float]) -> dict[str, list[Result]]:
     return {
-        name: [Outcome(seed, {ACC: value}, seconds=seconds.get(name, 1.0)) for seed, value in enumerate(some)]
+        name: [
+            Result.of_numbers(seed, {ACC: value}, history=pd.DataFrame({SECONDS[0]: [seconds.get(name, 1.0)]}))
+            for seed, value in enumerate(some)
+        ]
         for name, some in values.items()
     }
 
 
-def opened(claims: list[Claim], found: Mapping[str, list[Outcome]], cells: str = "abc") -> list[OpenClaim]:
+def opened(claims: list[Claim], found: Mapping[str, list[Result]], cells: str = "abc") -> list[OpenClaim]:
     def values(cell: str, key: str) -> dict[int, float]:
         return {one.seed: one.metrics[key] for one in found.get(cell, [])}
 
@@ -59,9 +63,9 @@ def test_decided_claims_and_claims_about_cells_that_do_not_run_get_no_seeds():
 
 def test_a_gap_ends_the_common_seeds():
     assert prefix([]) == 0
-    assert prefix([Outcome(seed, {}) for seed in (3, 4, 6)]) == 0
-    assert prefix([Outcome(seed, {}) for seed in (3, 4, 6)], first=3) == 2
-    assert math.isnan(Outcome(0, {}).seconds)
+    assert prefix([Result.of_numbers(seed, {}) for seed in (3, 4, 6)]) == 0
+    assert prefix([Result.of_numbers(seed, {}) for seed in (3, 4, 6)], first=3) == 2
+    assert math.isnan(Result.of_numbers(0, {}).seconds)
 
 
 @pytest.fixture

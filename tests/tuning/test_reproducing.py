@@ -81,14 +81,14 @@ def test_all_cells_have_their_outcome_and_the_refused_one_its_reason(first) -> N
     assert sorted(gathered) == ["toy/fig1", "toy/table1"]
     (one,) = table.outcomes["iid/fedavg"]
     assert 0 < one.value(ACC, "final", 100) <= 200
-    assert list(one.curve("test/L1/local/mean")) == [0, 1, 2]
+    assert list(one.by_round("test/L1/local/mean")) == [0, 1, 2]
 
 
 def test_a_killed_process_is_followed_by_another_that_goes_on(first) -> None:
     home, plan, (table, _), told, _ = first
     fliu = next(job for job in plan.wanted if job.cell.name == "path/fliu")
     assert worked(home)[fliu.digest] == 2
-    assert list(table.outcomes["path/fliu"][0].curve("test/L1/local/mean")) == [0, 1, 2]
+    assert list(table.outcomes["path/fliu"][0].by_round("test/L1/local/mean")) == [0, 1, 2]
     assert {h.kind for h in told} == {"begin", "start", "round", "end", "failed"}
     assert told[-1].done == told[-1].wanted == 5
 
@@ -116,7 +116,7 @@ def test_what_is_finished_is_read_and_only_the_rest_is_run(first) -> None:
     assert {c: o[0].value(ACC) for c, o in table.outcomes.items()} == {
         c: o[0].value(ACC) for c, o in before.outcomes.items()
     }
-    assert table.outcomes["iid/fedavg"][0].curve("test/L1/local/mean") == before.outcomes["iid/fedavg"][0].curve(
+    assert table.outcomes["iid/fedavg"][0].by_round("test/L1/local/mean") == before.outcomes["iid/fedavg"][0].by_round(
         "test/L1/local/mean"
     )
 

@@ -13,8 +13,7 @@ from toy_suite import ACC, TOY
 from pfl_ops import tuning
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.papers.results_files import RecordedOutcome
-from pfl_ops.tracking.store import RunInfo
+from pfl_ops.results import Result
 from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.cells import CellEvent, elsewhere
 from pfl_ops.tuning.reproduction import Reproduction
@@ -38,9 +37,9 @@ def test_a_run_that_cannot_be_kept_is_a_failed_cell(monkeypatch: pytest.MonkeyPa
 def test_of_another_scale_each_seed_is_shown_once() -> None:
     """A suite that was changed leaves its old runs in the store, oldest first; stand-in data count nowhere."""
 
-    def run(name: str, seed: int, scale: str, acc: float, **tags: str) -> RunInfo:
+    def run(name: str, seed: int, scale: str, acc: float, **tags: str) -> Result:
         where = {"pfl_ops.suite": TOY.name, "pfl_ops.cell": "path/fliu", "pfl_ops.scale": scale, **tags}
-        return RunInfo(name, name, "", "FINISHED", name, None, where, {"seed": str(seed)}, {f"final/{ACC}": acc}, 0, 1)
+        return Result.of_numbers(seed, {f"final/{ACC}": acc}, tags=where, name=name)
 
     plan = tuning.plan([(TOY, TOY.cells)], "smoke")
     runs = (
@@ -57,7 +56,11 @@ def test_of_another_scale_each_seed_is_shown_once() -> None:
 
 def test_runs_that_a_results_file_has_are_not_run_again(tmp_path: Path) -> None:
     """Seed 0 of one cell, of a suite of five: four are missing. Under changed settings, all five."""
-    kept = {TOY.name: {"iid/local": [RecordedOutcome(0, {ACC: 150.0}), RecordedOutcome(7, {ACC: 1.0})]}}
+    kept = {
+        TOY.name: {
+            "iid/local": [Result.of_numbers(seed, {}, measures={ACC: acc}) for seed, acc in ((0, 150.0), (7, 1.0))]
+        }
+    }
     store = SimpleNamespace(reachable=False)
     for changes, missing in (({}, 4), ({"training.lr": 0.5}, 5)):
         plan = tuning.plan([(TOY, TOY.cells)], "smoke", repetitions=1, changes=changes)

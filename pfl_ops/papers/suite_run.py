@@ -8,9 +8,12 @@ from typing import Any, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import Cell, Changes, Measure, Outcome, Outcomes, Published, ScaleName, Suite, Verdict, overrides
+from pfl_ops.papers import overrides
+from pfl_ops.papers.claims import Verdict
 from pfl_ops.papers.expression import Labels, matching
-from pfl_ops.papers.suite import differences
+from pfl_ops.papers.published import Published
+from pfl_ops.papers.suite import Cell, CellResults, Changes, Measure, ScaleName, Suite, differences
+from pfl_ops.results import Result
 
 Counts: TypeAlias = Callable[[str], Any]
 """Name of a cell -> who holds how many samples of each class, int [K, L]; None: not known."""
@@ -27,19 +30,21 @@ class SuiteRun:
         elsewhere: other scales -> finished repetitions there.
         link: address of a repetition's run. counts: of a cell's partition. about: further lines on the machine.
         changes: settings that the user changed in all cells that have them (`--set`).
+        outdated: rows of an earlier version of the suite, in the file that it was read from.
     """
 
     suite: Suite
     scale: ScaleName
-    outcomes: Outcomes
+    outcomes: CellResults
     chosen: Sequence[str] | None = None
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
-    elsewhere: Mapping[str, Outcomes] = field(default_factory=dict)
-    link: Callable[[Outcome], str | None] = lambda outcome: None
+    elsewhere: Mapping[str, CellResults] = field(default_factory=dict)
+    link: Callable[[Result], str | None] = lambda outcome: None
     counts: Counts = lambda cell: None
     about: Mapping[str, str] = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
+    outdated: int = 0
 
     def unchanged(self, cell: Cell) -> Experiment:
         """Return the experiment of a cell at this scale, on the data that it runs on, without the user's changes."""
@@ -120,7 +125,7 @@ class SuiteRun:
         return [value for value in each if value is not None]
 
     def published(self, cell: str, measure: Measure) -> Published | None:
-        """What the paper prints there."""
+        """Return the number that the paper prints there."""
         return self.suite.published.get((cell, measure.key))
 
     @cached_property

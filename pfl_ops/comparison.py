@@ -1,0 +1,114 @@
+"""Finished runs side by side: repetitions as one line, the best line first, and the test of a difference to it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import pandas as pd
+
+from pfl_ops import metrics
+from pfl_ops.results import At, Result
+from pfl_ops.statistics import Paired, anytime, mean_std, paired, to_the_first
+
+Test: TypeAlias = Literal["anytime", "t"]
+Values: TypeAlias = dict[int, float]
+"""Seed -> value, as tracked: accuracies as fractions, traffic in bytes."""
+
+TARGETED = "local/mean"  # metric of a target, unless one is named
+LEVEL = 0.05  # corrected p below which two lines are told apart
+EQUAL = 9  # decimals in which tied means agree
+
+
+@dataclass(frozen=True)
+class Line:
+    """One setting with its repetitions.
+
+    Attributes:
+        label: its method, and the settings in which it differs from the method's other lines of its group.
+        runs: by seed.
+        settings: others in which it differs from lines of other methods, in words.
+        difference: to the group's first line over common seeds, in the metric's tracked unit, with p after Holm's
+            correction for all pairs of the group; None: it is the first itself, or has no value. Without p if the two
+            differ in more than what is compared, see `fairness.differing`.
+        diverged: repetitions whose training diverged, "seed 2 diverged at round 7, lr 0.4". Then it has no values, no
+            curves and no rounds to a target: the mean of the other seeds would be too high.
+        single_p: p of that difference before the correction; None where it has none.
+        unfinished: "running, round 12 of 20" of a run without an end, which was named itself. It has the values of
+            that round, and no rank.
+    """
+
+    label: str
+    runs: tuple[Result, ...]
+    settings: str = ""
+    difference: Paired | None = None
+    single_p: float | None = None
+    diverged: tuple[str, ...] = ()
+    unfinished: str = ""
+
+    @property
+    def stage(self) -> str:
+        """The stage in which its method is judged."""
+        return self.runs[0].stage
+
+    @property
+    def stages(self) -> list[str]:
+        """Those that were scored, its own first."""
+        there = [s for s in metrics.STAGES if self.values(f"{s}/local/mean") or self.values(f"{s}/global/mean")]
+        return sorted(there, key=lambda stage: stage != self.stage)
+
+    def values(self, metric: str, at: At = "final") -> Values:
+        """A metric of each repetition that has it: of the last round (its full evaluation), or of the best one."""
+        each = ((run.seed, run.value(metric, at)) for run in (() if self.diverged else self.runs))
+        return {seed: value for seed, value in each if value is not None}
+
+    def rounds_to(self, target: float, metric: str = TARGETED) -> dict[int, int | None]:
+        """The first round in which each repetition has the target; None: never."""
+        curves = {run.seed: run.by_round(metric) for run in (() if self.diverged else self.runs)}
+        return {seed: metrics.rounds_to(curve, target) for seed, curve in curves.items() if curve}
+
+    def cost(self, *keys: str) -> Values:
+        """The sum of tracked costs over all rounds of each repetition, as `cost("cost/up_bytes")`."""
+        each = ((run.seed, run.spent(*keys)) for run in self.runs)
+        return {seed: value for seed, value in each if value is not None}
+
+    def curve(self, metric: str) -> pd.DataFrame:
+        """A metric over rounds, a column a seed; without columns if no run has it."""
+        curves = {run.seed: run.by_round(metric) for run in (() if self.diverged else self.runs)}
+        return pd.DataFrame({seed: pd.Series(curve) for seed, curve in curves.items() if curve}).sort_index()
+
+    def is_ranked(self, metric: str, at: At = "final") -> bool:
+        """True if it takes part in the order by this metric: it is finished and has a value."""
+        return not self.unfinished and bool(self.values(metric, at))
+
+
+def ordered(
+    lines: Sequence[Line],
+    values: Callable[[Line], Values],
+    test: Test,
+    *,
+    smaller: bool = False,
+    alike: Callable[[Line, Line], bool] = lambda a, b: True,
+) -> tuple[Line, ...]:
+    """Return the lines by their means, the best first, with their differences to the first; those without values last.
+
+    Args:
+        values: of a line, those that decide. smaller: True: the smallest mean is the best.
+        test: of the differences: "anytime" (seeds may be added after a look) or "t" (n fixed before the runs).
+        alike: True if a test of two lines says something of what is compared.
+    """
+    each = [(line, values(line)) for line in lines]
+    sign = 1 if smaller else -1
+    valued = sorted(
+        ((line, found) for line, found in each if found),
+        key=lambda pair: sign * round(mean_std(pair[1].values())[0], EQUAL),
+    )
+    tests = to_the_first(
+        [found for _, found in valued],
+        paired if test == "t" else anytime,
+        lambda i, j: alike(valued[i][0], valued[j][0]),
+    )
+    others = [
+        replace(line, difference=replace(found, p=p), single_p=None if p is None else found.p)
+        for (line, _), (found, p) in zip(valued[1:], tests, strict=True)
+    ]
+    return (*(line for line, _ in valued[:1]), *others, *(line for line, found in each if not found))

@@ -1,0 +1,59 @@
+"""Lines of finished runs: their order, and the tests of differences to the first one."""
+
+import pytest
+
+from pfl_ops.comparison import Line, ordered
+from pfl_ops.results import Result
+from pfl_ops.statistics import anytime, paired
+
+ACC = "test/L1/acc"
+
+
+def line(label: str, scores: dict[int, float], **more: object) -> Line:
+    runs = tuple(Result.of_numbers(seed, {f"final/{ACC}": score}) for seed, score in scores.items())
+    return Line(label, runs, **more)  # type: ignore[arg-type]
+
+
+def values(one: Line) -> dict[int, float]:
+    return one.values("L1/acc")
+
+
+FIRST, SECOND, THIRD = {0: 0.5, 1: 0.7, 2: 0.6}, {0: 0.3, 1: 0.8, 2: 0.6}, {0: 0.4, 1: 0.58, 2: 0.49}
+
+
+def test_lines_are_tested_against_the_first_and_corrected_for_all_pairs() -> None:
+    """Means 0.6, 0.567, 0.49. Holm over three pairs: the smallest p, of the third to the first, counts three times."""
+    lines = [line("third", THIRD), line("first", FIRST), line("second", SECOND)]
+    found = ordered(lines, values, "t")
+    assert [one.label for one in found] == ["first", "second", "third"] and found[0].difference is None
+    expected = paired(THIRD, FIRST)
+    assert found[2].single_p == expected.p and found[2].difference.p == pytest.approx(3 * expected.p)
+    assert found[2].difference.difference == expected.difference == pytest.approx(-0.11)
+    assert ordered(lines, values, "anytime")[2].single_p == anytime(THIRD, FIRST).p
+
+
+def test_where_smaller_is_better_the_smallest_mean_is_first() -> None:
+    found = ordered([line("first", FIRST), line("third", THIRD)], values, "t", smaller=True)
+    assert [one.label for one in found] == ["third", "first"]
+
+
+def test_means_that_differ_by_rounding_keep_their_order() -> None:
+    """0.1 + 0.2 is larger than 0.3 by 5.6e-17."""
+    found = ordered([line("a", {0: 0.3}), line("b", {0: 0.1 + 0.2})], values, "t")
+    assert [one.label for one in found] == ["a", "b"]
+
+
+def test_lines_that_are_not_alike_have_no_p_value_and_do_not_count() -> None:
+    """Of three pairs one is left, of the first and the third, whose p is not corrected."""
+    lines = [line("first", FIRST), line("second", SECOND), line("third", THIRD)]
+    found = ordered(lines, values, "t", alike=lambda a, b: "second" not in (a.label, b.label))
+    assert found[1].difference.p is None and found[1].single_p is None and found[1].difference.difference < 0
+    assert found[2].difference.p == found[2].single_p == paired(THIRD, FIRST).p
+
+
+def test_lines_without_values_come_last_and_are_not_tested() -> None:
+    """The seeds that are left of a diverged line are the best of all."""
+    lost = line("lost", {0: 0.9, 1: 0.9}, diverged=("seed 2 diverged at round 7",))
+    found = ordered([lost, line("second", SECOND), line("first", FIRST)], values, "t")
+    assert [one.label for one in found] == ["first", "second", "lost"]
+    assert values(lost) == {} and found[2].difference is None and found[1].single_p == found[1].difference.p
