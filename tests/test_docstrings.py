@@ -171,3 +171,15 @@ def test_every_public_name_of_an_area_has_an_example(area: str) -> None:
     assert len(names) >= 3, f"{area}: the names are not found"
     lacking = [name for name, value in names.items() if not PROMPT.search(value.__doc__ or "")]
     assert not lacking, f"no example (>>>) in the docstrings of {', '.join(lacking)}"
+
+
+@pytest.mark.parametrize("folder", ["pfl_ops", "tests", "search_spaces"])
+def test_docstrings_begin_with_what_they_describe(folder: str) -> None:
+    """A noun or an imperative: not "What a run takes" but "The cost of a run"."""
+    opening = re.compile(r'^\s*"""(What|How|Whether|Where|Which|Who)\b.*', re.MULTILINE)
+    found = [
+        f"{file.relative_to(ROOT)}: {line.group().strip()}"
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for line in opening.finditer(file.read_text(encoding="utf-8"))
+    ]
+    assert found == []

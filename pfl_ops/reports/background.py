@@ -108,7 +108,7 @@ def amount(count: float) -> str:
 
 
 def _here(tag: str) -> str:
-    """What a run of this process would be tagged with."""
+    """Return the tags that a run of this process would have."""
     if tag == "pfl_ops.cpu":
         return cpu_model() or ""
     if tag == "version.python":

@@ -243,7 +243,7 @@ def _energy(run: SuiteRun, exhibit: Energy, name: str) -> Iterator[Picture]:
 
 
 def _effort(run: SuiteRun, cell: Cell, exhibit: Energy, outcome: Result) -> energy.Effort | None:
-    """What it took to reach the target; None: this was not tracked."""
+    """The cost of reaching the target; None: this was not tracked."""
     steps = run.experiment(cell).training.local_steps
     sent, clients = outcome.by_round("cost/up_bytes"), outcome.by_round("cost/clients")
     rounds = outcome.value(f"{exhibit.key}@{exhibit.target}")
@@ -254,4 +254,4 @@ def _effort(run: SuiteRun, cell: Cell, exhibit: Energy, outcome: Result) -> ener
 
 
 ENERGY_KEYS = ("cost/up_bytes", "cost/clients")
-"""What `Energy` needs the history of, beside its own key."""
+"""The keys whose history `Energy` needs, beside its own."""

@@ -113,7 +113,7 @@ class Table:
 
     @cached_property
     def numeric(self) -> tuple[bool, ...]:
-        """Which columns hold numbers, and are aligned to the right."""
+        """The columns that hold numbers, and are aligned to the right."""
         body = [row.entries for row in self.rows if row.entries]
         return tuple(
             place >= self.titles and any(entries[place].value is not None for entries in body)

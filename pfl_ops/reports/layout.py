@@ -83,7 +83,7 @@ class _Layout:
         yield from product(*map(self._places, (self.grid.blocks, self.grid.rows, self.grid.columns)))
 
     def _number(self, block: Place, row: Place, column: Place) -> tuple[Cell, Measure] | None:
-        """What stands there; None: the suite has no such cell."""
+        """The cell that stands there; None: the suite has none."""
         axes = (*self.grid.blocks, *self.grid.rows, *self.grid.columns)
         at = dict(zip(axes, (*block, *row, *column), strict=True))
         measure = self.run.suite.measure(at.pop(MEASURE)) if MEASURE in at else self._measures[0]
@@ -95,7 +95,7 @@ class _Layout:
         return self.run.suite.measure(label).title if axis == MEASURE else self.run.title(axis, label)
 
     def _titles(self, row: Place, before: Place | None) -> Iterator[Entry]:
-        """What a row is; the outer titles once for all rows that share them."""
+        """The titles of a row; the outer ones once for all rows that share them."""
         for i, (axis, label) in enumerate(zip(self.grid.rows, row, strict=True)):
             again = before is not None and i < len(row) - 1 and row[: i + 1] == before[: i + 1]
             yield Entry("" if again else self._title(axis, label))
@@ -128,7 +128,7 @@ class _Layout:
 
     @staticmethod
     def _alone(rows: Sequence[Sequence[Head]], i: int, j: int) -> bool:
-        """Whether a head says no more than the one below it."""
+        """True if a head says no more than the one below it."""
         if i == len(rows) - 1 or rows[i][j].span > 1:
             return False
         place = sum(head.span for head in rows[i][:j])
@@ -232,7 +232,7 @@ def _size(scale: str) -> int:
 
 
 def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
-    """What the numbers and their spreads are."""
+    """Describe the numbers and their spreads."""
     suite = run.suite
     keys = {measure.key for measure in measures}
     printed = [number for (_, key), number in suite.published.items() if key in keys]

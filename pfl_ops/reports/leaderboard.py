@@ -151,7 +151,7 @@ NUMBERS = {
 
 
 def _spent(table: pd.DataFrame) -> Table:
-    """What each method's search and test took."""
+    """Return the cost of each method's search and test."""
     rows = [
         Row(
             (

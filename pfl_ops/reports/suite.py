@@ -39,7 +39,7 @@ def suite_report(run: SuiteRun) -> Document:
 
 
 def _first(run: SuiteRun) -> Iterator[PageBlock]:
-    """What must be known before any number is read."""
+    """Return what must be known before any number is read."""
     moved = {cell: data for cell, data in run.stand_ins.items() if cell in run.outcomes}
     if moved:
         data = ", ".join(sorted(set(moved.values())))

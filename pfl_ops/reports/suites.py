@@ -82,7 +82,7 @@ class SuiteSummary:
 
     @property
     def run(self) -> str:
-        """How many cells were run: 8 of 40; a picture of a partition needs no run."""
+        """The number of cells that were run: 8 of 40; a picture of a partition needs no run."""
         return f"{self.cells} of {self.of}" if self.of else "–"
 
     @property

@@ -126,7 +126,7 @@ def _names(run: RunInfo) -> set[str]:
 
 
 def _places(run: RunInfo) -> set[str]:
-    """What a run may be called by: its experiment; of a study's own run the study."""
+    """Return the names that a run may be called by: its experiment; of a study's own run the study."""
     return {run.experiment} | ({run.tags[STUDY]} if STUDY in run.tags and HASH not in run.tags else set())
 
 

@@ -17,7 +17,7 @@ STANDINGS: Mapping[str, tuple[str, Mark]] = {
     "not judged": ("– not judged", "muted"),
     "not printed": ("– not printed", "muted"),
 }
-"""How a claim can stand, in words and with a sign that needs no colour."""
+"""The states of a claim, in words and with a sign that needs no colour."""
 
 TITLES = {False: "Claims of the paper", True: "Derived from its numbers, or with a threshold of ours: counted apart"}
 """By `Claim.derived`."""

@@ -1,4 +1,4 @@
-"""Where things lie: the work folder, and the place that tracking goes to."""
+"""The places of files: the work folder, and the place that tracking goes to."""
 
 import os
 from contextlib import suppress
@@ -99,7 +99,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Target:
-    """Where tracking goes to.
+    """The place that tracking goes to.
 
     Attributes:
         uri: MLflow's tracking address, absolute.
@@ -138,7 +138,7 @@ class Target:
 
     @property
     def server(self) -> bool:
-        """Whether this is a tracking server rather than a database."""
+        """True if this is a tracking server rather than a database."""
         return self.artifacts is None
 
     @property

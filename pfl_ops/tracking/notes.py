@@ -1,4 +1,4 @@
-"""What MLflow's page calls runs, and the descriptions that it shows on top of runs and experiments: Markdown."""
+"""Names of runs on MLflow's page, and the descriptions that it shows on top of runs and experiments: Markdown."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ def title(experiment: Experiment) -> str:
 
 
 def line(experiment: Experiment, group: str) -> str:
-    """What repetitions share, and runs with other settings don't: the title, where it says all that is set; else with
+    """Name what repetitions share, and runs with other settings don't: the title, if it says all that is set; else with
     the beginning of the group's hash, which leaves out the seed alone."""
     text, scored = title(experiment), experiment.evaluation
     whole = not text.endswith("…") and experiment.partition.kind != "file" and scored == type(scored)()

@@ -25,7 +25,7 @@ def version(library: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints in that folder; None if it fails, is absent or hangs."""
+    """Return git's output in that folder; None if it fails, is absent or hangs."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False

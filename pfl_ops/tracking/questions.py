@@ -7,7 +7,7 @@ from pfl_ops.metrics import Split
 from pfl_ops.tracking.views import Chart, View
 
 SCORES = ("acc", "local/mean", "global/mean", "local/worst")
-"""What a run is judged by, at the stage of its method's own models: score/acc, score/local/mean, ..."""
+"""The scores that judge a run, at the stage of its method's own models: score/acc, score/local/mean, ..."""
 
 METHODS = {"run": ("methods", "Methods"), "cell": ("methods", "Methods"), "final": ("tests", "Tests")}
 
@@ -19,7 +19,7 @@ def scores(final: dict[str, float], split: Split, stage: str) -> dict[str, float
 
 
 def methods(kind: str, split: Split, known: Collection[str]) -> View:
-    """Which method is best, by how much, at which settings: runs of one method and settings are one row and one line.
+    """The best method, its lead and settings: runs of one method and settings are one row and one line.
 
     Args:
         kind: run, final or cell: the runs that are compared.
@@ -73,7 +73,7 @@ def trials(
     method: str = "",
     group: str = "",
 ) -> list[View]:
-    """Which trial is best, and what made it so; and the study with all that belongs to it.
+    """The best trial and its settings; and the study with all that belongs to it.
 
     Args:
         study: its name. method: where several studies share an MLflow experiment, whose this is.

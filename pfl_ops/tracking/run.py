@@ -73,12 +73,12 @@ class Run:
         return self._delivery.sender.known_experiment(self.experiment)
 
     def page(self, view: str) -> str | None:
-        """Where MLflow's page shows a saved view of its experiment: the address after the server's; None: unknown."""
+        """The address of a saved view of its experiment on MLflow's page, after the server's; None: unknown."""
         return view_address(self.experiment_id, view) if self.experiment_id else None
 
     @property
     def finished(self) -> bool:
-        """Whether it takes no more records."""
+        """True if it takes no more records."""
         return self.spool.closed
 
     def log(self, records: Iterable[Record]) -> None:

@@ -20,7 +20,7 @@ from pfl_ops.tracking.provenance import version
 
 
 def requirements() -> list[str]:
-    """What must be installed where the model is loaded, at the versions in use (without a build's local part)."""
+    """The packages that loading the model needs, at the versions in use (without a build's local part)."""
     found = {library: version(library) for library in ("pfl-ops", "torch")}
     return [name if v == "not installed" else f"{name}=={v.partition('+')[0]}" for name, v in found.items()]
 

@@ -274,7 +274,7 @@ class Spool:
         return self._size > self._sent
 
     def entries(self) -> Iterator[tuple[int, JournalEntry | Damage | Repetition]]:
-        """What is yet to be delivered: (bytes of the journal up to the entry's end, the entry)."""
+        """The entries that are yet to be delivered: (bytes of the journal up to the entry's end, the entry)."""
         with (self.folder / JOURNAL).open("rb") as file:
             last = self._last_sent(file)
             while (line := file.readline()).endswith(b"\n"):

@@ -16,7 +16,7 @@ PLUGIN = Path(__file__).with_name("mlflow_app")  # its entry point makes `page_a
 def ui_command(
     home: str | None = None, tracking_uri: str | None = None, port: int = 5000
 ) -> tuple[list[str], dict[str, str]]:
-    """How to start MLflow's web page, reachable from this machine only.
+    """Return the command that starts MLflow's web page, reachable from this machine only.
 
     One worker and no job runner: two processes instead of fifteen. It also serves the addresses of `short`.
 

@@ -113,7 +113,7 @@ def tags(views: Iterable[View]) -> dict[str, str]:
 
 
 def missing(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Which of the wanted tags an experiment lacks: one that it has stays, but for a view that nobody has changed."""
+    """Return the wanted tags that an experiment lacks; those that it has stay, but for views that nobody changed."""
 
     def ours(key: str) -> bool:
         try:
@@ -125,7 +125,7 @@ def missing(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, st
 
 
 def view_address(experiment_id: str, key: str, charts: bool = True) -> str:
-    """Where a saved view is: the part of the address after the server's.
+    """Return the address of a saved view: the part of the address after the server's.
 
     Args:
         key: the view's; "": the page as it is without one. charts: beside its charts, not as a table.
@@ -135,24 +135,24 @@ def view_address(experiment_id: str, key: str, charts: bool = True) -> str:
 
 
 def artifact_address(path: str) -> str:
-    """Where the page shows a file of a run: a link for the run's own description."""
+    """Return the address of a run's file on the page: a link for the run's own description."""
     return f"#/experiments/{EXPERIMENT}/runs/{RUN}/artifacts/{quote(path)}?{urlencode(TRAINING)}"
 
 
 def run_address(experiment_id: str, run_id: str) -> str:
-    """Where a run's own page is: the part of the address after the server's."""
+    """Return the address of a run's own page: the part of the address after the server's."""
     return f"/#/experiments/{experiment_id}/runs/{run_id}?{urlencode(TRAINING)}"
 
 
 def compare_address(experiment_ids: Sequence[str], run_ids: Sequence[str]) -> str:
-    """Where MLflow compares runs, one column each: settings that differ, metrics, scatter, parallel coordinates."""
+    """Return the address of MLflow's comparison of runs, a column each: settings, metrics, parallel coordinates."""
     query = {"runs": json.dumps(list(run_ids)), "experiments": json.dumps(list(dict.fromkeys(experiment_ids)))}
     query |= TRAINING
     return f"/#/compare-runs?{urlencode(query)}"
 
 
 def _section_of(metric: str) -> str:
-    """Where MLflow puts the chart of a metric that no view names."""
+    """The section in which MLflow puts the chart of a metric that no view names."""
     return metric.rpartition("/")[0] or "Model metrics"
 
 

@@ -64,7 +64,7 @@ class StudyRule:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a rule chose in a replayed study.
+    """The choice of a rule in a replayed study.
 
     Attributes:
         configuration: number; None: no trial has a result. runs, samples: spent, the confirmation's included.

@@ -113,7 +113,7 @@ class TablePlan:
 
     @property
     def methods(self) -> dict[str, dict[str, Any]]:
-        """What the file says about each method."""
+        """The file's entries on each method."""
         return {
             one.experiment.algorithm.name: {
                 "metric": one.objective.metrics[0],

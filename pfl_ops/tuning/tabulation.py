@@ -187,7 +187,7 @@ class _Source:
             call.on_progress(len(call.finished), len(call.plan.runs), time.monotonic() - call.begun)
 
     def _execution(self, settings: Settings) -> Execution:
-        """How the runs of a method compute: what can be settled for all of them is."""
+        """Return how the runs of a method compute: what can be settled for all of them is."""
         key = id(settings)
         executions = self.call.executions
         if key not in executions:

@@ -406,7 +406,7 @@ def test_small_table_with_ray_is_made_and_replayed(tmp_path, monkeypatch):
 
 
 def test_record_survives_the_file(fake, tmp_path):
-    """What a file keeps of a run is what the run left, so that an extended table has the same numbers."""
+    """A file keeps of a run what the run left, so that an extended table has the same numbers."""
     made = plan(1, 1, ())
     table = tabulate(made, tmp_path / "t.parquet", execution=CPU)
     kept = TrialTable.read(tmp_path / "t.parquet").records()
