@@ -133,9 +133,12 @@ def start_ray_worker(address: str, words: list[str]) -> NoReturn:
     parser.add_argument("--serialized-runtime-env-context", default="{}")
     parser.add_argument("--language")
     asked, own = parser.parse_known_args(words)
-    if os.environ.get("RAY_JOB_ID") not in (FIRST_JOB, NO_JOB) or asked.serialized_runtime_env_context != "{}":
+    wanted = json.loads(asked.serialized_runtime_env_context)
+    plain = not wanted.get("command_prefix") and not wanted.get("override_worker_entrypoint")
+    if os.environ.get("RAY_JOB_ID") not in (FIRST_JOB, NO_JOB) or not plain:
         (setup,) = Path(own[0]).parent.glob("setup_worker.py")
         os.execv(sys.executable, [sys.executable, str(setup), *words])
+    os.environ.update(wanted.get("env_vars", {}))
     die_with_parent = 1  # PR_SET_PDEATHSIG
     ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
     ask(address, own, ray=True)

@@ -8,7 +8,7 @@ import pytest
 from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.spaces import Method
+from pfl_ops.spaces import MethodSpace
 from pfl_ops.tuning import Settings
 from pfl_ops.tuning.terms import settings_of
 
@@ -209,9 +209,9 @@ def test_a_space_that_is_edited_is_no_longer_the_one_that_was_begun(tmp_path):
 
 
 def test_share_leaves_what_it_is_given_alone():
-    method = Method(Experiment.of("fliu"), spaces.read(None, "fliu"))
+    method = MethodSpace(Experiment.of("fliu"), spaces.read(None, "fliu"))
     digest = method.space.digest
-    spaces.share([method, Method(Experiment.of("pfedme"), spaces.read(None, "pfedme"))], spaces.read_common(None))
+    spaces.share([method, MethodSpace(Experiment.of("pfedme"), spaces.read(None, "pfedme"))], spaces.read_common(None))
     assert method.space.digest == digest and method.experiment.training.local_steps is None
 
 

@@ -41,7 +41,7 @@ class Label:
         return "-".join([*parts, *(["workers", str(self.workers)] if self.workers > 1 else [])]) + f"/{self.precision}"
 
 
-class Candidate:
+class BenchCandidate:
     """A way of doing a round's work, in a process that does nothing else.
 
     Attributes:

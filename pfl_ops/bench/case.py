@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pfl_ops.bench.settings import Settings
+from pfl_ops.bench.settings import BenchSettings
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.clients import Clients, Pool, build_clients
 from pfl_ops.data.datasets import DataSection, load
@@ -50,7 +50,7 @@ class Case:
         PflOpsError: data are missing, the network does not fit them, or there are too few samples.
     """
 
-    def __init__(self, settings: Settings, model: str, batch: int, data_dir: str | None = None) -> None:
+    def __init__(self, settings: BenchSettings, model: str, batch: int, data_dir: str | None = None) -> None:
         self.settings, self.model, self.batch, self.data_dir = settings, model, batch, data_dir
         self.device = choose.device(Execution(device=settings.device), "float32")
         self.dataset = settings.data_of(model)

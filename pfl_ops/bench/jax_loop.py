@@ -19,7 +19,7 @@ from jax import lax
 from torch import nn
 
 from pfl_ops import rng
-from pfl_ops.bench.candidate import Candidate, Label
+from pfl_ops.bench.candidate import BenchCandidate, Label
 from pfl_ops.bench.case import RATE, Case, normalised
 from pfl_ops.bench.settings import Figure
 from pfl_ops.errors import PflOpsError
@@ -31,7 +31,7 @@ Parameters = list[tuple[Any, Any]]
 """(weight [out, in], bias [out]) of each layer, as PyTorch has them."""
 
 
-class JaxScan(Candidate):
+class JaxScan(BenchCandidate):
     """Clients one after the other, or all of them at once, each walk a compiled scan in float32.
 
     Samples lie normalised on the device; batches are those that the engine would draw.

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import torch
 
-from pfl_ops.bench.candidate import Candidate, Label
+from pfl_ops.bench.candidate import BenchCandidate, Label
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.settings import Figure
 from pfl_ops.federation.loop.simulate import Simulation
@@ -15,7 +15,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 
 
-class Ours(Candidate):
+class Ours(BenchCandidate):
     """The engine in one of its ways. Training is a cohort's `Round.train`: batch plans, data and optimiser included.
 
     Args:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from pfl_ops import rng
-from pfl_ops.bench.candidate import Candidate, Label
+from pfl_ops.bench.candidate import BenchCandidate, Label
 from pfl_ops.bench.case import RATE, Case, as_written, normalised
 from pfl_ops.data.clients import Clients
 from pfl_ops.federation.network.net import Net
@@ -18,7 +18,7 @@ from pfl_ops.federation.network.net import Net
 AT_ONCE = 500  # images that a model is shown at once in evaluation, as in ours
 
 
-class PlainLoop(Candidate):
+class PlainLoop(BenchCandidate):
     """One client after the other: a DataLoader over its float32 samples, an nn.Module, torch.optim.
 
     PyTorch's switches stand as it sets them: on a GPU its convolutions may use TF32. Evaluation has no DataLoader,

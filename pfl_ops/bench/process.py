@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pfl_ops.bench.candidate import Candidate, Label
+from pfl_ops.bench.candidate import BenchCandidate, Label
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.settings import Figure
 from pfl_ops.bench.stopwatch import Stopwatch, Window
@@ -62,7 +62,7 @@ class Entrant:
         self._process.kill()
 
 
-def make(case: Case, label: Label, threads: int | None) -> Candidate:
+def make(case: Case, label: Label, threads: int | None) -> BenchCandidate:
     """The candidate of that name.
 
     Raises:
@@ -100,7 +100,7 @@ class Inside(Stopwatch):
         return _memory(self.candidate, self.on)
 
 
-def _memory(candidate: Candidate, device: torch.device) -> float | None:
+def _memory(candidate: BenchCandidate, device: torch.device) -> float | None:
     if device.type == "cuda":
         return None if candidate.label.way.startswith("jax") else torch.cuda.max_memory_allocated(device) / 2**20
     return memory.peak() / 2**20

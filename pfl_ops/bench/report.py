@@ -11,14 +11,14 @@ import torch
 from pfl_ops.bench.candidate import Label
 from pfl_ops.bench.case import Case, Work
 from pfl_ops.bench.measure import Series
-from pfl_ops.bench.settings import Figure, Settings
+from pfl_ops.bench.settings import BenchSettings, Figure
 from pfl_ops.system.machine import cores, cpu_flags, cpu_model
 
 UNITS: dict[Figure, str] = {"train": "samples/s", "evaluate": "samples/s", "round": "rounds/s"}
 
 
 @dataclass
-class Row:
+class BenchRow:
     """One candidate.
 
     Attributes:
@@ -51,19 +51,19 @@ class CaseReport:
     steps: int
     parameters: int
     work: Work
-    rows: list[Row]
+    rows: list[BenchRow]
     peaks: dict[tuple[str, int], Series]
     threads: dict[Label, int]
     auto: Label | None = None
     notes: list[str] = field(default_factory=list)
 
-    def ratio(self, row: Row, figure: Figure) -> float | None:
+    def ratio(self, row: BenchRow, figure: Figure) -> float | None:
         """Speed in multiples of the plain loop's."""
         plain = self.rows[0].figures.get(figure)
         mine = row.figures.get(figure)
         return None if plain is None or mine is None else mine.over(plain)
 
-    def share(self, row: Row, figure: Figure) -> float | None:
+    def share(self, row: BenchRow, figure: Figure) -> float | None:
         """Share of the measured peak of a matrix product, in the candidate's precision and with its threads.
 
         The peak is the best of its repeats, so that noise makes no candidate look better.
@@ -74,7 +74,7 @@ class CaseReport:
         work = self.work.train if figure == "train" else self.work.forward
         return mine.median * work / max(peak.values)
 
-    def beside_jax(self) -> tuple[Row, Row, float] | None:
+    def beside_jax(self) -> tuple[BenchRow, BenchRow, float] | None:
         """Our fastest training in float32, the faster JAX scan, and how many times as fast ours is."""
         measured = [
             row
@@ -106,7 +106,7 @@ class CaseReport:
             "notes": self.notes,
         }
 
-    def _row(self, row: Row) -> dict[str, Any]:
+    def _row(self, row: BenchRow) -> dict[str, Any]:
         label = row.label
         return {
             "candidate": str(label),
@@ -155,7 +155,7 @@ class Report:
     """
 
     machine: dict[str, Any]
-    settings: Settings
+    settings: BenchSettings
     cases: list[CaseReport] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -187,7 +187,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     }
 
 
-def case_report(case: Case, rows: list[Row], **rest: Any) -> CaseReport:
+def case_report(case: Case, rows: list[BenchRow], **rest: Any) -> CaseReport:
     """Return a case's description, with its measurements."""
     return CaseReport(
         model=case.model,

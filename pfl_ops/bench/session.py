@@ -11,8 +11,8 @@ from pfl_ops.bench.entrants import Entrants
 from pfl_ops.bench.measure import Series
 from pfl_ops.bench.ours import chosen
 from pfl_ops.bench.peak import matmul_rate
-from pfl_ops.bench.report import CaseReport, Report, Row, case_report, machine
-from pfl_ops.bench.settings import Settings
+from pfl_ops.bench.report import BenchRow, CaseReport, Report, case_report, machine
+from pfl_ops.bench.settings import BenchSettings
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import choose
 from pfl_ops.federation.loop.estimate import duration
@@ -21,7 +21,7 @@ from pfl_ops.federation.settings import Execution, Precision
 Say = Callable[[str], None]
 
 
-def bench(settings: Settings, *, data_dir: str | None = None, say: Say = lambda line: None) -> Report:
+def bench(settings: BenchSettings, *, data_dir: str | None = None, say: Say = lambda line: None) -> Report:
     """Measure every network at every batch size.
 
     Args:
@@ -67,7 +67,7 @@ def measured(case: Case, say: Say) -> CaseReport:
             say(f"{case.title}: {repeat + 1} of {settings.repeats}")
         used = entrants.memory_mib()
     auto = chosen(case, settings.threads)
-    rows = [Row(label, entrants.series(label), used.get(label), label == auto) for label in entrants.labels]
+    rows = [BenchRow(label, entrants.series(label), used.get(label), label == auto) for label in entrants.labels]
     return case_report(
         case, rows, peaks={key: Series(tuple(values)) for key, values in peaks.items()}, threads=entrants.threads,
         auto=auto, notes=entrants.notes,

@@ -28,7 +28,7 @@ QUICK: dict[str, Any] = {
 """`--quick`: whether it works at all, in seconds, without data to download. Its numbers say nothing."""
 
 
-class Settings(Section):
+class BenchSettings(Section):
     """The cases to measure. Lists may be given as text with commas; `none` is the empty list."""
 
     model: tuple[str, ...] = Field(
@@ -96,8 +96,8 @@ class Settings(Section):
         return self.dataset or ("cifar10" if model == "cnn_cifar" else "mnist")
 
 
-def settings_of(given: dict[str, Any], *, quick: bool = False, prefix: str = "") -> Settings:
-    """Settings from text, as a command line has them.
+def settings_of(given: dict[str, Any], *, quick: bool = False, prefix: str = "") -> BenchSettings:
+    """BenchSettings from text, as a command line has them.
 
     Args:
         given: field -> value. quick: start from `QUICK` instead of the defaults. prefix: before a field in messages.
@@ -110,9 +110,9 @@ def settings_of(given: dict[str, Any], *, quick: bool = False, prefix: str = "")
 
     values = {**(QUICK if quick else {}), **given}
     for name in values:
-        if name not in Settings.model_fields:
-            raise unknown("setting", name, Settings.model_fields)
+        if name not in BenchSettings.model_fields:
+            raise unknown("setting", name, BenchSettings.model_fields)
     try:
-        return Settings.model_validate(values)
+        return BenchSettings.model_validate(values)
     except ValidationError as error:
-        raise explain(error, Settings, values, prefix=prefix) from error
+        raise explain(error, BenchSettings, values, prefix=prefix) from error

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from pfl_ops.bench.candidate import Candidate
+from pfl_ops.bench.candidate import BenchCandidate
 from pfl_ops.bench.peak import wait
 from pfl_ops.bench.settings import Figure
 
@@ -27,7 +27,7 @@ class Stopwatch:
         candidate: what is timed. device: where it computes.
     """
 
-    def __init__(self, candidate: Candidate, device: torch.device) -> None:
+    def __init__(self, candidate: BenchCandidate, device: torch.device) -> None:
         self.candidate, self.device = candidate, device
 
     def trial(self, figure: Figure) -> float:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pfl_ops.bench.measure import Series
-from pfl_ops.bench.report import CaseReport, Report, Row
+from pfl_ops.bench.report import BenchRow, CaseReport, Report
 from pfl_ops.bench.settings import Figure
 
 SHORT = {"float32": "f32", "bfloat16": "bf16", "tf32": "tf32", "float64": "f64"}
@@ -60,7 +60,7 @@ def _table(case: CaseReport) -> Table:
     return table
 
 
-def _cells(case: CaseReport, row: Row, figure: Figure) -> list[str]:
+def _cells(case: CaseReport, row: BenchRow, figure: Figure) -> list[str]:
     series = row.figures.get(figure)
     if series is None:
         return ["" for _ in HEADS[figure]]

@@ -36,7 +36,7 @@ BENCH = (
     Flag("repeats", "repeats", "INT", "5", "Measurements of each figure."),
     Flag("seconds", "seconds", "FLOAT", "0.3", "A measurement's least length."),
 )
-"""Fields of `bench.settings.Settings`."""
+"""Fields of `bench.settings.BenchSettings`."""
 
 
 @with_flags(panels={"What": BENCH})

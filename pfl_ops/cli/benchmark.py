@@ -126,8 +126,8 @@ def _tell_estimates(
     from pfl_ops import runs
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.loop.estimate import duration
-    from pfl_ops.tuning.asked import Asked
     from pfl_ops.tuning.budget import affordable, budget_text, of_runs
+    from pfl_ops.tuning.resource_request import ResourceRequest
 
     cpus = given["cpus_per_trial"] if isinstance(given["cpus_per_trial"], float) else 1.0
     trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
@@ -142,7 +142,7 @@ def _tell_estimates(
             wrong[method] = str(error)
     if wrong:
         raise together(wrong)
-    asked = Asked(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
+    asked = ResourceRequest(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
     limits = replace(first, trials=wanted)
     text = f"{len(found)} methods, each with {budget_text(limits)}"
     if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs

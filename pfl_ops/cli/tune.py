@@ -140,13 +140,13 @@ def tune(
     from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tracking.home import check_places
-    from pfl_ops.tuning.asked import Asked, check_request
     from pfl_ops.tuning.begin import check
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
     from pfl_ops.tuning.budget import MOST_TRIALS, affordable, budget_text, check_budget, of_runs
     from pfl_ops.tuning.environments import names_given, parse_values
     from pfl_ops.tuning.ledger import check_storage
+    from pfl_ops.tuning.resource_request import ResourceRequest, check_request
     from pfl_ops.tuning.settings import check_confirmation, check_environments, check_same_seeds, check_seeds
 
     check_places(tracking_uri)
@@ -165,7 +165,7 @@ def tune(
         raise PflOpsError(f"environments are for one method, got {', '.join(methods)}; tune one after the other")
     if len(methods) > 1 and from_study:
         raise PflOpsError(f"--from-study is for one method, got {', '.join(methods)}: all methods try the same first")
-    asked = Asked.of(cpus_per_trial, gpus_per_trial, concurrency)
+    asked = ResourceRequest.of(cpus_per_trial, gpus_per_trial, concurrency)
     load_plugins(plugin)
     held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
     execution = execution_of(flags)

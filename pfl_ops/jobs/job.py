@@ -8,7 +8,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import fingerprint
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.plugins import Packed
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 
 Purpose: TypeAlias = Literal["trial", "confirmation", "baseline", "test", "repetition", "cell"]
 SEALED: tuple[Purpose, ...] = ("trial", "confirmation", "baseline")  # purposes whose jobs never reach test data
@@ -30,7 +30,7 @@ class Payload:
     digest: str
     data_digest: str
     execution: Execution
-    share: Share
+    share: ResourceShare
     sealed: bool = False
     metrics: tuple[str, ...] = ()
     stages: tuple[str, ...] | None = None
@@ -66,7 +66,7 @@ class Job:
         experiment: Experiment,
         data_dir: str | None,
         execution: Execution,
-        share: Share,
+        share: ResourceShare,
         metrics: tuple[str, ...] = (),
         stages: tuple[str, ...] | None = None,
         full_every: int = 1,

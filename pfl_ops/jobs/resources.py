@@ -54,7 +54,7 @@ ONE_ATTEMPT = {
 
 
 @dataclass(frozen=True)
-class Share:
+class ResourceShare:
     """Resources of each job.
 
     Attributes:
@@ -210,12 +210,12 @@ def _gpus() -> int:
 
 def share(
     cpus_per_trial: float, gpus_per_trial: float | None, concurrency: int | None, trials: int, device: str = "auto"
-) -> Share:
+) -> ResourceShare:
     """Return the share of each trial of the running Ray, or of the one that would be started here.
 
     Args:
-        cpus_per_trial, gpus_per_trial: see `asked.Asked`, once they are numbers; no GPUs said: a quarter where there is
-            one and the device allows it, else 0.
+        cpus_per_trial, gpus_per_trial: see `ResourceRequest`, once they are numbers; no GPUs said: a quarter if there
+            is one and the device allows it, else 0.
         concurrency: trials at once; none: as many as fit.
         trials: more than these are never needed.
         device: the execution's.
@@ -237,7 +237,7 @@ def share(
         most = max((machine.get("CPU", 0.0) for machine in machines), default=0.0)
         has = f"no machine of {where} has" if ray.is_initialized() else f"{where} does not have"
         raise PflOpsError(f"{has} {cpus_per_trial:g} CPUs for one trial; use --cpus-per-trial {most:g} or less")
-    return Share(cpus_per_trial, gpus_per_trial, max(1, min(concurrency or fit, fit, trials)))
+    return ResourceShare(cpus_per_trial, gpus_per_trial, max(1, min(concurrency or fit, fit, trials)))
 
 
 def _fit(node: dict[str, float], cpus: float, gpus: float) -> int:

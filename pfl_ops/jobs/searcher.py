@@ -8,7 +8,7 @@ from ray.tune.search import Searcher
 
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.process import IDLE, JOB
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 
 
 class JobSource(Protocol):
@@ -41,7 +41,7 @@ class JobSearcher(Searcher):
         self._idle: set[str] = set()
         self._leaving = 0  # idle trials that were ended, and whose processes have not begun a job yet
         self._processes = 0  # that are alive, as far as known
-        self._share: Share | None = None  # of the last job
+        self._share: ResourceShare | None = None  # of the last job
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Ray pickles searchers into its own record, which is never read

@@ -15,12 +15,12 @@ ranges, of which `when` leaves one at most. A method without a file has the spac
 
 from pfl_ops.spaces.checking import check, hold
 from pfl_ops.spaces.reading import COMMON, find, from_dict, names, parse, read, read_common
-from pfl_ops.spaces.shared import Method, restrictions, share
+from pfl_ops.spaces.shared import MethodSpace, restrictions, share
 from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, decoded
 
 __all__ = [
     "COMMON",
-    "Method",
+    "MethodSpace",
     "Parameter",
     "Point",
     "Space",

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodSpace:
     """A method that is compared: what its trials run, and what they vary."""
 
     experiment: "Experiment"
     space: Space
 
 
-def share(methods: Sequence[Method], common: Space, beside: Sequence[Method] = ()) -> tuple[list[Method], Space]:
+def share(
+    methods: Sequence[MethodSpace], common: Space, beside: Sequence[MethodSpace] = ()
+) -> tuple[list[MethodSpace], Space]:
     """Return the methods with the common space in theirs, and the common space as it is used.
 
     Its first points are all recommendations: two comparisons with other recommendations have other common spaces.
@@ -59,7 +61,7 @@ def share(methods: Sequence[Method], common: Space, beside: Sequence[Method] = (
     return [_joined(method, common, in_turn) for method in methods], shared
 
 
-def restrictions(method: Method, common: Space) -> dict[str, str]:
+def restrictions(method: MethodSpace, common: Space) -> dict[str, str]:
     """Return what a method has in place of the common ranges: {"training.optimiser": "sgd"}."""
     space, experiment = method.space, method.experiment
     expected = hold(common, set(common.keys) - set(space.keys), experiment)
@@ -72,14 +74,14 @@ def restrictions(method: Method, common: Space) -> dict[str, str]:
     return {key: told for key, told in found.items() if key not in experiment.algorithm.ignores}
 
 
-def _counting(method: Method, key: str, count: Any) -> Method:
+def _counting(method: MethodSpace, key: str, count: Any) -> MethodSpace:
     """The method with a number of its own, or with this one."""
     if method.experiment.get(key) is not None:
         return method
     return replace(method, experiment=method.experiment.override({key: count}))
 
 
-def _without(method: Method, key: str) -> Method:
+def _without(method: MethodSpace, key: str) -> MethodSpace:
     """The method with a space that does not vary a key."""
     space = method.space
     parameters = tuple(p for p in space.parameters if p.key != key)
@@ -87,7 +89,7 @@ def _without(method: Method, key: str) -> Method:
     return replace(method, space=replace(space, parameters=parameters, first=first))
 
 
-def _recommended(method: Method, common: Space) -> list[Point]:
+def _recommended(method: MethodSpace, common: Space) -> list[Point]:
     """The common settings of the method's experiment, then those of its space's first points, as far as they fit."""
     now = method.experiment.flat
     found: list[Point] = []
@@ -107,7 +109,7 @@ def _point(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> Point:
     return point
 
 
-def _joined(method: Method, common: Space, recommended: Sequence[Point]) -> Method:
+def _joined(method: MethodSpace, common: Space, recommended: Sequence[Point]) -> MethodSpace:
     """The method with the common space in its own, and the first points of all methods as far as it permits them."""
     experiment, space = method.experiment, method.space
     own = [p for p in space.parameters if p.key not in common.keys or p.own]
@@ -134,7 +136,7 @@ def _joined(method: Method, common: Space, recommended: Sequence[Point]) -> Meth
     return replace(method, space=Space(space.source, parameters, tuple(tried)))
 
 
-def _permitted(parameter: Parameter, method: Method) -> Iterator[Parameter]:
+def _permitted(parameter: Parameter, method: MethodSpace) -> Iterator[Parameter]:
     """The parameter as far as the method leaves a choice."""
     algorithm = method.experiment.algorithm
     required = algorithm.requires.get(parameter.key, ...)

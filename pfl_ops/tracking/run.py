@@ -28,8 +28,8 @@ POINTS_AT_ONCE = 1000
 SECONDS_AT_MOST = 5.0  # between a record and its sending, when rounds are slow
 
 
-class Record(Protocol):
-    """The results of a round; `federation.state.checkpoint.Record` is one."""
+class TrackedRecord(Protocol):
+    """The results of a round; `federation.state.checkpoint.TrackedRecord` is one."""
 
     @property
     def round(self) -> int: ...
@@ -81,7 +81,7 @@ class Run:
         """True if it takes no more records."""
         return self.spool.closed
 
-    def log(self, records: Iterable[Record]) -> None:
+    def log(self, records: Iterable[TrackedRecord]) -> None:
         """Log rounds, ten at a time, or every few seconds when rounds are slow."""
         for record in records:
             points = [[key, float(value), int(record.time), int(record.round)] for key, value in record.metrics.items()]

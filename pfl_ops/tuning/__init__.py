@@ -5,11 +5,11 @@ The only package that imports Optuna.
     settings   what defines a study
     ledger     the study on disk: which trials were made and how they ended
     budget     trials, hours, samples: what ends a search
-    search     Optuna, asked and told
+    search     Optuna: the proposals and the results
     trials     a study's trials as jobs, tracked
     parts      trials of several runs, of whose scores their value is made
     events     what happens in a study, for who watches
-    asked      what was asked for a trial: numbers, auto, or nothing
+    resource_request  the resources that are wanted for a trial: numbers, auto, or nothing
     packing    how many trials run at once, by measurement
     environments  named settings in which one configuration has to do well
     baselines  FedAvg in each of them: the scale of the scores there

@@ -14,7 +14,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import SAMPLES
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tuning.environments import baseline_metric
 from pfl_ops.tuning.parts import TrialPart
@@ -32,7 +32,7 @@ class Baselines:
         session: the study's. share, execution: of each job.
     """
 
-    def __init__(self, session: "Session", share: Share, execution: Execution) -> None:
+    def __init__(self, session: "Session", share: ResourceShare, execution: Execution) -> None:
         self.session, self.share, self.execution = session, share, execution
         combination = session.settings.combination
         self.parts = combination.parts if combination and session.settings.environments else ()

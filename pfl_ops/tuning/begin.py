@@ -16,10 +16,10 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import plugins
 from pfl_ops.tracking import Home
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.asked import Amount, Asked, check_request
 from pfl_ops.tuning.budget import MOST_TRIALS, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
 from pfl_ops.tuning.settings import CONFIRM_TOP, Settings
 
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
@@ -37,7 +37,7 @@ class Means:
     studies: BaseStorage
     storage: str | None
     data_dir: str | None
-    asked: Asked
+    asked: ResourceRequest
     execution: Execution
     address: str | None
     on_event: OnEvent | None
@@ -57,7 +57,7 @@ class Means:
         on_event: OnEvent | None,
     ) -> "Means":
         """Checked; a database for studies is made if there is none."""
-        asked, how = Asked.of(cpus_per_trial, gpus_per_trial, concurrency), execution or Execution()
+        asked, how = ResourceRequest.of(cpus_per_trial, gpus_per_trial, concurrency), execution or Execution()
         check_request(asked, how.device, address)
         place = Home.open(home)
         data_dir = _absolute(data_dir or (None if address else os.environ.get("PFL_OPS_DATA")))

@@ -33,13 +33,13 @@ from pfl_ops.spaces import Space
 from pfl_ops.tracking import Home, Run, Store, notes, provenance
 from pfl_ops.tuning import board, costs
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import BENCHMARK, Beginning, Means, check, stored
 from pfl_ops.tuning.board import MethodStudy
 from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.presented import trials_view
+from pfl_ops.tuning.resource_request import Amount
 from pfl_ops.tuning.session import StudyInterrupted
 from pfl_ops.tuning.settings import TRIALS, Settings, check_confirmation, check_same_seeds, check_seeds
 from pfl_ops.tuning.show import watching

@@ -9,7 +9,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job, Purpose
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import provenance
 from pfl_ops.tracking.notes import ENVIRONMENT, TRIAL, title, trial_colour, trial_name
@@ -68,7 +68,7 @@ class ChildRun:
             },
         )
 
-    def job(self, number: int, execution: Execution, share: Share, metrics: tuple[str, ...] = ()) -> Job:
+    def job(self, number: int, execution: Execution, share: ResourceShare, metrics: tuple[str, ...] = ()) -> Job:
         """Return its job; `metrics`: what each report has to hold."""
         return Job.of(
             self.purpose,

@@ -17,9 +17,9 @@ from pfl_ops.papers import Suite
 from pfl_ops.papers.rules import ChoiceRule, Choices
 from pfl_ops.tracking import Home
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.begin import stored
 from pfl_ops.tuning.events import OnEvent
+from pfl_ops.tuning.resource_request import Amount
 from pfl_ops.tuning.study import Study, tune
 
 DIGITS = 3  # of a chosen number: more would say nothing

@@ -19,7 +19,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import ERRORS, SAMPLES
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.metrics import error_key
 from pfl_ops.statistics import above, holm, mean_std
@@ -183,7 +183,7 @@ class Confirmations:
         waiting: (number of a trial, seed, environment) of the next runs.
     """
 
-    def __init__(self, session: "Session", share: Share | None, execution: Execution) -> None:
+    def __init__(self, session: "Session", share: ResourceShare | None, execution: Execution) -> None:
         self.session, self.share, self.execution = session, share, execution
         self.over = False
         self.result: Confirmation | None = None

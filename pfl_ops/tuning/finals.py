@@ -9,7 +9,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
-from pfl_ops.jobs.resources import Share, most_cpus
+from pfl_ops.jobs.resources import ResourceShare, most_cpus
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.tuning.ledger import longest_run
@@ -53,7 +53,7 @@ class Finals:
         queue: tracks finished test runs.
     """
 
-    def __init__(self, session: "Session", share: Share | None, execution: Execution) -> None:
+    def __init__(self, session: "Session", share: ResourceShare | None, execution: Execution) -> None:
         self.session, self.share, self.execution = session, share, execution
         self.experiments: list[Experiment] = []
         self.missing: deque[int] = deque()
@@ -76,7 +76,7 @@ class Finals:
         if self.share is not None and self.missing:
             self._widen(self.share)
 
-    def _widen(self, part: Share) -> None:
+    def _widen(self, part: ResourceShare) -> None:
         """Let the tests of long trials have all that the trials had together, where they are fewer."""
         best = self.session.ledger.chosen()
         seconds = longest_run(best[1]) if best else 0.0

@@ -12,10 +12,10 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
 from pfl_ops.papers import CellResults, ScaleName
 from pfl_ops.tracking import Store
-from pfl_ops.tuning.asked import Amount, Asked, check_request
 from pfl_ops.tuning.cells import OnCell, OnSuite, Reproduced
 from pfl_ops.tuning.plans import CellRun, ReproductionPlan
 from pfl_ops.tuning.reproduction import Reproduction, cpus_of
+from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
 from pfl_ops.tuning.session import StudyInterrupted
 
 EACH = 2.0  # seconds, roughly: a run's own start, and its artifacts
@@ -60,7 +60,7 @@ def reproduce(
     Raises:
         StudyInterrupted: Ctrl-C; the same call goes on.
     """
-    asked = Asked.of(cpus_per_cell, gpus_per_cell, concurrency)
+    asked = ResourceRequest.of(cpus_per_cell, gpus_per_cell, concurrency)
     check_request(asked, (execution or Execution()).device, address)
     with Store.open(home, tracking_uri, offline=True) as store, ExitStack() as opened:
         reproduction = Reproduction(plan, store, data_dir, execution or Execution(), asked, address, on_suite, on_event)
@@ -80,7 +80,7 @@ def reproduce(
 
 
 def _estimate(
-    missing: Sequence[CellRun], scale: ScaleName, asked: Asked, execution: Execution, data_dir: str | None
+    missing: Sequence[CellRun], scale: ScaleName, asked: ResourceRequest, execution: Execution, data_dir: str | None
 ) -> str:
     """Time and memory for the missing jobs, in words, from a measured round of one job of each kind.
 

@@ -11,7 +11,7 @@ from pfl_ops.errors import in_a_line
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, Place
-from pfl_ops.jobs.resources import Share, cluster, share
+from pfl_ops.jobs.resources import ResourceShare, cluster, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import CellResults
@@ -20,7 +20,6 @@ from pfl_ops.recording import FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tracking.finished import read_ahead, result_of
-from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.cells import (
     CHANGED,
     CellEvent,
@@ -33,6 +32,7 @@ from pfl_ops.tuning.cells import (
 )
 from pfl_ops.tuning.deciding import OpenClaim, open_claims
 from pfl_ops.tuning.plans import CellRun, Part, ReproductionPlan
+from pfl_ops.tuning.resource_request import ResourceRequest
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Reproduction:
     store: Store
     data_dir: str | None
     execution: Execution
-    asked: Asked
+    asked: ResourceRequest
     address: str | None
     on_suite: OnSuite | None
     on_event: OnCell | None
@@ -131,7 +131,7 @@ class Reproduction:
 
     # -- one job -----------------------------------------------------------------------------------------------------
 
-    def _share(self) -> tuple[Share, Execution]:
+    def _share(self) -> tuple[ResourceShare, Execution]:
         """Return the share of the machine that each cell gets, and how it computes."""
         gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
         part = share(cpus_of(self.asked), gpus, self.asked.concurrency, self.wanted, self.execution.device)
@@ -295,7 +295,7 @@ class _Cells:
         call: Reproduction,
         cells: list[CellRun],
         queue: TrackingQueue[None],
-        share: Share,
+        share: ResourceShare,
         execution: Execution,
     ) -> None:
         self.call, self.cells, self.queue, self.share, self.execution = call, cells, queue, share, execution
@@ -315,6 +315,6 @@ class _Cells:
         return Job.of("cell", cell.name, i, cell.experiment, self.call.data_dir, self.execution, self.share)
 
 
-def cpus_of(asked: Asked) -> float:
+def cpus_of(asked: ResourceRequest) -> float:
     """Return the CPUs of a cell: as asked for, else one."""
     return asked.cpus if isinstance(asked.cpus, float) else 1.0

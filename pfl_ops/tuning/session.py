@@ -12,7 +12,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.early_stop import EarlyStop
 from pfl_ops.jobs.job import Job, Place
-from pfl_ops.jobs.resources import Share, cluster, is_running, share
+from pfl_ops.jobs.resources import ResourceShare, cluster, is_running, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
 from pfl_ops.probe import TooBig
 from pfl_ops.probe.memory import release
@@ -20,7 +20,6 @@ from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tuning import packing as packings
-from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.baselines import Baselines, scales_of
 from pfl_ops.tuning.budget import Clock, ending, spent
 from pfl_ops.tuning.children import Children
@@ -30,6 +29,7 @@ from pfl_ops.tuning.finals import Finals
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.packing import Kind, Packing
 from pfl_ops.tuning.parts import Combination
+from pfl_ops.tuning.resource_request import ResourceRequest
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.tested import PlannedTest, planned_tests, runs_table
@@ -70,7 +70,7 @@ class Session:
     execution: Execution
     address: str | None
     on_event: OnEvent | None
-    asked: Asked = field(default_factory=Asked)
+    asked: ResourceRequest = field(default_factory=ResourceRequest)
     decide: Callable[["Session"], Sequence[Experiment]] = lambda _: ()
     finals: "list[Result]" = field(default_factory=list)
     diverged: dict[int, str] = field(default_factory=dict)
@@ -278,7 +278,7 @@ class Session:
             lambda: packings.measure(experiment, execution, layouts, data_dir=self.data_dir, stages=stages),
         )
 
-    def _share(self, packing: Packing | None, missing: int) -> Share:
+    def _share(self, packing: Packing | None, missing: int) -> ResourceShare:
         cpus, gpus, most = self.asked.cpus, self.asked.gpus, self.asked.concurrency
         if packing:
             cpus, gpus = packing.layout.cpus, packing.layout.gpus
@@ -289,7 +289,7 @@ class Session:
         assert cpus != "auto" and gpus != "auto"
         return share(1.0 if cpus is None else cpus, gpus, most, missing, self.execution.device)
 
-    def _execution(self, part: Share, packing: Packing | None) -> Execution:
+    def _execution(self, part: ResourceShare, packing: Packing | None) -> Execution:
         """Return how trials compute, the same for all of them: whatever can be settled for the whole study is."""
         execution = self.execution
         if not part.gpus:

@@ -246,7 +246,7 @@ class Settings:
     @property
     def restrictions(self) -> dict[str, str]:
         """Values and ranges of the method in place of common ranges, {path: value or range}."""
-        return spaces.restrictions(spaces.Method(self.experiment, self.space), self.common) if self.common else {}
+        return spaces.restrictions(spaces.MethodSpace(self.experiment, self.space), self.common) if self.common else {}
 
     @property
     def tags(self) -> dict[str, str]:

@@ -22,7 +22,6 @@ from pfl_ops.tracking import Home, Run, Store, provenance
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tuning import board, presented
 from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.asked import Amount
 from pfl_ops.tuning.baselines import scales_of
 from pfl_ops.tuning.begin import Beginning, Means, check, existing, recorded_settings, stored
 from pfl_ops.tuning.budget import check_budget, count, ending
@@ -33,6 +32,7 @@ from pfl_ops.tuning.ledger import SCORES, STANDARD_ERRORS, Ledger, point_of
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
+from pfl_ops.tuning.resource_request import Amount
 from pfl_ops.tuning.session import Session, StudyInterrupted
 from pfl_ops.tuning.settings import (
     Settings,
@@ -273,7 +273,7 @@ def tune(
         mode: "max" or "min", for all metrics or for each; none: what is better for that key.
         scheduler: "asha" stops bad trials of a single objective early, at rounds that are multiples of
             evaluation.global_every (the default for one metric); "none" runs all to the end.
-        cpus_per_trial, gpus_per_trial, concurrency: see `asked.Asked`. None: one CPU, and where this machine has a GPU
+        cpus_per_trial, gpus_per_trial, concurrency: see `ResourceRequest`. None: one CPU, and if this machine has a GPU
             the share of it that is measured to be the best. A resumed study keeps what was measured for it.
         storage: of the study, see `ledger.storage`; none: studies.db in the work folder.
         name: of the study; none: <algorithm>-<dataset>-<partition>-<hash>.

@@ -28,7 +28,7 @@ from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.process import samples_seen
 from pfl_ops.jobs.report import SAMPLES, SENT_BYTES
-from pfl_ops.jobs.resources import Share, cluster, share
+from pfl_ops.jobs.resources import ResourceShare, cluster, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
 from pfl_ops.probe.settle import settle
 from pfl_ops.tuning.settings import Settings
@@ -136,7 +136,9 @@ class Tabulation:
 class _Source:
     """The jobs of the missing runs, and what is done with what happens to them."""
 
-    def __init__(self, call: Tabulation, missing: Sequence[tuple[TableRun, str]], part: Share, journal: Any) -> None:
+    def __init__(
+        self, call: Tabulation, missing: Sequence[tuple[TableRun, str]], part: ResourceShare, journal: Any
+    ) -> None:
         self.call, self.missing, self.part, self.journal = call, missing, part, journal
         self.given = 0
         self.records: dict[int, dict[int, Mapping[str, float]]] = {}

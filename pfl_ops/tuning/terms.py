@@ -10,7 +10,7 @@ from pfl_ops import spaces
 from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, together
-from pfl_ops.spaces import Method, Space
+from pfl_ops.spaces import MethodSpace, Space
 from pfl_ops.tuning.begin import Means
 from pfl_ops.tuning.settings import Settings
 
@@ -52,18 +52,18 @@ def settings_of(
         metric = given[0] if given else None
     if metric is not None and not metric.startswith("val/"):
         raise PflOpsError(f"a benchmark ranks methods by a validation score, such as val/L1/acc, got '{echo(metric)}'")
-    alone: dict[str, Method] = {}
+    alone: dict[str, MethodSpace] = {}
     wrong: dict[str, str] = {}
     for one, method in zip(experiments, methods, strict=True):
         try:
-            alone[method] = Method(one, space if isinstance(space, Space) else spaces.read(space, method))
+            alone[method] = MethodSpace(one, space if isinstance(space, Space) else spaces.read(space, method))
         except PflOpsError as error:
             wrong[method] = str(error)
     if wrong:
         raise together(wrong)
     common = None if isinstance(space, Space) else spaces.read_common(space)
     several = len({*methods, *begun}) > 1
-    beside = [Method(each.experiment, each.space) for method, each in begun.items() if method not in methods]
+    beside = [MethodSpace(each.experiment, each.space) for method, each in begun.items() if method not in methods]
     tuned, common = spaces.share(list(alone.values()), common, beside) if several and common else (alone.values(), None)
     found: dict[str, Settings] = {}
     for part, method in zip(tuned, methods, strict=True):

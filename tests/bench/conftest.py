@@ -7,8 +7,8 @@ from bench_case import small
 from pfl_ops.bench.candidate import Label
 from pfl_ops.bench.case import Case, Work
 from pfl_ops.bench.measure import Series
-from pfl_ops.bench.report import CaseReport, Report, Row, machine
-from pfl_ops.bench.settings import Settings
+from pfl_ops.bench.report import BenchRow, CaseReport, Report, machine
+from pfl_ops.bench.settings import BenchSettings
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +28,12 @@ def case() -> CaseReport:
     stacked = Label("vmap", chunk=20, workers=2)
     behind = Series((900.0,), given_up=True)
     rows = [
-        Row(plain, {"train": Series((1e3, 2e3)), "evaluate": Series((5e3, 5e3)), "round": Series((1.0, 2.0))}, 700),
-        Row(loop, {"train": Series((3e3, 4e3)), "evaluate": behind}, 600.4, chosen=True),
-        Row(stacked, {"train": Series((123_456.0, 234_567.0)), "round": Series((25.0, 50.0))}, 1_234.5),
-        Row(jax, {"train": Series((1.5e3, 4e3))}),
+        BenchRow(
+            plain, {"train": Series((1e3, 2e3)), "evaluate": Series((5e3, 5e3)), "round": Series((1.0, 2.0))}, 700
+        ),
+        BenchRow(loop, {"train": Series((3e3, 4e3)), "evaluate": behind}, 600.4, chosen=True),
+        BenchRow(stacked, {"train": Series((123_456.0, 234_567.0)), "round": Series((25.0, 50.0))}, 1_234.5),
+        BenchRow(jax, {"train": Series((1.5e3, 4e3))}),
     ]
     return CaseReport(
         model="mlp", dataset="mnist", batch=50, optimiser="sgd", clients=20, steps=12, parameters=199_210,
@@ -42,4 +44,4 @@ def case() -> CaseReport:
 
 @pytest.fixture
 def report(case: CaseReport) -> Report:
-    return Report(machine(torch.device("cpu")), Settings(), [case], ["cnn, B 50: no data"], 12.0)
+    return Report(machine(torch.device("cpu")), BenchSettings(), [case], ["cnn, B 50: no data"], 12.0)

@@ -8,7 +8,7 @@ from full_disk import full_disk
 from typer.testing import CliRunner
 
 from pfl_ops.bench import record, session
-from pfl_ops.bench.settings import QUICK, Settings, settings_of
+from pfl_ops.bench.settings import QUICK, BenchSettings, settings_of
 from pfl_ops.cli import app
 from pfl_ops.cli.bench import BENCH
 
@@ -34,9 +34,9 @@ def fake(report, monkeypatch):
 
 
 def test_every_setting_is_a_flag_that_shows_its_default():
-    assert {flag.path for flag in BENCH} == set(Settings.model_fields)
+    assert {flag.path for flag in BENCH} == set(BenchSettings.model_fields)
     for flag in BENCH:
-        default = Settings.model_fields[flag.path].default
+        default = BenchSettings.model_fields[flag.path].default
         text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
         assert default is None or flag.default == text
 
@@ -57,7 +57,7 @@ def test_it_measures_prints_and_keeps(fake, report, tmp_path):
 
 def test_the_quick_scale_is_changed_by_flags(fake):
     assert cli("--quick", "--clients", "5", "--no-track").exit_code == 0
-    assert fake.settings == [Settings.model_validate({**QUICK, "clients": 5})] and not fake.kept
+    assert fake.settings == [BenchSettings.model_validate({**QUICK, "clients": 5})] and not fake.kept
 
 
 def test_a_full_disk_leaves_the_old_numbers_and_the_run_is_tracked(fake, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pfl_ops.bench.settings import QUICK, Settings, settings_of
+from pfl_ops.bench.settings import QUICK, BenchSettings, settings_of
 from pfl_ops.errors import PflOpsError
 
 
@@ -14,13 +14,13 @@ def test_lists_are_text_with_commas():
 
 
 def test_quick_is_a_start_that_flags_change():
-    assert settings_of({"clients": "5"}, quick=True) == Settings.model_validate({**QUICK, "clients": 5})
+    assert settings_of({"clients": "5"}, quick=True) == BenchSettings.model_validate({**QUICK, "clients": 5})
     assert settings_of({}).clients == 20
 
 
 def test_each_network_has_its_data():
-    assert [Settings().data_of(model) for model in ("mlp", "cnn_cifar")] == ["mnist", "cifar10"]
-    assert Settings(dataset="digits").data_of("cnn_cifar") == "digits"
+    assert [BenchSettings().data_of(model) for model in ("mlp", "cnn_cifar")] == ["mnist", "cifar10"]
+    assert BenchSettings(dataset="digits").data_of("cnn_cifar") == "digits"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.bench.gpu_check import __main__ as command
 from pfl_ops.bench.gpu_check import agreement, cell, data, outcome, session, waits
 from pfl_ops.bench.gpu_check.options import QUICK, Options
-from pfl_ops.bench.gpu_check.outcome import Row
+from pfl_ops.bench.gpu_check.outcome import CheckRow
 from pfl_ops.data.datasets import load
 from pfl_ops.federation.execution import choose
 from pfl_ops.federation.training.chunk import Chunk
@@ -70,7 +70,7 @@ def test_quick_check_runs_without_other_packages(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "found" / "gpu.json").read_text())
-    rows = [Row(**row) for row in report["rows"]]
+    rows = [CheckRow(**row) for row in report["rows"]]
     assert report["machine"]["device"] == "cpu" and report["options"]["quick"] and report["seconds"] > 0
     assert {row.check for row in rows if row.status == "passed"} == set(session.CHECKS)
     skipped = {(row.check, row.name, row.reason) for row in rows if row.status == "skipped"}
@@ -122,12 +122,12 @@ def test_failed_check_does_not_stop_the_others(
 ) -> None:
     """The first check fails after a row, the second is fine: three rows and exit code 1."""
 
-    def broken(o: Options) -> Iterator[Row]:
-        yield Row("one", "first", "passed")
+    def broken(o: Options) -> Iterator[CheckRow]:
+        yield CheckRow("one", "first", "passed")
         raise RuntimeError("a kernel\nfailed")
 
-    def fine(o: Options) -> Iterator[Row]:
-        yield Row("two", "second", "passed")
+    def fine(o: Options) -> Iterator[CheckRow]:
+        yield CheckRow("two", "second", "passed")
 
     monkeypatch.setattr(session, "CHECKS", {"one": (broken,), "two": (fine,)})
     assert command.main(["--device", "cpu", "--quick"]) == 1
@@ -142,8 +142,8 @@ def test_failed_check_does_not_stop_the_others(
 def test_cache_of_the_user_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random data and timings go to a folder that is removed; the variable is as it was."""
 
-    def look(o: Options) -> Iterator[Row]:
-        yield Row("look", os.environ["PFL_OPS_CACHE"], "passed")
+    def look(o: Options) -> Iterator[CheckRow]:
+        yield CheckRow("look", os.environ["PFL_OPS_CACHE"], "passed")
 
     monkeypatch.setenv("PFL_OPS_CACHE", "mine")
     monkeypatch.setattr(session, "CHECKS", {"look": (look,)})
@@ -167,10 +167,12 @@ def test_no_step_begins_when_the_time_is_out(name: str, options: Options) -> Non
 
 
 def test_step_that_raises_is_a_failed_row(options: Options) -> None:
-    def measure() -> Row:
+    def measure() -> CheckRow:
         raise ValueError("no such kernel")
 
-    assert outcome.step(options, "speed", "cnn", measure) == Row("speed", "cnn", "failed", "ValueError: no such kernel")
+    assert outcome.step(options, "speed", "cnn", measure) == CheckRow(
+        "speed", "cnn", "failed", "ValueError: no such kernel"
+    )
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -277,7 +279,7 @@ def test_checks_of_results_pass_on_a_simulated_gpu(options: Options, monkeypatch
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
     monkeypatch.setattr(agreement, "SETTINGS", {"mlp, adam": agreement.SETTINGS["mlp, adam"]})
     monkeypatch.setattr(agreement, "PRECISION_TOLERANCES", {"float32": 1e-5})
-    rows: list[Row] = []
+    rows: list[CheckRow] = []
     where = {"cpu": torch.device("cpu"), "cuda": DEVICE}
     with simulated_device() as seen, monkeypatch.context() as inside:  # undone before the device is left
         inside.setattr(choose, "device", lambda execution, precision: where[execution.device])

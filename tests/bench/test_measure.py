@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pfl_ops.bench.candidate import Candidate, Label
+from pfl_ops.bench.candidate import BenchCandidate, Label
 from pfl_ops.bench.measure import Series, Timed
 from pfl_ops.bench.peak import matmul_rate
 from pfl_ops.bench.stopwatch import Stopwatch, Window
@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-class Takes(Candidate):
+class Takes(BenchCandidate):
     """Each call takes so many seconds, the first one five times as many; a probe does a fifth of the work."""
 
     def __init__(self, clock, seconds):

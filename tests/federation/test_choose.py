@@ -14,7 +14,7 @@ from pfl_ops.data.store import remember
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import choose, timing
 from pfl_ops.federation.execution.choose import Resolved
-from pfl_ops.federation.execution.decide import Work
+from pfl_ops.federation.execution.decide import TrainingWork
 from pfl_ops.federation.settings import Execution, Precision
 
 CPU = torch.device("cpu")
@@ -41,7 +41,8 @@ def resolved(
 ) -> tuple[Resolved, list[str]]:  # fmt: skip
     return choose.resolve(
         Execution(device="cpu", **{"threads": 1, **asked}), CPU, precision, stackable=stackable,
-        work=Work(cohort, rounds, samples=600.0 * cohort, batch=50, walk=12), shapes={}, prepare=machine.prepare,
+        work=TrainingWork(cohort, rounds, samples=600.0 * cohort, batch=50, walk=12), shapes={},
+        prepare=machine.prepare,
     )  # fmt: skip
 
 

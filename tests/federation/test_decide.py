@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pfl_ops.federation.execution.decide import Choice, Scope, Work, decide, hint, shares, together
+from pfl_ops.federation.execution.decide import Choice, Scope, TrainingWork, decide, hint, shares, together
 from pfl_ops.federation.execution.timing import Candidate, Timing
 
 Rates = dict[tuple[int | None, int], float]
@@ -14,8 +14,8 @@ def timing(rates: Rates, scaling: float = 2.0) -> Timing:
     return Timing({Candidate(*key, "float32"): rate for key, rate in rates.items()}, scaling)
 
 
-def work(rounds: int = 100, cohort: int = 20) -> Work:
-    return Work(cohort, rounds, samples=600.0 * cohort, batch=50, walk=12)
+def work(rounds: int = 100, cohort: int = 20) -> TrainingWork:
+    return TrainingWork(cohort, rounds, samples=600.0 * cohort, batch=50, walk=12)
 
 
 def scope(**given: Any) -> Scope:

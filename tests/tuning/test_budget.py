@@ -15,7 +15,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.estimate import Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tuning import costs
 from pfl_ops.tuning import ledger as ledgers
@@ -148,7 +148,7 @@ def test_clock_goes_on_from_the_seconds_of_earlier_calls(ledger):
 def source_of(ledger, is_over, missing=9):
     settings = settings_of()
     search = Search(ledger, SPACE, settings.objective, 9, 0)
-    share = Share(1.0, 0.0, 2)
+    share = ResourceShare(1.0, 0.0, 2)
 
     def make(number, point, part):
         return Job.of("trial", f"trial {number:03d}", number, toy(), None, Execution(), share)

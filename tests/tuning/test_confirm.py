@@ -14,7 +14,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import Failure
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.reports.compare import compare
 from pfl_ops.tracking import Store
@@ -154,7 +154,7 @@ def study(tmp_path):
             told=told,
             runs=runs,
         )
-        session.source = Confirmations(session, Share(1, 0, 2), Execution())
+        session.source = Confirmations(session, ResourceShare(1, 0, 2), Execution())
         return session
 
     return start
@@ -344,7 +344,7 @@ def test_numbers_that_cannot_be_are_refused_before_the_first_trial(tmp_path, how
 
 def test_the_job_never_reaches_test_data():
     experiment = toy().override({"evaluation.split": "validation"})
-    job = Job.of("confirmation", "c", 0, experiment, None, Execution(), Share(1, 0, 1))
+    job = Job.of("confirmation", "c", 0, experiment, None, Execution(), ResourceShare(1, 0, 1))
     assert job.payload.sealed and job.payload.metrics == ()
 
 

@@ -18,7 +18,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import Failure
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import ledger as ledgers
@@ -224,7 +224,7 @@ def fedavg_scores(job):
 
 
 def baselines_of(session):
-    return Baselines(session, Share(1.0, 0.0, 2), Execution())
+    return Baselines(session, ResourceShare(1.0, 0.0, 2), Execution())
 
 
 def test_fedavg_is_run_once_in_each_environment_with_each_seed(session):
@@ -300,7 +300,7 @@ def confirmed(session):
                 trial = one.ledger.study.ask()
                 trial.suggest_float("algorithm.x", x, x)
                 one.ledger.study.tell(trial, value)
-        return one, Confirmations(one, Share(1, 0, 2), Execution())
+        return one, Confirmations(one, ResourceShare(1, 0, 2), Execution())
 
     return start
 

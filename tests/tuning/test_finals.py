@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.tuning import finals as module
 from pfl_ops.tuning.finals import LONG, Finals
 
@@ -16,13 +16,13 @@ TRIALS = Execution(device="cpu", way="vmap", chunk=3, threads=1, workers=1)
 @pytest.mark.parametrize(
     ("seconds", "missing", "part", "cpus"),
     [
-        (LONG + 1, 1, Share(1, 0, 4), 4),
-        (LONG + 1, 2, Share(1, 0, 4), 2),
-        (LONG + 1, 3, Share(1, 0, 4), 1),
-        (LONG + 1, 9, Share(1, 0, 4), 1),
-        (LONG - 1, 1, Share(1, 0, 4), 1),  # a new process of another share would take longer than it saves
-        (LONG + 1, 1, Share(1, 0.25, 4), 1),
-        (LONG + 1, 1, Share(1, 0, 12), 4),  # three machines: no job can have the CPUs of two
+        (LONG + 1, 1, ResourceShare(1, 0, 4), 4),
+        (LONG + 1, 2, ResourceShare(1, 0, 4), 2),
+        (LONG + 1, 3, ResourceShare(1, 0, 4), 1),
+        (LONG + 1, 9, ResourceShare(1, 0, 4), 1),
+        (LONG - 1, 1, ResourceShare(1, 0, 4), 1),  # a new process of another share would take longer than it saves
+        (LONG + 1, 1, ResourceShare(1, 0.25, 4), 1),
+        (LONG + 1, 1, ResourceShare(1, 0, 12), 4),  # three machines: no job can have the CPUs of two
     ],
 )
 def test_tests_of_long_trials_share_all_that_the_trials_had(seconds, missing, part, cpus, monkeypatch):

@@ -7,7 +7,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins, runner
 from pfl_ops.jobs.job import Job, Place
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ class Phases:
 
     def job(self, seed: int) -> Job:
         experiment = Experiment.of("fedavg", dataset="digits", model="linear", clients=4, rounds=2, seed=seed)
-        part, how = Share(1.0, 0.0, 2), Execution(device="cpu", way="loop", workers=1, threads=1)
+        part, how = ResourceShare(1.0, 0.0, 2), Execution(device="cpu", way="loop", workers=1, threads=1)
         return Job.of("cell", f"job {seed}", seed, experiment, None, how, part)
 
     def next(self):

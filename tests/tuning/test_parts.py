@@ -17,7 +17,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import Failure
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import ledger as ledgers
@@ -110,7 +110,7 @@ def source(tmp_path):
 
         def make(number, point, part):
             experiment = chosen.experiment.override({**point, "seed": chosen.combination.parts[part].seed})
-            return Job.of("trial", "", 2 * number + part, experiment, None, Execution(), Share(1.0, 0.0, 2))
+            return Job.of("trial", "", 2 * number + part, experiment, None, Execution(), ResourceShare(1.0, 0.0, 2))
 
         forgotten, runs = [], {}
 

@@ -14,9 +14,9 @@ from pfl_ops import tuning
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.results import Result
-from pfl_ops.tuning.asked import Asked
 from pfl_ops.tuning.cells import CellEvent, elsewhere
 from pfl_ops.tuning.reproduction import Reproduction
+from pfl_ops.tuning.resource_request import ResourceRequest
 
 
 def test_a_run_that_cannot_be_kept_is_a_failed_cell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_a_run_that_cannot_be_kept_is_a_failed_cell(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Reproduction, "_track", breaks)
     plan = tuning.plan([(TOY, TOY.cells)], "smoke")
     told: list[CellEvent] = []
-    call = Reproduction(plan, None, None, Execution(), Asked.of(None, None, None), None, None, told.append)
+    call = Reproduction(plan, None, None, Execution(), ResourceRequest.of(None, None, None), None, None, told.append)
     call._end(plan.wanted[0], JobEvent("ended", None))
     assert call.failures == {plan.wanted[0].digest: "ValueError: an axis without end"}
     assert [event.kind for event in told] == ["failed"] and call.over == 1
@@ -64,7 +64,9 @@ def test_runs_that_a_results_file_has_are_not_run_again(tmp_path: Path) -> None:
     store = SimpleNamespace(reachable=False)
     for changes, missing in (({}, 4), ({"training.lr": 0.5}, 5)):
         plan = tuning.plan([(TOY, TOY.cells)], "smoke", repetitions=1, changes=changes)
-        call = Reproduction(plan, store, None, Execution(), Asked.of(None, None, None), None, None, None, kept=kept)
+        call = Reproduction(
+            plan, store, None, Execution(), ResourceRequest.of(None, None, None), None, None, None, kept=kept
+        )
         assert len(call.missing()) == missing
         found = {cell: [one.value(ACC) for one in each] for cell, each in call._outcomes(plan.parts[0]).items()}
         assert found == ({"iid/local": [150.0]} if not changes else {})

@@ -10,7 +10,7 @@ import pytest
 from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs import ray_instance, resources
 from pfl_ops.system.scratch import scratch
-from pfl_ops.tuning.asked import Asked, check_request
+from pfl_ops.tuning.resource_request import ResourceRequest, check_request
 
 
 @pytest.fixture
@@ -49,18 +49,18 @@ IMPOSSIBLE = [
 def test_a_request_is_checked_before_ray_starts(alone, asked, device, message):
     alone()
     with pytest.raises(PflOpsError) as caught:
-        check_request(Asked.of(**asked), device, None)
+        check_request(ResourceRequest.of(**asked), device, None)
     assert str(caught.value).startswith(message)
 
 
 def test_a_request_that_can_be_met_passes(alone):
     alone()
     for asked in ({}, {"cpus": 2}, {"gpus": 0}, {"cpus": "auto"}, {"gpus": "auto"}, {"concurrency": 10**30}):
-        check_request(Asked.of(**asked), "auto", None)
+        check_request(ResourceRequest.of(**asked), "auto", None)
     alone(gpus=1)
-    check_request(Asked.of(gpus=0.25), "auto", None)
+    check_request(ResourceRequest.of(gpus=0.25), "auto", None)
     with pytest.raises(PflOpsError, match="--gpus-per-trial 2: this machine has 1 GPU;"):
-        check_request(Asked.of(gpus=2), "auto", None)
+        check_request(ResourceRequest.of(gpus=2), "auto", None)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_is_no_address_is_refused(address):
 
 def test_as_many_trials_as_fit(machine):
     machine({"CPU": 4.0, "GPU": 1.0})
-    assert resources.share(1, 0, None, 12) == resources.Share(1, 0, 4)
+    assert resources.share(1, 0, None, 12) == resources.ResourceShare(1, 0, 4)
     assert resources.share(1, 0.25, None, 12).concurrency == 4
     assert resources.share(2, 0.25, None, 12).concurrency == 2
     assert resources.share(0.5, 0.25, None, 12).concurrency == 4

@@ -7,12 +7,12 @@ import pytest
 from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.tuning.packing import Packing, PackingLayout
 from pfl_ops.tuning.session import Session
 from pfl_ops.tuning.settings import Settings
 
-ONE_CPU = Share(1, 0, 2)
+ONE_CPU = ResourceShare(1, 0, 2)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_nothing_is_left_open_for_trials_to_choose(execution):
     found = execution()
     assert found.way in ("loop", "vmap") and (found.chunk is None) == (found.way == "loop")
     assert (found.device, found.threads, found.workers) == ("cpu", 1, 1)
-    assert execution(share=Share(2, 0, 1)).threads in (1, 2)
+    assert execution(share=ResourceShare(2, 0, 1)).threads in (1, 2)
     assert execution(way="vmap", chunk=3).chunk == 3
 
 

@@ -19,7 +19,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import Failure
-from pfl_ops.jobs.resources import Share
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import Interrupted, JobEvent
 from pfl_ops.tuning import tabulation
 from pfl_ops.tuning.settings import Settings
@@ -82,7 +82,7 @@ def fake(monkeypatch, tmp_path):
 
     monkeypatch.setattr(tabulation, "Runner", FakeRunner)
     monkeypatch.setattr(tabulation, "cluster", cluster)
-    monkeypatch.setattr(tabulation, "share", lambda *_: Share(1.0, 0.0, 1))
+    monkeypatch.setattr(tabulation, "share", lambda *_: ResourceShare(1.0, 0.0, 1))
     monkeypatch.setattr(tabulation, "settle", lambda experiment, execution, data_dir: execution)
     monkeypatch.setattr(FakeRunner, "ran", [])
     monkeypatch.setattr(FakeRunner, "stop_after", None)

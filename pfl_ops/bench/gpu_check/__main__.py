@@ -24,7 +24,7 @@ def main(words: list[str] | None = None) -> int:
     """Run the checks, print their table, and return the exit code."""
     given = parser().parse_args(words)
     from pfl_ops.bench.gpu_check.options import FULL, QUICK
-    from pfl_ops.bench.gpu_check.outcome import Row, table, worst
+    from pfl_ops.bench.gpu_check.outcome import CheckRow, table, worst
     from pfl_ops.bench.gpu_check.session import check
 
     try:
@@ -35,7 +35,7 @@ def main(words: list[str] | None = None) -> int:
             only=tuple(name.strip() for name in given.only.split(",") if name.strip()), quick=given.quick,
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )  # fmt: skip
-        rows = [Row(**row) for row in report["rows"]]
+        rows = [CheckRow(**row) for row in report["rows"]]
         print(", ".join(f"{name} {value}" for name, value in report["machine"].items()))
         print(table(rows))
         print(f"{worst(rows)} in {report['seconds']:.0f} s" + (" (quick: its figures have no meaning)" * given.quick))

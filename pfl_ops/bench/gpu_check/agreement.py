@@ -15,8 +15,8 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.gpu_check import waits
 from pfl_ops.bench.gpu_check.options import Options
-from pfl_ops.bench.gpu_check.outcome import NO_GPU, Row, passed_if, step
-from pfl_ops.bench.settings import Settings
+from pfl_ops.bench.gpu_check.outcome import NO_GPU, CheckRow, passed_if, step
+from pfl_ops.bench.settings import BenchSettings
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.method.contract import ClientRows, Models
 from pfl_ops.federation.settings import Device, Execution, Precision
@@ -37,7 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """FedAvg's settings, beside those of the methods, for each way in which the engine takes a step."""
 
 
-def methods(o: Options) -> Iterator[Row]:
+def methods(o: Options) -> Iterator[CheckRow]:
     """Compare one client at a time, stacks and the CPU for every method; on a GPU, look for steps that wait for it."""
     cases: list[tuple[str, str, dict[str, Any]]] = [(name, name, {}) for name in ALGORITHMS.builtin]
     cases += [(f"fedavg, {settings}", "fedavg", more) for settings, more in SETTINGS.items()]
@@ -48,10 +48,10 @@ def methods(o: Options) -> Iterator[Row]:
         if o.is_gpu and row.figures:
             yield _waits(title, name, found)
     if not o.is_gpu:
-        yield Row("waits", "all methods", "skipped", NO_GPU)
+        yield CheckRow("waits", "all methods", "skipped", NO_GPU)
 
 
-def _method(o: Options, title: str, e: Experiment, found: Counter[str]) -> Row:
+def _method(o: Options, title: str, e: Experiment, found: Counter[str]) -> CheckRow:
     """The row of a method; waits in its steps are added to `found`."""
     began = time.monotonic()
     expected = results(e, loop("cpu"))
@@ -64,15 +64,15 @@ def _method(o: Options, title: str, e: Experiment, found: Counter[str]) -> Row:
     )  # fmt: skip
 
 
-def _waits(title: str, name: str, found: Counter[str]) -> Row:
+def _waits(title: str, name: str, found: Counter[str]) -> CheckRow:
     """The row of the waits in a method's steps, by "file:line"."""
     unknown = sorted(place for place in found if place.partition(":")[0] != waits.KNOWN.get(name))
     known = sorted(set(found) - set(unknown))
     said = f"steps wait at {', '.join(unknown)}" if unknown else f"known: {', '.join(known)}" if known else ""
-    return Row("waits", title, "failed" if unknown else "passed", said, {"waits": found.total()})
+    return CheckRow("waits", title, "failed" if unknown else "passed", said, {"waits": found.total()})
 
 
-def repeats(o: Options) -> Iterator[Row]:
+def repeats(o: Options) -> Iterator[CheckRow]:
     """Run the same experiment twice in each way, and compare bit for bit."""
     for model, optimiser in product(("mlp", "cnn_tiny"), ("sgd", "adam")):
         for way in (loop(o.asked), stacked(o.asked)):
@@ -80,7 +80,7 @@ def repeats(o: Options) -> Iterator[Row]:
             yield step(o, "repeats", name, partial(_repeat, o, name, model, optimiser, way))
 
 
-def _repeat(o: Options, name: str, model: str, optimiser: str, way: Execution) -> Row:
+def _repeat(o: Options, name: str, model: str, optimiser: str, way: Execution) -> CheckRow:
     more = {"model.name": model, "training.optimiser": optimiser, "training.precision": "float32"}
     e = small_experiment(o, "fedavg", more)
     one, other = results(e, way), results(e, way)
@@ -88,18 +88,18 @@ def _repeat(o: Options, name: str, model: str, optimiser: str, way: Execution) -
     return passed_if(same, "repeats", name, "two runs differ", difference=difference(one, other))
 
 
-def precisions(o: Options) -> Iterator[Row]:
+def precisions(o: Options) -> Iterator[CheckRow]:
     """Train in each precision in both ways, and compare the models with those of float64."""
     for model, precision in product(("mlp", "cnn_tiny"), PRECISION_TOLERANCES):
         for way in (loop(o.asked), stacked(o.asked)):
             name = f"{model}, {precision}, {'loop' if way.way == 'loop' else 'stacked'}"
             if precision == "tf32" and not o.is_gpu:
-                yield Row("precisions", name, "skipped", NO_GPU)
+                yield CheckRow("precisions", name, "skipped", NO_GPU)
                 continue
             yield step(o, "precisions", name, partial(_precision, o, name, model, precision, way))
 
 
-def _precision(o: Options, name: str, model: str, precision: Precision, way: Execution) -> Row:
+def _precision(o: Options, name: str, model: str, precision: Precision, way: Execution) -> CheckRow:
     e = small_experiment(o, "fedavg", {"model.name": model})
     exact, found = results(e, way), results(e.override({"training.precision": precision}), way)
     distance, allowed = difference({"central": exact["central"]}, found), PRECISION_TOLERANCES[precision]
@@ -108,17 +108,17 @@ def _precision(o: Options, name: str, model: str, precision: Precision, way: Exe
     )
 
 
-def scores(o: Options) -> Iterator[Row]:
+def scores(o: Options) -> Iterator[CheckRow]:
     """Score models that all differ on the device and on the CPU, and compare their mean accuracies."""
     for network, batch in o.sizes.networks.items():
         yield step(o, "scores", network, partial(_scores, o, network, batch))
 
 
-def _scores(o: Options, network: str, batch: int) -> Row:
+def _scores(o: Options, network: str, batch: int) -> CheckRow:
     clients, images = min(o.sizes.models, 10), min(o.sizes.images, 500)
     found = {}
     for device in ("cpu", o.asked):
-        settings = Settings(
+        settings = BenchSettings(
             model=(network,), batch=(batch,), dataset="mnist", clients=clients, steps=1, device=device,
             evaluate_models=clients, evaluate_images=images,
         )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pfl_ops.bench.gpu_check.options import Options
-from pfl_ops.bench.gpu_check.outcome import NO_TIME, Row, passed_if
+from pfl_ops.bench.gpu_check.outcome import NO_TIME, CheckRow, passed_if
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.estimate import LIBRARIES_MIB
 from pfl_ops.papers import find
@@ -16,13 +16,13 @@ SUITE, CELL = "fliu/table1", "lsqs/fliu"
 GRACE = 30.0  # seconds that the process may take beyond the time that is left
 
 
-def cell(o: Options) -> Iterator[Row]:
+def cell(o: Options) -> Iterator[CheckRow]:
     """Run rounds of the cell in a process of its own, and extrapolate to the whole run."""
     suite = find(SUITE)
     e = suite.experiment(suite.cell(CELL)).override(dict(o.sizes.changes))
     title = f"{SUITE} {CELL}"
     if o.left <= 0:
-        yield Row("cell", title, "skipped", NO_TIME)
+        yield CheckRow("cell", title, "skipped", NO_TIME)
         return
     o.say(f"cell: {title} is built, its execution chosen by timing")
     process = Hosted("pfl_ops.bench.gpu_check.inside.Rounds", e.resolved, o.asked, o.data_dir)
@@ -32,7 +32,7 @@ def cell(o: Options) -> Iterator[Row]:
         about = _asked(o, process, "about")
         total = about["rounds"]
         estimated = _asked(o, process, "estimate")
-        yield Row("cell", "estimate", "passed", about["execution"], {"seconds": estimated["seconds"]})
+        yield CheckRow("cell", "estimate", "passed", about["execution"], {"seconds": estimated["seconds"]})
         _asked(o, process, "next")  # the start
         while len(rounds) < o.sizes.rounds and (o.left > 0 or not rounds):
             rounds.append(_asked(o, process, "next"))
@@ -40,13 +40,17 @@ def cell(o: Options) -> Iterator[Row]:
         yield extrapolated(title, rounds, o.sizes.rounds, total)
         yield _memory(o, _asked(o, process, "peaks"), estimated["mib"])
     except NoAnswer:
-        yield extrapolated(title, rounds, o.sizes.rounds, total) if rounds else Row("cell", title, "skipped", NO_TIME)
-        yield Row("cell", "memory", "skipped", NO_TIME)
+        yield (
+            extrapolated(title, rounds, o.sizes.rounds, total)
+            if rounds
+            else CheckRow("cell", title, "skipped", NO_TIME)
+        )
+        yield CheckRow("cell", "memory", "skipped", NO_TIME)
     finally:
         process.kill()
 
 
-def extrapolated(title: str, rounds: list[dict[str, float]], wanted: int, total: int) -> Row:
+def extrapolated(title: str, rounds: list[dict[str, float]], wanted: int, total: int) -> CheckRow:
     """Return the row of a cell's rounds: seconds of each, and of the whole run if all are like those after the first.
 
     Args:
@@ -64,12 +68,12 @@ def extrapolated(title: str, rounds: list[dict[str, float]], wanted: int, total:
         "last_loss": losses[-1],
     }
     if not all(map(math.isfinite, losses)):
-        return Row("cell", title, "failed", "a loss is not finite", figures)
+        return CheckRow("cell", title, "failed", "a loss is not finite", figures)
     cut = f"{len(rounds)} of {wanted} rounds, {NO_TIME}" if len(rounds) < wanted else ""
-    return Row("cell", title, "passed", cut, figures)
+    return CheckRow("cell", title, "passed", cut, figures)
 
 
-def _memory(o: Options, peaks: dict[str, float], estimated: float) -> Row:
+def _memory(o: Options, peaks: dict[str, float], estimated: float) -> CheckRow:
     """The peak beside the estimate: of the GPU where there is one, else of the process without its libraries."""
     peak = peaks["device"] if o.is_gpu else peaks["process"] - LIBRARIES_MIB
     return passed_if(

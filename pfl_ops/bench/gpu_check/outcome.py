@@ -14,7 +14,7 @@ NO_GPU = "needs a GPU"
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckRow:
     """One line of the report.
 
     Attributes:
@@ -37,7 +37,7 @@ class Row:
         }  # fmt: skip
 
 
-def passed_if(fine: bool, check: str, name: str, reason: str = "", **figures: float) -> Row:
+def passed_if(fine: bool, check: str, name: str, reason: str = "", **figures: float) -> CheckRow:
     """Return a row that passed or failed.
 
     Args:
@@ -46,18 +46,18 @@ def passed_if(fine: bool, check: str, name: str, reason: str = "", **figures: fl
     >>> passed_if(1 < 2, "arithmetic", "order", "1 is not below 2", difference=1.0).status
     'passed'
     """
-    return Row(check, name, "passed" if fine else "failed", "" if fine else reason, figures)
+    return CheckRow(check, name, "passed" if fine else "failed", "" if fine else reason, figures)
 
 
-def step(o: Options, check: str, name: str, measure: Callable[[], Row]) -> Row:
+def step(o: Options, check: str, name: str, measure: Callable[[], CheckRow]) -> CheckRow:
     """Return the row of a step; a failed one if it raises, a skipped one if the time is out."""
     if o.left <= 0:
-        return Row(check, name, "skipped", NO_TIME)
+        return CheckRow(check, name, "skipped", NO_TIME)
     o.say(f"{check}: {name}")
     try:
         return measure()
     except Exception as error:
-        return Row(check, name, "failed", in_one_line(error))
+        return CheckRow(check, name, "failed", in_one_line(error))
 
 
 def in_one_line(error: BaseException) -> str:
@@ -65,10 +65,10 @@ def in_one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[CheckRow]) -> str:
     """Return the rows as text: status, check, name, and the reason or the figures.
 
-    >>> print(table([Row("speed", "linear", "passed", figures={"samples_per_second": 123456.0})]))
+    >>> print(table([CheckRow("speed", "linear", "passed", figures={"samples_per_second": 123456.0})]))
     passed   speed  linear  samples_per_second 123,456
     """
     widths = [max((len(getattr(row, column)) for row in rows), default=0) for column in ("check", "name")]
@@ -93,14 +93,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def worst(rows: Sequence[Row]) -> Status:
+def worst(rows: Sequence[CheckRow]) -> Status:
     """Return "failed" if any row failed, "skipped" if none was checked, else "passed".
 
-    >>> worst([Row("a", "b", "skipped"), Row("a", "c", "passed")])
+    >>> worst([CheckRow("a", "b", "skipped"), CheckRow("a", "c", "passed")])
     'passed'
     """
     found = {row.status for row in rows}
     return "failed" if "failed" in found else "passed" if "passed" in found else "skipped"
 
 
-__all__ = ["NO_GPU", "NO_TIME", "Row", "Status", "in_one_line", "number", "passed_if", "step", "table", "worst"]
+__all__ = ["NO_GPU", "NO_TIME", "CheckRow", "Status", "in_one_line", "number", "passed_if", "step", "table", "worst"]

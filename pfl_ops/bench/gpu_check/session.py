@@ -14,13 +14,13 @@ import torch
 
 from pfl_ops.bench.gpu_check import agreement, cell, data, speed
 from pfl_ops.bench.gpu_check.options import Options, Sizes
-from pfl_ops.bench.gpu_check.outcome import NO_TIME, Row, in_one_line
+from pfl_ops.bench.gpu_check.outcome import NO_TIME, CheckRow, in_one_line
 from pfl_ops.errors import unknown
 from pfl_ops.federation.execution import choose
 from pfl_ops.federation.settings import Execution
 from pfl_ops.system.machine import cores, cpu_model
 
-Check = Callable[[Options], Iterator[Row]]
+Check = Callable[[Options], Iterator[CheckRow]]
 
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     "methods": (agreement.methods,),
@@ -53,14 +53,14 @@ def check(
             raise unknown("check", name, CHECKS)
     choose.device(Execution(device=device), "float32")
     began = time.monotonic()
-    rows: list[Row] = []
+    rows: list[CheckRow] = []
     with tempfile.TemporaryDirectory(prefix="pfl-ops-gpu-check-") as folder:
         place = Path(folder)
         # timings of this machine, and random data, are for this check alone
         with mock.patch.dict(os.environ, {"PFL_OPS_CACHE": str(place / "cache")}):
             found, remark = data.mnist(place, data_dir, quick)
             if remark:
-                rows.append(Row("data", "mnist", "skipped", remark))
+                rows.append(CheckRow("data", "mnist", "skipped", remark))
             o = Options(device, sizes, found, data.small(place), began + 60 * minutes, say)
             for name, checks in CHECKS.items():
                 for each in checks if not only or name in only else ():
@@ -73,17 +73,17 @@ def check(
     }
 
 
-def _rows(o: Options, name: str, each: Check) -> list[Row]:
+def _rows(o: Options, name: str, each: Check) -> list[CheckRow]:
     """The rows of a check; what it raises is one more."""
-    rows: list[Row] = []
+    rows: list[CheckRow] = []
     if o.left <= 0:
-        return [Row(name, each.__name__, "skipped", NO_TIME)]
+        return [CheckRow(name, each.__name__, "skipped", NO_TIME)]
     threads = torch.get_num_threads()
     try:
         for row in each(o):
             rows.append(row)  # one by one, so that those before an exception are kept
     except Exception as error:
-        rows.append(Row(name, each.__name__, "failed", in_one_line(error)))
+        rows.append(CheckRow(name, each.__name__, "failed", in_one_line(error)))
     finally:
         gc.collect()
         if o.is_gpu:

@@ -9,7 +9,7 @@ import torch
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import processes
-from pfl_ops.federation.execution.decide import Scope, Work, decide, hint
+from pfl_ops.federation.execution.decide import Scope, TrainingWork, decide, hint
 from pfl_ops.federation.execution.timing import Prepare, Timing, measure, recalled
 from pfl_ops.federation.settings import Execution, Precision
 from pfl_ops.system import cores, memory
@@ -81,7 +81,7 @@ def threads(execution: Execution) -> int:
 
 
 def resolve(
-    execution: Execution, on: torch.device, precision: Precision, *, stackable: bool, work: Work,
+    execution: Execution, on: torch.device, precision: Precision, *, stackable: bool, work: TrainingWork,
     shapes: Mapping[str, object], prepare: Prepare,
 ) -> tuple[Resolved, list[str]]:  # fmt: skip
     """Nothing left to choose: as asked for, or by timing a few steps of each candidate.

@@ -13,7 +13,7 @@ A_JOB = 0.005  # seconds that sharing out one round takes
 FASTER = 1.5  # from here on, another number format is worth a line
 
 
-class Work(NamedTuple):
+class TrainingWork(NamedTuple):
     """The training work of a run.
 
     Attributes:
@@ -84,7 +84,7 @@ class Scope:
         return [*([Lane(1, shared)] if self.fewer or self.most > 1 else []), Lane(self.threads, alone)]
 
 
-def decide(timing: Timing, work: Work, precision: Precision, scope: Scope) -> Choice:
+def decide(timing: Timing, work: TrainingWork, precision: Precision, scope: Scope) -> Choice:
     """The choice that trains fastest; several processes only where the run is long enough for them."""
     rates = {c: rate for c, rate in timing.rates.items() if c.precision == precision}
     promises = {c: together(rate, c.stack, work, scope, timing.scaling) for c, rate in rates.items() if c.threads == 1}
@@ -104,7 +104,7 @@ def decide(timing: Timing, work: Work, precision: Precision, scope: Scope) -> Ch
     return Choice(best.stack, best.threads if scope.fewer else scope.threads)
 
 
-def together(rate: float, stack: int | None, work: Work, scope: Scope, scaling: float) -> float:
+def together(rate: float, stack: int | None, work: TrainingWork, scope: Scope, scaling: float) -> float:
     """Samples a second of several processes, each at `rate` on a core of its own; the one with the most to do counts.
 
     Args:
@@ -127,7 +127,7 @@ def shares(stack: int | None, cohort: int, scope: Scope) -> tuple[int, int]:
     return size, -(-chunks // -(-chunks // scope.most))
 
 
-def _shared(candidate: Candidate, work: Work, scope: Scope) -> Choice:
+def _shared(candidate: Candidate, work: TrainingWork, scope: Scope) -> Choice:
     size, processes = shares(candidate.stack, work.cohort, scope)
     return Choice(None if candidate.stack is None else size, scope.threads_beside(processes), processes)
 

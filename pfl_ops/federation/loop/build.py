@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pfl_ops.data.clients import Clients
 from pfl_ops.federation.execution.choose import switch
-from pfl_ops.federation.execution.decide import Work
+from pfl_ops.federation.execution.decide import TrainingWork
 from pfl_ops.federation.execution.timing import Candidate, Go
 from pfl_ops.federation.loop import cohort
 from pfl_ops.federation.losses import LOSSES
@@ -70,13 +70,13 @@ def make_trainer(task: Task, feed: Feed, training: Training, stack: int | None, 
     return Trainer(task, feed, rule, length, stack, bfloat16=training.precision == "bfloat16", draws=draws)
 
 
-def work_of(task: Task, feed: Feed, training: Training) -> Work:
+def work_of(task: Task, feed: Feed, training: Training) -> TrainingWork:
     """Return the work of a run with this training section, as if all clients were of average size."""
     own = float(feed.sizes.mean())
     batch = max(min(training.batch_size or own, own), 1.0)
     a_pass = max(math.ceil(own / batch), 1)
     steps = training.local_steps or a_pass * (training.local_epochs or 1)
-    return Work(task.cohort_size, training.rounds, task.cohort_size * own * steps / a_pass, batch, steps)
+    return TrainingWork(task.cohort_size, training.rounds, task.cohort_size * own * steps / a_pass, batch, steps)
 
 
 def timed_steps(task: Task, feed: Feed, training: Training, candidate: Candidate) -> Go:

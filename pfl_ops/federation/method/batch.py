@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from pfl_ops.federation.method.contract import Loss
 from pfl_ops.federation.method.walk import Meter
 from pfl_ops.federation.network.cross_entropy import cross_entropy
-from pfl_ops.federation.network.layout import Block
+from pfl_ops.federation.network.layout import LayoutBlock
 from pfl_ops.federation.network.optim import Rowwise, Rule, after
 from pfl_ops.federation.network.passes import Passes, mean_over_samples
 
@@ -210,12 +210,12 @@ class Batch:
         product = torch.zeros_like(g) if leaf.grad is None else leaf.grad
         return product.detach() if whole is leaf else F.pad(product.detach(), (start, w.shape[1] - stop))
 
-    def _blocks(self, start: int, stop: int) -> tuple[Block, ...]:
+    def _blocks(self, start: int, stop: int) -> tuple[LayoutBlock, ...]:
         """The parameters in these columns; none where a column cuts one."""
         blocks = tuple(k for k in self._passes.net.layout.blocks if k.start < stop and k.stop > start)
         return blocks if blocks and blocks[0].start >= start and blocks[-1].stop <= stop else ()
 
-    def _by_block(self, w: Tensor, blocks: tuple[Block, ...]) -> Tensor:
+    def _by_block(self, w: Tensor, blocks: tuple[LayoutBlock, ...]) -> Tensor:
         """`grad` of the task's cross-entropy, a leaf a parameter: that saves a copy of the row for each."""
         layout = self._passes.net.layout
         pieces = {k.name: w[:, k.start : k.stop].unflatten(1, k.stored) for k in layout.blocks if k.stop <= w.shape[1]}
@@ -223,7 +223,9 @@ class Batch:
         grads = self.gradients(blocks, [pieces[k.name] for k in blocks], rest)
         return F.pad(torch.cat([g.flatten(1) for g in grads], 1), (blocks[0].start, w.shape[1] - blocks[-1].stop))
 
-    def gradients(self, blocks: tuple[Block, ...], leaves: list[Tensor], rest: Mapping[str, Tensor]) -> list[Tensor]:
+    def gradients(
+        self, blocks: tuple[LayoutBlock, ...], leaves: list[Tensor], rest: Mapping[str, Tensor]
+    ) -> list[Tensor]:
         """Gradients of each client's mean cross-entropy, counted as by `grad`; see `Passes.gradients`."""
         means, grads = self._passes.gradients(blocks, leaves, rest, self.x, self.y, self._weights)
         self.count(means)

@@ -17,7 +17,7 @@ from pfl_ops.errors import PflOpsError
 
 
 @dataclass(frozen=True)
-class Block:
+class LayoutBlock:
     """One named parameter: its shape in the network and its columns."""
 
     name: str
@@ -58,18 +58,18 @@ class Layout:
         blocks, ends, at = [], [], 0
         for part in (body, head, extra):
             for name, shape in part.items():
-                block = Block(name, tuple(shape), at, at + int(torch.Size(shape).numel()))
+                block = LayoutBlock(name, tuple(shape), at, at + int(torch.Size(shape).numel()))
                 blocks.append(block)
                 at = block.stop
             ends.append(at)
-        self.blocks: tuple[Block, ...] = tuple(blocks)
+        self.blocks: tuple[LayoutBlock, ...] = tuple(blocks)
         self.size = at
         self.body = slice(0, ends[0])
         self.head = slice(ends[0], ends[1])
         self.net = slice(0, ends[1])
         self.extra = {block.name: slice(block.start, block.stop) for block in blocks if block.name in extra}
 
-    def within(self, part: slice | None) -> tuple[Block, ...]:
+    def within(self, part: slice | None) -> tuple[LayoutBlock, ...]:
         """Return the blocks of a slice; a slice that cuts through a block is an error.
 
         >>> layout = Layout({"fc.weight": (2, 3)}, {"head.weight": (1, 2)})
@@ -161,4 +161,4 @@ def initial_extra(extra: Mapping[str, tuple[int, ...]], seed: int) -> Tensor:
     return torch.cat(pieces)
 
 
-__all__ = ["Block", "Layout", "initial_extra"]
+__all__ = ["Layout", "LayoutBlock", "initial_extra"]

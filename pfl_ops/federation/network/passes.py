@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from pfl_ops.federation.misuse import MisuseError, kind, name_of
 from pfl_ops.federation.network.chain import Chain
 from pfl_ops.federation.network.cross_entropy import Loss, cross_entropy
-from pfl_ops.federation.network.layout import Block
+from pfl_ops.federation.network.layout import LayoutBlock
 from pfl_ops.federation.network.net import Net
 
 
@@ -91,7 +91,7 @@ class Passes:
     # -- gradients, a leaf a parameter --------------------------------------------------------------------------------
 
     def gradients(
-        self, blocks: tuple[Block, ...], leaves: list[Tensor], rest: Mapping[str, Tensor], x: Tensor, y: Tensor,
+        self, blocks: tuple[LayoutBlock, ...], leaves: list[Tensor], rest: Mapping[str, Tensor], x: Tensor, y: Tensor,
         share: Tensor | None,
     ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
         """Mean cross-entropy of each client's batch, [c], and its gradients in the leaves' shapes, contiguous.
@@ -119,7 +119,7 @@ class Passes:
         ]
 
     def _mean_losses(
-        self, blocks: tuple[Block, ...], leaves: list[Tensor], rest: Mapping[str, Tensor], x: Tensor, y: Tensor,
+        self, blocks: tuple[LayoutBlock, ...], leaves: list[Tensor], rest: Mapping[str, Tensor], x: Tensor, y: Tensor,
         share: Tensor | None,
     ) -> Tensor:  # fmt: skip
         """Cross-entropy of each client's batch, [c]; a single client runs on ordinary kernels."""

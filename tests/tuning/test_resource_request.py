@@ -3,25 +3,25 @@
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning import asked
-from pfl_ops.tuning.asked import Asked
+from pfl_ops.tuning import resource_request
+from pfl_ops.tuning.resource_request import ResourceRequest
 
 
 @pytest.fixture
 def machine(monkeypatch):
     def make(cores=8, gpus=0):
-        monkeypatch.setattr(asked.cores, "usable", lambda: cores)
-        monkeypatch.setattr(asked.torch.cuda, "is_available", lambda: gpus > 0)
-        monkeypatch.setattr(asked.torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(resource_request.cores, "usable", lambda: cores)
+        monkeypatch.setattr(resource_request.torch.cuda, "is_available", lambda: gpus > 0)
+        monkeypatch.setattr(resource_request.torch.cuda, "device_count", lambda: gpus)
 
     return make
 
 
 def test_numbers_and_their_texts_are_the_same():
-    assert Asked.of("2", "0.25", 3) == Asked(2.0, 0.25, 3) == Asked.of(2, 0.25, 3)
-    assert Asked.of("auto", None) == Asked("auto", None)
-    assert Asked.of(None, 0).number_given and Asked.of(1).number_given
-    assert not Asked.of("auto", "auto").number_given
+    assert ResourceRequest.of("2", "0.25", 3) == ResourceRequest(2.0, 0.25, 3) == ResourceRequest.of(2, 0.25, 3)
+    assert ResourceRequest.of("auto", None) == ResourceRequest("auto", None)
+    assert ResourceRequest.of(None, 0).number_given and ResourceRequest.of(1).number_given
+    assert not ResourceRequest.of("auto", "auto").number_given
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_numbers_and_their_texts_are_the_same():
 )
 def test_anything_else_is_refused_in_a_line_that_says_what_is_allowed(wrong, message):
     with pytest.raises(PflOpsError) as caught:
-        Asked.of(**wrong)
+        ResourceRequest.of(**wrong)
     assert message in str(caught.value)
 
 
@@ -62,19 +62,19 @@ def test_anything_else_is_refused_in_a_line_that_says_what_is_allowed(wrong, mes
 )
 def test_what_is_measured(machine, given, gpus, device, address, kind):
     machine(gpus=gpus)
-    assert Asked.of(**given).kind(device, address) == kind
+    assert ResourceRequest.of(**given).kind(device, address) == kind
 
 
 def test_a_cluster_s_gpu_can_t_be_measured_from_a_machine_without_one(machine):
     machine(gpus=0)
     with pytest.raises(PflOpsError, match="measures on this machine, which has no GPU; give a share"):
-        Asked.of(gpus="auto").kind("auto", "10.0.0.1:6379")
+        ResourceRequest.of(gpus="auto").kind("auto", "10.0.0.1:6379")
 
 
 def test_no_more_is_tried_than_trials_are_wanted(machine):
     machine(cores=8, gpus=2)
-    assert [lay.trials for lay in Asked.of("auto").layouts("cpu", trials=12)] == [1, 2, 4, 8]
-    assert [lay.trials for lay in Asked.of("auto", concurrency=2).layouts("cpu", trials=12)] == [1, 2]
-    assert [lay.trials for lay in Asked.of().layouts("gpu", trials=12)] == [1, 2, 4]  # on each of two GPUs
-    assert [lay.trials for lay in Asked.of().layouts("gpu", trials=2)] == [1]
-    assert [lay.cpus for lay in Asked.of("auto", "auto").layouts("gpu", trials=12)] == [4, 2, 1]
+    assert [lay.trials for lay in ResourceRequest.of("auto").layouts("cpu", trials=12)] == [1, 2, 4, 8]
+    assert [lay.trials for lay in ResourceRequest.of("auto", concurrency=2).layouts("cpu", trials=12)] == [1, 2]
+    assert [lay.trials for lay in ResourceRequest.of().layouts("gpu", trials=12)] == [1, 2, 4]  # on each of two GPUs
+    assert [lay.trials for lay in ResourceRequest.of().layouts("gpu", trials=2)] == [1]
+    assert [lay.cpus for lay in ResourceRequest.of("auto", "auto").layouts("gpu", trials=12)] == [4, 2, 1]

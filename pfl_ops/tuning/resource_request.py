@@ -20,7 +20,7 @@ CPUS, GPUS = "--cpus-per-trial", "--gpus-per-trial"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ResourceRequest:
     """The resources that each trial shall get.
 
     Attributes:
@@ -108,7 +108,7 @@ def _amount(flag: str, given: object, meaning: str) -> Amount:
     return number
 
 
-def check_request(asked: Asked, device: Device, address: str | None) -> None:
+def check_request(asked: ResourceRequest, device: Device, address: str | None) -> None:
     """Refuse a resource request that can't be met, before anything is written: a trial would wait for ever.
 
     Args:
