@@ -26,19 +26,16 @@ gc.set_threshold(50_000, 20, 100)
 """Collect garbage seldom: at Python's own 700 objects it took a fifth of the CPU time of quick tests."""
 
 TOGETHER = (
-    ("one_ray", "test_study.py", "test_confirm.py", "test_engine.py", "test_ray_instance.py", "test_budget.py"),
+    ("one_ray", "test_benchmark.py", "test_killed.py", "test_gaps.py", "test_budget.py"),
     ("tuned", "test_end_to_end.py", "test_ui.py"),
     (
-        "one_ray",
-        "test_benchmark.py",
-        "test_killed.py",
-        "test_gaps.py",
-        "test_parts.py",
-        "test_environments.py",
-        "test_warm_start.py",
-        "test_tabulation.py",
+        *("one_ray", "test_study.py", "test_confirm.py", "test_engine.py", "test_ray_instance.py"),
+        *("test_environments.py", "test_warm_start.py"),
     ),
-    ("one_ray", "test_reproducing.py", "test_deciding.py", "test_repeat.py", "test_choosing.py"),
+    (
+        *("one_ray", "test_reproducing.py", "test_deciding.py", "test_repeat.py", "test_choosing.py"),
+        *("test_parts.py", "test_tabulation.py"),
+    ),
 )
 """(a fixture that takes long to make, files that use it and run in one process), what takes longest first."""
 
