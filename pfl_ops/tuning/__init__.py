@@ -2,28 +2,33 @@
 
 The only package that imports Optuna.
 
-    settings   what defines a study
-    ledger     the study on disk: which trials were made and how they ended
-    budget     trials, hours, samples: what ends a search
+    settings   the definition of a study
+    ledger     the study on disk: its trials and how they ended
+    budget     trials, hours, samples: the limits of a search
     search     Optuna: the proposals and the results
     trials     a study's trials as jobs, tracked
+    children   the runs below a study's in MLflow: trials, new seeds, FedAvg in environments
+    tracked_job  a job with its run in MLflow
+    reconcile  runs in MLflow as the study on disk says
     parts      trials of several runs, of whose scores their value is made
-    events     what happens in a study, for who watches
-    resource_request  the resources that are wanted for a trial: numbers, auto, or nothing
-    packing    how many trials run at once, by measurement
+    events     the events of a study, for who watches
+    resource_request  the resources that a trial shall get: numbers, auto, or none
+    packing    the number of trials that run at once, by measurement
     environments  named settings in which one configuration has to do well
     baselines  FedAvg in each of them: the scale of the scores there
     tested     the tests of a choice in environments
-    begin      a study before it begins, and what it runs with
+    begin      a study before it begins, and its resources
+    warm_start  the best configurations of an earlier study, tried first
     confirm    the best configurations with new seeds, from which the choice is made
     session    one call of a study: trials, confirmation, the test of the choice
     pictures   importance and other pictures of a study
     study      `tune`
-    terms      what methods must share to be compared
+    terms      the settings that methods must share to be compared
     benchmark  `benchmark`: several methods under one budget
     board      its leaderboard
     costs      methods at equal cost of their searches
     show       a study in the terminal
+    dashboard  Optuna's dashboard on the studies
 
 for research on tuners:
 
@@ -35,7 +40,7 @@ for research on tuners:
 
 and for the papers' suites:
 
-    plans        what reproducing some suites at a scale means
+    plans        the runs of some suites at a scale
     cells        events of cells, suites as they end, finished cells at other scales
     reproduction the runs of a call of `reproduce`
     reproducing  `reproduce`
