@@ -167,10 +167,14 @@ def sample(settings: Settings, number: int) -> list[Point]:
         _add(found, dict(point), settings)
     study = Ledger("sample", InMemoryStorage(), settings.objective).study
     study.sampler = optuna.samplers.RandomSampler(settings.experiment.seed)
+    drawn: set[str] = set()  # an experiment takes far longer than a draw
     for _ in range(DRAWS * number):
         if len(found) >= number:
             break
-        _add(found, space(study.ask()), settings)
+        point = space(study.ask())
+        if (key := repr(point)) not in drawn:
+            drawn.add(key)
+            _add(found, point, settings)
     return list(found.values())[:number]
 
 
