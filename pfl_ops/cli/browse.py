@@ -140,7 +140,7 @@ def ui(
     ] = None,
     tracking_uri: TrackingUri = None,
 ) -> None:
-    """Open MLflow's page on the local store, reachable from this machine only; Ctrl-C ends it."""
+    """Open MLflow's page, or Optuna's dashboard with --study, on this machine only; Ctrl-C ends it."""
     import signal
     import subprocess
 

@@ -82,8 +82,8 @@ def tabulate(
 ) -> None:
     """Run configurations of methods with many seeds, on validation and on test data, into one Parquet file.
 
-    For research on tuners (pfl-ops replay FILE): it opens the test data for every configuration. Fields that a flag or
-    --set gives are held. Ctrl-C leaves the folder FILE.runs, from which the same command goes on.
+    For research on tuners (pfl-ops replay FILE): it opens the test data for every configuration.
+    Fields that a flag or --set gives are held. Ctrl-C leaves FILE.runs, from which the same command goes on.
     """
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.config.precedence import assignments
@@ -171,8 +171,9 @@ def replay(
 ) -> None:
     """Replay studies on a table of trials: the regret of a confirmed choice beside the best single value.
 
-    Both have the same samples: without a confirmation the search has more trials. The regret is the best mean on test
-    data among all configurations less that of the choice, over seeds that neither the search nor the confirmation had.
+    Both have the same samples: without a confirmation the search has more trials.
+    The regret is the best mean on test data among all configurations less the mean of the choice.
+    Both means are over seeds that neither the search nor the confirmation had.
     """
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.files import write_named
