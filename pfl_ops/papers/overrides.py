@@ -96,12 +96,12 @@ def _check_apart(suite: Suite, changes: Changes) -> None:
         name, other = found.setdefault(repr(after), (cell.name, before))
         if other != before:
             raise PflOpsError(
-                f"--set {', '.join(told(changes))} makes cells {name} and {cell.name} of {suite.name} one experiment; "
-                "choose cells with --only"
+                f"--set {', '.join(as_flags(changes))} makes cells {name} and {cell.name} of {suite.name} one "
+                "experiment; choose cells with --only"
             )
 
 
-def told(changes: Mapping[str, object]) -> tuple[str, ...]:
+def as_flags(changes: Mapping[str, object]) -> tuple[str, ...]:
     """Return changes as `--set` takes them, in the order of their paths: ("training.lr=0.05",)."""
     return tuple(
         f"{path}={value if isinstance(value, str) else show(value)}" for path, value in sorted(changes.items())

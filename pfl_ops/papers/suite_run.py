@@ -68,15 +68,15 @@ class SuiteRun:
         return [cell.name for cell in self.suite.cells if self.experiment(cell) != self.unchanged(cell)]
 
     @cached_property
-    def told(self) -> str:
+    def changes_in_words(self) -> str:
         """The user's changes in a line: "training.lr=0.05, training.rounds=20"; "": none."""
-        return ", ".join(overrides.told(self.changes))
+        return ", ".join(overrides.as_flags(self.changes))
 
     @cached_property
     def command(self) -> str:
         """The command line that runs it."""
         file = f" --suite {self.suite.file}" if self.suite.file else ""
-        sets = "".join(f" --set {shlex.quote(one)}" for one in overrides.told(self.changes))
+        sets = "".join(f" --set {shlex.quote(one)}" for one in overrides.as_flags(self.changes))
         return f"pfl-ops reproduce {self.suite.name} --scale {self.scale}{file}{sets}"
 
     @cached_property

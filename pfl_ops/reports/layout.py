@@ -243,7 +243,7 @@ def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
         f"{' Numbers lead to their runs in MLflow.' if linked else ''}"
     )
     if run.changes:
-        yield f"Ours: with settings changed by --set: {run.told}."
+        yield f"Ours: with settings changed by --set: {run.changes_in_words}."
     if printed:
         spreads = any(number.spread is not None for number in printed)
         kinds = {

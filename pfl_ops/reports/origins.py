@@ -160,7 +160,9 @@ def files(run: SuiteRun) -> dict[str, str]:
     for cell in run.suite.cells:
         for scale in dict.fromkeys((run.scale, "full")):
             experiment = run.experiment(cell) if scale == run.scale else run.suite.experiment(cell, scale)
-            changed = f", changed by --set: {run.told}" if scale == run.scale and cell.name in run.changed else ""
+            changed = (
+                f", changed by --set: {run.changes_in_words}" if scale == run.scale and cell.name in run.changed else ""
+            )
             about = f"# {run.suite.name}, cell {cell.name}, scale {scale}{changed}\n"
             found[place(cell, scale)] = f"{about}{experiment.to_yaml()}"
     return found

@@ -53,8 +53,8 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
         every = len(run.changed) == len(run.suite.cells)
         where = "all cells" if every else f"{cells(len(run.changed))}; the others lack the setting, or had this value"
         yield Text(
-            f"Changed by --set: {run.told}, in {where}. The numbers are those of the changed settings, and so are the "
-            "verdicts on claims.",
+            f"Changed by --set: {run.changes_in_words}, in {where}. The numbers are those of the changed settings, and "
+            "so are the verdicts on claims.",
             "warning",
         )
     if run.scale == "smoke":

@@ -76,7 +76,7 @@ class SuiteSummary:
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             derived=dict(Counter(verdicts.in_ours(run, derived=True))),
             networks=replaced(run),
-            changes=overrides.told(run.changes),
+            changes=overrides.as_flags(run.changes),
             standings=verdicts.standings(run),
         )
 
@@ -121,7 +121,7 @@ def keep(run: SuiteRun, folder: str | Path) -> Path:
 
 def changed_folder(run: SuiteRun) -> str:
     """Return the name of the folder of a report with changed settings: "full-training.lr=0.05"."""
-    text = f"{run.scale}-{','.join(overrides.told(run.changes))}"
+    text = f"{run.scale}-{','.join(overrides.as_flags(run.changes))}"
     plain = re.sub(r"[^A-Za-z0-9._=,+-]", "_", text)
     if plain == text and len(text) <= LONGEST_FOLDER:
         return text

@@ -59,7 +59,7 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
         Head("in the paper's numbers"),
         Head("in ours, settings changed" if run.changes else "in ours"),
     )
-    changed = f"; ours are judged under changed settings: {run.told}" if run.changes else ""
+    changed = f"; ours are judged under changed settings: {run.changes_in_words}" if run.changes else ""
     yield Table("claims", f"Sentences that can be true or false of numbers{changed}", (head,), tuple(rows), (HOW,))
 
 

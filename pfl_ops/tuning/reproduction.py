@@ -15,7 +15,7 @@ from pfl_ops.jobs.resources import ResourceShare, cluster, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import CellResults
-from pfl_ops.papers.overrides import told
+from pfl_ops.papers.overrides import as_flags
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, Store
@@ -116,7 +116,7 @@ class Reproduction:
 
     def parent(self, part: Part) -> Run:
         """A suite's own run, below which its cells are tracked."""
-        suite, scale, changes = part.suite, self.plan.scale, told(part.changes)
+        suite, scale, changes = part.suite, self.plan.scale, as_flags(part.changes)
         return self.store.run(
             f"{suite.name.replace('/', '-')}-{scale}",
             " ".join((suite.name, scale, *changes)),
@@ -169,7 +169,7 @@ class Reproduction:
             "pfl_ops.cell": job.cell.name,
             "pfl_ops.scale": self.plan.scale,
             **({"pfl_ops.stand_in": job.stand_in} if job.stand_in else {}),
-            **({CHANGED: ", ".join(told(job.changes))} if job.changes else {}),
+            **({CHANGED: ", ".join(as_flags(job.changes))} if job.changes else {}),
         }
         return runs.run(
             job.experiment,

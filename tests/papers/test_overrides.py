@@ -9,7 +9,7 @@ from pfl_ops import tuning
 from pfl_ops.config.precedence import assignments
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import Level, overrides
-from pfl_ops.papers.overrides import applicable, changed, check_changes, told
+from pfl_ops.papers.overrides import applicable, as_flags, changed, check_changes
 
 
 def planned(*sets: str, scale: str = "small", suite=TOY):
@@ -105,7 +105,7 @@ def test_local_steps_clear_local_epochs():
 
 
 def test_changes_in_words():
-    assert told(assignments(["training.lr=0.05", "algorithm.h=feddyn", "data.train_size=none"])) == (
+    assert as_flags(assignments(["training.lr=0.05", "algorithm.h=feddyn", "data.train_size=none"])) == (
         "algorithm.h=feddyn", "data.train_size=none", "training.lr=0.05",
     )  # fmt: skip
-    assert overrides.told({}) == ()
+    assert overrides.as_flags({}) == ()
