@@ -15,7 +15,7 @@ Values: TypeAlias = dict[int, float]
 """Seed -> value, as tracked: accuracies as fractions, traffic in bytes."""
 
 TARGETED = "local/mean"  # metric of a target, unless one is named
-LEVEL = 0.05  # corrected p below which two lines are told apart
+LEVEL = 0.05  # corrected p below which two lines differ
 EQUAL = 9  # decimals in which tied means agree
 
 

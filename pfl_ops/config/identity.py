@@ -1,4 +1,4 @@
-"""The identity of an experiment, whoever runs it and wherever its files lie: canonical JSON, and its SHA-256."""
+"""The identity of an experiment, independent of its user and of where files lie: canonical JSON, and its SHA-256."""
 
 import hashlib
 import json

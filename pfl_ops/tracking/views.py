@@ -113,7 +113,7 @@ def tags(views: Iterable[View]) -> dict[str, str]:
 
 
 def missing(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return the wanted tags that an experiment lacks; those that it has stay, but for views that nobody changed."""
+    """Return the wanted tags that an experiment lacks; those that it has stay, but for unchanged views."""
 
     def ours(key: str) -> bool:
         try:

@@ -34,7 +34,7 @@ class _Quiet(WSGIRequestHandler):
         pass
 
 
-def dashboard(*, home: str | Path | None = None, storage: str | None = None, port: int = 5001) -> Dashboard:
+def dashboard(*, home: str | Path | None = None, storage: str | None = None, port: int = 5000) -> Dashboard:
     """Return the server of the dashboard, which holds its port.
 
     Args:

@@ -1,4 +1,4 @@
-"""Each trial's run in MLflow as the study on disk says: what a kill cut off between the two is made up for."""
+"""The runs of a study in MLflow as the study on disk has them: after a kill between the two."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,12 +46,13 @@ def reconcile(session: "Session") -> list[int]:
     Returns:
         the numbers of the trials whose runs were completed.
     """
-    store, over = session.store, list(_ended(session))
-    if not over or not store.deliver() or not store.reachable:
+    store, over = session.store, _ended(session)
+    first = next(over, None)  # the others take time: an experiment each
+    if first is None or not store.deliver() or not store.reachable:
         return []
     runs = {run.identity: run for run in store.runs(session.parent.experiment, parent=session.parent)}
     mended = {}
-    for ended in over:
+    for ended in (first, *over):
         found = runs.get(ended.run.identity)
         if found and found.status == ended.status and found.tags.get(STATE, "") == ended.state:
             continue

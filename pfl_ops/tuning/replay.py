@@ -6,7 +6,7 @@ configurations, up to n new seeds). A study gets a random order of the table's s
 the first is the search's, the next n are those of the confirmation, the rest are the truth.
 
 A sampler proposes any point of the space, the table has some. A proposal is replaced by the nearest configuration that
-the study has not tried, and the sampler is told that configuration with its own score: `study.add_trial`, as if it had
+the study has not tried, and the sampler learns that configuration with its own score: `study.add_trial`, as if it had
 proposed it. So no pair of a configuration and a score is wrong, and the search draws without replacement.
 
 The regret of a choice is the best mean on test data over the seeds of the truth among all configurations, less the

@@ -90,10 +90,18 @@ def _point(settings: Settings, configuration: Point) -> tuple[Point | None, dict
             del left_out[key]
         elif key in configuration:
             left_out[key] = str(problem)
-    allowed = len(left_out) < len(configuration) and point_problem(settings.space.parameters, point) is None
-    if allowed:
-        try:
-            settings.experiment.override(point)
-        except PflOpsError as error:
-            allowed, left_out = False, {key: in_a_line(error) for key in configuration}
-    return point if allowed else None, {f"{key}={configuration[key]}": why for key, why in left_out.items()}
+    problem = None
+    if len(left_out) < len(configuration):
+        problem = point_problem(settings.space.parameters, point) or _refusal(settings, point)
+        left_out = {**left_out, **dict.fromkeys(configuration, problem)} if problem else left_out
+    taken_over = len(left_out) < len(configuration)
+    return point if taken_over else None, {short({key: configuration[key]}): why for key, why in left_out.items()}
+
+
+def _refusal(settings: Settings, point: Point) -> str | None:
+    """The reason for which no experiment can have a point; None: one can."""
+    try:
+        settings.experiment.override(point)
+    except PflOpsError as error:
+        return in_a_line(error)
+    return None

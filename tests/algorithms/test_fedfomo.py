@@ -139,7 +139,7 @@ def test_exploring_fades(monkeypatch):
 
 
 def test_affinity_starts_as_the_identity(monkeypatch):
-    """If nobody has been judged, a client's own entry is 1, the others' 0; and it is the cohort's part of P."""
+    """If no client has been judged, a client's own entry is 1, the others' 0; and it is the cohort's part of P."""
     seen = []
     monkeypatch.setattr(
         FedFomo, "_draw", lambda self, p, e, g: (seen.append(p.clone()), torch.tensor([[0, 1], [1, 0]]))[1]

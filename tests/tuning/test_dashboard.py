@@ -52,11 +52,13 @@ def ask(port: int, path: str, method: str = "GET", host: str = "") -> tuple[int,
     return answer.status, answer.read()
 
 
-def test_studies_are_shown(port: int) -> None:
+def test_studies_are_shown_and_their_file_stays_as_it_is(port: int, tmp_path: Path) -> None:
+    before = (tmp_path / "studies.db").read_bytes()
     status, page = ask(port, FIRST_PAGE)
     assert status == 200 and b"<html" in page.lower()
     status, found = ask(port, "/api/studies", host=f"localhost:{port}")
     assert status == 200 and [one["study_name"] for one in json.loads(found)["study_summaries"]] == ["mine"]
+    assert ask(port, "/api/studies/1")[0] == 200 and (tmp_path / "studies.db").read_bytes() == before
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

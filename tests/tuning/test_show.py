@@ -1,4 +1,4 @@
-"""A study in the terminal: a small table, or one line an event where nobody looks."""
+"""A study in the terminal: a small table, or one line an event without a terminal."""
 
 import io
 

@@ -80,6 +80,16 @@ def test_a_setting_of_which_the_earlier_study_says_nothing_is_the_experiment_s(e
     assert warm_start(earlier, settings(space, batch_size=7)).points[1]["training.batch_size"] == 7
 
 
+def test_a_configuration_is_left_out_if_another_setting_has_no_usual_value_here(earlier: Ledger) -> None:
+    """The experiment's batch size, 50, lies outside the range, and there is no first point."""
+    with pytest.raises(PflOpsError, match="no configuration for this study"):
+        warm_start(earlier, settings(OLD + "\ntraining.batch_size: {int: [1, 8]}"))
+    space = (
+        OLD + "\ntraining.batch_size: {int: [1, 8]}\nfirst: [{algorithm.x: 0, training.lr: 1, training.batch_size: 8}]"
+    )
+    assert {point["training.batch_size"] for point in warm_start(earlier, settings(space)).points.values()} == {8}
+
+
 @pytest.mark.parametrize(
     ("space", "message"),
     [

@@ -45,8 +45,8 @@ def probabilities(participation: Participation, n_clients: int, seed: int) -> np
 
 
 def stragglers(participation: Participation, n_clients: int, seed: int) -> np.ndarray | None:
-    """Draw the stragglers, bool [N]: the share of the clients, rounded, but at least one and not all; None: nobody is
-    said to be."""
+    """Draw the stragglers, bool [N]: the share of the clients, rounded, but at least one and not all; None: the
+    setting has none."""
     if not isinstance(participation, StragglerParticipation):
         return None
     number = min(max(round(participation.stragglers * n_clients), 1), n_clients - 1)

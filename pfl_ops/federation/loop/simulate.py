@@ -175,7 +175,7 @@ class Simulation:
 
     @property
     def state(self) -> State:
-        """The method's state; that of a finished run is read once somebody asks for it.
+        """The method's state; that of a finished run is read when it is first needed.
 
         Raises:
             PflOpsError: the run was over before, and was not to be scored in full: it has kept its scores alone.
