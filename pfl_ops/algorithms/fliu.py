@@ -20,7 +20,7 @@ class FLIU(Algorithm):
     State: central [P], the global model Θ; theta [N, P], the θ_k after mixing, all starting at Θ⁰.
     Stages: L1 is the mixed θ_k, L2 the trained θ_k, G is Θ.
     Sent: one model down and one up, for each client of the cohort.
-    Noted: gamma, γ_k.
+    Noted: gamma, γ_k; gain, g_k, with γ's schedule `feedback`.
 
     Source: Hussaini, Theiß, Stein, "Local Performance vs. Out-of-Distribution Generalization: An Empirical Analysis of
     Personalized Federated Learning in Heterogeneous Data Environments", Algorithm 1, Eq. 3 (mixing)
@@ -37,9 +37,9 @@ class FLIU(Algorithm):
         return {"central": task.initial, "theta": task.rows(task.initial)}
 
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
-        theta = r.train(s["theta"][r.cohort])
+        theta = r.train(s["theta"][r.cohort], share=self.gamma.training_share)
         central = r.mean(theta)
-        gamma = self.gamma(r.task.sizes, r.t, r.task.rounds)[r.cohort].to(theta)
+        gamma = self.gamma.of_cohort(r, theta, central)
         r.note("gamma", gamma)
         mixed = torch.lerp(central, theta, gamma[:, None])  # γ θ + (1 − γ) Θ in one pass
         return (

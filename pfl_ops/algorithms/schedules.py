@@ -1,4 +1,4 @@
-"""FLIU's γ: the share of its own that a client's model keeps, by the client's size and the round."""
+"""FLIU's γ: the share of its own that a client's model keeps, by its size, the round, or what its model gains."""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,12 +8,28 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from pfl_ops.algorithms.base import Round, Share
 from pfl_ops.errors import PflOpsError
 from pfl_ops.section import Section
 
 
 class Schedule(Section, ABC):
-    """γ_k of every client and round.
+    """γ_k of a round's cohort."""
+
+    kind: str
+
+    @property
+    def training_share(self) -> Share | None:
+        """The part of each client's data that trains its model; None: all of them."""
+        return None
+
+    @abstractmethod
+    def of_cohort(self, r: Round, theta: Tensor, central: Tensor) -> Tensor:
+        """Return γ_k, [C], for the trained models θ_k [C, P] and the new global model Θ [P]."""
+
+
+class Planned(Schedule, ABC):
+    """γ_k of every client and round, known before the training.
 
     `schedule(sizes, t, rounds)`: sizes n_k, int64 [N]; t rounds finished, 0 … T − 1; rounds T. Gives float64 [N].
 
@@ -25,7 +41,8 @@ class Schedule(Section, ABC):
     [[0.2, 0.2], [0.6, 0.6]]
     """
 
-    kind: str
+    def of_cohort(self, r: Round, theta: Tensor, central: Tensor) -> Tensor:
+        return self(r.task.sizes, r.t, r.task.rounds)[r.cohort].to(theta)
 
     def __call__(self, sizes: Tensor, t: int, rounds: int) -> Tensor:
         gamma = torch.as_tensor(self._values(sizes, t / (rounds - 1) if rounds > 1 else 0.0), dtype=torch.float64)
@@ -41,7 +58,7 @@ class Schedule(Section, ABC):
         """γ, one for all or [N]; s = t / (T − 1) goes from 0 to 1."""
 
 
-class Fixed(Schedule):
+class Fixed(Planned):
     """γ_k = γ.
 
     >>> Fixed(value=0.25)(torch.tensor([10, 30]), t=3, rounds=5).tolist()
@@ -55,7 +72,7 @@ class Fixed(Schedule):
         return self.value
 
 
-class Adaptive(Schedule):
+class Adaptive(Planned):
     """γ_k = 0.9 if n_k > 10 n/K, 0.75 if > 5 n/K, 0.5 if > n/K, 0.25 if > n/(2K), else 0.1; K = N (Eq. 4).
 
     >>> Adaptive()(torch.tensor([10, 30, 60, 20]), t=0, rounds=5).tolist()  # n/K = 30; 10 is below a half of it
@@ -68,7 +85,7 @@ class Adaptive(Schedule):
         return adaptive(sizes)
 
 
-class Range(Schedule):
+class Range(Planned):
     """γ_k = low + (γ_adaptive − 0.1) (high − low) / 0.8: the adaptive steps, stretched onto [low, high].
 
     >>> Range(low=0.0, high=0.8)(torch.tensor([10, 60, 30, 20]), t=0, rounds=5).tolist()  # adaptive less 0.1
@@ -88,7 +105,7 @@ class Range(Schedule):
         return self.low + (adaptive(sizes) - 0.1) * ((self.high - self.low) / 0.8)
 
 
-class Linear(Schedule):
+class Linear(Planned):
     """γ = γ_0 + s (γ_T − γ_0), s = t / (T − 1).
 
     >>> [float(Linear(start=0.0, end=1.0)(torch.tensor([10]), t, rounds=5)) for t in range(5)]
@@ -103,7 +120,7 @@ class Linear(Schedule):
         return self.start + s * (self.end - self.start)
 
 
-class Cosine(Schedule):
+class Cosine(Planned):
     """γ = γ_T + (γ_0 − γ_T) (1 + cos πs) / 2, s = t / (T − 1).
 
     >>> [round(float(Cosine(start=0.0, end=1.0)(torch.tensor([10]), t, rounds=5)), 3) for t in range(5)]
@@ -118,7 +135,7 @@ class Cosine(Schedule):
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * s)) / 2
 
 
-class Exponential(Schedule):
+class Exponential(Planned):
     """γ = γ_0 (γ_T / γ_0)^s, s = t / (T − 1).
 
     >>> [round(float(Exponential(start=0.0625, end=1.0)(torch.tensor([10]), t, rounds=5)), 6) for t in range(5)]
@@ -133,7 +150,7 @@ class Exponential(Schedule):
         return self.start ** (1 - s) * self.end**s
 
 
-class SizePower(Schedule):
+class SizePower(Planned):
     """γ_k = clip(a (n_k K / n)^b, low, high).
 
     >>> SizePower(scale=0.5, power=2.0)(torch.tensor([10, 20, 30]), t=0, rounds=5).tolist()  # ½ (½)², ½ 1², ½ 1.5² > 1
@@ -156,7 +173,46 @@ class SizePower(Schedule):
         return (self.scale * relative**self.power).clamp(self.low, self.high)
 
 
-Gamma = Annotated[Fixed | Adaptive | Range | Linear | Cosine | Exponential | SizePower, Field(discriminator="kind")]
+class Feedback(Schedule):
+    """γ_k = clip(a + b g_k, 0, 1), with the gain g_k of its own over the global model on data that it holds out.
+
+        g_k = (F_k(Θ) − F_k(θ_k)) / (F_k(Θ) + F_k(θ_k))
+
+    F_k is the mean loss on the held-out share of the client's own training data, the same in every round; θ_k was
+    trained on the rest. g_k goes from −1 (Θ has no loss) over 0 (both are as good) to 1 (θ_k has none). A client with
+    a single sample holds none out, and neither model has a loss at 0 / 0: g_k = 0.
+
+    Noted: gain, g_k.
+
+    >>> from pfl_ops.testing import quadratic_round
+    >>> r = quadratic_round([0.0, 6.0], sizes=[2, 2], start=2.0)  # F = ½ (w − 0)² and ½ (w − 6)²
+    >>> theta, central = torch.tensor([[1.0], [6.0]]), torch.tensor([3.0])
+    >>> [round(float(g), 3) for g in Feedback(base=0.2, slope=0.5).of_cohort(r, theta, central)]  # g = 0.8, 1
+    [0.6, 0.7]
+    """
+
+    kind: Literal["feedback"] = "feedback"
+    base: float = Field(0.3, ge=0, le=1, title="a", description="γ where a client's own and the global model are equal")
+    slope: float = Field(0.5, title="b", description="how γ grows with the gain of its own model over the global one")
+    held_share: float = Field(
+        0.1, gt=0, lt=1, title="h", description="share of a client's training data that it judges on; the rest trains"
+    )
+
+    @property
+    def training_share(self) -> Share:
+        return Share(0, 1 - self.held_share)
+
+    def of_cohort(self, r: Round, theta: Tensor, central: Tensor) -> Tensor:
+        held = Share(1 - self.held_share, 1)
+        own, shared = r.losses(theta, share=held), r.losses(central, share=held)
+        gain = ((shared - own) / (shared + own)).nan_to_num(0.0)
+        r.note("gain", gain)
+        return (self.base + self.slope * gain).clamp(0, 1)
+
+
+Gamma = Annotated[
+    Fixed | Adaptive | Range | Linear | Cosine | Exponential | SizePower | Feedback, Field(discriminator="kind")
+]
 """Any of the schedules, told apart by `kind`."""
 
 

@@ -9,15 +9,21 @@ from pfl_ops.algorithms.schedules import (
     Adaptive,
     Cosine,
     Exponential,
+    Feedback,
     Fixed,
     Linear,
+    Planned,
     Range,
     Schedule,
     SizePower,
     adaptive,
 )
+from pfl_ops.data.clients import Pool
 from pfl_ops.errors import PflOpsError
-from pfl_ops.testing import AlgorithmContract, quadratic_play
+from pfl_ops.federation.method.contract import Share
+from pfl_ops.federation.method.walk import Keys
+from pfl_ops.federation.settings import Training
+from pfl_ops.testing import AlgorithmContract, Federation, Play, quadratic_play, quadratic_task
 
 SIZES = torch.tensor([1, 3, 4, 12])  # n = 20, n/K = 5
 
@@ -104,8 +110,68 @@ def test_size_power():
     assert SizePower(scale=0.25, power=0)(SIZES, 0, 5).tolist() == [0.25] * 4
 
 
+def test_feedback_by_hand():
+    """F_k(w) = ½ (w − b_k)² on every sample, so on both parts of the data; η = ½, a = 0.2, b = 0.5.
+
+    Clients: b = (0, 6), n = (2, 3). θ_k = 2 at the start.
+
+    Round 1   θ = 1, 4, Θ = 2.5;  2 F(Θ) = 2.5², 3.5²;  2 F(θ) = 1², 2²
+              g = (6.25 − 1)/(6.25 + 1), (12.25 − 4)/(12.25 + 4) = 21/29, 33/65
+    """
+    _, (first, _) = quadratic_play(FLIU(gamma=Feedback(base=0.2, slope=0.5)), [0, 6], [2, 3], start=2)
+    gain = [21 / 29, 33 / 65]
+    assert first["note/gain"].tolist() == pytest.approx(gain)
+    assert first["note/gamma"].tolist() == pytest.approx([0.2 + 0.5 * g for g in gain])
+    assert first["L1"][:, 0].tolist() == pytest.approx(
+        [2.5 + (0.2 + 0.5 * g) * (theta - 2.5) for g, theta in zip(gain, (1, 4), strict=True)]
+    )
+
+
+def test_feedback_without_a_slope_is_fixed():
+    schedules = Feedback(base=0.4, slope=0), Fixed(value=0.4)
+    with_feedback, fixed = (quadratic_play(FLIU(gamma=g), [0, 6], [2, 3])[1][1]["L1"] for g in schedules)
+    torch.testing.assert_close(with_feedback, fixed)
+
+
+@pytest.mark.parametrize(("base", "slope", "gamma"), [(0.9, 5.0, 1.0), (0.1, -5.0, 0.0)])
+def test_feedback_stays_within_0_1(base, slope, gamma):
+    _, (only,) = quadratic_play(FLIU(gamma=Feedback(base=base, slope=slope)), [0, 6], [2, 2], start=2, rounds=1)
+    assert only["note/gamma"].tolist() == [gamma, gamma]
+
+
+def test_feedback_trains_on_one_part_and_judges_on_the_other():
+    """Two clients of five and two samples, four and one to train on (h = 0.2, and both parts have at least one).
+
+    η = 1: θ_k is the mean of its own samples; F_k is on the other one.
+    """
+    x = torch.tensor([1.0, 2, 4, 8, 16, 30, 50], dtype=torch.float64)[:, None]
+    task = quadratic_task([0.0])
+    pool = Pool(x, torch.zeros(7, dtype=torch.int64), [torch.arange(5), torch.arange(5, 7)])
+    federation = Federation(task.network, pool, 1, task.loss)
+    method = FLIU(gamma=Feedback(held_share=0.2))
+    play = Play(federation, method, Training(rounds=1, batch_size=None, lr=1, precision="float64"))
+    values = play.round()
+    held = [x[k * 5 + play.trainer.positions(k, Share(0.8, 1), Keys(0, "train", 0))] for k in (0, 1)]
+    assert [len(h) for h in held] == [1, 1]
+    b = [h.item() for h in held]
+    theta = [(31 - b[0]) / 4, 80 - b[1]]
+    central = sum(theta) / 2
+    assert values["L2"][:, 0].tolist() == pytest.approx(theta)
+    own, shared = ([(w - c) ** 2 for w, c in zip(ws, b, strict=True)] for ws in (theta, [central] * 2))
+    gain = [(s - o) / (s + o) for o, s in zip(own, shared, strict=True)]
+    assert values["note/gain"].tolist() == pytest.approx(gain)
+
+
+def test_feedback_of_a_client_that_can_hold_nothing_out():
+    """One sample, or no loss of either model (b = 2, where all start): γ = a."""
+    _, (only,) = quadratic_play(FLIU(gamma=Feedback(base=0.3)), [0, 4], [1, 2], start=2, rounds=1)
+    assert only["note/gamma"][0].item() == pytest.approx(0.3) and only["note/gamma"][1] > 0.3
+    _, (only,) = quadratic_play(FLIU(gamma=Feedback(base=0.3)), [2, 2], [2, 2], start=2, rounds=1)
+    assert only["note/gamma"].tolist() == pytest.approx([0.3, 0.3])
+
+
 def test_a_value_outside_0_1_names_the_schedule():
-    class Wild(Schedule):
+    class Wild(Planned):
         kind: str = "wild"
 
         def _values(self, sizes, s):
@@ -138,6 +204,11 @@ def test_an_experiment_names_its_schedule():
 class TestContract(AlgorithmContract):
     algorithm = FLIU()
     pairs: ClassVar = {"gamma": (FLIU(), FLIU(gamma=Linear()))}
+
+
+class TestContractWithFeedback(AlgorithmContract):
+    algorithm = FLIU(gamma=Feedback())
+    pairs: ClassVar = {"gamma": tuple(FLIU(gamma=Feedback(held_share=h)) for h in (0.1, 0.5))}
 
 
 @pytest.mark.parametrize("schedule", [Fixed, Adaptive, Range, Linear, Cosine, Exponential, SizePower])
