@@ -4,7 +4,6 @@ A trial's process imports this too, and tracks nothing: what only tracking needs
 """
 
 import errno
-import gc
 import re
 import shutil
 import uuid
@@ -234,8 +233,6 @@ def run(
             page=recorder.page,
             origin=_origin(simulation, place, tree, computed),
         )
-    del simulation
-    gc.collect()  # all clients' models, which would else wait in a cycle while the next run makes its own
     return result
 
 

@@ -2,8 +2,10 @@
 
 import doctest
 import errno
+import gc
 import math
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -124,6 +126,24 @@ def test_the_example_of_run_is_true(home: Path, monkeypatch: pytest.MonkeyPatch)
     for example in doctest.DocTestFinder(recurse=False).find(runs.run, "run", globs=vars(runs).copy()):
         runner.run(example)
     assert runner.tries == 3 and not runner.failures
+
+
+def test_a_run_leaves_no_models_in_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that `run` made holds the simulation once it has returned, without a garbage collection."""
+    built, build = [], Experiment.build
+
+    def watched(self: Experiment, **how: Any) -> Any:
+        simulation = build(self, **how)
+        built.append(weakref.ref(simulation))
+        return simulation
+
+    monkeypatch.setattr(Experiment, "build", watched)
+    gc.disable()
+    try:
+        found = go(store, experiment(seed=77), progress=False)
+    finally:
+        gc.enable()
+    assert found.final and [simulation() for simulation in built] == [None]
 
 
 def test_its_models(result: runs.Result) -> None:

@@ -54,10 +54,13 @@ class JobProcess(tune.Trainable):
         """Take another job in the same process: nothing of the last one stays."""
         with failing_as_text():
             self.cleanup()
+            if self.failed:
+                gc.collect()  # an error's traceback may hold models in a cycle
             self._take(new_config)
         return True
 
     def _take(self, config: dict[str, Any]) -> None:
+        self.failed = False
         self.idle_since = time.monotonic() if IDLE in config else None
         if self.idle_since is not None:
             return
@@ -80,6 +83,7 @@ class JobProcess(tune.Trainable):
         try:
             return self._step(since)
         except Exception as error:
+            self.failed = True
             values = dict.fromkeys(self.payload.metrics, math.nan)
             account = "".join(traceback.format_exception(error)) + str(Failure.of(error))
             last = since[-1].round if since else self.iteration
@@ -131,7 +135,6 @@ class JobProcess(tune.Trainable):
         if close is not None:  # a generator: it lets go of its locks and files
             close()
         self.records = iter(())
-        gc.collect()
 
 
 def samples_seen(values: Mapping[str, float]) -> int:

@@ -1,7 +1,9 @@
 """The round loop: which stage is scored when and on what, what ends a run, and that looking never moves training."""
 
+import gc
 import math
-from typing import Any
+import weakref
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -9,9 +11,11 @@ import torch
 from little import HELD, LOOP, Puppet, clients, network, same, simulation, timeless, traces
 from torch import Tensor, nn
 
+from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.algorithms.local import Local
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop import finish
@@ -30,6 +34,26 @@ from pfl_ops.federation.settings import (
 def played(method: Any, **settings: Any) -> tuple[Simulation, list[Record]]:
     sim = simulation(method, **settings)
     return sim, list(sim.run())
+
+
+@pytest.mark.parametrize("way", ["loop", "vmap"])
+@pytest.mark.parametrize("name", ALGORITHMS.builtin)
+def test_models_are_freed_without_a_garbage_collection(name: str, way: Literal["loop", "vmap"]) -> None:
+    """A simulation is part of no reference cycle: the next run of this process finds the memory of this one free."""
+    e = Experiment.of(
+        name, dataset="digits", model="mlp", clients=4, rounds=1, **{"data.train_size": 50, "evaluation.subset": 10}
+    )
+    gc.disable()
+    try:
+        sim = e.build(execution=Execution(way=way, threads=1, workers=1, chunk=2 if way == "vmap" else 1))
+        assert len(list(sim.run())) == 2
+        sim.close()
+        kept = {"simulation": sim, "task": sim.task, "trainer": sim.trainer, "initial model": sim.task.initial}
+        references = {name: weakref.ref(value) for name, value in (kept | sim.state).items()}
+        del sim, kept
+        assert not [name for name, reference in references.items() if reference() is not None]
+    finally:
+        gc.enable()
 
 
 def stages_and_views(record: Record) -> set[str]:

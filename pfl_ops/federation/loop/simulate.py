@@ -6,8 +6,9 @@ It knows nothing of tracking or tuning.
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,9 @@ from pfl_ops.federation.loop.finish import Ending
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_update
 from pfl_ops.federation.method.contract import ClientRows, Models, Rows, Stages, State, Update
 from pfl_ops.federation.method.method import Method
-from pfl_ops.federation.method.round import Round
+from pfl_ops.federation.method.round import LocalTraining, Round
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
-from pfl_ops.federation.scoring.stages import StageScores, keys, made, repeatable
+from pfl_ops.federation.scoring.stages import RoundAt, StageScores, keys, made, repeatable
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
 from pfl_ops.federation.state.checkpoint import Checkpoint, Checkpoints, Record, Results
 from pfl_ops.federation.state.rows import RowStore
@@ -114,6 +115,7 @@ class Simulation:
             self.scorer: Scorer = PooledScorer(self.trainer, clients.held, held, evaluation, seed)
         else:
             self.scorer = Scorer(self.trainer, clients.held, held, evaluation, seed)
+        self.round_at: RoundAt = partial(_round_at, self.trainer, training.lr_decay, participation.weighting)
         row = self.task.initial
         self._scores = StageScores(
             self.method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size(),
@@ -167,11 +169,6 @@ class Simulation:
         """End the worker processes, if there are any."""
         if isinstance(self.trainer, PooledTrainer):
             self.trainer.close()
-
-    def round_at(self, t: int, clients: Tensor, purpose: str = "train") -> Round:
-        """Round t for some clients, int64 [C], duplicates count as draws; each purpose has generators of its own."""
-        p, s = self.participation, self.training
-        return Round(self.trainer, t, clients, weighting=p.weighting, lr_decay=s.lr_decay, purpose=purpose)
 
     @property
     def state(self) -> State:
@@ -354,6 +351,18 @@ class Simulation:
             prepare=lambda candidate: timed_steps(self.task, self.feed, self.training, candidate),
         )  # fmt: skip
         return resolved
+
+
+def _round_at(
+    trainer: LocalTraining, lr_decay: float, weighting: Literal["samples", "uniform"],
+    t: int, clients: Tensor, purpose: str = "train",
+) -> Round:  # fmt: skip
+    """Return round t of some clients, int64 [C], duplicates count as draws; each purpose has generators of its own.
+
+    Not a method: what makes rounds for the scores must not hold the simulation, whose models would else stay in memory
+    until the next garbage collection.
+    """
+    return Round(trainer, t, clients, weighting=weighting, lr_decay=lr_decay, purpose=purpose)
 
 
 def commit(s: State, update: Update) -> None:

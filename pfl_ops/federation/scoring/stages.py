@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,8 +17,11 @@ from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 AT_ONCE = 50  # models that a method is asked for at a time, at most
 BYTES_AT_ONCE = 64 << 20  # and of what size, where nothing is stacked
 
-RoundAt = Callable[[int, Tensor, str], Round]
-"""(t, clients, purpose) -> that round of these clients."""
+
+class RoundAt(Protocol):
+    """Makes round t of some clients, int64 [C]; duplicates count as draws."""
+
+    def __call__(self, t: int, clients: Tensor, purpose: str = "train") -> Round: ...
 
 
 class StageScores:
