@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,16 +13,11 @@ from typer.testing import CliRunner
 SMALL = ["--clients", "4", "--set", "evaluation.global_every=2", "--set", "training.local_epochs=1"]
 
 
-def pfl_ops(*words: str, home: Path, env: Mapping[str, str] | None = None, real: bool = False) -> str:
-    """Run the command in a process and a folder of its own; its standard output.
-
-    Args:
-        real: in a process that Python starts; else in one of the fork server.
-    """
+def pfl_ops(*words: str, home: Path, env: Mapping[str, str] | None = None) -> str:
+    """Run the command in a process of the fork server and a folder of its own; its standard output."""
     code = "from pfl_ops.cli import main; main()"
-    python = [sys.executable] if real else fork_server.python()
     done = subprocess.run(
-        [*python, "-c", code, *words],
+        [*fork_server.python(), "-c", code, *words],
         cwd=home,
         env={**os.environ, "PFL_OPS_HOME": str(home / "mlruns"), **(env or {})},
         stdin=subprocess.DEVNULL,
@@ -50,7 +44,7 @@ class Tuned:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.words = ["tune", "fliu", "--dataset", "digits", "--trials", "3", "--rounds", "4", *SMALL]
-        self.output = pfl_ops(*self.words, home=home, real=True)
+        self.output = pfl_ops(*self.words, home=home)
         self.client = MlflowClient(f"sqlite:///{home}/mlruns/mlflow.db")
         self.runs = self.client.search_runs([e.experiment_id for e in self.client.search_experiments()])
 

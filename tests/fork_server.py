@@ -30,6 +30,7 @@ import array
 import atexit
 import contextlib
 import fcntl
+import functools
 import gc
 import json
 import os
@@ -355,8 +356,7 @@ def become(request: dict[str, Any], path: list[str]) -> types.CodeType:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__, **({} if first == "-c" else {"__file__": first}))
     sys.modules["__main__"] = main
-    client = f"/proc/{request['client']}/stat"
-    os.getppid = lambda: int(Path(client).read_text().rpartition(")")[2].split()[1])
+    os.getppid = functools.partial(_parent, f"/proc/{request['client']}/stat")
     if (threads := os.environ.get("OMP_NUM_THREADS", "")) != before.get("OMP_NUM_THREADS", "") and threads:
         torch.set_num_threads(int(threads))
         threadpool_limits(int(threads))
@@ -370,6 +370,14 @@ def become(request: dict[str, Any], path: list[str]) -> types.CodeType:
         Config.initialize("")  # reads its variables again
         AuthenticationTokenLoader.instance().reset_cache()
     return compile(text, name, "exec", dont_inherit=True)
+
+
+def _parent(client: str) -> int:
+    """Return the parent of a process by its file /proc/N/stat; 1 where the process is gone."""
+    try:
+        return int(Path(client).read_text().rpartition(")")[2].split()[1])
+    except FileNotFoundError:
+        return 1
 
 
 def run(program: types.CodeType) -> NoReturn:

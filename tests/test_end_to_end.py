@@ -1,4 +1,7 @@
-"""The main job as a user starts it, on real data with real Ray and a real store; then what the store holds."""
+"""The main job, on real data with real Ray and a real store; then what the store holds.
+
+Processes are forks of the tests' fork server. CI runs `make tune` and the README's commands as a user starts them.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

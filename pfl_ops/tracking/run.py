@@ -172,7 +172,8 @@ class Run:
     def figure(self, figure: "Figure", name: str) -> None:
         """Keep a figure as `figures/<name>.png`."""
         staged, folder = self._place(f"figures/{name}.png")
-        figure.savefig(staged, dpi=150, bbox_inches="tight")
+        tight = None if figure.get_layout_engine() else "tight"  # a layout engine leaves nothing to be cut off
+        figure.savefig(staged, dpi=150, bbox_inches=tight)
         self._artifact(staged, folder)
 
     def dataset(

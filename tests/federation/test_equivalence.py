@@ -29,10 +29,10 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
 
 
 def experiment(method: str, model: str, **more: Any) -> Experiment:
-    """Six clients of very different sizes, four of them a round, three rounds."""
+    """Six clients of very different sizes, four of them a round, two rounds."""
     return Experiment.of(
-        method, dataset="digits", model=model, clients=6, rounds=3, partition="dirichlet", batch_size=16,
-        **{"partition.alpha": 0.3, "data.train_size": 160, "participation.share": 0.67, "training.precision": "float64",
+        method, dataset="digits", model=model, clients=6, rounds=2, partition="dirichlet", batch_size=10,
+        **{"partition.alpha": 0.3, "data.train_size": 120, "participation.share": 0.67, "training.precision": "float64",
            **more},
     )  # fmt: skip
 
