@@ -19,12 +19,16 @@ from ray.tune.stopper import Stopper
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.process import IDLE, JOB, JobProcess
+from pfl_ops.jobs.ray_instance import environment
 from pfl_ops.jobs.report import FAILURE, RECORDS, Failure, has_died
 from pfl_ops.jobs.searcher import JobSearcher, JobSource
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.jobs.work import simulate
 
 TRIES = 2  # a process may die for reasons of its own; the second one goes on from the checkpoint
+NO_RECORD = {"TUNE_GLOBAL_CHECKPOINT_S": "1e9"}
+"""Tune's record of all trials, which is never read, is written at the end alone. Every ten seconds it takes the driver
+longer the more trials there are, and processes are ended meanwhile that wait for their next job."""
 UNBEGUN = 3  # times that a job may be given a process that is dead by then
 
 
@@ -120,7 +124,7 @@ class Runner:
             ),
         )
         with self.queue or nullcontext():
-            with _silent():
+            with _silent(), environment(NO_RECORD):
                 tuner.fit()
             if not (search.finished or self.is_hopeless()):
                 raise Interrupted

@@ -2,6 +2,7 @@
 
 import gap_work
 import pytest
+from ray.tune.execution.experiment_state import _ExperimentCheckpointManager as Record
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
@@ -49,9 +50,14 @@ def test_processes_outlive_the_gap_between_two_phases(one_ray, tmp_path, monkeyp
     Jobs 2 and 3 wait for each other, so both processes are there at once.
     """
     monkeypatch.setattr(runner, "simulate", gap_work.in_phases)
+    records, made = [], Record.__init__
+    monkeypatch.setattr(
+        Record, "__init__", lambda self, *args, **how: (records.append(self), made(self, *args, **how))[1]
+    )
     source = Phases(tmp_path)
     place = Place(str(tmp_path), None, False, plugins.pack())
     runner.Runner(place, 2, source.take).run(source, tmp_path / "ray", "gap")
     assert source.ended == 4
     first, second = ({(tmp_path / f"begun-{seed}").read_text() for seed in pair} for pair in ((0, 1), (2, 3)))
     assert len(first) == 2 and second == first
+    assert [record._checkpoint_period for record in records] == [1e9]  # seconds between two of Tune's own records
