@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
@@ -81,6 +81,21 @@ def kept_records(
 ) -> list[Record]:
     """Return the records that `simulate` has on disk; none where it has nothing that can be read."""
     return _records(_folder(experiment, home, data_dir, stages), experiment.digest(data_dir))
+
+
+def kept_clients(
+    experiment: Experiment,
+    *,
+    home: Path | str | None = None,
+    data_dir: str | None = None,
+    stages: Collection[str] | None = None,
+) -> dict[str, list[Any]]:
+    """Return the table of clients of a finished run that `simulate` has on disk; {}: there is none."""
+    try:
+        latest = Checkpoints(_folder(experiment, home, data_dir, stages), experiment.digest(data_dir)).latest
+    except CheckpointError:
+        return {}
+    return latest.results.clients if latest and latest.results else {}
 
 
 def records_of(home: Home, digest: str) -> list[Record]:

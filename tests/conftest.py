@@ -34,7 +34,7 @@ TOGETHER = (
     ),
     (
         *("one_ray", "test_reproducing.py", "test_deciding.py", "test_repeat.py", "test_choosing.py"),
-        *("test_parts.py", "test_tabulation.py"),
+        *("test_parts.py", "test_tabulation.py", "test_paired.py"),
     ),
 )
 """(a fixture that takes long to make, files that use it and run in one process), what takes longest first."""

@@ -87,7 +87,7 @@ def tune(
         list[str], _option("--metric", "What to optimise; repeated: a Pareto front.", "the method's, val/L1/acc", "KEY")
     ] = [],  # noqa: B006  (Typer copies it)
     scheduler: Annotated[
-        str | None, _option("--scheduler", "Stop bad trials early, or not.", "asha for one metric", "asha|none")
+        str | None, _option("--scheduler", "Stop bad trials early, or not.", "asha for one metric", "asha|paired|none")
     ] = None,
     search_space: Annotated[
         Path | None, _option("--search-space", "What may vary, as YAML.", "the method's own", "FILE|DIR")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
@@ -89,6 +89,13 @@ class ChildRun:
 
         home, data_dir = self.session.store.home.root, self.session.data_dir
         return runs.kept_records(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
+
+    def clients(self) -> dict[str, list[Any]]:
+        """The table of clients in its checkpoint, once it is over."""
+        from pfl_ops import runs
+
+        home, data_dir = self.session.store.home.root, self.session.data_dir
+        return runs.kept_clients(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
 
     def forget(self) -> None:
         """Remove its checkpoint: its models would only fill the disk."""

@@ -44,6 +44,7 @@ class PartResult:
         errors: tracked key -> standard error of the evaluation, of the values that were scored on a sample.
         losses: training loss of the first and of the last round.
         rounds: that were finished. samples: gradient samples. sent_bytes: up and down. seconds: wall time.
+        groups: group of clients -> mean score, see `paired.by_group`; {}: nothing compares them.
         error: how it diverged; "": it has a value.
     """
 
@@ -56,6 +57,7 @@ class PartResult:
     sent_bytes: float = 0.0
     seconds: float = 0.0
     error: str = ""
+    groups: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -28,6 +28,7 @@ from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.finals import Finals
 from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.packing import Kind, Packing
+from pfl_ops.tuning.paired import PairedPruner
 from pfl_ops.tuning.parts import Combination
 from pfl_ops.tuning.resource_request import ResourceRequest
 from pfl_ops.tuning.search import Search
@@ -134,6 +135,8 @@ class Session:
                 self.children.forget,
                 is_over,
                 self.combination,
+                self._pruner(),
+                lambda number, point, index: self.children.trial(number, point, index).clients(),
             )
             scheduler = None
             if settings.scheduler == "asha" and settings.full_every < rounds:  # else no rung lies before the end
@@ -164,6 +167,11 @@ class Session:
         if trials.hopeless:
             raise trials.hopeless
         self._gather(confirmations, tests)
+
+    def _pruner(self) -> PairedPruner | None:
+        """Return what stops trials between two of their runs."""
+        paired = self.settings.scheduler == "paired"
+        return PairedPruner(self.settings.objective.modes[0] == "max", self.ledger) if paired else None
 
     def _budget(self, clock: Clock) -> Callable[[], bool]:
         """Return a function that is True once a budget of the search is spent; it records which, and tells it."""

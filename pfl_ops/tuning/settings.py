@@ -17,9 +17,10 @@ from pfl_ops.spaces import Space
 from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget
 from pfl_ops.tuning.environments import Aggregate, Environment, baseline, check_different, environments_of, parse
 from pfl_ops.tuning.objective import Objective, objective
+from pfl_ops.tuning.paired import check_metric
 from pfl_ops.tuning.parts import Combination, TrialPart
 
-Scheduler: TypeAlias = Literal["asha", "none"]
+Scheduler: TypeAlias = Literal["asha", "paired", "none"]
 
 TRIALS = 12
 CONFIRM, CONFIRM_TOP = 5, 3  # new seeds at most, configurations
@@ -34,7 +35,8 @@ class Settings:
     Attributes:
         experiment: as trials run it, but for their points.
         space: what is varied. objective: what is optimised.
-        scheduler: "asha" stops bad trials early. trials: how many are wanted, in all.
+        scheduler: "asha" stops bad trials early, "paired" those of several runs between two of these.
+        trials: how many are wanted, in all.
         common: the part of the space that the methods of a comparison share; None: it shares none.
         confirm: most new seeds with which the best configurations are run again before the choice; 0: none.
         confirm_top: number of these configurations.
@@ -89,16 +91,16 @@ class Settings:
         seeds = seeds_per_trial or 1
         if trials is not None and trials < 1:
             raise PflOpsError(f"trials must be >= 1, got {trials}")
-        if scheduler not in (None, "asha", "none"):
-            raise PflOpsError(f"scheduler must be asha or none, got '{echo(scheduler)}'")
+        if scheduler not in (None, "asha", "paired", "none"):
+            raise PflOpsError(f"scheduler must be asha, paired or none, got '{echo(scheduler)}'")
         fixed: dict[str, Any] = {"evaluation.split": "validation", "evaluation.stages": "all", "repetitions": 1}
         if experiment.data.pooled and experiment.partition.seed is None:
             fixed["partition.seed"] = experiment.seed  # else a trial would see what the finals are tested on
         base = experiment.override(fixed)
         goal = objective(base, metric or metrics.key("validation", experiment.algorithm.own_stage, "acc"), mode)
-        if scheduler == "asha" and not goal.single:
+        if scheduler in ("asha", "paired") and not goal.single:
             raise PflOpsError(
-                "asha stops trials by one metric; several run to the end: --scheduler none, or leave it out"
+                f"{scheduler} stops trials by one metric; several run to the end: --scheduler none, or leave it out"
             )
         tuned = environments_of(base, environments, vary)
         apart = tuple(parse(base, name) for name in held_out)
@@ -107,8 +109,10 @@ class Settings:
             what = f"in {len(tuned)} environments" if tuned else f"of {seeds} seeds"
             raise PflOpsError(
                 f"asha compares trials while they run, and a trial {what} has a value only when all of its runs have "
-                "ended: --scheduler none, or leave it out"
+                "ended: --scheduler paired or none, or leave it out"
             )
+        if scheduler == "paired":
+            check_paired(goal.metrics[0], seeds > 1 or bool(tuned), aggregate)
         varied = space if isinstance(space, Space) else spaces.read(space, experiment.algorithm.name)
         by_steps = {"training.local_epochs"} if base.training.local_steps is not None else set()
         set_by_environments = {path for one in (*tuned, *apart) for path in one.changes}
@@ -119,6 +123,8 @@ class Settings:
                 spaces.check(varied, one.of(base))
         several = seeds > 1 or bool(tuned)
         choice: Scheduler = "none" if scheduler == "none" or not goal.single or several else "asha"
+        if scheduler == "paired":
+            choice = "paired"
         shared = spaces.hold(common, {*hold, *by_steps}, base) if common else None
         limit = trials or (MOST_TRIALS if hours or samples else TRIALS)
         made = cls(
@@ -352,6 +358,21 @@ def check_seeds(seeds_per_trial: int | None) -> None:
             f"--seeds-per-trial must be in [1, {SEED_OFFSET:,}], got {seeds_per_trial}: the confirmation has the seeds "
             f"from seed + {SEED_OFFSET} on"
         )
+
+
+def check_paired(metric: str, several: bool, aggregate: str | None) -> None:
+    """Refuse what the paired pruner can't compare.
+
+    Raises:
+        PflOpsError: trials of one run, the worst environment, or a metric that is no mean over clients.
+    """
+    if not several:
+        raise PflOpsError(
+            "paired stops a trial between two of its runs: --seeds-per-trial 2 or more, or --environments"
+        )
+    if aggregate == "worst":
+        raise PflOpsError("paired compares means over environments: --aggregate mean, or --scheduler none")
+    check_metric(metric)
 
 
 def check_same_seeds(seeds_per_trial: int | None, name: str, recorded: int) -> None:

@@ -272,7 +272,8 @@ def tune(
             last round, or that of the stage in which the method has clients' own models (`Algorithm.own_stage`).
         mode: "max" or "min", for all metrics or for each; none: what is better for that key.
         scheduler: "asha" stops bad trials of a single objective early, at rounds that are multiples of
-            evaluation.global_every (the default for one metric); "none" runs all to the end.
+            evaluation.global_every (the default for one metric); "paired" stops trials of several runs between two of
+            them (see `paired`); "none" runs all to the end.
         cpus_per_trial, gpus_per_trial, concurrency: see `ResourceRequest`. None: one CPU, and if this machine has a GPU
             the share of it that is measured to be the best. A resumed study keeps what was measured for it.
         storage: of the study, see `ledger.storage`; none: studies.db in the work folder.

@@ -2,8 +2,8 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import PARTS, STATE, state_of
+from pfl_ops.tuning.paired import PairedPruner, by_group, value_of_stopped
 from pfl_ops.tuning.parts import Combination, PartResult, failure_of, spent_so_far
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.tracked_job import TrackedJob, TrackedRun
@@ -26,6 +27,8 @@ MakeJob: TypeAlias = Callable[[int, Point, int], Job]
 plus the index."""
 OpenRun: TypeAlias = Callable[[int, Point, int], TrackedRun]
 """(number, point, index of the part) -> tracked run; one that a killed driver began is found again."""
+ClientsOf: TypeAlias = Callable[[int, Point, int], Mapping[str, Sequence[Any]]]
+"""(number, point, index of the part) -> the table of clients of that run, which is over."""
 
 
 @dataclass
@@ -35,6 +38,7 @@ class _Running:
     Attributes:
         waiting: jobs of parts that have not been given out. given: index of a part -> its job, of the others.
         results: index -> result, of those that have ended. failure: why the trial has no value.
+        stopped: True once it is worse than another trial, so that no further part starts.
     """
 
     trial: Trial
@@ -43,6 +47,7 @@ class _Running:
     given: dict[int, TrackedJob] = field(default_factory=dict)
     results: dict[int, PartResult] = field(default_factory=dict)
     failure: Failure | None = None
+    stopped: bool = False
 
     @property
     def begun(self) -> bool:
@@ -60,6 +65,8 @@ class Trials:
         on_pruned: called with the point of each trial that was stopped early or diverged; may be None.
         is_over: True once a budget is spent; then only trials that were cut short are still run.
         combination: the parts of a trial, and how its value is made of theirs; None: a trial is one run.
+        pruner: stops trials between two parts, which then start one after the other; None: nothing does.
+        clients_of: what it compares.
     Attributes:
         hopeless: why no further trial makes sense; None: all is well.
     """
@@ -67,11 +74,12 @@ class Trials:
     def __init__(
         self, search: Search, missing: int, wanted: int, make: MakeJob, open_run: OpenRun, on_event: OnEvent | None,
         on_pruned: Callable[[Point], None] | None = None, is_over: Callable[[], bool] = lambda: False,
-        combination: Combination | None = None,
+        combination: Combination | None = None, pruner: PairedPruner | None = None,
+        clients_of: ClientsOf = lambda *_: {},
     ) -> None:  # fmt: skip
         self.search, self.missing, self.wanted, self.make, self.open_run = search, missing, wanted, make, open_run
         self.on_event, self.on_pruned, self.is_over = on_event, on_pruned, is_over
-        self.combination = combination
+        self.combination, self.pruner, self.clients_of = combination, pruner, clients_of
         self.n_parts = len(combination.parts) if combination else 1
         self.running: dict[int, _Running] = {}
         self.hopeless: ObjectiveMissing | None = None
@@ -80,7 +88,8 @@ class Trials:
         """The next job, of a trial that has begun before one of a new trial; None: all have been given out, or a budget
         is spent."""
         for number, now in self.running.items():
-            if now.waiting and not self.hopeless:
+            waits_for_result = self.pruner is not None and now.given.keys() - now.results.keys()
+            if now.waiting and not self.hopeless and not waits_for_result:
                 return self._give(number, now)
         while self.missing and not self.hopeless:
             proposal = self.search.ask_again() if self.is_over() else self.search.ask()
@@ -176,6 +185,10 @@ class Trials:
         now = self.running[number]
         failure = event.failure or self._problem(event.report)
         result = self._result(now, part, event.report, failure)
+        assert self.combination is not None
+        if self.pruner is not None and failure is None:
+            (metric,) = self.combination.metrics
+            result = replace(result, groups=by_group(self.clients_of(number, now.point, part), metric))
         now.results[part] = result
         if failure is None or failure.diverged:  # one that failed otherwise is run again if the trial is cut short
             self.search.keep_parts(now.trial, [r.as_dict() for r in now.results.values() if r.error or r.values])
@@ -184,8 +197,11 @@ class Trials:
         if failure:
             if failure.hopeless:
                 self.hopeless = ObjectiveMissing(failure.line)
-            assert self.combination is not None
             self._fail(now, failure_of(self.combination.parts[part], failure))
+        elif self.pruner is not None and now.waiting:
+            now.stopped = self.pruner.is_worse(list(now.results.values()), self.combination)
+            if now.stopped:
+                now.waiting.clear()
         if not now.waiting and now.given.keys() <= now.results.keys():
             self._end_of_parts(number)
 
@@ -196,15 +212,24 @@ class Trials:
         results = [now.results[part] for part in sorted(now.results)]
         if now.failure:
             report = {ROUND: min(result.rounds for result in results), **spent_so_far(results)}
+        elif now.stopped:
+            report = self._report_of_stopped(results)
         else:
             report = self.combination.report(results)
         self.search.end(now.trial, report, now.failure)
         frozen = self.search.ledger.study.get_trials(deepcopy=False)[now.trial.number]
         error, state = str(frozen.user_attrs.get("error", "")), state_of(frozen)
-        if state == "diverged" and self.on_pruned is not None:
+        if state in ("pruned", "diverged") and self.on_pruned is not None:
             self.on_pruned(now.point)
         point = self.running.pop(number).point
         self._tell("end", number, {} if now.failure else report, point, state=state, error=error)
+
+    def _report_of_stopped(self, results: Sequence[PartResult]) -> dict[str, Any]:
+        """Return the report of a trial without its last parts: rounds are its share of a whole trial's."""
+        assert self.combination is not None
+        (name,) = self.combination.names
+        rounds = sum(result.rounds for result in results) // self.n_parts
+        return {name: value_of_stopped(results, self.combination), ROUND: rounds, **spent_so_far(results)}
 
     def _fail(self, now: _Running, failure: Failure) -> None:
         """Note why a trial has no value, and start no further part of it; divergence counts more than other causes."""

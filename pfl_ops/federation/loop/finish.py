@@ -17,11 +17,12 @@ class Ending:
     """The results of the last round.
 
     Attributes:
-        scores: of the full evaluation by stage; None: not asked for.
+        scores: of the full evaluation by stage; None: not asked for. curves: those of the round's record.
         model: G, [P]; None: the method has none that all share.
     """
 
     scores: Mapping[str, Scores] | None
+    curves: Mapping[str, Scores]
     model: Tensor | None
 
 
@@ -60,7 +61,7 @@ def table(
     trained: Sequence[int],
     more: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, list[Any]]:
-    """Column -> values, one line a client and stage: sizes and accuracies of the full evaluation, NaN for none.
+    """Column -> values, one line a client and stage: sizes and accuracies of an evaluation, NaN for none.
 
     Args:
         trained: training samples of each client.

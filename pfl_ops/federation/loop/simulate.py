@@ -58,7 +58,7 @@ class Simulation:
     Attributes:
         records: one for the start and one a round, those of the checkpoint included.
         final: `final/…`, `best/…` and `reached/…` keys, once the run is over.
-        client_table: column -> values of the full evaluation.
+        client_table: column -> values of the full evaluation; without one, of the last round's.
         complaints: lines about damaged checkpoints that were passed over, and about what a resumed run keeps.
         hints: a line where another precision would be much faster here.
         resolved: the execution with nothing left open.
@@ -213,7 +213,7 @@ class Simulation:
             full = self._scores.last(self.state, r, stages, absent) if self.with_final else None
             g = made(stages["G"], self.scorer.clients) if "G" in stages else None
             shared = g is not None and g.clients is None
-            self._ending = Ending(full, g.params.detach().cpu().clone() if g is not None and shared else None)
+            self._ending = Ending(full, scores, g.params.detach().cpu().clone() if g is not None and shared else None)
         self._wait()
         cost["cost/eval_seconds"] = time.perf_counter() - trained
         return self._record(t + 1, scores, noted | cost)
@@ -277,7 +277,8 @@ class Simulation:
             self._global = self._ending.model
             scores = self._ending.scores or {}
             self.final = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.feed.sizes, "final/")
-            self.client_table = finish.table(scores, self.scorer, self.task.sizes.tolist(), self._chances())
+            shown = scores if self.with_final else self._ending.curves
+            self.client_table = finish.table(shown, self.scorer, self.task.sizes.tolist(), self._chances())
         self.final |= finish.best(self.records, self.evaluation.split)
         self.final |= finish.reached(self.records, self.evaluation.split, self.evaluation.targets)
         if self._checkpoints is not None:
