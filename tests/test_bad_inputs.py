@@ -260,7 +260,7 @@ NAMES = [
     Bad("long_dataset", f"run fedavg --dataset {LONG}", "no dataset named 'aaaa"),
     Bad("long_metric", f"tune fedavg --metric {LONG}", "no metric named 'aaaa"),
     Bad("long_only", f"reproduce fliu/table1 --only {LONG}", "has 1 part"),
-    Bad("long_scheduler", f"tune fedavg --scheduler {LONG}", "scheduler must be asha or none, got 'aaaa"),
+    Bad("long_scheduler", f"tune fedavg --scheduler {LONG}", "scheduler must be asha, paired or none, got 'aaaa"),
     Bad("escape", ("run", "\x1b[31mred\nline two"), "no algorithm named '\\x1b[31mred\\nline two'"),
     Bad("escape_flag", ("run", "fedavg", "--\x1b[31mred"), "no such option"),
     Bad(

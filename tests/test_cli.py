@@ -201,7 +201,7 @@ ERRORS = {
     "run fliu --plugin nowhere.py": "nowhere.py does not exist",
     "run fliu --config nowhere.yaml": "can't read nowhere.yaml",
     "tune fliu --metric test/L1/acc": "'test/L1/acc': tuning never sees the test data; did you mean 'val/L1/acc'?",
-    "tune fliu --scheduler ahsa": "scheduler must be asha or none, got 'ahsa'",
+    "tune fliu --scheduler ahsa": "scheduler must be asha, paired or none, got 'ahsa'",
     "tune fliu --address nonsense": "--address is auto or HOST:PORT, with a port from 1 to 65535, got 'nonsense'",
     "tune fliu --address 127.0.0.1:1": "no Ray cluster answers at '127.0.0.1:1'",
     "tune fliu,fedavg --cpus-per-trial 100000": "this machine does not have 100000 CPUs for one trial",

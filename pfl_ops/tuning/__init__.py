@@ -11,6 +11,7 @@ The only package that imports Optuna.
     tracked_job  a job with its run in MLflow
     reconcile  runs in MLflow as the study on disk says
     parts      trials of several runs, of whose scores their value is made
+    paired     a pruner between two of these runs
     events     the events of a study, for who watches
     resource_request  the resources that a trial shall get: numbers, auto, or none
     packing    the number of trials that run at once, by measurement

@@ -297,7 +297,7 @@ def test_an_objective_that_is_never_measured_ends_the_study_at_once(run):
     [
         ({"metric": "val/L1/ac"}, "did you mean 'val/L1/acc'?"),
         ({"trials": 0}, "trials must be in [1, 100,000]"),
-        ({"scheduler": "median"}, "scheduler must be asha or none, got 'median'"),
+        ({"scheduler": "median"}, "scheduler must be asha, paired or none, got 'median'"),
         ({"metric": ["val/L1/acc", "train/loss"], "scheduler": "asha"}, "asha stops trials by one metric"),
         (
             {"space": spaces.parse("training.l: {float: [0, 1]}", "my.yaml")},
