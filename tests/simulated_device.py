@@ -189,7 +189,7 @@ class _Calls(TorchFunctionMode):
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in an operation's arguments; PyTorch's own `tree_flatten` took a quarter of these tests' time."""
+    """Yield the values in an operation's arguments; PyTorch's `tree_flatten` took a quarter of these tests' time."""
     if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, (tuple, list)):

@@ -156,12 +156,12 @@ def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE.parquet", show_default=False, help="A table of `tabulate`.")],
     *,
     studies: Annotated[int, _replay("--studies", "Studies of each method in each environment.", "30", "INT")] = 30,
-    trials: Annotated[int, _replay("--trials", "Trials of a search.", "12", "INT")] = 12,
-    confirm: Annotated[int, _replay("--confirm", "New seeds of the confirmation, at most.", "5", "INT")] = 5,
-    confirm_top: Annotated[int, _replay("--confirm-top", "Configurations that are confirmed.", "3", "INT")] = 3,
+    trials: Annotated[int, _replay("--trials", "Trials of a search.", "20", "INT")] = 20,
+    confirm: Annotated[int, _replay("--confirm", "New seeds of the confirmation, at most.", "3", "INT")] = 3,
+    confirm_top: Annotated[int, _replay("--confirm-top", "Configurations that are confirmed.", "2", "INT")] = 2,
     random_start: Annotated[
-        int, _replay("--random-start", "Trials before the sampler's model proposes any.", "5", "INT")
-    ] = 5,
+        int, _replay("--random-start", "Trials before the sampler's model proposes any.", "8", "INT")
+    ] = 8,
     grace: Annotated[
         int | None, _replay("--grace", "First round in which a trial can be stopped.", "the first scored one", "INT")
     ] = None,
@@ -205,10 +205,10 @@ def _table(rows: "list[Regret]") -> "Table":
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="mean regret on test data [95 % interval]")
     table.add_column("")
-    for head in ("studies", "confirmed", "best single value, equal samples", "difference", "other choice"):
+    for head in ("studies", "first pick", "confirmed", "best single value, equal samples", "difference", "changed"):
         table.add_column(head, justify="right")
     for row in rows:
-        cells = [_cell(one) for one in (row.confirm, row.argmax, row.difference)]
+        cells = [_cell(one) for one in (row.first, row.confirm, row.argmax, row.difference)]
         table.add_row(row.label, str(row.n), *cells, f"{100 * row.changed:.0f} %")
     return table
 

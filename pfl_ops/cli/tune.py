@@ -53,7 +53,7 @@ def tune(
     *,
     trials: Annotated[
         int | None,
-        _option("--trials", "Configurations to try.", "12; any number with --hours, --samples", "INT", 1, 100_000),
+        _option("--trials", "Configurations to try.", "20; any number with --hours, --samples", "INT", 1, 100_000),
     ] = None,
     hours: Annotated[
         float | None,
@@ -106,9 +106,9 @@ def tune(
     ] = None,
     confirm: Annotated[
         int | None,
-        _option("--confirm", "New seeds, at most, to repeat the best configurations with; 0: none.", "5", "INT"),
+        _option("--confirm", "New seeds, at most, to repeat the best configurations with; 0: none.", "3", "INT"),
     ] = None,
-    confirm_top: Annotated[int | None, _option("--confirm-top", "Number of these configurations.", "3", "INT")] = None,
+    confirm_top: Annotated[int | None, _option("--confirm-top", "Number of these configurations.", "2", "INT")] = None,
     from_study: Annotated[
         str | None,
         _option("--from-study", "An earlier study, whose best configurations are tried first.", metavar="NAME"),

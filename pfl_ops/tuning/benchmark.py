@@ -147,7 +147,7 @@ def benchmark(
         metric: one validation score for all; none: see above.
         name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
         final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ...
-        confirm, confirm_top: of each method, see `study.tune`. None: 5 and 3, or as the benchmark was begun.
+        confirm, confirm_top: of each method, see `study.tune`. None: 3 and 2, or as the benchmark was begun.
         report: called with the result, while its run is open.
     Raises:
         PflOpsError: settings that can't work, for any of the methods, before the first trial of the first; or no method

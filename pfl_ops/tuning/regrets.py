@@ -10,20 +10,24 @@ from pfl_ops.statistics import interval, mean_std
 from pfl_ops.tuning.replay import ReplayedStudy
 from pfl_ops.tuning.trial_table import SearchProblem
 
+RULES = ("first", "confirm", "argmax")
+"""The choices of a replayed study."""
+
 
 @dataclass(frozen=True)
 class Regret:
-    """Regrets of some studies, over those in which both choices have one.
+    """Regrets of some studies, over those in which all choices have one.
 
     Attributes:
         label: which studies. n: their number. without: number of studies in which a choice has no regret.
-        confirm, argmax: mean, and its 95 % interval by Student's t; None for fewer than two. difference: likewise, of
-            confirm − argmax. changed: share of studies with different choices.
+        first, confirm, argmax: mean, and its 95 % interval by Student's t; None for fewer than two. difference:
+            likewise, of confirm − argmax. changed: share of studies whose confirmation changed the choice.
     """
 
     label: str
     n: int
     without: int
+    first: tuple[float, tuple[float, float] | None]
     confirm: tuple[float, tuple[float, float] | None]
     argmax: tuple[float, tuple[float, float] | None]
     difference: tuple[float, tuple[float, float] | None]
@@ -40,26 +44,27 @@ def regrets(studies: Sequence[ReplayedStudy]) -> list[Regret]:
     counted = [one for one in found if one.n]
     if len(found) > 1 and counted:
         n, without = sum(one.n for one in found), sum(one.without for one in found)
-        confirm, argmax = _mean([one.confirm[0] for one in counted]), _mean([one.argmax[0] for one in counted])
-        difference = _mean([one.difference[0] for one in counted])
+        first, confirm, argmax, difference = (
+            _mean([getattr(one, name)[0] for one in counted]) for name in (*RULES, "difference")
+        )
         changed = mean_std(one.changed for one in counted)[0]
-        found.append(Regret("all", n, without, confirm, argmax, difference, changed))
+        found.append(Regret("all", n, without, first, confirm, argmax, difference, changed))
     return found
 
 
 def notes(studies: Sequence[ReplayedStudy], problems: Sequence[SearchProblem]) -> list[str]:
     """Return lines below a table of regrets: means of runs and samples, and what limits it."""
     runs, samples = (
-        [mean_std(getattr(getattr(study, rule), name) for study in studies)[0] for rule in ("confirm", "argmax")]
+        [mean_std(getattr(getattr(study, rule), name) for study in studies)[0] for rule in RULES]
         for name in ("runs", "samples")
     )
     found = [
-        f"runs a study: {runs[0]:.1f} with confirmation, {runs[1]:.1f} without; samples {samples[0]:,.0f}, "
-        f"{samples[1]:,.0f}"
+        f"runs a study: {runs[0]:.1f} first pick, {runs[1]:.1f} with confirmation, {runs[2]:.1f} best single value; "
+        f"samples {samples[0]:,.0f}, {samples[1]:,.0f}, {samples[2]:,.0f}"
     ]
     units = sorted({problem.metric for problem in problems})
     found.append(f"regret in units of {', '.join(units)}; intervals by Student's t for a number that was fixed before")
-    if without := sum(not _both(study) for study in studies):
+    if without := sum(not _all(study) for study in studies):
         found.append(
             f"{without} studies are left out: a choice has no result with a seed of the truth, or there is none"
         )
@@ -80,28 +85,24 @@ def as_csv(studies: Sequence[ReplayedStudy]) -> str:
             **asdict(choice),
         }
         for study in studies
-        for rule, choice in (("confirm", study.confirm), ("argmax", study.argmax))
+        for rule in RULES
+        for choice in (getattr(study, rule),)
     ]
     return str(pd.DataFrame(rows).to_csv(index=False))
 
 
 def _regret(label: str, studies: Sequence[ReplayedStudy]) -> Regret:
-    there = [(study.confirm.regret, study.argmax.regret) for study in studies if _both(study)]
-    changed = [study.confirm.configuration != study.argmax.configuration for study in studies]
-    return Regret(
-        label,
-        len(there),
-        len(studies) - len(there),
-        _mean([a for a, _ in there]),
-        _mean([b for _, b in there]),
-        _mean([a - b for a, b in there]),
-        sum(changed) / len(changed),
-    )
+    there = [study for study in studies if _all(study)]
+    changed = [study.confirm.configuration != study.first.configuration for study in studies]
+    first, confirm, argmax = (_mean([getattr(study, rule).regret for study in there]) for rule in RULES)
+    difference = _mean([study.confirm.regret - study.argmax.regret for study in there])
+    without = len(studies) - len(there)
+    return Regret(label, len(there), without, first, confirm, argmax, difference, sum(changed) / len(changed))
 
 
-def _both(study: ReplayedStudy) -> bool:
-    """True if both choices have a regret."""
-    return math.isfinite(study.confirm.regret) and math.isfinite(study.argmax.regret)
+def _all(study: ReplayedStudy) -> bool:
+    """True if all choices have a regret."""
+    return all(math.isfinite(getattr(study, rule).regret) for rule in RULES)
 
 
 def _mean(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:

@@ -82,7 +82,8 @@ class ReplayedStudy:
     """One study under both rules.
 
     Attributes:
-        method, environment, number: which. seed: of the search. confirm, argmax: see the module.
+        method, environment, number: which. seed: of the search.
+        first: the choice of the trials, before it is confirmed. confirm, argmax: see the module.
         exhausted: True if `argmax` tried all configurations before its samples reached those of `confirm`.
     """
 
@@ -90,6 +91,7 @@ class ReplayedStudy:
     environment: str
     number: int
     seed: int
+    first: Choice
     confirm: Choice
     argmax: Choice
     exhausted: bool = False
@@ -232,6 +234,8 @@ def _study(problem: SearchProblem, rule: StudyRule, number: int, seed: int) -> R
     search = _Replay(problem, rule, search_seed, seed * MOST_STUDIES + number)
     for _ in range(rule.trials):
         search.step()
+    pick = search.best()
+    first = Choice(pick, rule.trials, search.samples, regret(problem, pick, rest))
     winner, runs = confirmed(problem, search.top(rule.confirm_top), new)
     spent = search.samples + sum(problem.cost(*run) for run in runs)
     with_confirmation = Choice(winner, rule.trials + len(runs), spent, regret(problem, winner, rest))
@@ -244,6 +248,7 @@ def _study(problem: SearchProblem, rule: StudyRule, number: int, seed: int) -> R
         problem.environment,
         number,
         search_seed,
+        first,
         with_confirmation,
         alone,
         search.samples < spent,

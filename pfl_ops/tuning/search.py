@@ -22,7 +22,7 @@ from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.parts import SCORES, STDS
 
 STUCK = 0.99  # of the first round's training loss: a trial whose last one is above has learnt nothing
-SAMPLED = 5  # trials drawn at random before the model of the space says anything
+SAMPLED = 8  # trials drawn at random before the model of the space says anything
 
 
 class Search:

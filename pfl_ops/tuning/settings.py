@@ -22,8 +22,8 @@ from pfl_ops.tuning.parts import Combination, TrialPart
 
 Scheduler: TypeAlias = Literal["asha", "paired", "none"]
 
-TRIALS = 12
-CONFIRM, CONFIRM_TOP = 5, 3  # new seeds at most, configurations
+TRIALS = 20
+CONFIRM, CONFIRM_TOP = 3, 2  # new seeds at most, configurations
 MOST_CONFIRMED = 1000  # seeds, or configurations
 SEED_OFFSET = 1000  # of the new seeds of a confirmation, from the experiment's; those of trials and tests are below
 

@@ -250,7 +250,7 @@ def tune(
     Args:
         experiment: what to tune; none: that of the study `name`, which is resumed.
         space: what to vary; a space, its file or folder; none: the one for the method (`spaces.read`).
-        trials: in all, those of a resumed study included; none: 12, or as recorded; without limit if `hours` or
+        trials: in all, those of a resumed study included; none: 20, or as recorded; without limit if `hours` or
             `samples` is given.
         hours: wall time of the search, over all calls; none: no limit, or as recorded. The search ends when the first
             budget is spent: trials that run then end as usual, and no new one starts.
@@ -286,9 +286,9 @@ def tune(
         execution: where and how trials and test runs compute; a trial's device and threads follow its share.
         final_repetitions: test runs of the chosen configuration; 0: the test data stay closed.
         confirm: new seeds, at most, with which the best configurations are run again on validation data; fewer if the
-            best one is told apart before. 0: the trial with the best value is chosen. None: 5, or as recorded; several
+            best one is told apart before. 0: the trial with the best value is chosen. None: 3, or as recorded; several
             objectives are not confirmed.
-        confirm_top: number of these configurations. None: 3, or as recorded.
+        confirm_top: number of these configurations. None: 2, or as recorded.
         hold: paths of the space that are not varied but keep the experiment's value.
         from_study: an earlier study, of any method, data set or partition; its choice and its best configurations are
             tried first, as far as `space` allows their values. Which ones, is said when the study begins.

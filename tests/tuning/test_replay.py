@@ -62,6 +62,7 @@ def test_replay_lucky_seed_costs_argmax_the_difference():
     assert 0 < len(lucky) < 20
     assert all(study.confirm.configuration == 0 and study.confirm.regret == 0 for study in studies)
     assert all(study.argmax.configuration == (1 if study in lucky else 0) for study in studies)
+    assert all((study.first.configuration, study.first.runs) == (study.argmax.configuration, 3) for study in studies)
     (found,) = regrets(studies)
     assert (found.label, found.n, found.without) == ("toy, path", 20, 0)
     assert found.confirm == (0, (0, 0)) and found.argmax[0] == pytest.approx(0.4 * len(lucky) / 20)
@@ -266,7 +267,9 @@ def test_regrets_over_all_count_each_method_and_environment_once():
     """Means 0.1 (of two studies) and 0.5 (of one): over all 0.3, not 0.7/3; a study without a regret is left out."""
 
     def study(environment, number, a, b):
-        return ReplayedStudy("m", environment, number, 0, Choice(0, 1, 1, a), Choice(1, 1, 1, b))
+        return ReplayedStudy(
+            "m", environment, number, 0, Choice(number, 1, 1, 0.8), Choice(0, 1, 1, a), Choice(1, 1, 1, b)
+        )
 
     studies = [
         study("path", 0, 0.0, 0.4),
@@ -278,11 +281,12 @@ def test_regrets_over_all_count_each_method_and_environment_once():
     assert path.confirm[0] == pytest.approx(0.1) and (ls.n, ls.without) == (1, 1) and ls.confirm == (0.5, None)
     assert every.label == "all" and (every.n, every.without) == (3, 1)
     assert every.confirm[0] == pytest.approx(0.3) and every.argmax[0] == pytest.approx(0.6)
-    assert every.difference[0] == pytest.approx(-0.3)
+    assert every.difference[0] == pytest.approx(-0.3) and every.first[0] == pytest.approx(0.8)
+    assert path.changed == ls.changed == 0.5, "the confirmation has changed the first pick in study 1"
     assert every.confirm[1] == statistics.interval([path.confirm[0], 0.5])
     assert notes(studies, [LUCKY])[2].startswith("1 studies are left out")
     assert as_csv(studies).splitlines()[0] == "method,environment,study,seed,rule,configuration,runs,samples,regret"
-    assert len(as_csv(studies).splitlines()) == 9
+    assert len(as_csv(studies).splitlines()) == 13
 
 
 @pytest.mark.parametrize(

@@ -402,7 +402,7 @@ def test_small_table_with_ray_is_made_and_replayed(tmp_path, monkeypatch):
     studies = ["--studies", "2", "--trials", "1", "--confirm", "1", "--confirm-top", "2", "--csv", "s.csv"]
     replayed = command("replay", "t.parquet", *studies)
     assert replayed.exit_code == 0, replayed.output
-    assert "mean regret on test data" in replayed.stdout and len((tmp_path / "s.csv").read_text().splitlines()) == 5
+    assert "mean regret on test data" in replayed.stdout and len((tmp_path / "s.csv").read_text().splitlines()) == 7
 
 
 def test_record_survives_the_file(fake, tmp_path):
