@@ -610,7 +610,7 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
     assert (call["trials"], call["metric"], call["cpus_per_trial"], call["name"]) == (4, ["val/L1/acc"], 2, "mine")
     assert call["final_repetitions"] == 3
     assert "4 trials, 3 at once, about 4 min 10 s if none is stopped early; each about 3 min 0 s" in result.stderr
-    assert "then the best 3 again with up to 5 new seeds (--confirm), at most " in result.stderr
+    assert "then the best 2 again with up to 3 new seeds (--confirm), at most " in result.stderr
     assert (call["confirm"], call["confirm_top"]) == (None, None)
     for part in (
         "*000",
@@ -848,7 +848,7 @@ def test_a_benchmark_is_told_though_its_report_cannot_be_written(bench: list[dic
 def test_a_dry_run_of_several_methods_estimates_each(bench: list[dict[str, Any]]) -> None:
     result = cli("tune", "fliu, ditto", "--dry-run")
     assert result.exit_code == 0 and not bench
-    assert "2 methods, each with 12 trials and 1 test run" in result.stdout and "fliu   each about" in result.stdout
+    assert "2 methods, each with 20 trials and 1 test run" in result.stdout and "fliu   each about" in result.stdout
     assert "all methods vary: optimiser sgd or adam, lr 0.001 to 0.5 (log) where optimiser is sgd; " in result.stdout
     assert "requires" not in result.stdout
     result = cli("tune", "fliu, scaffold", "--dry-run")

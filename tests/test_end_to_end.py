@@ -141,4 +141,4 @@ def test_mnist(tmp_path: Path, furnish: Callable[[Path], Path]) -> None:
     small = ["--train-size", "1000", "--clients", "5", "--rounds", "2", "--model", "mlp"]
     assert "G" in pfl_ops_here("run", "fliu", "--dataset", "mnist", *small, home=tmp_path)
     estimate = pfl_ops_here("tune", "fliu", "--dataset", "mnist", "--dry-run", home=tmp_path)
-    assert "12 trials" in estimate and "memory" in estimate
+    assert "20 trials" in estimate and "memory" in estimate

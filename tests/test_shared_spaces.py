@@ -177,11 +177,11 @@ def test_settings_with_a_common_part_are_read_as_they_were_recorded():
 def test_tests_of_one_comparison_have_one_tag():
     tags = [each.tags for each in settings("fedavg", "scaffold", "fliu").values()]
     assert tags[0]["pfl_ops.common"].endswith(
-        ", 12 trials, 5 new seeds of 3: training.optimiser training.lr training.lr_decay training.local_epochs "
+        ", 20 trials, 3 new seeds of 2: training.optimiser training.lr training.lr_decay training.local_epochs "
         "participation.weighting"
     )
     without = settings("fedavg", "scaffold", "fliu")["fedavg"].confirming(0, None)
-    assert without.tags["pfl_ops.common"] == tags[0]["pfl_ops.common"].replace(", 5 new seeds of 3", "")
+    assert without.tags["pfl_ops.common"] == tags[0]["pfl_ops.common"].replace(", 3 new seeds of 2", "")
     turned = settings("fliu", "scaffold", "fedavg").values()
     assert tags[0] == tags[1] == tags[2] == next(iter(turned)).tags and settings("fliu")["fliu"].tags == {}
 

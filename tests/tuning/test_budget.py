@@ -205,7 +205,7 @@ def test_terminate_needs_one_objective():
 
 
 def test_hours_or_samples_alone_do_not_limit_trials_and_are_recorded():
-    assert settings_of(terminate=5).trials == 12 and settings_of(hours=1, trials=7).trials == 7
+    assert settings_of(terminate=5).trials == 20 and settings_of(hours=1, trials=7).trials == 7
     settings = settings_of(hours=0.5, samples=2e6)
     assert settings.trials == MOST_TRIALS and budget_text(settings) == "0.5 h, 2,000,000 samples"
     again = Settings.from_dict(settings.as_dict())

@@ -147,7 +147,7 @@ def study(tmp_path):
             told.append((kind, trial, text))
 
         session = SimpleNamespace(
-            settings=settings.confirming(how.get("confirm"), how.get("confirm_top")),
+            settings=settings.confirming(how.get("confirm", 5), how.get("confirm_top", 3)),
             ledger=ledger,
             children=SimpleNamespace(confirmation=confirmation),
             tell=tell,
@@ -319,7 +319,7 @@ def test_a_study_without_rivals_or_results_is_not_confirmed(tmp_path):
 def test_confirmation_is_the_default_of_one_objective_alone():
     space = spaces.parse(SPACE)
     one = Settings.of(toy(), space)
-    assert (one.confirm, one.confirm_top) == (5, 3) and Settings.from_dict(one.as_dict()) == one
+    assert (one.confirm, one.confirm_top) == (3, 2) and Settings.from_dict(one.as_dict()) == one
     assert Settings.of(toy(), space, metric=[METRIC, "val/G/global/mean"]).confirm == 0
     with pytest.raises(PflOpsError, match="a choice by several objectives is not confirmed"):
         Settings.of(toy(), space, metric=[METRIC, "val/G/global/mean"], confirm=2)
@@ -366,7 +366,7 @@ def test_a_study_confirms_its_choice_before_the_test_data_are_opened(home):
         return SimpleNamespace(final={"final/test/L1/acc": 1.0}, experiment=experiment)
 
     settings = {"space": points(0.5, 0.6, 0.7, 0.8), "trials": 4, "concurrency": 1, "name": "confirmed", "home": home}
-    settings |= {"records": lucky_records, "final": final, "confirm": None}
+    settings |= {"records": lucky_records, "final": final, "confirm": 5, "confirm_top": 3}
     study = tune(toy(seed=3), **settings, on_event=events.append)
     found = study.confirmation
     assert study.table["val/L1/acc"].tolist()[0] == pytest.approx(0.5 + SEARCH_LUCK)
@@ -410,5 +410,5 @@ def test_a_study_that_has_all_its_trials_is_confirmed_when_that_is_asked_for(hom
     assert (first.trial, first.confirmation, first.openings) == (0, None, 1)
     read = tune(toy(seed=4), **settings, records=lucky_records, confirm=None)
     assert (read.trial, read.confirmation, read.openings) == (0, None, 1), "as it was begun"
-    more = tune(toy(seed=4), **settings, records=lucky_records, confirm=3, resume=True)
+    more = tune(toy(seed=4), **settings, records=lucky_records, confirm=3, confirm_top=3, resume=True)
     assert (more.trial, more.confirmation.separated, more.openings) == (2, True, 2)
