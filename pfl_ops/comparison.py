@@ -1,6 +1,6 @@
 """Finished runs side by side: repetitions as one line, the best line first, and the test of a difference to it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -11,6 +11,13 @@ from pfl_ops.results import At, Result
 from pfl_ops.statistics import Paired, anytime, mean_std, paired, to_the_first
 
 Test: TypeAlias = Literal["anytime", "t"]
+TESTS: Mapping[Test, str] = {"anytime": "anytime-valid paired test", "t": "paired t test"}
+"""Names of the tests."""
+TESTED_RUNS: Mapping[str, str] = {
+    "t": "their number fixed before the test runs",
+    "anytime": "some of them added after a first test",
+}
+"""The seeds of a benchmark's test runs, by its test."""
 Values: TypeAlias = dict[int, float]
 """Seed -> value, as tracked: accuracies as fractions, traffic in bytes."""
 

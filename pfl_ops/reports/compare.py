@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.comparison import TARGETED, Line, Test, Values, ordered
+from pfl_ops.comparison import TARGETED, TESTS, Line, Test, Values, ordered
 from pfl_ops.config.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from pfl_ops.reports.document import Document
 
 COSTS = (*BYTES, "cost/train_seconds")
-TESTS: Mapping[Test, str] = {
-    "anytime": "anytime-valid paired test over common seeds (more may be added after a look)",
-    "t": "paired t test over common seeds (valid only if n was fixed before the runs)",
+TEXTS: Mapping[Test, str] = {
+    "anytime": f"{TESTS['anytime']} over common seeds (more may be added after a look)",
+    "t": f"{TESTS['t']} over common seeds (valid only if n was fixed before the runs)",
 }
-"""The tests by name, in words."""
+"""The tests in words."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def compare(
     """
     if at not in ("final", "best"):
         raise PflOpsError(f"at must be final or best, got '{echo(at)}'")
-    if test not in TESTS:
+    if test not in TEXTS:
         raise PflOpsError(f"test must be anytime or t, got '{echo(test)}'")
     aim = TARGETED if metric is None else metric
     if target is not None:

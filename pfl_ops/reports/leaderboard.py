@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pfl_ops import figures
+from pfl_ops.comparison import TESTED_RUNS, TESTS, Test
 from pfl_ops.display import tables
 from pfl_ops.reports.document import Document, Entry, Head, Items, Mark, PageBlock, PageSection, Picture, Row, Table
 from pfl_ops.reports.numbers import chance, difference_title, signed
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
 VIEWS = {"local": "local", "global": "global", "worst": "local"}  # column -> view
 CLEAR = 0.05  # below this a corrected p is a difference
-TESTS = {
-    "t": "paired t test, number of seeds fixed before the test runs",
-    "anytime": "anytime-valid paired test, since seeds were added after a first test",
-}
-"""Tests by the value of the column p_test, in words."""
 
 
 def leaderboard(
@@ -94,11 +90,12 @@ def leaderboard(
 
 
 def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
+    p_test: Test = table["p_test"][0]
     above = ("rank", "method", "scored at", "validation", "test", "Acc(L)", "Acc(G)", "worst client")
     head = (
         *map(Head, above),
         Head(difference_title(table["metric"][0]), note="in test scores, with its 95 % interval, not corrected"),
-        Head("p", note=f"{TESTS[table['p_test'][0]]}; corrected for all pairs (Holm)"),
+        Head("p", note=f"{TESTS[p_test]} over seeds, {TESTED_RUNS[p_test]}; corrected for all pairs (Holm)"),
     )
     rows, tested = [], table["test"].notna().any()
     for row in table.to_dict("records"):

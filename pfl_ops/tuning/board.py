@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from pfl_ops.comparison import EQUAL, LEVEL, Line, Test, Values, ordered
+from pfl_ops.comparison import EQUAL, LEVEL, TESTED_RUNS, TESTS, Line, Test, Values, ordered
 from pfl_ops.display.tables import sampling_notes
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 VIEWS = {"local": "local/mean", "global": "global/mean", "worst": "local/worst"}
 """Columns -> keys of a stage."""
 SAMPLED = "Acc(G) is from a sample of the validation data; all: evaluation.subset=none"
-P_TESTS = {
-    "t": "paired t test over {n} seeds, a number fixed before the test runs",
-    "anytime": "anytime-valid paired test over {n} seeds, since seeds were added after a first test",
-}
-"""Tests of a leaderboard by the value of its column p_test, in words."""
 
 
 @dataclass(frozen=True)
@@ -350,7 +345,8 @@ def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
     if not tested:
         return tie
     close = [method for method, p in tested.items() if not p < LEVEL]
-    how = f"{P_TESTS[str(table['p_test'].iloc[0])].format(n=n)}, on the same partition in each"
+    test: Test = table["p_test"].iloc[0]
+    how = f"{TESTS[test]} over {n} seeds, {TESTED_RUNS[test]}, on the same partition in each"
     how += ", p corrected for all pairs of methods (Holm)" if len(good) > 2 else ""
     first = good["method"].iloc[0]
     told = (

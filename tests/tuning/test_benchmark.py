@@ -317,7 +317,7 @@ def test_differences_are_paired_by_seed_and_corrected_for_their_number():
     assert table["p"]["late"] > between and table["p_holm"]["late"] == pytest.approx(2 * between)
     assert set(table["p_test"]) == {"t"}
     note = " ".join(board.notes(entries, table.reset_index()))
-    assert "paired t test over 3 seeds, a number fixed before the test runs, on the same partition in each" in note
+    assert "paired t test over 3 seeds, their number fixed before the test runs, on the same partition in each" in note
     assert "p corrected for all pairs of methods (Holm); at 5 % not told apart from toy: late" in note
 
 
@@ -337,7 +337,7 @@ def test_seeds_that_were_added_after_a_test_make_it_anytime_valid():
     assert table["p_test"].tolist() == ["anytime"] * 2 and table["p"][1] == expected.p == table["p_holm"][1] < 0.05
     assert (table["low"][1], table["high"][1]) == (expected.low, expected.high)
     note = " ".join(board.notes(entries, table))
-    assert "anytime-valid paired test over 6 seeds, since seeds were added after a first test" in note
+    assert "anytime-valid paired test over 6 seeds, some of them added after a first test" in note
 
 
 def changed(one, **settings):
