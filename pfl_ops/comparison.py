@@ -13,7 +13,7 @@ from pfl_ops.statistics import Paired, anytime, mean_std, paired, to_the_first
 Test: TypeAlias = Literal["anytime", "t"]
 TESTS: Mapping[Test, str] = {"anytime": "anytime-valid paired test", "t": "paired t test"}
 """Names of the tests."""
-TESTED_RUNS: Mapping[str, str] = {
+TEST_SEEDS: Mapping[str, str] = {
     "t": "their number fixed before the test runs",
     "anytime": "some of them added after a first test",
 }

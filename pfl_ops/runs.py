@@ -231,7 +231,7 @@ def run(
                 tell(record)
             recorder.keep(experiment, simulation)
             if simulation.diverged:
-                raise simulation.diverged
+                raise simulation.diverged.again()  # another one: its traceback has the simulation
         recorder.end("FINISHED", {})
         clients = pd.DataFrame(simulation.client_table)
         result = Result.on_disk(

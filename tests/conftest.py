@@ -85,8 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def keep_modules_out_of_garbage_collection() -> None:
     """Exempt all objects that exist now, after many imports, from garbage collection.
 
-    A study, a run and a report call `gc.collect`, which took 0.35 s with all libraries in memory, a third of the CPU
-    time of tests/test_runs.py.
+    A collection of all objects takes 0.35 s with all libraries in memory; measurements of memory call `gc.collect`.
     """
     global _frozen_modules
     if len(sys.modules) >= _frozen_modules + 100:

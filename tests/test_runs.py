@@ -22,7 +22,8 @@ from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.loop import engine
+from pfl_ops.federation.loop import diverged, engine
+from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.method.checked import MethodError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state import checkpoint, durable
@@ -144,6 +145,32 @@ def test_a_run_leaves_no_models_in_memory(store: Store, monkeypatch: pytest.Monk
     finally:
         gc.enable()
     assert found.final and [simulation() for simulation in built] == [None]
+
+
+@pytest.mark.parametrize("how", ["stop", "continue"])
+def test_a_run_that_diverges_leaves_no_models_in_memory(
+    how: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error keeps no simulation alive once it has been dealt with."""
+    built, build = [], Experiment.build
+
+    def watched(self: Experiment, **given: Any) -> Any:
+        simulation = build(self, **given)
+        built.append(weakref.ref(simulation))
+        return simulation
+
+    monkeypatch.setattr(Experiment, "build", watched)
+    monkeypatch.setattr(diverged, "check", lambda *_: Diverged(1, 0.1))
+    gc.disable()
+    try:
+        with pytest.raises(Diverged):
+            runs.run(
+                experiment(seed=78), store=store, progress=False,
+                execution=Execution(diverged=how, threads=1, workers=1),
+            )  # fmt: skip
+        assert [simulation() for simulation in built] == [None]
+    finally:
+        gc.enable()
 
 
 def test_its_models(result: runs.Result) -> None:

@@ -28,7 +28,7 @@ class Schedule(Section, ABC):
         """Return γ_k, [C], for the trained models θ_k [C, P] and the new global model Θ [P]."""
 
 
-class Planned(Schedule, ABC):
+class RoundSchedule(Schedule, ABC):
     """γ_k of every client and round, known before the training.
 
     `schedule(sizes, t, rounds)`: sizes n_k, int64 [N]; t rounds finished, 0 … T − 1; rounds T. Gives float64 [N].
@@ -58,7 +58,7 @@ class Planned(Schedule, ABC):
         """γ, one for all or [N]; s = t / (T − 1) goes from 0 to 1."""
 
 
-class Fixed(Planned):
+class Fixed(RoundSchedule):
     """γ_k = γ.
 
     >>> Fixed(value=0.25)(torch.tensor([10, 30]), t=3, rounds=5).tolist()
@@ -72,7 +72,7 @@ class Fixed(Planned):
         return self.value
 
 
-class Adaptive(Planned):
+class Adaptive(RoundSchedule):
     """γ_k = 0.9 if n_k > 10 n/K, 0.75 if > 5 n/K, 0.5 if > n/K, 0.25 if > n/(2K), else 0.1; K = N (Eq. 4).
 
     >>> Adaptive()(torch.tensor([10, 30, 60, 20]), t=0, rounds=5).tolist()  # n/K = 30; 10 is below a half of it
@@ -85,7 +85,7 @@ class Adaptive(Planned):
         return adaptive(sizes)
 
 
-class Range(Planned):
+class Range(RoundSchedule):
     """γ_k = low + (γ_adaptive − 0.1) (high − low) / 0.8: the adaptive steps, stretched onto [low, high].
 
     >>> Range(low=0.0, high=0.8)(torch.tensor([10, 60, 30, 20]), t=0, rounds=5).tolist()  # adaptive less 0.1
@@ -105,7 +105,7 @@ class Range(Planned):
         return self.low + (adaptive(sizes) - 0.1) * ((self.high - self.low) / 0.8)
 
 
-class Linear(Planned):
+class Linear(RoundSchedule):
     """γ = γ_0 + s (γ_T − γ_0), s = t / (T − 1).
 
     >>> [float(Linear(start=0.0, end=1.0)(torch.tensor([10]), t, rounds=5)) for t in range(5)]
@@ -120,7 +120,7 @@ class Linear(Planned):
         return self.start + s * (self.end - self.start)
 
 
-class Cosine(Planned):
+class Cosine(RoundSchedule):
     """γ = γ_T + (γ_0 − γ_T) (1 + cos πs) / 2, s = t / (T − 1).
 
     >>> [round(float(Cosine(start=0.0, end=1.0)(torch.tensor([10]), t, rounds=5)), 3) for t in range(5)]
@@ -135,7 +135,7 @@ class Cosine(Planned):
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * s)) / 2
 
 
-class Exponential(Planned):
+class Exponential(RoundSchedule):
     """γ = γ_0 (γ_T / γ_0)^s, s = t / (T − 1).
 
     >>> [round(float(Exponential(start=0.0625, end=1.0)(torch.tensor([10]), t, rounds=5)), 6) for t in range(5)]
@@ -150,7 +150,7 @@ class Exponential(Planned):
         return self.start ** (1 - s) * self.end**s
 
 
-class SizePower(Planned):
+class SizePower(RoundSchedule):
     """γ_k = clip(a (n_k K / n)^b, low, high).
 
     >>> SizePower(scale=0.5, power=2.0)(torch.tensor([10, 20, 30]), t=0, rounds=5).tolist()  # ½ (½)², ½ 1², ½ 1.5² > 1
@@ -205,7 +205,8 @@ class Feedback(Schedule):
     def of_cohort(self, r: Round, theta: Tensor, central: Tensor) -> Tensor:
         held = Share(1 - self.held_share, 1)
         own, shared = r.losses(theta, share=held), r.losses(central, share=held)
-        gain = ((shared - own) / (shared + own)).nan_to_num(0.0)
+        gain = ((shared - own) / (shared + own)).where(own != math.inf, -1.0).where(shared != math.inf, 1.0)
+        gain = gain.where(~(own.isnan() | (own == shared)), 0.0)  # NaN: nothing is held out; equal: also 0 / 0
         r.note("gain", gain)
         return (self.base + self.slope * gain).clamp(0, 1)
 

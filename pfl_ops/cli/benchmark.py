@@ -14,6 +14,8 @@ from pfl_ops.cli.options import experiment_of
 from pfl_ops.errors import PflOpsError, in_a_line, together
 from pfl_ops.files import check_writable
 
+NONE_IS_STOPPED, IF_NONE_IS_STOPPED = ", none is stopped early", " if none is stopped early"
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -146,8 +148,8 @@ def _tell_estimates(
     limits = replace(first, trials=wanted)
     text = f"{len(found)} methods, each with {budget_text(limits)}"
     if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
-        runs_of_trial = first.n_parts
-        at_once = min(wanted * runs_of_trial, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
+        runs_of_trial, stops = first.n_parts, not (first.combination and first.scheduler == "none")
+        at_once = min(wanted * first.at_once, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
         one = next(iter(found.values())).with_startup()
         all_methods = replace(one, seconds=sum(estimate.seconds for estimate in found.values()))
         whole = [of_runs(estimate, runs_of_trial) for estimate in found.values()]
@@ -155,10 +157,10 @@ def _tell_estimates(
         seconds = sum(estimate.seconds * k for estimate, k in zip(whole, number, strict=True))
         took = duration(all_methods.of_trials(finals * at_once, at_once) + seconds / at_once)
         tests = f" and {finals} test run{'s' * (finals != 1)}" if finals else ""
-        text += f"{tests}, {at_once} at once: about {took}{'' if first.combination else ' if none is stopped early'}"
+        text += f"{tests}, {at_once} at once: about {took}{IF_NONE_IS_STOPPED * stops}"
     say(console, text)
     if first.combination:
-        say(console, f"a trial is {first.combination}, none is stopped early")
+        say(console, f"a trial is {first.combination}{NONE_IS_STOPPED * (first.scheduler == 'none')}")
     if first.confirm and (top := min(first.confirm_top, wanted)) > 1:
         say(console, f"then the best {top} of each again with up to {first.confirm} new seeds (--confirm)")
     width = max(map(len, found))

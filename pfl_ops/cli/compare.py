@@ -139,7 +139,7 @@ def show(comparison: "Comparison", console: "Console", remarks: "Console | None"
         remarks: where notes go; None: nowhere. notes: print them in full.
     """
     from pfl_ops.cli.output import say
-    from pfl_ops.reports.compare import TEXTS
+    from pfl_ops.reports.compare import TEST_DESCRIPTIONS
     from pfl_ops.reports.compared import folded, size_of
     from pfl_ops.reports.numbers import title_of
 
@@ -181,7 +181,7 @@ def show(comparison: "Comparison", console: "Console", remarks: "Console | None"
         say(console, f"no room for: {', '.join(droppable[:n])}")
     tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
     if tested and "p" not in droppable[:n]:
-        say(console, f"p: {TEXTS[comparison.test]}, corrected for all pairs (Holm)")
+        say(console, f"p: {TEST_DESCRIPTIONS[comparison.test]}, corrected for all pairs (Holm)")
 
 
 def _columns(c: "Comparison", group: "Group") -> list[str]:

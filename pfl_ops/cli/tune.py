@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfl_ops.cli.benchmark import experiments_of, run_benchmark
+from pfl_ops.cli.benchmark import IF_NONE_IS_STOPPED, NONE_IS_STOPPED, experiments_of, run_benchmark
 from pfl_ops.cli.checks import check_data_dir, check_work_folder
 from pfl_ops.cli.names import completion_of_several, names_of
 from pfl_ops.cli.options import (
@@ -277,16 +277,16 @@ def tune(
     whole_trial = of_runs(estimate, runs_of_trial)
     each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
     if settings.combination:
-        each = f"a trial is {settings.combination}, none is stopped early; {each}"
+        each = f"a trial is {settings.combination}{NONE_IS_STOPPED * (settings.scheduler == 'none')}; {each}"
     if address or asked.kind(execution.device, address):  # how many fit is known once it is joined, or measured
         text = f"{budget}, {each}"
     else:
-        at_once = min(wanted * runs_of_trial, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
+        at_once = min(wanted * settings.at_once, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
         trials_within = affordable(replace(settings, trials=wanted), whole_trial, at_once)
         baselines = runs_of_trial if settings.environments else 0
         whole = duration(estimate.with_startup().of_trials(trials_within * runs_of_trial + baselines, at_once))
         fit = f" ({trials_within} fit)" if trials_within < wanted else ""
-        if_all = "" if settings.combination else " if none is stopped early"
+        if_all = IF_NONE_IS_STOPPED * (settings.scheduler != "none" or not settings.combination)
         text = f"{budget}{fit}, {at_once} at once, about {whole}{if_all}; {each}"
         longest = duration(estimate.with_startup().of_trials(top * settings.confirm * n_environments, at_once))
         more += f", at most {longest}" if more else ""

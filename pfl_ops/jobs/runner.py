@@ -27,8 +27,8 @@ from pfl_ops.jobs.work import simulate
 
 TRIES = 2  # a process may die for reasons of its own; the second one goes on from the checkpoint
 NO_RECORD = {"TUNE_GLOBAL_CHECKPOINT_S": "1e9"}
-"""Tune's record of all trials, which is never read, is written at the end alone. Every ten seconds it takes the driver
-longer the more trials there are, and processes are ended meanwhile that wait for their next job."""
+"""Tune writes its record of all trials, which is never read, at the end only. By default it does so every ten seconds,
+which takes the longer the more trials there are; processes that wait for their next job are then ended."""
 UNBEGUN = 3  # times that a job may be given a process that is dead by then
 
 

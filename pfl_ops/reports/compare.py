@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pfl_ops.reports.document import Document
 
 COSTS = (*BYTES, "cost/train_seconds")
-TEXTS: Mapping[Test, str] = {
+TEST_DESCRIPTIONS: Mapping[Test, str] = {
     "anytime": f"{TESTS['anytime']} over common seeds (more may be added after a look)",
     "t": f"{TESTS['t']} over common seeds (valid only if n was fixed before the runs)",
 }
@@ -208,7 +208,7 @@ def compare(
     """
     if at not in ("final", "best"):
         raise PflOpsError(f"at must be final or best, got '{echo(at)}'")
-    if test not in TEXTS:
+    if test not in TEST_DESCRIPTIONS:
         raise PflOpsError(f"test must be anytime or t, got '{echo(test)}'")
     aim = TARGETED if metric is None else metric
     if target is not None:

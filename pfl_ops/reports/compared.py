@@ -8,7 +8,7 @@ import pandas as pd
 from pfl_ops import metrics
 from pfl_ops.comparison import LEVEL, Line, Test
 from pfl_ops.display.tables import sampling_notes
-from pfl_ops.reports.compare import TEXTS, Comparison, Group
+from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Document, Entry, Head, Mark, PageBlock, PageSection, Row, Table, Text, anchor
 from pfl_ops.reports.numbers import (
@@ -171,8 +171,8 @@ def reading(c: Comparison) -> tuple[str, ...]:
         "Each method is judged in its own stage.",
         "Difference to the first: mean over common seeds of the line's value less the first line's, for accuracies in "
         f"percentage points, with its 95 % {INTERVALS[c.test]}.",
-        f"p: {TEXTS[c.test]}; two-sided, corrected for all pairs of the group (Holm), since the same values decide "
-        "which line is first. There is none if two lines differ in more than what is compared.",
+        f"p: {TEST_DESCRIPTIONS[c.test]}; two-sided, corrected for all pairs of the group (Holm), since the same "
+        "values decide which line is first. There is none if two lines differ in more than what is compared.",
         *([SEQUENTIAL] if c.test == "anytime" else []),
         *sampling_notes([run.metrics for line in c.lines for run in line.runs], "Acc(G) of the last round"),
         "Best: the first line, if p is below 0.05 to every other line. Otherwise it is the highest, or the lowest. The "

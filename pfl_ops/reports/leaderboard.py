@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pfl_ops import figures
-from pfl_ops.comparison import TESTED_RUNS, TESTS, Test
+from pfl_ops.comparison import TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
 from pfl_ops.reports.document import Document, Entry, Head, Items, Mark, PageBlock, PageSection, Picture, Row, Table
 from pfl_ops.reports.numbers import chance, difference_title, signed
@@ -95,7 +95,7 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
     head = (
         *map(Head, above),
         Head(difference_title(table["metric"][0]), note="in test scores, with its 95 % interval, not corrected"),
-        Head("p", note=f"{TESTS[p_test]} over seeds, {TESTED_RUNS[p_test]}; corrected for all pairs (Holm)"),
+        Head("p", note=f"{TESTS[p_test]} over seeds, {TEST_SEEDS[p_test]}; corrected for all pairs (Holm)"),
     )
     rows, tested = [], table["test"].notna().any()
     for row in table.to_dict("records"):

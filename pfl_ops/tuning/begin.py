@@ -20,7 +20,7 @@ from pfl_ops.tuning.budget import MOST_TRIALS, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
-from pfl_ops.tuning.settings import CONFIRM_TOP, Settings
+from pfl_ops.tuning.settings import CONFIRM_TOP, EARLIER_RANDOM_START, Settings
 
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
 
@@ -115,6 +115,7 @@ class Beginning:
             known.get("confirm", 0) if confirm is None else confirm,
             known.get("confirm_top", CONFIRM_TOP) if confirm_top is None else confirm_top,
         )
+        settings = replace(settings, random_start=known.get("random_start", EARLIER_RANDOM_START))
         settings = settings.as_recorded(known).within(hours, samples, terminate)
         names = ("trials", "confirm", "confirm_top", "hours", "samples", "terminate")
         ledger.remember(**{name: getattr(settings, name) for name in names})

@@ -177,7 +177,7 @@ def benchmark(
     old = _members(ledgers.recorded(means.studies), name) if name else {}
     for each in old.values():
         check_same_seeds(seeds_per_trial, str(name), each.seeds_per_trial)
-        seeds_per_trial = each.seeds_per_trial
+        seeds_per_trial, scheduler = each.seeds_per_trial, scheduler or each.scheduler
     if experiments is not None:
         settings = settings_of(experiments, space, trials, metric, mode, scheduler, hold, old, seeds_per_trial)
     elif name and resume and old:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from pfl_ops.comparison import EQUAL, LEVEL, TESTED_RUNS, TESTS, Line, Test, Values, ordered
+from pfl_ops.comparison import EQUAL, LEVEL, TEST_SEEDS, TESTS, Line, Test, Values, ordered
 from pfl_ops.display.tables import sampling_notes
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
@@ -346,7 +346,7 @@ def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
         return tie
     close = [method for method, p in tested.items() if not p < LEVEL]
     test: Test = table["p_test"].iloc[0]
-    how = f"{TESTS[test]} over {n} seeds, {TESTED_RUNS[test]}, on the same partition in each"
+    how = f"{TESTS[test]} over {n} seeds, {TEST_SEEDS[test]}, on the same partition in each"
     how += ", p corrected for all pairs of methods (Holm)" if len(good) > 2 else ""
     first = good["method"].iloc[0]
     told = (

@@ -19,11 +19,11 @@ from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.tuning.ledger import PARTS, Ledger
 from pfl_ops.tuning.parts import Combination, PartResult
 
-GROUPS = 10
+CLIENT_GROUPS = 10
 """Groups of clients in a run: client k is in group k mod 10."""
-P = 0.1
+P_THRESHOLD = 0.1
 """One-sided p of Wilcoxon's signed-rank test below which a trial is stopped; Optuna's own threshold."""
-METRIC = re.compile(r"val/(L1|L2|G)/(acc|local/mean|global/mean)")
+MEAN_OVER_CLIENTS = re.compile(r"val/(L1|L2|G)/(acc|local/mean|global/mean)")
 COLUMNS = {"acc": ("local", "global"), "local/mean": ("local",), "global/mean": ("global",)}
 """End of a metric -> columns of a table of clients whose sum is a client's value."""
 
@@ -34,12 +34,12 @@ def check_metric(metric: str) -> None:
     >>> check_metric("val/L1/local/worst")
     Traceback (most recent call last):
     ...
-    pfl_ops.errors.PflOpsError: paired compares means over groups of clients, and 'val/L1/local/worst' is none ...
+    pfl_ops.errors.PflOpsError: paired needs a mean over clients, val/L1/acc or val/L1/local/mean; got 'val/L1/...
     """
-    if not METRIC.fullmatch(metric):
+    if not MEAN_OVER_CLIENTS.fullmatch(metric):
         raise PflOpsError(
-            f"paired compares means over groups of clients, and '{echo(metric)}' is none (val/L1/acc is, "
-            "and val/L1/local/mean); --scheduler none, or leave it out"
+            f"paired needs a mean over clients, val/L1/acc or val/L1/local/mean; got '{echo(metric)}'; use one of "
+            "these, or --scheduler none"
         )
 
 
@@ -58,7 +58,7 @@ def by_group(clients: Mapping[str, Sequence[Any]], metric: str) -> dict[str, flo
     for row, (client, of) in enumerate(zip(clients.get("client", ()), clients.get("stage", ()), strict=True)):
         value = sum(float(clients[column][row]) for column in COLUMNS[end])
         if of == stage and np.isfinite(value):
-            groups.setdefault(str(client % GROUPS), []).append(value)
+            groups.setdefault(str(client % CLIENT_GROUPS), []).append(value)
     return {group: fmean(values) for group, values in groups.items()}
 
 
@@ -73,20 +73,29 @@ class PairedPruner:
         self.maximise, self.ledger = maximise, ledger
 
     def is_worse(self, results: Sequence[PartResult], combination: Combination) -> bool:
-        """Return True if a trial with these results is worse than the best complete one, in the instances of both."""
-        best = self.ledger.best()
-        if not best:
-            return False
-        there = [PartResult.from_dict(one) for one in best[0][1].user_attrs.get(PARTS, ())]
-        theirs, ours = instances(there, combination), instances(results, combination)
-        common = sorted(theirs.keys() & ours.keys())
+        """Return True if a trial with these results is worse than the best one, in the instances of both.
+
+        The best one is the best complete trial whose runs have scores by group: not those that were read from
+        checkpoints of earlier versions, or whose driver was killed in the second after their last round.
+        """
+        best_scores, scores = self._best(combination), instances(results, combination)
+        common = sorted(best_scores.keys() & scores.keys())
         if not common:
             return False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            pruner = optuna.pruners.WilcoxonPruner(p_threshold=P)
-        study = _two_trials(self.maximise, [theirs[instance] for instance in common])
-        return pruner.prune(study, _trial(TrialState.RUNNING, [ours[instance] for instance in common]))
+            pruner = optuna.pruners.WilcoxonPruner(p_threshold=P_THRESHOLD)
+        study = _study_of_best(self.maximise, [best_scores[instance] for instance in common])
+        return pruner.prune(study, _trial(TrialState.RUNNING, [scores[instance] for instance in common]))
+
+    def _best(self, combination: Combination) -> dict[tuple[int, str], float]:
+        sign = 1 if self.maximise else -1
+        complete = [trial for _, trial in self.ledger.trials() if trial.state is TrialState.COMPLETE]
+        for trial in sorted(complete, key=lambda trial: -sign * trial.values[0]):
+            found = instances([PartResult.from_dict(one) for one in trial.user_attrs.get(PARTS, ())], combination)
+            if found:
+                return found
+        return {}
 
 
 def instances(results: Sequence[PartResult], combination: Combination) -> dict[tuple[int, str], float]:
@@ -109,7 +118,7 @@ def _scale(result: PartResult, combination: Combination) -> float:
     return combination.scales[result.part.environment][metric] if combination.scales else 1.0
 
 
-def _two_trials(maximise: bool, best: Sequence[float]) -> optuna.Study:
+def _study_of_best(maximise: bool, best: Sequence[float]) -> optuna.Study:
     """Return a study, in memory, with the best trial."""
     quiet = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -44,7 +44,7 @@ class PartResult:
         errors: tracked key -> standard error of the evaluation, of the values that were scored on a sample.
         losses: training loss of the first and of the last round.
         rounds: that were finished. samples: gradient samples. sent_bytes: up and down. seconds: wall time.
-        groups: group of clients -> mean score, see `paired.by_group`; {}: nothing compares them.
+        groups: group of clients -> mean score, see `paired.by_group`; {}: not recorded.
         error: how it diverged; "": it has a value.
     """
 

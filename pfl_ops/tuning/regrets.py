@@ -64,7 +64,7 @@ def notes(studies: Sequence[ReplayedStudy], problems: Sequence[SearchProblem]) -
     ]
     units = sorted({problem.metric for problem in problems})
     found.append(f"regret in units of {', '.join(units)}; intervals by Student's t for a number that was fixed before")
-    if without := sum(not _all(study) for study in studies):
+    if without := sum(not _has_all(study) for study in studies):
         found.append(
             f"{without} studies are left out: a choice has no result with a seed of the truth, or there is none"
         )
@@ -92,7 +92,7 @@ def as_csv(studies: Sequence[ReplayedStudy]) -> str:
 
 
 def _regret(label: str, studies: Sequence[ReplayedStudy]) -> Regret:
-    there = [study for study in studies if _all(study)]
+    there = [study for study in studies if _has_all(study)]
     changed = [study.confirm.configuration != study.first.configuration for study in studies]
     first, confirm, argmax = (_mean([getattr(study, rule).regret for study in there]) for rule in RULES)
     difference = _mean([study.confirm.regret - study.argmax.regret for study in there])
@@ -100,7 +100,7 @@ def _regret(label: str, studies: Sequence[ReplayedStudy]) -> Regret:
     return Regret(label, len(there), without, first, confirm, argmax, difference, sum(changed) / len(changed))
 
 
-def _all(study: ReplayedStudy) -> bool:
+def _has_all(study: ReplayedStudy) -> bool:
     """True if all choices have a regret."""
     return all(math.isfinite(getattr(study, rule).regret) for rule in RULES)
 

@@ -10,9 +10,10 @@ the study has not tried, and the sampler learns that configuration with its own 
 proposed it. So no pair of a configuration and a score is wrong, and the search draws without replacement.
 
 The regret of a choice is the best mean on test data over the seeds of the truth among all configurations, less the
-mean of the chosen one. Two rules are compared:
+mean of the chosen one. Three choices are compared:
 
-    confirm   T trials, then the confirmation
+    first     the best single-seed value of T trials
+    confirm   the choice of the confirmation that follows
     argmax    the same search goes on without a confirmation until its samples reach those of `confirm`; the best
               single-seed value is chosen
 """
@@ -35,8 +36,8 @@ from pfl_ops.spaces import Parameter, Point, Space
 from pfl_ops.tuning.confirm import FEWEST, judge
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.search import SAMPLED, Search
-from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, TRIALS, Scheduler, check_confirmation
+from pfl_ops.tuning.search import Search
+from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, RANDOM_START, TRIALS, Scheduler, check_confirmation
 from pfl_ops.tuning.trial_table import SearchProblem
 
 STUDIES = 30
@@ -59,7 +60,7 @@ class StudyRule:
     confirm_top: int = CONFIRM_TOP
     scheduler: Scheduler = "asha"
     grace: int | None = None
-    random_start: int = SAMPLED
+    random_start: int = RANDOM_START
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class ReplayedStudy:
-    """One study under both rules.
+    """One study and its three choices.
 
     Attributes:
-        method, environment, number: which. seed: of the search.
-        first: the choice of the trials, before it is confirmed. confirm, argmax: see the module.
+        method, environment, number: which. seed: of the search. first, confirm, argmax: see the module.
         exhausted: True if `argmax` tried all configurations before its samples reached those of `confirm`.
     """
 

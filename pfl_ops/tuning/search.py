@@ -20,9 +20,9 @@ from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.ledger import DIVERGED, ERROR, NOTE, PARTS, ROUNDS, STANDARD_ERRORS, SUMMANDS, Ledger
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.parts import SCORES, STDS
+from pfl_ops.tuning.settings import RANDOM_START
 
 STUCK = 0.99  # of the first round's training loss: a trial whose last one is above has learnt nothing
-SAMPLED = 8  # trials drawn at random before the model of the space says anything
 
 
 class Search:
@@ -38,7 +38,13 @@ class Search:
     """
 
     def __init__(
-        self, ledger: Ledger, space: Space, objective: Objective, rounds: int, seed: int, random_start: int = SAMPLED
+        self,
+        ledger: Ledger,
+        space: Space,
+        objective: Objective,
+        rounds: int,
+        seed: int,
+        random_start: int = RANDOM_START,
     ) -> None:
         self.ledger, self.space, self.objective, self.rounds = ledger, space, objective, rounds
         self._reported: set[tuple[int, int]] = set()  # (Optuna's number of a trial, round)

@@ -107,14 +107,16 @@ class Session:
         settings, ledger = self.settings, self.ledger
         ledger.recover()
         release()  # what an estimate left on the GPU
-        runs = missing * settings.n_parts
+        runs = missing * settings.at_once
         packing = self._packing(runs)
         with self._ray() as folder:
             part = self._share(packing, runs)
             execution = self._execution(part, packing)
             self._note_execution(execution)
             rounds = settings.experiment.training.rounds
-            search = Search(ledger, settings.space, settings.goal, rounds, settings.experiment.seed)
+            search = Search(
+                ledger, settings.space, settings.goal, rounds, settings.experiment.seed, settings.random_start
+            )
 
             def make(number: int, point: Point, index: int) -> Job:
                 run, metrics = self.children.trial(number, point, index), settings.objective.metrics
@@ -169,7 +171,7 @@ class Session:
         self._gather(confirmations, tests)
 
     def _pruner(self) -> PairedPruner | None:
-        """Return what stops trials between two of their runs."""
+        """Return the paired pruner; None: the study has another scheduler."""
         paired = self.settings.scheduler == "paired"
         return PairedPruner(self.settings.objective.modes[0] == "max", self.ledger) if paired else None
 

@@ -23,6 +23,7 @@ from pfl_ops.tuning.parts import Combination, TrialPart
 Scheduler: TypeAlias = Literal["asha", "paired", "none"]
 
 TRIALS = 20
+RANDOM_START, EARLIER_RANDOM_START = 8, 5  # trials with a result before the sampler has a model; in records without it
 CONFIRM, CONFIRM_TOP = 3, 2  # new seeds at most, configurations
 MOST_CONFIRMED = 1000  # seeds, or configurations
 SEED_OFFSET = 1000  # of the new seeds of a confirmation, from the experiment's; those of trials and tests are below
@@ -45,6 +46,7 @@ class Settings:
         seeds_per_trial: runs of a trial, with the seeds seed, seed + 1, ..., of which its value is the mean.
         environments: in which every trial is run; (): in the experiment itself. held_out: in which the choice alone is
             tested, with FedAvg. aggregate: value over environments.
+        random_start: trials with a result, first points among them, before the sampler's model proposes any.
     """
 
     experiment: Experiment
@@ -62,6 +64,7 @@ class Settings:
     environments: tuple[Environment, ...] = ()
     held_out: tuple[Environment, ...] = ()
     aggregate: Aggregate = "mean"
+    random_start: int = RANDOM_START
 
     @classmethod
     def of(
@@ -161,6 +164,7 @@ class Settings:
             tuple(Environment(**one) for one in record.get("environments", ())),
             tuple(Environment(**one) for one in record.get("held_out", ())),
             record.get("aggregate", "mean"),
+            record.get("random_start", EARLIER_RANDOM_START),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -176,6 +180,7 @@ class Settings:
             "common": self.common.as_yaml() if self.common else None,
             "confirm": self.confirm,
             "confirm_top": self.confirm_top,
+            "random_start": self.random_start,
             "hours": self.hours,
             "samples": self.samples,
             "terminate": self.terminate,
@@ -210,6 +215,11 @@ class Settings:
             return self.objective
         names = tuple(f"{metric}/of_fedavg/{self.aggregate}" for metric in self.objective.metrics)
         return Objective(names, self.objective.modes)
+
+    @property
+    def at_once(self) -> int:
+        """Runs of a trial that may go on at the same time."""
+        return 1 if self.scheduler == "paired" else self.n_parts
 
     @property
     def n_parts(self) -> int:

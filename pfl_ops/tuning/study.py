@@ -258,8 +258,8 @@ def tune(
         terminate: end the search when so many trials in a row, complete or stopped early, have not improved the best
             value; none: 0, never, or as recorded.
         seeds_per_trial: runs of each trial, with the seeds seed, seed + 1, ..., the same for all; its value is their
-            mean, and none is stopped early. At most 1,000, since the new seeds of `confirm` start at seed + 1000. None:
-            1, or as recorded.
+            mean; none is stopped early, unless `scheduler` is "paired". At most 1,000, since the new seeds of `confirm`
+            start at seed + 1000. None: 1, or as recorded.
         environments: names of environments in which each trial is run with each seed: a partition ("path"), a data set
             ("mnist"), a setting ("participation.share=0.5"), or several joined by "+"; as a sequence, or as text with
             commas. Each score is divided by that of FedAvg with its default settings there; see `aggregate`. None is

@@ -17,6 +17,7 @@ from pfl_ops.tuning.settings import Settings
 COMMON = ("data.", "partition.", "model.", "participation.", "evaluation.", "seed", "training.rounds", "training.loss")
 """Beginnings of the paths in which methods must agree to be compared."""
 SEEDS = "number of seeds per trial"
+SCHEDULER = "scheduler"
 
 
 def settings_of(
@@ -105,7 +106,7 @@ def check_fair(settings: Mapping[str, Settings]) -> None:
     (first, mine), *others = ((method, _terms(each)) for method, each in settings.items())
     for method, theirs in others:
         for path in [*mine, *theirs]:
-            if path.startswith((*COMMON, SEEDS)) and mine.get(path) != theirs.get(path):
+            if path.startswith((*COMMON, SEEDS, SCHEDULER)) and mine.get(path) != theirs.get(path):
                 raise PflOpsError(
                     f"methods are compared on the same {path}: {first} has {mine.get(path)}, "
                     f"{method} {theirs.get(path)}"
@@ -113,7 +114,7 @@ def check_fair(settings: Mapping[str, Settings]) -> None:
 
 
 def _terms(settings: Settings) -> dict[str, Any]:
-    return {**settings.experiment.flat, SEEDS: settings.seeds_per_trial}
+    return {**settings.experiment.flat, SEEDS: settings.seeds_per_trial, SCHEDULER: settings.scheduler}
 
 
 def check_builds(settings: Settings, means: Means) -> None:

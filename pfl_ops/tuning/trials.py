@@ -65,8 +65,8 @@ class Trials:
         on_pruned: called with the point of each trial that was stopped early or diverged; may be None.
         is_over: True once a budget is spent; then only trials that were cut short are still run.
         combination: the parts of a trial, and how its value is made of theirs; None: a trial is one run.
-        pruner: stops trials between two parts, which then start one after the other; None: nothing does.
-        clients_of: what it compares.
+        pruner: stops trials between two parts, which then start one after the other; None: no trial is stopped so.
+        clients_of: returns the table of clients of a part that has ended.
     Attributes:
         hopeless: why no further trial makes sense; None: all is well.
     """
@@ -108,6 +108,7 @@ class Trials:
             for result in results.values():
                 if result.error:
                     self._fail(now, Failure(f"{result.part} {result.error}", diverged=True))
+            self._judge(now)  # a driver may have been killed before it did
             if now.waiting:
                 return self._give(number, now)
             self._end_of_parts(number)
@@ -198,10 +199,7 @@ class Trials:
             if failure.hopeless:
                 self.hopeless = ObjectiveMissing(failure.line)
             self._fail(now, failure_of(self.combination.parts[part], failure))
-        elif self.pruner is not None and now.waiting:
-            now.stopped = self.pruner.is_worse(list(now.results.values()), self.combination)
-            if now.stopped:
-                now.waiting.clear()
+        self._judge(now)
         if not now.waiting and now.given.keys() <= now.results.keys():
             self._end_of_parts(number)
 
@@ -223,6 +221,14 @@ class Trials:
             self.on_pruned(now.point)
         point = self.running.pop(number).point
         self._tell("end", number, {} if now.failure else report, point, state=state, error=error)
+
+    def _judge(self, now: _Running) -> None:
+        """Start no further part of a trial that is worse than another."""
+        if self.pruner is None or self.combination is None or not (now.waiting and now.results) or now.failure:
+            return
+        now.stopped = self.pruner.is_worse(list(now.results.values()), self.combination)
+        if now.stopped:
+            now.waiting.clear()
 
     def _report_of_stopped(self, results: Sequence[PartResult]) -> dict[str, Any]:
         """Return the report of a trial without its last parts: rounds are its share of a whole trial's."""

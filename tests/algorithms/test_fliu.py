@@ -12,8 +12,8 @@ from pfl_ops.algorithms.schedules import (
     Feedback,
     Fixed,
     Linear,
-    Planned,
     Range,
+    RoundSchedule,
     Schedule,
     SizePower,
     adaptive,
@@ -171,7 +171,7 @@ def test_feedback_of_a_client_that_can_hold_nothing_out():
 
 
 def test_a_value_outside_0_1_names_the_schedule():
-    class Wild(Planned):
+    class Wild(RoundSchedule):
         kind: str = "wild"
 
         def _values(self, sizes, s):

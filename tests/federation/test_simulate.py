@@ -3,6 +3,8 @@
 import gc
 import math
 import weakref
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +20,8 @@ from pfl_ops.algorithms.local import Local
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.loop import finish
+from pfl_ops.federation.loop import diverged, finish
+from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.loop.simulate import Record, Simulation, commit
 from pfl_ops.federation.method.contract import ClientRows, Models, Rows
 from pfl_ops.federation.settings import (
@@ -52,6 +55,35 @@ def test_models_are_freed_without_a_garbage_collection(name: str, way: Literal["
         references = {name: weakref.ref(value) for name, value in (kept | sim.state).items()}
         del sim, kept
         assert not [name for name, reference in references.items() if reference() is not None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("how", "rounds", "ends"),
+    [({}, 1, False), ({"state": "file"}, 3, False), ({}, 3, True), ({"diverged": "continue"}, 3, True)],
+    ids=["closed half-way", "in a file", "diverged", "went on"],
+)
+def test_models_are_freed_however_a_run_ends(
+    how: Any, rounds: int, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its generator is closed after some rounds, or raises: neither a frame nor an error keeps the models."""
+    if ends:
+        monkeypatch.setattr(diverged, "check", lambda *_: Diverged(1, 0.1))
+    e = Experiment.of("fliu", dataset="digits", model="mlp", clients=4, rounds=3, **{"data.train_size": 50})
+    gc.disable()
+    try:
+        sim = e.build(execution=Execution(way="loop", threads=1, workers=1, **how), folder=tmp_path)
+        reference = weakref.ref(sim)
+        records = sim.run()
+        with pytest.raises(Diverged) if ends and not how else nullcontext():
+            for record in records:
+                if record.round == rounds:
+                    break
+        records.close()
+        sim.close()
+        del sim, records
+        assert reference() is None
     finally:
         gc.enable()
 

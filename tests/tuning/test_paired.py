@@ -16,7 +16,7 @@ from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.ledger import Ledger
-from pfl_ops.tuning.paired import PairedPruner, by_group, instances
+from pfl_ops.tuning.paired import PairedPruner, by_group, instances, value_of_stopped
 from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
@@ -50,7 +50,7 @@ def clients(values):
     [
         ({}, "paired stops a trial between two of its runs: --seeds-per-trial 2 or more, or --environments"),
         ({"environments": ["iid", "path"], "aggregate": "worst"}, "paired compares means over environments"),
-        ({"seeds_per_trial": 2, "metric": "val/L1/local/worst"}, "'val/L1/local/worst' is none"),
+        ({"seeds_per_trial": 2, "metric": "val/L1/local/worst"}, "paired needs a mean over clients, val/L1/acc or"),
         ({"seeds_per_trial": 2, "metric": [METRIC, "val/L1/local/mean"]}, "paired stops trials by one metric"),
     ],
 )
@@ -129,7 +129,7 @@ GOOD = [0.5, 0.9, 0.6, 0.8, 0.7, 0.55]
 """Clients of the best trial. One of six that are all worse has p = 1/2⁶ = 0.016, of three that are, 1/8."""
 
 
-def test_a_trial_that_is_worse_in_each_pair_is_stopped_after_its_first_run(source):
+def test_a_trial_that_is_worse_in_each_pair_is_stopped(source):
     """Clients of trial 1 are worse by 0.02 to 0.03, though they spread over 0.4: it has one run, trial 2 has both."""
     trials = source()
     first, other, third = trials.next(), trials.next(), trials.next()
@@ -178,7 +178,7 @@ def test_when_a_trial_is_stopped(source, values, mode, stopped):
     assert state == ["complete", "pruned" if stopped else "running"] and (trials.next() is None) == stopped
 
 
-def test_a_study_that_is_opened_again_compares_with_the_recorded_trial(source):
+def test_a_study_compares_with_recorded_trials(source):
     """Killed after trial 0 and the first run of trial 1, which was no worse; then trial 2 is."""
     trials = source()
     first, other = trials.next(), trials.next()
@@ -194,12 +194,56 @@ def test_a_study_that_is_opened_again_compares_with_the_recorded_trial(source):
     assert again.ledger.table([METRIC])["state"].tolist() == ["complete", "complete", "pruned"]
 
 
+def test_a_driver_that_was_killed_before_it_judged_does_so(source):
+    """The run that is worse is recorded, and the end of its trial is not: the second run is not started."""
+    trials = source(missing=2)
+    first, other = trials.next(), trials.next()
+    end(trials, first, GOOD)
+    end(trials, trials.next(), GOOD)
+    trials.pruner.is_worse = lambda *_: False
+    end(trials, other, [value - 0.02 for value in GOOD])
+    again = source(missing=1)
+    assert again.next() is None and again.ledger.table([METRIC])["state"].tolist() == ["complete", "pruned"]
+
+
+def test_a_best_trial_without_scores_by_group_is_passed_over(source):
+    """Trial 0 is the best and has none, as if read from an older checkpoint; trial 2 is worse than trial 1."""
+    trials = source()
+    first, other, third = trials.next(), trials.next(), trials.next()
+    trials.scores |= {(0, 0): [], (0, 1): []}
+    report = {"round": 9, METRIC: 1.9, "samples": 90, "done": True}
+    for job in (first, None):
+        job = job or trials.next()
+        trials.take(JobEvent("started", job))
+        trials.take(JobEvent("ended", job, report=report))
+    end(trials, other, GOOD)
+    end(trials, trials.next(), GOOD)
+    end(trials, third, [value - 0.02 for value in GOOD])
+    assert trials.ledger.table([METRIC])["state"].tolist() == ["complete", "complete", "pruned"]
+    assert trials.ledger.best()[0][0] == 0
+
+
+def test_a_part_recorded_before_groups_were_is_read():
+    record = PartResult(TrialPart(5), {METRIC: 0.5}).as_dict()
+    del record["groups"]
+    assert PartResult.from_dict(record).groups == {}
+
+
+def test_value_of_a_stopped_trial_is_the_mean_of_its_divided_scores():
+    """1.0 / 2 in one environment and 1.0 / 4 in the other: 0.375."""
+    parts = (TrialPart(5, "iid"), TrialPart(5, "path"))
+    combination = Combination(parts, (METRIC,), ("v",), ("max",), scales={"iid": {METRIC: 2.0}, "path": {METRIC: 4.0}})
+    results = [PartResult(part, {METRIC: 1.0}) for part in parts]
+    assert value_of_stopped(results, combination) == 0.375
+
+
 def test_a_divergence_is_no_comparison(source):
     trials = source(missing=2)
     first, other = trials.next(), trials.next()
     end(trials, first, GOOD)
     end(trials, trials.next(), GOOD)
-    end(trials, other, failure=DIVERGED)
+    trials.clients_of = trials.pruner.is_worse = None  # neither is called
+    end(trials, other, [value - 0.02 for value in GOOD], failure=DIVERGED)
     assert trials.next() is None and trials.ledger.table([METRIC])["state"].tolist() == ["complete", "diverged"]
 
 

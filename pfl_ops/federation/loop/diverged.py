@@ -24,6 +24,10 @@ class Diverged(PflOpsError):
         super().__init__(f"diverged at round {round_}{who}, lr {lr:.4g}")
         self.round, self.lr, self.client = round_, lr, client
 
+    def again(self) -> "Diverged":
+        """Return an equal error, to be raised where this one is kept: it would hold all that its traceback has."""
+        return Diverged(self.round, self.lr, self.client)
+
     def as_list(self) -> list[float | int | None]:
         """Return the arguments of the error, for JSON."""
         return [self.round, self.lr, self.client]

@@ -222,7 +222,10 @@ class Simulation:
         """Raise `Diverged`, or note it where the run is to go on all the same."""
         found = self.diverged or diverged.check(round_, lr, self.trainer.meter.mean, update, stages)
         if found is not None and self.execution.diverged == "stop":
-            raise found
+            try:
+                raise found
+            finally:
+                del found  # else its traceback and this frame, which has the simulation, hold each other
         self.diverged = found
 
     def _record(self, round_: int, scores: Mapping[str, Scores], more: Mapping[str, float]) -> Record:

@@ -58,7 +58,7 @@ class Results:
 
     Attributes:
         full: whether everything was scored in full.
-        final: `final/…` and `best/…` keys. clients: column -> values of the full evaluation.
+        final: `final/…` and `best/…` keys. clients: column -> values of the full evaluation, else of the last round's.
     """
 
     full: bool
