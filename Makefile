@@ -7,9 +7,9 @@ SUITE  ?=
 SCALE  ?=
 HOURS  ?= 1
 ARGS   ?=
-# three processes (on two cores: many tests wait for others), a file's tests in one of them (tests/conftest.py says
+# four processes (on two cores: many tests wait for others), a file's tests in one of them (tests/conftest.py says
 # which go together); N=0: all in this one
-N      ?= 3
+N      ?= 4
 PYTEST := $(BIN)/python -m pytest -q -n $(N) --max-worker-restart=0
 
 .DEFAULT_GOAL := help
@@ -48,7 +48,7 @@ bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten 
 gpu-check: ## what to run first on a GPU, ten minutes at most; ARGS='--device cpu --quick' where there is none
 	$(if $(wildcard $(STAMP)),$(BIN)/python,$(PYTHON)) -m pfl_ops.bench.gpu_check --json gpu-check.json $(ARGS)
 
-test: $(STAMP) ## all tests, in three processes (N=4: in four)
+test: $(STAMP) ## all tests, in four processes (N=2: in two)
 	$(PYTEST)
 
 test-fast: $(STAMP) ## the tests that take less than a few seconds each
