@@ -22,7 +22,7 @@ from pfl_ops.databases import tables
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
-from pfl_ops.federation.state.checkpoint import CheckpointError, Checkpoints, Record
+from pfl_ops.federation.state.checkpoint import Checkpoint, CheckpointError, Checkpoints, Record
 from pfl_ops.files import write_whole
 from pfl_ops.recording import DIVERGED, CourierRecorder, Recorder, StoreRecorder, is_kept, run_tags
 from pfl_ops.registry import plugins
@@ -91,10 +91,7 @@ def kept_clients(
     stages: Collection[str] | None = None,
 ) -> dict[str, list[Any]]:
     """Return the table of clients of a finished run that `simulate` has on disk; {}: there is none."""
-    try:
-        latest = Checkpoints(_folder(experiment, home, data_dir, stages), experiment.digest(data_dir)).latest
-    except CheckpointError:
-        return {}
+    latest = _latest(_folder(experiment, home, data_dir, stages), experiment.digest(data_dir))
     return latest.results.clients if latest and latest.results else {}
 
 
@@ -104,19 +101,21 @@ def records_of(home: Home, digest: str) -> list[Record]:
 
 
 def _records(folder: Path, digest: str) -> list[Record]:
-    try:
-        latest = Checkpoints(folder, digest).latest
-    except CheckpointError:
-        return []
+    latest = _latest(folder, digest)
     return latest.records if latest else []
+
+
+def _latest(folder: Path, digest: str) -> Checkpoint | None:
+    """Return the last checkpoint of a run; None: there is none that can be read."""
+    try:
+        return Checkpoints(folder, digest).latest
+    except CheckpointError:
+        return None
 
 
 def is_finished(experiment: Experiment, *, home: Path | str | None = None, data_dir: str | None = None) -> bool:
     """True if `run` has only to read what is on disk."""
-    try:
-        latest = Checkpoints(_folder(experiment, home, data_dir, None), experiment.digest(data_dir)).latest
-    except CheckpointError:
-        return False
+    latest = _latest(_folder(experiment, home, data_dir, None), experiment.digest(data_dir))
     return latest is not None and latest.results is not None and latest.results.full
 
 

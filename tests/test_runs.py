@@ -129,48 +129,39 @@ def test_the_example_of_run_is_true(home: Path, monkeypatch: pytest.MonkeyPatch)
     assert runner.tries == 3 and not runner.failures
 
 
-def test_a_run_leaves_no_models_in_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that `run` made holds the simulation once it has returned, without a garbage collection."""
-    built, build = [], Experiment.build
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], Any]]]:
+    """Weak references to the simulations that are built, while nothing collects garbage."""
+    references: list[Callable[[], Any]] = []
+    build = Experiment.build
 
     def watched(self: Experiment, **how: Any) -> Any:
         simulation = build(self, **how)
-        built.append(weakref.ref(simulation))
+        references.append(weakref.ref(simulation))
         return simulation
 
     monkeypatch.setattr(Experiment, "build", watched)
     gc.disable()
-    try:
-        found = go(store, experiment(seed=77), progress=False)
-    finally:
-        gc.enable()
+    yield references
+    gc.enable()
+
+
+def test_a_run_leaves_no_models_in_memory(store: Store, built: list[Callable[[], Any]]) -> None:
+    """Nothing that `run` made holds the simulation once it has returned."""
+    found = go(store, experiment(seed=77), progress=False)
     assert found.final and [simulation() for simulation in built] == [None]
 
 
 @pytest.mark.parametrize("how", ["stop", "continue"])
 def test_a_run_that_diverges_leaves_no_models_in_memory(
-    how: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+    how: Any, store: Store, built: list[Callable[[], Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error keeps no simulation alive once it has been dealt with."""
-    built, build = [], Experiment.build
-
-    def watched(self: Experiment, **given: Any) -> Any:
-        simulation = build(self, **given)
-        built.append(weakref.ref(simulation))
-        return simulation
-
-    monkeypatch.setattr(Experiment, "build", watched)
     monkeypatch.setattr(diverged, "check", lambda *_: Diverged(1, 0.1))
-    gc.disable()
-    try:
-        with pytest.raises(Diverged):
-            runs.run(
-                experiment(seed=78), store=store, progress=False,
-                execution=Execution(diverged=how, threads=1, workers=1),
-            )  # fmt: skip
-        assert [simulation() for simulation in built] == [None]
-    finally:
-        gc.enable()
+    execution = Execution(diverged=how, threads=1, workers=1)
+    with pytest.raises(Diverged):
+        runs.run(experiment(seed=78), store=store, progress=False, execution=execution)
+    assert [simulation() for simulation in built] == [None]
 
 
 def test_its_models(result: runs.Result) -> None:

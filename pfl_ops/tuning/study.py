@@ -286,7 +286,7 @@ def tune(
         execution: where and how trials and test runs compute; a trial's device and threads follow its share.
         final_repetitions: test runs of the chosen configuration; 0: the test data stay closed.
         confirm: new seeds, at most, with which the best configurations are run again on validation data; fewer if the
-            best one is told apart before. 0: the trial with the best value is chosen. None: 3, or as recorded; several
+            best one is separated before. 0: the trial with the best value is chosen. None: 3, or as recorded; several
             objectives are not confirmed.
         confirm_top: number of these configurations. None: 2, or as recorded.
         hold: paths of the space that are not varied but keep the experiment's value.

@@ -1,3 +1,4 @@
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -160,6 +161,16 @@ def test_feedback_trains_on_one_part_and_judges_on_the_other():
     own, shared = ([(w - c) ** 2 for w, c in zip(ws, b, strict=True)] for ws in (theta, [central] * 2))
     gain = [(s - o) / (s + o) for o, s in zip(own, shared, strict=True)]
     assert values["note/gain"].tolist() == pytest.approx(gain)
+
+
+@pytest.mark.parametrize(("own", "shared", "gain"), [(float("inf"), 1, -1), (1, float("inf"), 1), (3, 1, -0.5)])
+def test_feedback_with_an_infinite_loss_is_the_limit(own, shared, gain):
+    """(F(Θ) − F(θ))/(F(Θ) + F(θ)) → ∓1; both infinite: 0. γ = 0.5 + 0.25 g."""
+    noted = {}
+    losses = {"theta": torch.tensor([float(own), float("inf")]), "central": torch.tensor([float(shared), float("inf")])}
+    r = SimpleNamespace(losses=lambda w, share: losses[w], note=noted.__setitem__)
+    gamma = Feedback(base=0.5, slope=0.25).of_cohort(r, "theta", "central")
+    assert noted["gain"].tolist() == [gain, 0] and gamma.tolist() == [0.5 + 0.25 * gain, 0.5]
 
 
 def test_feedback_of_a_client_that_can_hold_nothing_out():

@@ -1,5 +1,6 @@
 """Beginning a study is idempotent: whatever a kill cut short is done by the next start."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import optuna
@@ -12,6 +13,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.begin import Beginning, Means
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.terms import check_fair
 
 FIRST = [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]
 
@@ -81,3 +83,20 @@ def test_a_command_that_is_suggested_holds_no_password():
     assert Means.repeated(means, 1).split(" --plugin")[0] == (
         " --storage 'postgresql://h/d?sslmode=require&application_name=x'"
     )
+
+
+@pytest.mark.parametrize(("recorded", "expected"), [({"random_start": 3}, 3), ({}, 5)])
+def test_a_study_keeps_the_random_start_that_it_began_with(plan, recorded, expected):
+    """Records of earlier versions have none: it was 5. A new study has 8."""
+    known = {key: value for key, value in plan.settings.as_dict().items() if key != "random_start"} | recorded
+    ledger = SimpleNamespace(settings=known, remember=lambda **_: None)
+    assert plan.wanting(ledger, None).settings.random_start == expected
+    assert Settings.from_dict(known).random_start == expected
+    assert plan.settings.as_dict()["random_start"] == 8
+
+
+def test_methods_of_a_benchmark_have_one_scheduler(plan):
+    one, other = plan.settings, replace(plan.settings, scheduler="none")
+    check_fair({"a": one, "b": one})
+    with pytest.raises(PflOpsError, match="compared on the same scheduler: a has asha, b none"):
+        check_fair({"a": one, "b": other})

@@ -3,24 +3,17 @@
 import statistics
 
 import pytest
-from fake_run import FakeRun
+from trials_source import open_trials
 from tuning_fake import toy, tune
 
 from pfl_ops import runs, spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import Failure
-from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.paired import PairedPruner, by_group, instances, value_of_stopped
 from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
-from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.trials import Trials
 
 METRIC = "val/L1/acc"
 SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")
@@ -91,22 +84,11 @@ def source(tmp_path):
     address, scores = str(tmp_path / "s.log"), {}
 
     def start(missing=3, mode="max"):
-        chosen = settings(mode=mode)
-        ledger = Ledger("s", ledgers.storage(address), chosen.objective, {"digest": "d"})
-        ledger.recover()
-        search = Search(ledger, SPACE, chosen.objective, 9, 0)
-
-        def make(number, point, part):
-            experiment = chosen.experiment.override({**point, "seed": chosen.combination.parts[part].seed})
-            return Job.of("trial", "", 2 * number + part, experiment, None, Execution(), ResourceShare(1.0, 0.0, 2))
-
-        forgotten, tracked = [], {}
-        made = Trials(
-            search, missing, 3, make, lambda number, _, part: tracked.setdefault((number, part), FakeRun()),
-            None, forgotten.append, combination=chosen.combination, pruner=PairedPruner(mode == "max", ledger),
+        made = open_trials(
+            address, settings(mode=mode), missing, 3, pruner=lambda ledger: PairedPruner(mode == "max", ledger),
             clients_of=lambda number, _, part: clients(scores[number, part]),
         )  # fmt: skip
-        made.ledger, made.tracked, made.forgotten, made.scores = ledger, tracked, forgotten, scores
+        made.scores = scores
         return made
 
     return start
@@ -149,8 +131,8 @@ def test_a_trial_that_is_worse_in_each_pair_is_stopped(source):
     assert table["state"].tolist() == ["complete", "pruned", "complete"] and table["rounds"].tolist() == [9, 4, 9]
     assert table["samples"].tolist() == [180, 90, 180]
     assert table[METRIC][1] == pytest.approx(statistics.fmean(GOOD) - 0.0225)
-    assert {key for key in trials.tracked} == {(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)}
-    assert trials.tracked[1, 0].status == "FINISHED", "the run itself is whole"
+    assert {key for key in trials.runs} == {(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)}
+    assert trials.runs[1, 0].status == "FINISHED", "the run itself is whole"
     assert trials.ledger.best()[0][0] == 0
 
 
@@ -212,8 +194,8 @@ def test_a_best_trial_without_scores_by_group_is_passed_over(source):
     first, other, third = trials.next(), trials.next(), trials.next()
     trials.scores |= {(0, 0): [], (0, 1): []}
     report = {"round": 9, METRIC: 1.9, "samples": 90, "done": True}
-    for job in (first, None):
-        job = job or trials.next()
+    for next_job in (lambda: first, trials.next):
+        job = next_job()
         trials.take(JobEvent("started", job))
         trials.take(JobEvent("ended", job, report=report))
     end(trials, other, GOOD)

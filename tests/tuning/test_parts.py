@@ -7,26 +7,20 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from fake_run import FakeRun
+from trials_source import open_trials
 from tuning_fake import SEED_STEP, benchmark, records_by_seed, toy, tune
 
 from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import Failure
-from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import ledger as ledgers
 from pfl_ops.tuning.benchmark import settings_of
-from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
-from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.trials import Trials
 
 METRIC = "val/L1/acc"
 SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")
@@ -103,26 +97,7 @@ def source(tmp_path):
     address = str(tmp_path / "s.log")
 
     def start(missing=2, is_over=lambda: False):
-        chosen = settings()
-        ledger = Ledger("s", ledgers.storage(address), chosen.objective, {"digest": "d"})
-        ledger.recover()
-        search = Search(ledger, SPACE, chosen.objective, 9, 0)
-
-        def make(number, point, part):
-            experiment = chosen.experiment.override({**point, "seed": chosen.combination.parts[part].seed})
-            return Job.of("trial", "", 2 * number + part, experiment, None, Execution(), ResourceShare(1.0, 0.0, 2))
-
-        forgotten, runs = [], {}
-
-        def open_run(number, point, part):
-            return runs.setdefault((number, part), FakeRun())
-
-        events = []
-        made = Trials(
-            search, missing, 2, make, open_run, events.append, forgotten.append, is_over, chosen.combination
-        )  # fmt: skip
-        made.ledger, made.runs, made.events, made.forgotten = ledger, runs, events, forgotten
-        return made
+        return open_trials(address, settings(), missing, 2, is_over=is_over)
 
     return start
 
