@@ -262,8 +262,11 @@ class Server:
         before = dict(os.environ)
         workers = {"RAY_JOB_ID": FIRST_JOB, "RAY_RAYLET_PID": str(os.getpid())}
         os.environ.update(workers)
-        for name in DEFAULTS + LIBRARIES:
+        for name in DEFAULTS:
             __import__(name)
+        with own_random_numbers():
+            for name in LIBRARIES:
+                __import__(name)
         for name in workers:
             del os.environ[name]
         import ray._private.ray_constants
@@ -313,6 +316,25 @@ class Server:
             self.selector.unregister(each)
         os.close(handle)
         connection.close()
+
+
+@contextlib.contextmanager
+def own_random_numbers() -> Iterator[None]:
+    """Keep Ray from drawing random numbers while it is imported.
+
+    Its generator begins with the first number. Begun in the server, it would give the same numbers in all forks: two
+    workers that start at once give their first objects one name, one of the two dies of it, and the start of their Ray
+    waits for ever. Importing `ray.tune` decorates classes of actors, each of which gets a random number.
+    """
+    import ray.actor
+
+    real = ray.actor.ActorClassID
+    drawn = types.SimpleNamespace(from_random=lambda: real(os.urandom(real.size())))
+    ray.actor.ActorClassID = drawn  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        ray.actor.ActorClassID = real  # type: ignore[misc]
 
 
 def counted(environment: Any) -> dict[str, str]:

@@ -114,6 +114,15 @@ def test_number_of_threads_is_read_by_the_fork() -> None:
     assert run("-c", code, env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout == "1\n"
 
 
+def test_each_fork_draws_random_numbers_of_its_own() -> None:
+    """Those of Python, NumPy and Ray: two workers of a Ray with the same numbers would take each other's objects."""
+    code = "import random, numpy, ray; print(ray.ObjectRef.from_random().hex(), random.random(), numpy.random.rand())"
+    first, second = (run("-c", IS_FORK + code).stdout.split() for _ in range(2))
+    assert len(first) == 3
+    for one, other in zip(first, second, strict=True):
+        assert one != other
+
+
 def test_scripts_are_those_of_the_installation() -> None:
     name = "pfl-ops"
     if not (Path(sys.executable).parent / name).exists():
