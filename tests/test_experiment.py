@@ -148,7 +148,7 @@ def test_the_paper_s_own_setting(algorithm: str, data: str, optimiser: str, lr: 
     assert (e.training.optimiser, e.training.lr, e.training.lr_decay) == (optimiser, lr, decay)
     assert (e.data.train_size, e.partition.clients, e.training.rounds, e.training.local_epochs) == (None, 100, 100, 5)
     assert (e.training.batch_size, e.participation.share, e.repetitions) == (50, 1.0, 3)
-    assert (e.evaluation.global_every, e.evaluation.subset) == (1, None)
+    assert (e.evaluation.global_every, e.evaluation.subset) == (1, 1000)
     assert e.model.name == {"mnist": "cnn", "cifar10": "cnn_cifar"}[data]
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pfl_ops.federation.settings import Execution
     from pfl_ops.papers import Cell, CellResults, ScaleName, Suite
+    from pfl_ops.papers.suite import Changes
     from pfl_ops.reports.suites import SuiteSummary
     from pfl_ops.results import Result
     from pfl_ops.tuning.cells import Reproduced
@@ -165,8 +166,8 @@ def reproduce(
     check_places(tracking_uri)
     if hours is not None and not (until_decided and 0 < hours < math.inf):
         raise PflOpsError("--hours is a number above 0, and goes with --until-decided")
-    if results is not None and (planned or size == "smoke" or sets):
-        raise PflOpsError("--results keeps suites as they are, at small, medium or full: give --scale, and no --set")
+    if results is not None and (planned or size == "smoke"):
+        raise PflOpsError("--results keeps runs at small, medium or full: give --scale")
     if until_decided and size == "smoke":
         raise PflOpsError("at scale smoke no claim is judged; --until-decided needs a larger scale")
     if choose is not None:
@@ -184,7 +185,7 @@ def reproduce(
         if planned
         else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
     )
-    kept = _kept(results, chosen, size, data_dir)
+    kept = _kept(results, chosen, size, changes, data_dir)
     summaries: list[SuiteSummary] = []
     without: dict[str, Exception] = {}
 
@@ -222,7 +223,7 @@ def reproduce(
         say(err(), str(stopped))
         raise typer.Exit(130) from None
     if not dry_run:
-        show_results(found, summaries, reports, planned)
+        show_results(found, summaries, reports, planned, data_dir)
     if without:
         raise together({what: in_a_line(why) for what, why in without.items()}) from next(iter(without.values()))
 
@@ -374,13 +375,20 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
 
 
 def _kept(
-    folder: Path | None, chosen: "list[tuple[Suite, tuple[Cell, ...]]]", scale: str, data_dir: str | None
+    folder: Path | None,
+    chosen: "list[tuple[Suite, tuple[Cell, ...]]]",
+    scale: str,
+    changes: "Changes",
+    data_dir: str | None,
 ) -> "dict[str, CellResults]":
     """The runs that the suites' results files have; their numbers are not computed again."""
-    from pfl_ops.papers import results_files
+    from pfl_ops.papers import overrides, results_files
 
     found = results_files.read(folder, [suite for suite, _ in chosen], data_dir) if folder is not None else []
-    return {one.suite.name: one.outcomes for one in found if one.scale == scale}
+    meant = overrides.as_flags(changes)
+    return {
+        one.suite.name: one.outcomes for one in found if one.scale == scale and overrides.as_flags(one.changes) == meant
+    }
 
 
 def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> None:
@@ -390,7 +398,7 @@ def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> No
 
     own = () if any(suite.name == found.suite.name for suite in suites()) else (found.suite,)
     done = {cell: each for cell, each in found.outcomes.items() if cell not in found.stand_ins}
-    results_files.write(folder, found.suite, found.scale, done, data_dir)
+    results_files.write(folder, found.suite, found.scale, done, data_dir, found.changes)
     known = suites(own=own)
     results_pages.write(folder, results_files.read(folder, known, data_dir), known)
 

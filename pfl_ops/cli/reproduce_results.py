@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from pfl_ops.errors import PflOpsError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -14,13 +16,17 @@ STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")
 
 
 def show_results(
-    done: "list[Reproduced]", summaries: "list[SuiteSummary]", folder: "Path", planned: bool = False
+    done: "list[Reproduced]",
+    summaries: "list[SuiteSummary]",
+    folder: "Path",
+    planned: bool = False,
+    data_dir: str | None = None,
 ) -> None:
     """Print the runs and claims of each suite, the problems, and where the reports are.
 
     Args:
         done: suites, in the order of the plan. summaries: their reports'; a suite without one is left out.
-        folder: of the reports. planned: by the call without names and scale.
+        folder: of the reports. planned: by the call without names and scale. data_dir: where the data lie.
     """
     from rich.table import Table
 
@@ -53,8 +59,9 @@ def show_results(
         say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")
     _show_claims(summaries)
     if planned:
-        from pfl_ops.papers.default_plan import LARGER
+        from pfl_ops.papers.default_plan import KEPT, LARGER
 
+        _show_kept(KEPT, data_dir)
         say(console, f"\n{LARGER}")
     if summaries:
         say(console, f"\nreports: {folder}/index.html")
@@ -87,6 +94,39 @@ def _show_claims(summaries: "list[SuiteSummary]") -> None:
         evidence = (number(claim.supporting), number(claim.opposing))
         table.add_row(one.suite, text, claim.paper, claim.ours, str(claim.n), *evidence, seeds)
     out().print()
+    out().print(table)
+
+
+def _show_kept(folder: "Path", data_dir: str | None) -> None:
+    """Print what is known from the results files that come with the sources, a line a suite; without them nothing."""
+    from collections import Counter
+
+    from rich.table import Table
+
+    from pfl_ops.cli.output import out, say
+    from pfl_ops.papers import results_files, suites
+    from pfl_ops.reports import verdicts
+
+    try:
+        kept = [one for one in results_files.read(folder, suites(), data_dir) if one.outcomes and not one.changes]
+    except PflOpsError as error:
+        say(out(), f"\nthe results in {folder} can't be shown: {error}")
+        return
+    if not kept:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("kept results", "scale"):
+        table.add_column(title, no_wrap=True)
+    for title in ("runs", "seeds a cell", "claims hold", "do not", "undecided", "derived"):
+        table.add_column(title, justify="right")
+    for one in kept:
+        counts = [len(each) for each in one.outcomes.values()]
+        ours, derived = (Counter(verdicts.in_ours(one, derived=derived)) for derived in (False, True))
+        seeds = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else str(counts[0])
+        stand = (str(ours[status] or "·") for status in STATUSES[:3])
+        of = f"{_decided(derived)} of {derived.total()}" if derived else "·"
+        table.add_row(one.suite.name, one.scale, f"{sum(counts):,}", seeds, *stand, of)
+    say(out(), "\nrun before, and kept with the sources (docs/results/README.md has the claims one by one):")
     out().print(table)
 
 

@@ -6,6 +6,7 @@ FLIU part took about 2 min 20 s: ten rounds of FLIU and of FedAvg side by side, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pfl_ops.papers.suite import ScaleName
@@ -39,8 +40,7 @@ DEFAULT_PLAN: Sequence[Sequence[PlannedSuite]] = (
 )
 """One call after the other; all selections of a call have one scale, one n and the same changes."""
 
-LARGER = (
-    "larger runs: docs/reproduced.md has a table of FLIU Table I (PATH, LSQS; small, n = 3); no finished run comes "
-    "with the code"
-)
-"""A line on results that are committed and that the plan does not run."""
+KEPT = Path(__file__).parents[2] / "docs" / "results"
+"""The results that come with the sources; an installed package has none."""
+LARGER = "larger runs: docs/reproduced.md has a table of FLIU Table I (PATH, LSQS; small, n = 3)"
+"""A line on results that the plan does not run."""

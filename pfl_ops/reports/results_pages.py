@@ -12,6 +12,7 @@ from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, PageBlock, PageSection, Row, Table, Text
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.reports.numbers import count
+from pfl_ops.reports.sensitivity import sensitivity
 from pfl_ops.reports.suite import numbers, replaced
 
 OVERVIEW = "README.md"
@@ -28,18 +29,23 @@ def write(folder: str | Path, found: Sequence[SuiteRun], all_suites: Sequence[Su
     Raises:
         PflOpsError: a page can't be written.
     """
-    for one in found:
-        write_named(Path(folder, f"{file_name(one.suite, one.scale)}.md"), to_markdown(suite_page(one)))
-    return write_named(Path(folder, OVERVIEW), to_markdown(overview(found, all_suites)))
+    unchanged = [one for one in found if not one.changes]
+    for suite, scale in {(one.suite.name, one.scale): (one.suite, one.scale) for one in found}.values():
+        of = [one for one in found if (one.suite.name, one.scale) == (suite.name, scale)]
+        as_it_is = next((one for one in of if not one.changes), SuiteRun(suite, scale, {}))
+        page = suite_page(as_it_is, [one for one in of if one.changes])
+        write_named(Path(folder, f"{file_name(suite, scale)}.md"), to_markdown(page))
+    return write_named(Path(folder, OVERVIEW), to_markdown(overview(unchanged, all_suites)))
 
 
-def suite_page(run: SuiteRun) -> Document:
-    """The numbers and the claims of a suite."""
+def suite_page(run: SuiteRun, changed: Sequence[SuiteRun] = ()) -> Document:
+    """The numbers and the claims of a suite, and its claims under changed settings."""
     suite = run.suite
     sections = (
         PageSection("", tuple(_first(run))),
         PageSection("Numbers", tuple(numbers(run).blocks)),
         PageSection("Claims", tuple(verdicts.blocks(run))),
+        PageSection("Changed settings", tuple(_changed(run, changed))),
     )
     return Document(
         name=file_name(suite, run.scale),
@@ -73,11 +79,7 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
             f"Scale {run.scale} changes the network: {', '.join(networks)}. Claims are decided for this network here.",
             "warning",
         )
-    if run.outdated:
-        yield Text(
-            f"{count(run.outdated, 'run')} of an earlier version of the suite in the file: left out here.",
-            "warning",
-        )
+    yield from _outdated(run.outdated)
     each = [outcome for of_cell in run.outcomes.values() for outcome in of_cell]
     commits = sorted({one.tags[COMMIT] for one in each} - {""})
     torch = sorted({one.tags[TORCH] for one in each} - {""})
@@ -88,6 +90,26 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
         f"{count(len(each), 'run')} of {of}{by}{under}: `{file_name(run.suite, run.scale)}.csv`. Settings, "
         f"departures from the paper and figures are on the page that `{run.command}` writes."
     )
+
+
+def _outdated(runs: int) -> Iterator[PageBlock]:
+    if runs:
+        yield Text(f"{count(runs, 'run')} of an earlier version of the suite in the file: left out here.", "warning")
+
+
+def _changed(run: SuiteRun, changed: Sequence[SuiteRun]) -> Iterator[PageBlock]:
+    """The claims under changed settings, a column each change."""
+    if not changed:
+        return
+    runs = sum(len(each) for one in changed for each in one.outcomes.values())
+    yield Text(
+        f"{count(runs, 'run')} with settings changed by `--set` in all cells that have them: "
+        f"`{file_name(run.suite, run.scale, changed=True)}.csv`. Each column is a family of claims of its own, and "
+        "counts nowhere else."
+    )
+    yield from _outdated(sum(one.outdated for one in changed))
+    columns = {one.changes_in_words: verdicts.standings(one) for one in (run, *changed)}
+    yield sensitivity(run.suite.name, run.scale, columns)
 
 
 def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[PageBlock]:

@@ -18,6 +18,7 @@ from pfl_ops.papers import PAPERS, SCALES, overrides
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, Mark, PageSection, Row, Table, Text
+from pfl_ops.reports.sensitivity import sensitivity
 from pfl_ops.reports.suite import replaced, suite_report
 from pfl_ops.reports.write import write
 
@@ -239,25 +240,10 @@ def _of_changed(changed: Mapping[str, SuiteSummary]) -> Table:
 
 def _sensitivity(unchanged: Sequence[SuiteSummary], changed: Mapping[str, SuiteSummary]) -> Iterator[Table]:
     """A table for each suite and scale with changed settings: its claims, a column for each change."""
-    kinds = dict.fromkeys((one.suite, one.scale) for one in changed.values() if one.standings)
-    for suite, scale in kinds:
+    for suite, scale in dict.fromkeys((one.suite, one.scale) for one in changed.values() if one.standings):
         plain = [one for one in unchanged if (one.suite, one.scale) == (suite, scale)][:1]
         columns = [*plain, *(one for one in changed.values() if (one.suite, one.scale) == (suite, scale))]
-        rows = []
-        for text in dict.fromkeys(claim.text for one in columns for claim in one.standings):
-            claims = [next((claim for claim in one.standings if claim.text == text), None) for one in columns]
-            rows.append(Row((Entry(text), *map(_stands, claims))))
-        heads = (Head("claim"), *(Head(", ".join(one.changes) or "unchanged") for one in columns))
-        note = "Instances whose means are as claimed, which is no test, and the verdict with the number of seeds."
-        caption = f"{suite} at {scale}: does the order hold under changed settings?"
-        yield Table(f"sensitivity-{suite.replace('/', '-')}-{scale}", caption, (heads,), tuple(rows), (note,))
-
-
-def _stands(claim: verdicts.Standing | None) -> Entry:
-    if claim is None or not claim.agrees:
-        return Entry("not run", mark="missing")
-    _, mark = verdicts.STANDINGS[claim.ours]
-    return Entry(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n}",))
+        yield sensitivity(suite, scale, {", ".join(one.changes): one.standings for one in columns})
 
 
 def _entries(summary: SuiteSummary) -> Iterator[Entry]:

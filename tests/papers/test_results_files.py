@@ -1,6 +1,7 @@
 """Results in files: read again they judge as the runs did, rows of another version of a suite are left out."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,11 +115,60 @@ def test_the_page_of_claims_counts_what_was_judged_and_what_was_not(tmp_path: Pa
     assert "– not run" in next(line for line in page.splitlines() if line.startswith("| FLIU is above FedAvg"))
 
 
+def test_runs_with_changed_settings_have_a_file_of_their_own_and_a_table_on_the_suites_page(
+    tmp_path: Path, outcomes
+) -> None:
+    """At a rate of 0.3 local training is 0.3 above FedAvg; γ exists in FLIU's cell only."""
+    faster, fixed = {"training.lr": 0.3}, {"algorithm.gamma.kind": "fixed", "algorithm.gamma.value": 0.5}
+    worse = {cell: [outcome(seed, 1.8 + 0.01 * seed) for seed in range(6)] for cell in ("iid/local", "path/local")}
+    results_files.write(tmp_path, TOY, "small", outcomes)
+    path = results_files.write(tmp_path, TOY, "small", {**outcomes, **worse}, changes=faster)
+    assert path.name == "toy-table1-small-changed.csv"
+    results_files.write(tmp_path, TOY, "small", {"path/fliu": outcomes["path/fliu"]}, changes=fixed)
+    results_files.write(tmp_path, TOY, "small", {"path/fliu": [outcome(9, 1.1)]}, changes=dict(reversed(fixed.items())))
+    plain, one, other = results_files.read(tmp_path, [TOY])
+    assert (plain.changes, one.changes, other.changes) == ({}, fixed, faster)
+    assert [run.seed for run in one.outcomes["path/fliu"]] == [0, 1, 2, 3, 4, 5, 9]
+    assert [run.value(ACC) for run in other.outcomes["iid/local"]][:2] == [180.0, 181.0]
+    assert plain.outcomes["iid/local"][0].value(ACC) == pytest.approx(100 * (1.2 - 0.011 / 3))
+    table = pd.read_csv(path)
+    unchanged = pd.read_csv(tmp_path / "toy-table1-small.csv")
+    assert set(table.set) == {"training.lr=0.3", "algorithm.gamma.kind=fixed algorithm.gamma.value=0.5"}
+    assert not set(table.setting) & set(unchanged.setting)
+
+    overview = results_pages.write(tmp_path, [plain, one, other], [TOY]).read_text()
+    assert "2 claims, derived ones among them. 2 were judged" in overview and "| small |" in overview
+    page = (tmp_path / "toy-table1-small.md").read_text()
+    (heads,) = [line for line in page.splitlines() if line.startswith("| claim | unchanged")]
+    columns = [cell.strip() for cell in heads.strip("|").split("|")]
+    assert columns[2:] == ["algorithm.gamma.kind=fixed, algorithm.gamma.value=0.5", "training.lr=0.3"]
+    (line,) = [line for line in page.splitlines() if line.startswith("| Local training is below FedAvg | ")]
+    cells = re.split(r" (?<!\\)\| ", line.strip("| "))
+    assert "2 of 2" in cells[1] and "holds" in cells[1] and "not run" in cells[2]
+    assert "0 of 2" in cells[3] and "does not hold, n = 6" in cells[3]
+
+
+def test_changed_rows_of_an_earlier_version_are_left_out_and_alone_have_a_page(tmp_path: Path, outcomes) -> None:
+    results_files.write(tmp_path, TOY, "small", outcomes, changes={"training.lr": 0.3})
+    shorter = replace(TOY, small=replace(TOY.small, changes={**TOY.small.changes, "training.rounds": 3}))
+    (found,) = results_files.read(tmp_path, [shorter])
+    assert found.outdated == 30 and not found.outcomes
+    results_pages.write(tmp_path, [found], [shorter])
+    assert "30 runs of an earlier version of the suite" in (tmp_path / "toy-table1-small.md").read_text()
+
+
+def test_changes_that_can_not_be_read_are_told_with_the_file(tmp_path: Path, outcomes) -> None:
+    path = results_files.write(tmp_path, TOY, "small", outcomes, changes={"training.lr": 0.3})
+    path.write_text(path.read_text().replace("training.lr=0.3", "training.lr", 1))
+    with pytest.raises(PflOpsError, match=r"toy-table1-small-changed\.csv: column set: --set needs path=value"):
+        results_files.read(tmp_path, [TOY])
+
+
 @pytest.mark.needs_data("mnist")
 def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from_them(tmp_path: Path) -> None:
     found = results_files.read(COMMITTED, suites())
     files = {path.name for path in COMMITTED.iterdir()}
-    assert {f"{results_files.file_name(one.suite, one.scale)}.csv" for one in found} == {
+    assert {f"{results_files.file_name(one.suite, one.scale, bool(one.changes))}.csv" for one in found} == {
         name for name in files if name.endswith(".csv")
     }
     assert [one.suite.name for one in found if one.outdated] == []

@@ -1,0 +1,30 @@
+"""Claims of a suite under changed settings: does the order hold?"""
+
+from collections.abc import Mapping, Sequence
+
+from pfl_ops.reports.document import Entry, Head, Row, Table
+from pfl_ops.reports.verdicts import STANDINGS, Standing
+
+NOTE = "Instances whose means are as claimed, which is no test, and the verdict with the number of seeds."
+
+
+def sensitivity(suite: str, scale: str, columns: Mapping[str, Sequence[Standing]]) -> Table:
+    """A row a claim, a column each change.
+
+    Args:
+        suite, scale: which. columns: the changes in words ("": none) -> the standings of the suite's claims.
+    """
+    rows = []
+    for text in dict.fromkeys(claim.text for standings in columns.values() for claim in standings):
+        claims = [next((one for one in each if one.text == text), None) for each in columns.values()]
+        rows.append(Row((Entry(text), *map(_entry, claims))))
+    heads = (Head("claim"), *(Head(changes or "unchanged") for changes in columns))
+    caption = f"{suite} at {scale}: does the order hold under changed settings?"
+    return Table(f"sensitivity-{suite.replace('/', '-')}-{scale}", caption, (heads,), tuple(rows), (NOTE,))
+
+
+def _entry(claim: Standing | None) -> Entry:
+    if claim is None or not claim.agrees:
+        return Entry("not run", mark="missing")
+    _, mark = STANDINGS[claim.ours]
+    return Entry(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n}",))
