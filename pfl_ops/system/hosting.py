@@ -1,8 +1,9 @@
-"""An object in a process of its own, whose methods are called through a pipe: how probes and benchmarks measure.
+"""An object in a process of its own, whose methods are called through a pipe: cohorts are trained, and probes and
+benchmarks measure, in such processes.
 
 The process is a fresh interpreter. It imports from where this process does, loads the user's plug-ins, and ends with
 this process, however that ends. Ctrl-C is the parent's business. Whatever is printed there goes to a file, of which the
-last line is reported if the process dies.
+last line is reported if the process dies, or to this process's standard error.
 """
 
 import contextlib
@@ -25,10 +26,19 @@ from pfl_ops.system import child
 from pfl_ops.system.memory import out_of_memory
 
 LONGEST = 300  # characters of an error's line
+STANDARD_ERROR = 2  # the file descriptor: `sys.stderr` is none in a notebook
+
+
+class Died(PflOpsError):
+    """The process is gone."""
 
 
 class OutOfMemory(PflOpsError):
     """The request does not fit into memory; the process may be gone."""
+
+
+class Killed(Died, OutOfMemory):
+    """The process was killed."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,12 @@ class Hosted:
     Args:
         factory: what makes the object, `package.module.name`. arguments: for it.
         environment: further variables of the process.
+        quiet: True if what it prints goes to a file.
     """
 
-    def __init__(self, factory: str, *arguments: Any, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, factory: str, *arguments: Any, environment: Mapping[str, str] | None = None, quiet: bool = True
+    ) -> None:
         self.pipe, theirs = Pipe()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
         try:
@@ -62,8 +75,8 @@ class Hosted:
                     child.command("pfl_ops.system.hosting.serve", theirs.fileno()),
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    stdout=self._said,
-                    stderr=self._said,
+                    stdout=self._said if quiet else STANDARD_ERROR,
+                    stderr=self._said if quiet else STANDARD_ERROR,
                     env={**os.environ, **(environment or {})},
                 )
         except BaseException:
@@ -77,11 +90,16 @@ class Hosted:
         """The process's number."""
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """True until the process has ended."""
+        return self._process.poll() is None
+
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method and return what it returns.
 
         Raises:
-            OutOfMemory: it did not fit. PflOpsError: what the method raised, in one line; or the process died.
+            OutOfMemory: it did not fit. Died: the process did. PflOpsError: what the method raised, in one line.
         """
         self.begin(method, *arguments)
         return self.answer()
@@ -111,12 +129,12 @@ class Hosted:
         with contextlib.suppress(BrokenPipeError):  # told by the answer that does not come
             self.pipe.send(message)
 
-    def _death(self) -> PflOpsError:
+    def _death(self) -> Died:
         if self._process.wait() == -signal.SIGKILL:
-            return OutOfMemory("a process was killed, as the system does when memory runs out")
+            return Killed("a process was killed, as the system does when memory runs out")
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip().splitlines()
-        return PflOpsError(f"a measuring process died: {lines[-1] if lines else f'exit {self._process.returncode}'}")
+        return Died(f"a measuring process died: {lines[-1] if lines else f'exit {self._process.returncode}'}")
 
 
 def answers(hosted: Sequence[Hosted], patience: float) -> list[Any]:

@@ -2,7 +2,6 @@
 are started in test_workers."""
 
 import gc
-import io
 import os
 import pickle
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from pfl_ops.federation.execution import processes
-from pfl_ops.federation.execution.processes import SHARED_FROM, Memories, Memory, _receive, _send, _sendable
+from pfl_ops.federation.execution.processes import SHARED_FROM, Memories, Memory, raised
 
 
 def arrived(thing: Any, outs: dict[int, Memory] | None = None) -> tuple[Any, int]:
@@ -106,15 +105,7 @@ class Odd(Exception):
 
 
 def test_errors_travel_themselves_where_they_can() -> None:
-    error = _sendable(ValueError("this step can't"))
+    error = raised(ValueError("this step can't")).error
     assert type(error) is ValueError and str(error) == "this step can't"
-    error = _sendable(Odd(1, 2))
+    error = raised(Odd(1, 2)).error
     assert type(error) is RuntimeError and str(error) == "Odd: 1 and 2"
-
-
-def test_a_message_cut_short_is_none() -> None:
-    pipe = io.BytesIO()
-    _send(pipe, b"message")
-    assert _receive(io.BytesIO(pipe.getvalue())) == b"message"
-    for length in (0, 5, 8, 12):
-        assert _receive(io.BytesIO(pipe.getvalue()[:length])) is None

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,10 +185,10 @@ def test_a_resumed_run_keeps_its_workers(tmp_path: Path) -> None:
     assert [next(rounds).round, next(rounds).round] == [0, 1]
     assert isinstance(begun.trainer, PooledTrainer)
     processes = list(begun.trainer.processes.running)
-    assert len(processes) == 2 and all(process.poll() is None for process in processes)
+    assert len(processes) == 2 and all(process.alive for process in processes)
     del begun, rounds
     gc.collect()
-    assert all(process.poll() is not None for process in processes), "none outlives its trainer"
+    assert not any(process.alive for process in processes), "none outlives its trainer"
     resumed = finished(Execution(), folder=tmp_path)
     assert resumed.resumed_from == 1 and resumed.resolved == resolved and resolved.workers == 2
     same(finished(ONE), resumed)
@@ -235,7 +236,8 @@ def test_a_worker_that_dies_ends_the_run_with_one_line() -> None:
     assert isinstance(simulation.trainer, PooledTrainer)
     processes = list(simulation.trainer.processes.running)
     os.kill(processes[0].pid, signal.SIGKILL)
-    processes[0].wait()
+    while processes[0].alive:
+        time.sleep(0.01)
     with pytest.raises(PflOpsError, match="a worker process died"):
         list(rounds)
-    assert all(process.poll() is not None for process in processes)
+    assert not any(process.alive for process in processes)

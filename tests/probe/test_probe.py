@@ -16,6 +16,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe, TooBig, processes
 from pfl_ops.registry import load_plugin
 from pfl_ops.system import child
+from pfl_ops.system.hosting import Died
 
 HERE = Path(__file__).parent
 LOOP = Execution(device="cpu", way="loop", threads=1)
@@ -88,7 +89,7 @@ def test_rounds_that_take_long_are_cut_short_and_say_how_many_samples_they_saw(m
             PflOpsError,
             r"^method 'misbehaves' failed in round 1: ZeroDivisionError: a bug of the method \(misbehaves\.py:\d+\)$",
         ),
-        ("exit", PflOpsError, "^a measuring process died: exit 3$"),
+        ("exit", Died, "^a measuring process died: exit 3$"),
     ],
 )
 def test_what_happens_to_one_of_two_is_told(accident, error, message, tmp_path):

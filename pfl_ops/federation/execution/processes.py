@@ -1,25 +1,20 @@
 """Processes of one thread each that hold the same things and answer jobs; large tensors travel as shared memory."""
 
-import contextlib
 import io
 import os
 import pickle
-import signal
-import struct
-import subprocess
-import sys
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfl_ops.errors import PflOpsError, frames, from_worker
-from pfl_ops.registry import load_plugin, plugins
-from pfl_ops.system import child
 from pfl_ops.system.allocator import keep_freed_memory
+from pfl_ops.system.hosting import Died, Hosted
 
 SHARED_FROM = 1 << 18  # bytes; smaller tensors travel in the message itself
 KEPT_UP_TO = 1 << 28  # bytes; larger memory is not kept for the next message
@@ -142,7 +137,7 @@ class Processes:
 
     def __init__(self, count: int, held: Mapping[str, Any]) -> None:
         self.count, self.held = count, held
-        self.running: list[subprocess.Popen[bytes]] = []
+        self.running: list[Hosted] = []
         self._memories = Memories()
         weakref.finalize(self, _end, self.running)
 
@@ -150,12 +145,12 @@ class Processes:
         """Start them, unless they are there."""
         if self.running:
             return
-        argv = child.command("pfl_ops.federation.execution.processes.serve")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        for _ in range(self.count):
-            self.running.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment))
+        one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        for number in range(self.count):
+            worker = f"{__name__}.Worker"
+            self.running.append(Hosted(worker, number, environment=one_thread, quiet=False))
         message, placed = _pickle(dict(self.held), lambda *like: Memory(_bytes(*like), None), {})
-        self._tell(pickle.dumps(list(plugins().values())) + message, placed)
+        self._tell("hold", message, placed)
 
     def ask(
         self,
@@ -180,103 +175,102 @@ class Processes:
         try:
             known = {id(tensors[name]): memory for name, memory in memories.items()}
             job = (do, list(parts), {**given, "outs": tensors})
-            answers = self._tell(*_pickle(job, self._memories.take, known))
+            answers = self._tell("work", *_pickle(job, self._memories.take, known))
             return answers, {n: t.clone() if memories[n].number else t for n, t in tensors.items()}
         finally:
             for memory in memories.values():
                 self._memories.give(memory)
 
-    def _tell(self, message: bytes, placed: Sequence[Memory]) -> list[Any]:
+    def _tell(self, method: str, message: bytes, placed: Sequence[Memory]) -> list[Any]:
         """Send the same message to all, wait for all."""
         try:
-            for number, process in enumerate(self.running):
-                _send(process.stdin, struct.pack("<Q", number) + message)
+            for process in self.running:
+                process.begin(method, message)
             return [self._answer(process) for process in self.running]
         finally:
             for memory in placed:
                 self._memories.give(memory)
 
-    def _answer(self, process: subprocess.Popen[bytes]) -> Any:
-        received = _receive(process.stdout)
-        if received is None:
+    def _answer(self, process: Hosted) -> Any:
+        try:
+            found = pickle.loads(process.answer())
+        except Died:
             self.close()
-            raise PflOpsError("a worker process died (out of memory, or killed); the run goes on from its checkpoint")
-        good, value = pickle.loads(received)
-        if good:
-            return value
-        self.close()
-        error, trace, lines = value
-        error.add_note(trace)
-        raise from_worker(error, lines)
+            raise PflOpsError(
+                "a worker process died (out of memory, or killed); the run goes on from its checkpoint"
+            ) from None
+        if isinstance(found, Raised):
+            self.close()
+            found.error.add_note(found.trace)
+            raise from_worker(found.error, found.lines)
+        return found
 
     def close(self) -> None:
         """End them; the next job starts new ones."""
         _end(self.running)
 
 
-def _end(running: list[subprocess.Popen[bytes]]) -> None:
+def _end(running: list[Hosted]) -> None:
     """Also what happens once nobody holds their `Processes` any more, or this process ends."""
     for process in running:
         process.kill()
-    for process in running:
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # a message that nobody will read
-                    pipe.close()
-        process.wait()
     running.clear()
 
 
 # -- in such a process -------------------------------------------------------------------------------------------------
 
 
-def serve() -> None:
-    """Answer jobs until the parent closes the pipe. Where it dies, `child.command` has this process end at once."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a print in a user's step must not end up in an answer
-    held: dict[str, Any] | None = None
-    while (message := _receive(incoming)) is not None:
-        number, job = struct.unpack("<Q", message[:8])[0], io.BytesIO(message[8:])
+@dataclass(frozen=True)
+class Raised:
+    """An error of a job, as it travels.
+
+    Attributes:
+        error: itself where it can travel. trace: in words. lines: of its frames: file, number, function, text.
+    """
+
+    error: Exception
+    trace: str
+    lines: Sequence[tuple[str, int | None, str, str | None]]
+
+
+class Worker:
+    """Answers jobs in a process of one thread.
+
+    Answers are bytes: PyTorch would share the memory of a small tensor on its own way through a pipe.
+
+    Args:
+        number: which of the parts of a job is its own.
+    """
+
+    def __init__(self, number: int) -> None:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        self.number = number
+        self.held: dict[str, Any] = {}
+
+    def hold(self, message: bytes) -> bytes:
+        """Keep the things of a message for all jobs. Returns None, or the error that it ended with."""
         try:
-            if held is None:
-                for file in pickle.load(job):
-                    load_plugin(file)  # before the things, which may be what they define
-                held = pickle.load(job)
-                answer: tuple[bool, Any] = (True, None)
-            else:
-                do, parts, given = pickle.load(job)
-                answer = (True, do(held, parts[number], **given))
+            self.held = pickle.loads(message)
+            return pickle.dumps(None)
         except Exception as error:
-            lines = [(f.filename, f.lineno, f.name, f.line) for f in frames(error)]
-            answer = (False, (_sendable(error), traceback.format_exc(), lines))
-        _send(outgoing, pickle.dumps(answer))
+            return pickle.dumps(raised(error))
+
+    def work(self, message: bytes) -> bytes:
+        """Do this process's part of a job. Returns the result, or the error that it ended with."""
+        try:
+            do, parts, given = pickle.loads(message)
+            return pickle.dumps(do(self.held, parts[self.number], **given))
+        except Exception as error:
+            return pickle.dumps(raised(error))
 
 
-def _sendable(error: Exception) -> Exception:
-    """The error itself where it can travel, else its text."""
+def raised(error: Exception) -> Raised:
+    """Return an error as it travels: as text where it can't itself."""
+    lines = [(f.filename, f.lineno, f.name, f.line) for f in frames(error)]
+    trace = traceback.format_exc()
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
-
-
-def _send(pipe: Any, message: bytes) -> None:
-    try:
-        pipe.write(struct.pack("<Q", len(message)))
-        pipe.write(message)
-        pipe.flush()
-    except BrokenPipeError:
-        pass  # told by the answer that does not come
-
-
-def _receive(pipe: BinaryIO | Any) -> bytes | None:
-    size = pipe.read(8)
-    if len(size) < 8:
-        return None
-    (length,) = struct.unpack("<Q", size)
-    message = pipe.read(length)
-    return message if len(message) == length else None
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    return Raised(error, trace, lines)
