@@ -4,9 +4,12 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.console import RenderableType
 
+    from pfl_ops.display.live import NotebookPicture, TerminalPicture
     from pfl_ops.tuning.cells import CellEvent
+
+BAR = 24  # columns
 
 
 class Watch:
@@ -21,74 +24,85 @@ class Watch:
 
         self.console, self.told = err(), out() if dry_run else err()
         self.again = "" if dry_run else "; the reports are written again"
-        self.progress: Progress | None = None
+        self.picture: TerminalPicture | NotebookPicture | None = None
         self.began = time.monotonic()
-        self.bars: dict[str, TaskID] = {}
+        self.done = self.wanted = 0
+        self.running: dict[str, tuple[str, int, int]] = {}  # job's hash -> name, rounds done, rounds
 
     def __enter__(self) -> "Watch":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.progress:
-            self.progress.stop()
+        if self.picture:
+            self.picture.stop()
+            self.picture = None
 
     def __call__(self, event: "CellEvent") -> None:
         """Tell it."""
         from pfl_ops.cli.output import say
 
-        job = event.job
+        self.done, self.wanted = event.done, event.wanted
         if event.kind == "begin":
             say(self.told, event.text or f"everything is finished already{self.again}")
-            self._begin(event)
-        elif event.kind == "claim":
-            if self.progress:
-                self.progress.update(self.all, total=event.wanted)
-            say(self.progress.console if self.progress else self.console, event.text)
-        elif job is not None and self.progress:
-            self._draw(event)
-        elif job is not None and event.kind in ("end", "failed"):
-            say(self.console, self.line(event))
+            self._begin()
+            return
+        self._follow(event)
+        ends = event.kind in ("end", "failed")
+        line = event.text if event.kind == "claim" else self.line(event) if ends else ""
+        if self.picture and event.kind in ("claim", "failed"):
+            self.picture.print(line)
+        elif self.picture:
+            self.picture.update()
+        elif line:
+            say(self.console, line)
 
     def line(self, event: "CellEvent") -> str:
         """The end of a job in a line: 12 of 48  fliu/table1 path/fliu seed 0  about 10 min left."""
-        from pfl_ops.federation.loop.estimate import duration
-
         assert event.job is not None
         parts = [f"{event.done} of {event.wanted}", f"{event.job.suite.name} {event.job.name}"]
         if event.kind == "failed":
             parts.append(f"failed: {event.text}")
-        left = event.wanted - event.done
-        if left:
-            parts.append(f"about {duration((time.monotonic() - self.began) / event.done * left)} left")
-        return "  ".join(parts)
+        return "  ".join([*parts, *([left] if (left := self._left()) else [])])
 
-    def _begin(self, event: "CellEvent") -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    def _left(self) -> str:
+        """The time that is left, by the jobs that are done; "": none, or not known."""
+        from pfl_ops.federation.loop.estimate import duration
+
+        left = self.wanted - self.done
+        return (
+            f"about {duration((time.monotonic() - self.began) / self.done * left)} left" if left and self.done else ""
+        )
+
+    def _begin(self) -> None:
+        from pfl_ops.display import live
 
         self.began = time.monotonic()
-        if self.console.is_terminal and event.wanted and self.told is self.console:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self.progress = Progress(*columns, console=self.console)
-            self.all = self.progress.add_task("all runs", total=event.wanted)
-            self.progress.start()
+        if self.wanted and self.told is self.console:
+            self.picture = live.picture(self._draw, self.console, transient=True)
 
-    def _draw(self, event: "CellEvent") -> None:
-        assert self.progress and event.job
-        job, progress = event.job, self.progress
-        match event.kind:
-            case "start":
-                if job.digest not in self.bars:  # else its process died, and another goes on
-                    rounds = job.experiment.training.rounds
-                    self.bars[job.digest] = progress.add_task(f"{job.suite.name} {job.name}", total=rounds)
-            case "round":
-                progress.update(self.bars[job.digest], completed=event.round)
-            case "end" | "failed":
-                progress.remove_task(self.bars.pop(job.digest))
-                progress.update(self.all, completed=event.done, total=event.wanted)
-                if event.kind == "failed":
-                    progress.console.print(self.line(event), markup=False, highlight=False)
+    def _follow(self, event: "CellEvent") -> None:
+        """Keep the rounds of the jobs that run; a job whose process died goes on in another."""
+        if (job := event.job) is None:
+            return
+        if event.kind in ("end", "failed"):
+            self.running.pop(job.digest, None)
+        else:
+            name, rounds, of = self.running.get(
+                job.digest, (f"{job.suite.name} {job.name}", 0, job.experiment.training.rounds)
+            )
+            self.running[job.digest] = name, max(rounds, event.round), of
+
+    def _draw(self) -> "RenderableType":
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 1))
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(width=BAR)
+        table.add_column(no_wrap=True)
+        rows = [("all runs", self.done, self.wanted), *self.running.values()]
+        for name, done, of in rows:
+            left = f"  {self._left()}" if name == "all runs" else ""
+            table.add_row(Text(name), ProgressBar(of, done, width=BAR), Text(f"{done}/{of}{left}"))
+        return table
