@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pfl_ops import runs
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.federation.loop.estimate import duration, size
+from pfl_ops.federation.loop.estimate import duration, once, size
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
 from pfl_ops.papers import CellResults, ScaleName
@@ -119,5 +119,4 @@ def _estimate(
         hints.append(f"without {unknown} of them, of which no round could be measured: {why}")
     count = "1 run" if len(missing) == 1 else f"{len(missing)} runs, {at_once} at once"
     cells = f"{count}, about {duration(whole / at_once)}"
-    once = {hint.partition(" (")[0]: hint for hint in hints}  # alike but for a figure in brackets
-    return "\n".join([f"{cells}, memory {size(largest * at_once)}", *once.values()])
+    return "\n".join([f"{cells}, memory {size(largest * at_once)}", *once(hints)])

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -156,6 +156,15 @@ def estimate(simulation: Simulation) -> Estimate:
         samples=round(rounds * samples),
         sent_bytes=float(rounds * sent),
     )
+
+
+def once(hints: Iterable[str]) -> list[str]:
+    """Return the hints of several estimates without those that are alike but for a figure in brackets.
+
+    >>> once(["the machine was busy (30 %)", "stacks are faster", "the machine was busy (40 %)"])
+    ['the machine was busy (40 %)', 'stacks are faster']
+    """
+    return list({hint.partition(" (")[0]: hint for hint in hints}.values())
 
 
 def busy_hint(share: float) -> tuple[str, ...]:
