@@ -48,7 +48,8 @@ class Reproduction:
     on_suite: OnSuite | None
     on_event: OnCell | None
     parents: dict[str, Run] = field(default_factory=dict)
-    outcomes: dict[str, Result] = field(default_factory=dict)  # by digest
+    outcomes: dict[str, Result] = field(default_factory=dict)  # whole runs, by digest
+    rows: dict[tuple[str, str], Result] = field(default_factory=dict)  # from files, by suite and digest
     failures: dict[str, str] = field(default_factory=dict)
     complete: dict[str, Reproduced] = field(default_factory=dict)
     finished: dict[str, Result] = field(default_factory=dict)  # by digest
@@ -69,7 +70,8 @@ class Reproduction:
         self.finished = {str(run.identity): result_of(run, self.store) for run in found}
         for job in (job for part in self.plan.parts for jobs in part.jobs.values() for job in jobs):
             self._look_up(job)
-        missing = [job for job in self.plan.wanted if job.digest not in self.outcomes]
+        unknown = {job.digest for part in self.plan.parts for job in part.wanted if self._known(job) is None}
+        missing = [job for job in self.plan.wanted if job.digest in unknown]
         self.wanted = len(missing)
         self.begun = {job.digest for job in missing}
         return missing
@@ -186,17 +188,24 @@ class Reproduction:
     # -- what is there -----------------------------------------------------------------------------------------------
 
     def _look_up(self, job: CellRun) -> None:
-        """Take a run's outcome from the store, or where it has none from the suite's results file."""
+        """Take a run's outcome from the store, or where it has none from the suite's results file.
+
+        A file has the measures of its own suite; another suite that shows the run may show others.
+        """
         if job.digest in self.outcomes:
             return
         if job.digest in self.finished:
             run = self.finished[job.digest]
             self.outcomes[job.digest] = read_ahead(self.store, run, self._shown & set(run.metrics))
             return
-        rows = () if job.stand_in or job.changes else self.kept.get(job.suite.name, {}).get(job.cell.name, ())
-        for one in rows:
-            if one.seed == job.experiment.seed:
-                self.outcomes[job.digest] = one
+        keys = {measure.key for measure in job.suite.measures}
+        for one in () if job.stand_in else self.kept.get(job.suite.name, {}).get(job.cell.name, ()):
+            if one.seed == job.experiment.seed and keys <= set(one.measures or ()):
+                self.rows[job.suite.name, job.digest] = one
+
+    def _known(self, job: CellRun) -> Result | None:
+        """The finished run, as far as the job's suite shows it; None: it has to be run."""
+        return self.outcomes.get(job.digest) or self.rows.get((job.suite.name, job.digest))
 
     @cached_property
     def _shown(self) -> set[str]:
@@ -206,8 +215,8 @@ class Reproduction:
     def _gather(self) -> None:
         """Hand over the suites of which nothing is left to run."""
         for part in () if self.hours is not None else self.plan.parts:  # else the next seed may be of any suite
-            over = {**self.outcomes, **self.failures}
-            if part.suite.name in self.complete or any(job.digest not in over for job in part.wanted):
+            open_ = (job for job in part.wanted if self._known(job) is None and job.digest not in self.failures)
+            if part.suite.name in self.complete or any(open_):
                 continue
             failed = {job.cell.name: self.failures[job.digest] for job in part.wanted if job.digest in self.failures}
             done = Reproduced(
@@ -245,7 +254,8 @@ class Reproduction:
                     parts[part.suite.name] = parts[part.suite.name].with_job(job)
                     self._look_up(job)
                 self.plan = replace(self.plan, parts=tuple(parts.values()))
-                new = [job for job in new if job.digest not in {*self.outcomes, *self.failures, *self.begun}]
+                over = {*self.failures, *self.begun}
+                new = [job for job in new if self._known(job) is None and job.digest not in over]
                 if new:
                     self.wanted += len(new)
                     self.begun |= {job.digest for job in new}
@@ -276,7 +286,7 @@ class Reproduction:
         found: dict[str, list[Result]] = {}
         for cell, jobs in part.jobs.items():
             stages = part.suite.stages(part.suite.cell(cell))
-            done = [replace(self.outcomes[job.digest], stages=stages) for job in jobs if job.digest in self.outcomes]
+            done = [replace(one, stages=stages) for job in jobs if (one := self._known(job)) is not None]
             if done:
                 found[cell] = done
         return found

@@ -1,6 +1,7 @@
 """A call of `reproduce` without Ray: what it does with what its workers say."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from toy_suite import ACC, TOY
 from pfl_ops import tuning
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.papers import Measure, Suite
 from pfl_ops.results import Result
 from pfl_ops.tuning.cells import CellEvent, elsewhere
 from pfl_ops.tuning.reproduction import Reproduction
@@ -54,19 +56,47 @@ def test_of_another_scale_each_seed_is_shown_once() -> None:
     assert [(one.seed, one.value(ACC)) for one in found[1]["path/fliu"]] == [(0, 1.5), (1, 1.25)]
 
 
-def test_runs_that_a_results_file_has_are_not_run_again(tmp_path: Path) -> None:
-    """Seed 0 of one cell, of a suite of five: four are missing. Under changed settings, all five."""
-    kept = {
-        TOY.name: {
-            "iid/local": [Result.of_numbers(seed, {}, measures={ACC: acc}) for seed, acc in ((0, 150.0), (7, 1.0))]
-        }
-    }
+def looked_up(kept: dict[str, dict[str, list[Result]]], *suites: Suite, **changes: float) -> Reproduction:
+    """A call with one seed of all cells, and what is missing of it, by files alone."""
+    plan = tuning.plan([(suite, suite.cells) for suite in suites], "smoke", repetitions=1, changes=changes)
     store = SimpleNamespace(reachable=False)
-    for changes, missing in (({}, 4), ({"training.lr": 0.5}, 5)):
-        plan = tuning.plan([(TOY, TOY.cells)], "smoke", repetitions=1, changes=changes)
-        call = Reproduction(
-            plan, store, None, Execution(), ResourceRequest.of(None, None, None), None, None, None, kept=kept
-        )
-        assert len(call.missing()) == missing
-        found = {cell: [one.value(ACC) for one in each] for cell, each in call._outcomes(plan.parts[0]).items()}
-        assert found == ({"iid/local": [150.0]} if not changes else {})
+    asked = ResourceRequest.of(None, None, None)
+    call = Reproduction(plan, store, None, Execution(), asked, None, None, None, kept=kept)
+    call.missing()
+    return call
+
+
+def row(seed: int, suite: Suite, value: float) -> Result:
+    return Result.of_numbers(seed, {}, measures={measure.key: value for measure in suite.measures})
+
+
+def test_runs_that_a_results_file_has_are_not_run_again() -> None:
+    """Seed 0 of one cell, of a suite of five: four are missing."""
+    kept = {TOY.name: {"iid/local": [row(0, TOY, 150.0), row(7, TOY, 1.0)]}}
+    for changes in ({}, {"training.lr": 0.5}):  # the file's, too: the command reads that of its changes
+        call = looked_up(kept, TOY, **changes)
+        assert call.wanted == 4
+        found = {cell: [one.value(ACC) for one in each] for cell, each in call._outcomes(call.plan.parts[0]).items()}
+        assert found == {"iid/local": [150.0]}
+
+
+def test_a_file_without_one_of_the_suites_measures_is_no_finished_run() -> None:
+    """It was written before the suite had the measure."""
+    kept = {TOY.name: {"iid/local": [Result.of_numbers(0, {}, measures={ACC: 150.0})]}}
+    assert looked_up(kept, TOY).wanted == 5
+
+
+def test_the_file_of_one_suite_is_no_result_of_another_that_shows_the_run() -> None:
+    """The other suite shows the same five runs, by another measure: all are run, and only its own file ends that."""
+    measure = Measure("test/L1/local/worst@80", "rounds")
+    other = replace(TOY, name="toy/fig1", measures=(measure,), published={}, claims=(), exhibits=())
+    kept = {TOY.name: {cell.name: [row(0, TOY, 150.0)] for cell in TOY.cells}}
+    call = looked_up(kept, TOY, other)
+    assert call.wanted == 5
+    assert call._outcomes(call.plan.parts[0])["path/fliu"][0].value(ACC) == 150.0
+    assert call._outcomes(call.plan.parts[1]) == {}
+    both = {**kept, other.name: {cell.name: [row(0, other, 12.0)] for cell in TOY.cells}}
+    call = looked_up(both, TOY, other)
+    assert call.wanted == 0
+    table, figure = (call._outcomes(part)["path/fliu"][0] for part in call.plan.parts)
+    assert table.value(ACC) == 150.0 and table.value(measure.key) is None and figure.value(measure.key) == 12.0
