@@ -377,18 +377,16 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
 def _kept(
     folder: Path | None,
     chosen: "list[tuple[Suite, tuple[Cell, ...]]]",
-    scale: str,
+    scale: "ScaleName",
     changes: "Changes",
     data_dir: str | None,
 ) -> "dict[str, CellResults]":
     """The runs that the suites' results files have; their numbers are not computed again."""
-    from pfl_ops.papers import overrides, results_files
+    from pfl_ops.papers import results_files
 
-    found = results_files.read(folder, [suite for suite, _ in chosen], data_dir) if folder is not None else []
-    meant = overrides.as_flags(changes)
-    return {
-        one.suite.name: one.outcomes for one in found if one.scale == scale and overrides.as_flags(one.changes) == meant
-    }
+    if folder is None:
+        return {}
+    return results_files.known(folder, [suite for suite, _ in chosen], scale, changes, data_dir)
 
 
 def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> None:

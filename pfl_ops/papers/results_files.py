@@ -117,6 +117,30 @@ def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = Non
     return found
 
 
+def known(
+    folder: str | Path, suites: Sequence[Suite], scale: ScaleName, changes: Changes, data_dir: str | None = None
+) -> dict[str, CellResults]:
+    """Return the repetitions in a folder's files that a call with these changes need not run, by suite and cell.
+
+    Those with the same changes, and those without any of the cells that the changes leave as they are.
+
+    Raises:
+        PflOpsError: see `read`.
+    """
+    found: dict[str, CellResults] = {}
+    files = [one for one in read(folder, suites, data_dir) if one.scale == scale]
+    for suite in suites:
+        call = SuiteRun(suite, scale, {}, changes=changes)
+        by_seed: dict[str, dict[int, Result]] = {}
+        for one in (one for one in files if one.suite.name == suite.name):
+            same = one.changes_in_words == call.changes_in_words
+            for cell, rows in one.outcomes.items():
+                if same or not (one.changes or cell in call.changed):
+                    by_seed.setdefault(cell, {}).update({row.seed: row for row in rows})
+        found[suite.name] = {cell: list(each.values()) for cell, each in by_seed.items()}
+    return found
+
+
 def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: str | None) -> Iterator[SuiteRun]:
     """The runs of a file: of changed settings those with each change."""
     if SET not in table:

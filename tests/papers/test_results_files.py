@@ -148,6 +148,23 @@ def test_runs_with_changed_settings_have_a_file_of_their_own_and_a_table_on_the_
     assert "0 of 2" in cells[3] and "does not hold, n = 6" in cells[3]
 
 
+def test_cells_that_a_change_leaves_as_they_are_are_known_without_it(tmp_path: Path, outcomes) -> None:
+    """γ exists in FLIU's cell only: of the others the unchanged rows count, and of FLIU the changed one."""
+    fixed = {"algorithm.gamma.kind": "fixed", "algorithm.gamma.value": 0.5}
+    results_files.write(tmp_path, TOY, "small", outcomes)
+    results_files.write(tmp_path, TOY, "small", {"path/fliu": [outcome(3, 1.1)]}, changes=fixed)
+    seeds = [
+        {
+            cell: [one.seed for one in rows]
+            for cell, rows in results_files.known(tmp_path, [TOY], scale, changes)[TOY.name].items()
+        }
+        for scale, changes in (("small", {}), ("small", fixed), ("small", {"training.lr": 0.7}), ("full", {}))
+    ]
+    six = list(range(6))
+    others = {cell: six for cell in outcomes if cell != "path/fliu"}
+    assert seeds == [{**others, "path/fliu": six}, {**others, "path/fliu": [3]}, {}, {}]
+
+
 def test_changed_rows_of_an_earlier_version_are_left_out_and_alone_have_a_page(tmp_path: Path, outcomes) -> None:
     results_files.write(tmp_path, TOY, "small", outcomes, changes={"training.lr": 0.3})
     shorter = replace(TOY, small=replace(TOY.small, changes={**TOY.small.changes, "training.rounds": 3}))
