@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers.evidence import ClaimEvidence, TermComparison, all_of, at_least
-from pfl_ops.papers.expression import FUNCTIONS, Bound, Labels, Node, Parser, Term, labels_of
+from pfl_ops.papers.expression import FUNCTIONS, Bound, Labels, Node, Term, labels_of, sides
 
 Status: TypeAlias = Literal["holds", "does not hold", "undecided", "not run"]
 Values: TypeAlias = Callable[[str, str], Mapping[int, float]]
@@ -232,7 +232,7 @@ class Claim:
 
     @cached_property
     def _parsed(self) -> list[tuple[str, Node]]:
-        return Parser(self.says).comparison()
+        return sides(self.says)
 
     @cached_property
     def _terms(self) -> list[Term]:

@@ -1,9 +1,10 @@
 """Comparisons of numbers as text: read into a tree, and worked out for a choice of labels."""
 
+import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 from typing import TypeAlias
@@ -17,13 +18,10 @@ Bound: TypeAlias = Mapping[tuple[int, str], str]
 """(place in a cell's name, pattern there) -> label."""
 
 PART = r"(?:[\w.]+|\*|\{!?[\w.,]+\})"
-TOKEN = re.compile(
-    rf"\s*(?:(?P<term>{PART}(?:/{PART})*:[\w./]+(?:[@#][\d.]+)?)|(?P<number>\d+(?:\.\d+)?)|(?P<name>[a-z]+)(?=\()"
-    r"|(?P<sign><=|>=|<|>|[-+*(),]))"
-)
+TERM = re.compile(rf"{PART}(?:/{PART})*:[\w./]+(?:[@#][\d.]+)?")
 OF_MANY: Mapping[str, Callable[[Sequence[float]], float]] = {"max": max, "min": min, "mean": fmean}
 FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {**OF_MANY, "abs": lambda values: abs(values[0])}
-COMPARISONS = ("<=", ">=", "<", ">")
+COMPARISONS: Mapping[type[ast.cmpop], str] = {ast.LtE: "<=", ast.GtE: ">=", ast.Lt: "<", ast.Gt: ">"}
 
 
 def matching(pattern: str, labels: Labels) -> set[str]:
@@ -122,93 +120,85 @@ class Term(Node):
         return one
 
 
-@dataclass
-class Parser:
-    """Recursive descent over a claim's text."""
+def sides(text: str) -> list[tuple[str, Node]]:
+    """Return the sides of a claim: [("", side), (sign, side), ...].
+
+    It is a Python expression, in which a term stands for a number: comparisons of sums and products, max, min, mean and
+    abs.
+
+    Raises:
+        PflOpsError: it can't be read; at which place.
+
+    >>> [(sign, [term.key for term in node.terms()]) for sign, node in sides("a/b:x - 2 * a/c:x > 0.5")]
+    [('', ['x', 'x']), ('>', [])]
+    """
+    terms: list[str] = []
+
+    def named(found: re.Match[str]) -> str:
+        terms.append(found[0])
+        return f"term_{len(terms) - 1}"
+
+    code = TERM.sub(named, text).strip()
+    reader = Reader(text, code, terms)
+    try:
+        tree = ast.parse(code, mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        at = (getattr(error, "offset", None) or len(code) + 1) - 1  # 0: the end
+        raise reader.wrong(code[at:] or "the end") from None
+    if not isinstance(tree, ast.Compare):
+        raise reader.wrong("the end: a comparison is missing")
+    signs = [COMPARISONS.get(type(sign), "") for sign in tree.ops]
+    if "" in signs:
+        raise reader.wrong(code)
+    read = [reader.node(side) for side in (tree.left, *tree.comparators)]
+    return list(zip(["", *signs], read, strict=True))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A claim as Python's parser has made it, read as an expression of terms.
+
+    Attributes:
+        text: the claim. code: the same with term_0, term_1, ... in place of its terms. terms: these.
+    """
 
     text: str
-    tokens: list[tuple[str, str]] = field(default_factory=list)
+    code: str
+    terms: Sequence[str]
 
-    def __post_init__(self) -> None:
-        at = 0
-        while self.text[at:].strip():
-            found = TOKEN.match(self.text, at)
-            if not found or not found.lastgroup:
-                raise self._wrong(self.text[at:].strip())
-            self.tokens.append((found.lastgroup, found[found.lastgroup]))
-            at = found.end()
+    def node(self, tree: ast.expr, inside: bool = False) -> Node:
+        """Return a part of the claim; `inside`: of max, min or mean."""
+        match tree:
+            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+                return Number(number=float(value))
+            case ast.Name(id=name) if re.fullmatch(r"term_\d+", name):
+                pattern, _, key = self.terms[int(name.removeprefix("term_"))].partition(":")
+                return Term(parts=tuple(pattern.split("/")), key=key, inside=inside)
+            case ast.UnaryOp(op=ast.USub(), operand=of):
+                return Node((self.number(of, inside),), _negative)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return Node((self.number(left, inside), self.number(right, inside)))
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                return Node((self.number(left, inside), Node((self.number(right, inside),), _negative)))
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return Node((self.number(left, inside), self.number(right, inside)), math.prod)
+            case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]) if name in OF_MANY:
+                return Node(tuple(self.node(one, inside=True) for one in arguments), OF_MANY[name])
+            case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
+                return Node((self.number(argument, inside),), FUNCTIONS["abs"])
+        raise self.wrong(ast.get_source_segment(self.code, tree) or self.code)
 
-    def comparison(self) -> list[tuple[str, Node]]:
-        """[("", side), (sign, side), ...]."""
-        sides = [("", self._sum())]
-        while self._next() in COMPARISONS:
-            sides.append((self._take(), self._sum()))
-        if self.tokens or len(sides) < 2:
-            raise self._wrong(self._next() or "the end: a comparison is missing")
-        return sides
-
-    def _sum(self, inside: bool = False) -> Node:
-        node = self._product(inside)
-        while self._next() in ("+", "-"):
-            minus = self._take() == "-"
-            right = self._one(self._product(inside))
-            node = Node((self._one(node), Node((right,), _negative) if minus else right))
-        return node
-
-    def _product(self, inside: bool) -> Node:
-        node = self._factor(inside)
-        while self._next() == "*":
-            self._take()
-            node = Node((self._one(node), self._one(self._factor(inside))), math.prod)
-        return node
-
-    def _factor(self, inside: bool) -> Node:
-        kind, text = self.tokens[0] if self.tokens else ("", "the end")
-        if kind:
-            self._take()
-        if kind == "number":
-            return Number(number=float(text))
-        if kind == "term":
-            pattern, _, key = text.partition(":")
-            return Term(parts=tuple(pattern.split("/")), key=key, inside=inside)
-        if kind == "name" and text in FUNCTIONS:
-            return self._bracket(FUNCTIONS[text], inside=text in OF_MANY, many=text in OF_MANY)
-        if text == "(":
-            self.tokens.insert(0, ("sign", "("))
-            return self._bracket(sum, inside, many=False)
-        if text == "-":
-            return Node((self._one(self._factor(inside)),), _negative)
-        raise self._wrong(text)
-
-    def _bracket(self, operation: Callable[[Sequence[float]], float], inside: bool, many: bool) -> Node:
-        """`many`: it takes several arguments, those of braces too; else one."""
-        self._expect("(")
-        arguments = [self._sum(inside)]
-        while many and self._next() == ",":
-            self._take()
-            arguments.append(self._sum(inside))
-        self._expect(")")
-        return Node(tuple(arguments if many else map(self._one, arguments)), operation)
-
-    def _one(self, node: Node) -> Node:
-        """The node, which must be one number: braces are arguments of max, min and mean and of nothing between."""
+    def number(self, tree: ast.expr, inside: bool) -> Node:
+        """Return a part that must be one number: braces are arguments of max, min and mean and of nothing between."""
+        node = self.node(tree, inside)
         if isinstance(node, Term) and node.many:
-            raise self._wrong(f"{'/'.join(node.parts)}:{node.key}")
+            raise self.wrong(f"{'/'.join(node.parts)}:{node.key}")
         return node
 
-    def _expect(self, text: str) -> None:
-        if self._next() != text:
-            raise self._wrong(self._next() or "the end")
-        self._take()
-
-    def _next(self) -> str:
-        return self.tokens[0][1] if self.tokens else ""
-
-    def _take(self) -> str:
-        return self.tokens.pop(0)[1]
-
-    def _wrong(self, where: str) -> PflOpsError:
-        return PflOpsError(f"claim '{self.text}' can't be read at '{where}'")
+    def wrong(self, where: str) -> PflOpsError:
+        """Return the error of a place, with its terms as they were written."""
+        written = re.sub(r"term_(\d+)", lambda found: self.terms[int(found[1])], where)
+        return PflOpsError(f"claim '{self.text}' can't be read at '{written}'")
 
 
 def _negative(values: Sequence[float]) -> float:
