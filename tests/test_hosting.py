@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.system.hosting import Hosted, Meanwhile, OutOfMemory, answers
+from pfl_ops.system.hosting import Hosted, Meanwhile, OutOfMemory, ProcessDeath, answers
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children")]
 
@@ -35,6 +35,9 @@ class Thing:
 
     def be_killed(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def answer_much(self) -> bytes:
+        return bytes(8_000_000)
 
     def end(self, code: int) -> None:
         print("said before the end", flush=True)
@@ -94,7 +97,7 @@ def test_several_answer_in_their_order(host):
 @pytest.mark.parametrize(
     ("accident", "error", "line"),
     [
-        (("end", 3), PflOpsError, r"^a measuring process died: said before the end$"),
+        (("end", 3), PflOpsError, r"^a child process died: said before the end$"),
         (("be_killed",), OutOfMemory, r"^a process was killed, as the system does when memory runs out$"),
     ],
 )
@@ -103,3 +106,15 @@ def test_a_death_is_told_by_the_answer_that_does_not_come(accident, error, line,
     assert one.call("add", 1) == 1
     with pytest.raises(error, match=line):
         one.call(*accident)
+
+
+def test_a_death_in_the_middle_of_an_answer_is_told(host):
+    """The answer is larger than what a pipe holds, and nobody reads it before the process is killed."""
+    one = host()
+    one.begin("answer_much")
+    assert one.pipe.poll(60)
+    os.kill(one.pid, signal.SIGKILL)
+    while one.alive:
+        time.sleep(0.01)
+    with pytest.raises(ProcessDeath):
+        one.answer()

@@ -127,7 +127,7 @@ def _tell_estimates(
     """Print the estimate of the whole and of each method's trial, and the ranges that all methods vary."""
     from pfl_ops import runs
     from pfl_ops.cli.output import err, out, say
-    from pfl_ops.federation.loop.estimate import duration, once
+    from pfl_ops.federation.loop.estimate import distinct_hints, duration
     from pfl_ops.tuning.budget import affordable, budget_text, of_runs
     from pfl_ops.tuning.resource_request import ResourceRequest
 
@@ -174,7 +174,7 @@ def _tell_estimates(
         if held := each.restrictions:
             told = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in held.items())
             say(console, f"  {method:{width}}  requires {told}")
-    for hint in once(hint for estimate in found.values() for hint in estimate.hints):
+    for hint in distinct_hints(hint for estimate in found.values() for hint in estimate.hints):
         say(console, hint)
 
 

@@ -98,7 +98,7 @@ def _show_claims(summaries: "list[SuiteSummary]") -> None:
 
 
 def _show_kept(folder: "Path", data_dir: str | None) -> None:
-    """Print what is known from the results files that come with the sources, a line a suite; without them nothing."""
+    """Print what is known from the results files that come with the sources, a line a suite; nothing without files."""
     from collections import Counter
 
     from rich.table import Table
@@ -106,12 +106,19 @@ def _show_kept(folder: "Path", data_dir: str | None) -> None:
     from pfl_ops.cli.output import out, say
     from pfl_ops.papers import results_files, suites
     from pfl_ops.reports import verdicts
+    from pfl_ops.reports.suite import replaced
 
     try:
-        kept = [one for one in results_files.read(folder, suites(), data_dir) if one.outcomes and not one.changes]
+        found = [one for one in results_files.read(folder, suites(), data_dir) if not one.changes]
     except PflOpsError as error:
         say(out(), f"\nthe results in {folder} can't be shown: {error}")
         return
+    kept = [one for one in found if one.outcomes]
+    if outdated := sum(one.outdated for one in found):
+        say(
+            out(),
+            f"\n{outdated} runs in {folder} are of other settings, data or code than the suites have here: left out",
+        )
     if not kept:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -125,7 +132,8 @@ def _show_kept(folder: "Path", data_dir: str | None) -> None:
         seeds = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else str(counts[0])
         stand = (str(ours[status] or "·") for status in STATUSES[:3])
         of = f"{_decided(derived)} of {derived.total()}" if derived else "·"
-        table.add_row(one.suite.name, one.scale, f"{sum(counts):,}", seeds, *stand, of)
+        scale = f"{one.scale}, another network" if replaced(one) else one.scale
+        table.add_row(one.suite.name, scale, f"{sum(counts):,}", seeds, *stand, of)
     say(out(), "\nrun before, and kept with the sources (docs/results/README.md has the claims one by one):")
     out().print(table)
 

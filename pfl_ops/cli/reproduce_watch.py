@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pfl_ops.display.live import NotebookPicture, TerminalPicture
     from pfl_ops.tuning.cells import CellEvent
 
-BAR = 24  # columns
+BAR_COLUMNS = 24
 
 
 class Watch:
@@ -22,7 +22,8 @@ class Watch:
     def __init__(self, dry_run: bool = False) -> None:
         from pfl_ops.cli.output import err, out
 
-        self.console, self.told = err(), out() if dry_run else err()
+        self.console = err()
+        self.told = out() if dry_run else self.console
         self.again = "" if dry_run else "; the reports are written again"
         self.picture: TerminalPicture | NotebookPicture | None = None
         self.began = time.monotonic()
@@ -38,7 +39,7 @@ class Watch:
             self.picture = None
 
     def __call__(self, event: "CellEvent") -> None:
-        """Tell it."""
+        """Show an event: a line, or the picture drawn again."""
         from pfl_ops.cli.output import say
 
         self.done, self.wanted = event.done, event.wanted
@@ -99,10 +100,10 @@ class Watch:
 
         table = Table.grid(padding=(0, 1))
         table.add_column(no_wrap=True, overflow="ellipsis")
-        table.add_column(width=BAR)
+        table.add_column(width=BAR_COLUMNS)
         table.add_column(no_wrap=True)
         rows = [("all runs", self.done, self.wanted), *self.running.values()]
         for name, done, of in rows:
             left = f"  {self._left()}" if name == "all runs" else ""
-            table.add_row(Text(name), ProgressBar(of, done, width=BAR), Text(f"{done}/{of}{left}"))
+            table.add_row(Text(name), ProgressBar(of, done, width=BAR_COLUMNS), Text(f"{done}/{of}{left}"))
         return table

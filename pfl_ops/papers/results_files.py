@@ -6,34 +6,36 @@ content and the method's code in it. A row of an earlier version of the suite is
 Runs with settings that the user changed (`reproduce --set`) are in a file of their own.
 """
 
-import shlex
-from collections.abc import Iterator, Sequence
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pfl_ops.config.precedence import assignments
 from pfl_ops.csv_text import to_csv
+from pfl_ops.data.datasets import here
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import write_named
 from pfl_ops.papers import overrides
-from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, ScaleName, Suite
+from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Measure, ScaleName, Suite
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.results import Result
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ABOUT = ("cell", "seed", "setting", "commit", "torch")
 """Columns before the measures: `setting` is the start of the hash, `commit` the revision that computed the run."""
 SET = "set"
-"""The first column of a file of changed settings: the changes as `--set` takes them, quoted as in a shell."""
+"""The first column of a file of changed settings: {path: value} as JSON."""
+NONE = "none"
+"""The cell of a measure that the run does not have. An empty one is not known: the suite has the measure since then."""
 
 HASH = 12  # characters of a hash, and of a commit
 COMMIT, TORCH = "pfl_ops.git_revision", "version.torch"  # tags of a run
 
 
 def file_name(suite: Suite, scale: ScaleName, changed: bool = False) -> str:
-    """Return the name of a suite's file without its ending: "drdm-table3-full"; that of changed settings:
+    """Return the name of a suite's file without its ending, "drdm-table3-full"; with changed settings
     "drdm-table3-full-changed"."""
     return f"{suite.name.replace('/', '-')}-{scale}{'-changed' * changed}"
 
@@ -58,7 +60,7 @@ def write(
     data_dir: str | None = None,
     changes: Changes | None = None,
 ) -> Path:
-    """Write the results of a suite; rows of other seeds and changes that the file has, and that are not outdated, stay.
+    """Write the results of a suite; rows of other seeds and changes that the file has stay, outdated ones do not.
 
     Args:
         folder: of the files. outcomes: finished repetitions on the suite's own data.
@@ -71,13 +73,19 @@ def write(
     import pandas as pd
 
     path = Path(folder, f"{file_name(suite, scale, changed=bool(changes))}.csv")
-    before = list(_results(suite, scale, _read(path), data_dir)) if path.exists() else []
-    several = {one.changes_in_words: (one.changes, [one.outcomes]) for one in before}
-    added = SuiteRun(suite, scale, outcomes, changes=changes or {})
-    several.setdefault(added.changes_in_words, (added.changes, []))[1].append(outcomes)
-    columns = [*([SET] if changes else []), *ABOUT, *(measure.key for measure in suite.measures)]
-    rows = [row for _, (made, each) in sorted(several.items()) for row in _rows(suite, scale, each, made, data_dir)]
-    return write_named(path, to_csv(pd.DataFrame(rows, columns=columns)))
+    rows = _read(path) if path.exists() else []
+    mine = _as_json(changes or {})
+    before = _suite_run(suite, scale, [row for row in rows if row.changes == mine], changes or {}, data_dir)
+    made = list(_rows(suite, scale, (before.outcomes, outcomes), changes or {}, data_dir))
+    others = [row.cells for row in rows if row.changes != mine]
+    columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *(measure.key for measure in suite.measures)])
+    table = pd.DataFrame([*others, *made], columns=[*columns])
+    return write_named(path, to_csv(table.sort_values(SET, kind="stable") if changes else table))
+
+
+def _as_json(changes: Changes) -> str:
+    """The changes in one form, whatever their order; "": none."""
+    return json.dumps(dict(changes), sort_keys=True, ensure_ascii=False) if changes else ""
 
 
 def _rows(
@@ -88,16 +96,23 @@ def _rows(
         by_seed = {one.seed: one for outcomes in several for one in outcomes.get(cell.name, ())}
         hashed = setting(suite, cell, scale, data_dir, changes) if by_seed else ""
         for seed, one in sorted(by_seed.items()):
-            values = ((measure.key, one.value(measure.key, suite.at, measure.unit)) for measure in suite.measures)
             yield {
-                SET: shlex.join(overrides.as_flags(changes)),
+                SET: _as_json(changes),
                 "cell": cell.name,
                 "seed": seed,
                 "setting": hashed,
                 "commit": one.tags.get(COMMIT, "")[:HASH],
                 "torch": one.tags.get(TORCH, ""),
-                **{key: None if value is None else float(f"{value:.10g}") for key, value in values},
+                **{measure.key: _number(one, measure, suite) for measure in suite.measures},
             }
+
+
+def _number(run: Result, measure: Measure, suite: Suite) -> float | str | None:
+    """A measure of a run, as the file has it."""
+    value = run.value(measure.key, suite.at, measure.unit)
+    if value is None:
+        return None if run.measures is not None and measure.key not in run.measures else NONE
+    return float(f"{value:.10g}")
 
 
 def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = None) -> list[SuiteRun]:
@@ -105,15 +120,17 @@ def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = Non
     suite is before those with changed settings.
 
     Raises:
-        PflOpsError: a file that can't be read; the data of one are not here, so that its rows can't be checked.
+        PflOpsError: a file that can't be read; the data of a suite are not here, so that its rows can't be checked.
     """
     found: list[SuiteRun] = []
     for suite in suites:
         for scale in reversed(SCALES):
             for changed in (False, True):
                 path = Path(folder, f"{file_name(suite, scale, changed)}.csv")
-                if path.exists():
-                    found += _results(suite, scale, _read(path), data_dir)
+                rows = _read(path) if path.exists() else []
+                for changes in dict.fromkeys(row.changes for row in rows):
+                    of = [row for row in rows if row.changes == changes]
+                    found.append(_suite_run(suite, scale, of, json.loads(changes or "{}"), data_dir))
     return found
 
 
@@ -133,7 +150,7 @@ def known(
         call = SuiteRun(suite, scale, {}, changes=changes)
         by_seed: dict[str, dict[int, Result]] = {}
         for one in (one for one in files if one.suite.name == suite.name):
-            same = one.changes_in_words == call.changes_in_words
+            same = _as_json(one.changes) == _as_json(changes)
             for cell, rows in one.outcomes.items():
                 if same or not (one.changes or cell in call.changed):
                     by_seed.setdefault(cell, {}).update({row.seed: row for row in rows})
@@ -141,67 +158,86 @@ def known(
     return found
 
 
-def _results(suite: Suite, scale: ScaleName, table: "pd.DataFrame", data_dir: str | None) -> Iterator[SuiteRun]:
-    """The runs of a file: of changed settings those with each change."""
-    if SET not in table:
-        yield _with_changes(suite, scale, table, {}, data_dir)
-        return
-    for text, rows in table.groupby(SET, sort=False):
-        yield _with_changes(suite, scale, rows, _changes(str(text)), data_dir)
-
-
-def _with_changes(
-    suite: Suite, scale: ScaleName, table: "pd.DataFrame", changes: Changes, data_dir: str | None
+def _suite_run(
+    suite: Suite, scale: ScaleName, rows: "Sequence[_Row]", changes: Changes, data_dir: str | None
 ) -> SuiteRun:
-    keys = [measure.key for measure in suite.measures if measure.key in table]
+    """The rows of one file with the same changes, without those that the suite does not run so any more."""
+    keys = {measure.key for measure in suite.measures}
+    now = {
+        name: _setting_now(suite, name, scale, changes, data_dir) for name in dict.fromkeys(row.cell for row in rows)
+    }
     outcomes: dict[str, list[Result]] = {}
     outdated = 0
-    for cell, rows in table.groupby("cell", sort=False):
-        now = _setting_now(suite, str(cell), scale, changes, data_dir)
-        for row in rows.to_dict("records"):
-            if row["setting"] != now:
-                outdated += 1
-                continue
-            tags = {COMMIT: str(row["commit"]), TORCH: str(row["torch"])}
-            values = {key: float(row[key]) for key in keys}
-            run = Result.of_numbers(int(row["seed"]), {}, tags=tags, measures=values)
-            outcomes.setdefault(str(cell), []).append(run)
+    for row in rows:
+        if row.cells["setting"] != now[row.cell]:
+            outdated += 1
+            continue
+        tags = {COMMIT: row.cells["commit"], TORCH: row.cells["torch"]}
+        measures = {key: value for key, value in row.measures.items() if key in keys}
+        outcomes.setdefault(row.cell, []).append(Result.of_numbers(row.seed, {}, tags=tags, measures=measures))
     return SuiteRun(suite, scale, outcomes, outdated=outdated, changes=changes)
 
 
 def _setting_now(suite: Suite, name: str, scale: ScaleName, changes: Changes, data_dir: str | None) -> str | None:
-    """The hash as the suite has it now; None: it has no such cell any more, or its changes can't be made now."""
+    """The hash as the suite has it now; None: it has no such cell any more, or its changes can't be made here."""
     cell = next((cell for cell in suite.cells if cell.name == name), None)
     if cell is None:
         return None
-    experiment = suite.experiment(cell, scale)
     try:
-        overrides.changed(experiment, changes)
+        data = overrides.changed(suite.experiment(cell, scale), changes).data.name
     except PflOpsError:
+        return None
+    if changes and not here(data, data_dir=data_dir):
         return None
     return setting(suite, cell, scale, data_dir, changes)
 
 
-def _read(path: Path) -> "pd.DataFrame":
-    import pandas as pd
+@dataclass(frozen=True)
+class _Row:
+    """A row of a file.
 
-    texts = {name: str for name in (SET, "cell", "setting", "commit", "torch")}
+    Attributes:
+        cells: column -> text. seed: of the run. measures: those that are known; NaN: the run has no such number.
+    """
+
+    cells: Mapping[str, str]
+    seed: int
+    measures: Mapping[str, float]
+
+    @property
+    def cell(self) -> str:
+        return self.cells["cell"]
+
+    @property
+    def changes(self) -> str:
+        return self.cells.get(SET, "")
+
+
+def _read(path: Path) -> list[_Row]:
     try:
-        table = pd.read_csv(path, dtype={**texts, "seed": int}, keep_default_na=True)
-    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        columns = reader.fieldnames or ()
+        missing = [name for name in ABOUT if name not in columns]
+        if missing:
+            raise ValueError(f"it has no column {missing[0]}")
+        return [_row(cells) for cells in reader]
+    except (OSError, ValueError, csv.Error) as error:
         raise PflOpsError(f"can't read the results {path}: {in_a_line(error)}") from error
-    missing = [name for name in ABOUT if name not in table]
-    if missing:
-        raise PflOpsError(f"can't read the results {path}: it has no column {missing[0]}")
-    table = table.fillna({name: "" for name in texts})
-    try:
-        for text in table[SET].unique() if SET in table else ():
-            _changes(text)
-    except (PflOpsError, ValueError) as error:
-        raise PflOpsError(f"can't read the results {path}: column {SET}: {in_a_line(error)}") from error
-    return table
 
 
-def _changes(text: str) -> Changes:
-    """{path: value} of changes in a file."""
-    return assignments(shlex.split(text))
+def _row(cells: Mapping[str, str]) -> _Row:
+    """Check the cells of a row.
+
+    Raises:
+        ValueError: one is missing or no number, or the changes are no JSON object.
+    """
+    if None in cells or None in cells.values():
+        raise ValueError("a row has another number of cells than the header")
+    row = _Row(cells, int(cells["seed"]), {
+        key: math.nan if text == NONE else float(text)
+        for key, text in cells.items()
+        if key not in (SET, *ABOUT) and text
+    })  # fmt: skip
+    if row.changes and not isinstance(json.loads(row.changes), dict):
+        raise ValueError(f"column {SET}: {row.changes} is no JSON object")
+    return row

@@ -29,13 +29,14 @@ def write(folder: str | Path, found: Sequence[SuiteRun], all_suites: Sequence[Su
     Raises:
         PflOpsError: a page can't be written.
     """
-    unchanged = [one for one in found if not one.changes]
+    pages = []
     for suite, scale in {(one.suite.name, one.scale): (one.suite, one.scale) for one in found}.values():
         of = [one for one in found if (one.suite.name, one.scale) == (suite.name, scale)]
         as_it_is = next((one for one in of if not one.changes), SuiteRun(suite, scale, {}))
         page = suite_page(as_it_is, [one for one in of if one.changes])
         write_named(Path(folder, f"{file_name(suite, scale)}.md"), to_markdown(page))
-    return write_named(Path(folder, OVERVIEW), to_markdown(overview(unchanged, all_suites)))
+        pages.append(as_it_is)
+    return write_named(Path(folder, OVERVIEW), to_markdown(overview(pages, all_suites)))
 
 
 def suite_page(run: SuiteRun, changed: Sequence[SuiteRun] = ()) -> Document:
@@ -67,7 +68,7 @@ def overview(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Document
         sections=(
             PageSection("", tuple(_counts(found, all_suites))),
             PageSection("Suites", (_suites(found),)),
-            *(_claims(one) for one in found if one.suite.claims),
+            *(_claims(one) for one in found if one.suite.claims and one.outcomes),
         ),
     )
 
@@ -81,6 +82,8 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
         )
     yield from _outdated(run.outdated)
     each = [outcome for of_cell in run.outcomes.values() for outcome in of_cell]
+    if not each:
+        return
     commits = sorted({one.tags[COMMIT] for one in each} - {""})
     torch = sorted({one.tags[TORCH] for one in each} - {""})
     by = f", computed by {' and '.join(f'`{one}`' for one in commits)}" if commits else ""
@@ -94,21 +97,23 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
 
 def _outdated(runs: int) -> Iterator[PageBlock]:
     if runs:
-        yield Text(f"{count(runs, 'run')} of an earlier version of the suite in the file: left out here.", "warning")
+        yield Text(
+            f"{count(runs, 'run')} of other settings, data or code than the suite has here: left out.", "warning"
+        )
 
 
 def _changed(run: SuiteRun, changed: Sequence[SuiteRun]) -> Iterator[PageBlock]:
     """The claims under changed settings, a column each change."""
     if not changed:
         return
-    runs = sum(len(each) for one in changed for each in one.outcomes.values())
+    runs = sum(len(each) for one in changed for cell, each in one.outcomes.items() if cell in one.changed)
     yield Text(
         f"{count(runs, 'run')} with settings changed by `--set` in all cells that have them: "
         f"`{file_name(run.suite, run.scale, changed=True)}.csv`. Each column is a family of claims of its own, and "
-        "counts nowhere else."
+        "counts nowhere else; cells that a change leaves as they are have the unchanged runs there."
     )
     yield from _outdated(sum(one.outdated for one in changed))
-    columns = {one.changes_in_words: verdicts.standings(one) for one in (run, *changed)}
+    columns = [(one.changes_in_words, verdicts.standings(one)) for one in (run, *changed)]
     yield sensitivity(run.suite.name, run.scale, columns)
 
 

@@ -1,6 +1,6 @@
 """Claims of a suite under changed settings: does the order hold?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pfl_ops.reports.document import Entry, Head, Row, Table
 from pfl_ops.reports.verdicts import STANDINGS, Standing
@@ -8,17 +8,17 @@ from pfl_ops.reports.verdicts import STANDINGS, Standing
 NOTE = "Instances whose means are as claimed, which is no test, and the verdict with the number of seeds."
 
 
-def sensitivity(suite: str, scale: str, columns: Mapping[str, Sequence[Standing]]) -> Table:
+def sensitivity(suite: str, scale: str, columns: Sequence[tuple[str, Sequence[Standing]]]) -> Table:
     """A row a claim, a column each change.
 
     Args:
-        suite, scale: which. columns: the changes in words ("": none) -> the standings of the suite's claims.
+        suite, scale: which. columns: the changes in words ("": none), and the standings of the suite's claims.
     """
     rows = []
-    for text in dict.fromkeys(claim.text for standings in columns.values() for claim in standings):
-        claims = [next((one for one in each if one.text == text), None) for each in columns.values()]
+    for text in dict.fromkeys(claim.text for _, standings in columns for claim in standings):
+        claims = [next((one for one in each if one.text == text), None) for _, each in columns]
         rows.append(Row((Entry(text), *map(_entry, claims))))
-    heads = (Head("claim"), *(Head(changes or "unchanged") for changes in columns))
+    heads = (Head("claim"), *(Head(changes or "unchanged") for changes, _ in columns))
     caption = f"{suite} at {scale}: does the order hold under changed settings?"
     return Table(f"sensitivity-{suite.replace('/', '-')}-{scale}", caption, (heads,), tuple(rows), (NOTE,))
 

@@ -243,7 +243,7 @@ def _sensitivity(unchanged: Sequence[SuiteSummary], changed: Mapping[str, SuiteS
     for suite, scale in dict.fromkeys((one.suite, one.scale) for one in changed.values() if one.standings):
         plain = [one for one in unchanged if (one.suite, one.scale) == (suite, scale)][:1]
         columns = [*plain, *(one for one in changed.values() if (one.suite, one.scale) == (suite, scale))]
-        yield sensitivity(suite, scale, {", ".join(one.changes): one.standings for one in columns})
+        yield sensitivity(suite, scale, [(", ".join(one.changes), one.standings) for one in columns])
 
 
 def _entries(summary: SuiteSummary) -> Iterator[Entry]:

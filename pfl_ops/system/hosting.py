@@ -29,7 +29,7 @@ LONGEST = 300  # characters of an error's line
 STANDARD_ERROR = 2  # the file descriptor: `sys.stderr` is none in a notebook
 
 
-class Died(PflOpsError):
+class ProcessDeath(PflOpsError):
     """The process is gone."""
 
 
@@ -37,7 +37,7 @@ class OutOfMemory(PflOpsError):
     """The request does not fit into memory; the process may be gone."""
 
 
-class Killed(Died, OutOfMemory):
+class ProcessKill(ProcessDeath, OutOfMemory):
     """The process was killed."""
 
 
@@ -68,20 +68,20 @@ class Hosted:
         self, factory: str, *arguments: Any, environment: Mapping[str, str] | None = None, quiet: bool = True
     ) -> None:
         self.pipe, theirs = Pipe()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
+        self._said = tempfile.TemporaryFile() if quiet else None  # noqa: SIM115  (closed by kill)
+        printed = self._said or STANDARD_ERROR
         try:
             with theirs:
                 self._process = subprocess.Popen(
                     child.command("pfl_ops.system.hosting.serve", theirs.fileno()),
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    stdout=self._said if quiet else STANDARD_ERROR,
-                    stderr=self._said if quiet else STANDARD_ERROR,
+                    stdout=printed,
+                    stderr=printed,
                     env={**os.environ, **(environment or {})},
                 )
         except BaseException:
-            self.pipe.close()
-            self._said.close()
+            self._close()
             raise
         self._send((list(plugins().values()), factory, arguments))
 
@@ -99,7 +99,7 @@ class Hosted:
         """Call a method and return what it returns.
 
         Raises:
-            OutOfMemory: it did not fit. Died: the process did. PflOpsError: what the method raised, in one line.
+            OutOfMemory: it did not fit. ProcessDeath: it is gone. PflOpsError: what the method raised, in one line.
         """
         self.begin(method, *arguments)
         return self.answer()
@@ -112,29 +112,39 @@ class Hosted:
         """Wait for the answer; raises as `call`."""
         try:
             kind, value = self.pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError: in the middle of an answer
             raise self._death() from None
         if kind == "done":
             return value
         raise (OutOfMemory if kind == "memory" else PflOpsError)(value)
 
+    def signal_end(self) -> None:
+        """Have the process end, whatever it does at the moment; `kill` waits for it."""
+        self._process.kill()
+
     def kill(self) -> None:
         """End the process, whatever it does at the moment."""
         self._process.kill()
         self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
         self.pipe.close()
-        self._said.close()
+        if self._said is not None:
+            self._said.close()
 
     def _send(self, message: object) -> None:
-        with contextlib.suppress(BrokenPipeError):  # told by the answer that does not come
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # told by the answer that does not come
             self.pipe.send(message)
 
-    def _death(self) -> Died:
+    def _death(self) -> ProcessDeath:
         if self._process.wait() == -signal.SIGKILL:
-            return Killed("a process was killed, as the system does when memory runs out")
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").strip().splitlines()
-        return Died(f"a measuring process died: {lines[-1] if lines else f'exit {self._process.returncode}'}")
+            return ProcessKill("a process was killed, as the system does when memory runs out")
+        lines: list[str] = []
+        if self._said is not None:
+            self._said.seek(0)
+            lines = self._said.read().decode(errors="replace").strip().splitlines()
+        return ProcessDeath(f"a child process died: {lines[-1] if lines else f'exit {self._process.returncode}'}")
 
 
 def answers(hosted: Sequence[Hosted], patience: float) -> list[Any]:
@@ -149,7 +159,7 @@ def answers(hosted: Sequence[Hosted], patience: float) -> list[Any]:
     while len(found) < len(hosted):
         ready = wait([one.pipe for one in hosted if one.pipe not in found], patience)
         if not ready:
-            raise PflOpsError(f"a measuring process gave no answer for {patience:.0f} s")
+            raise PflOpsError(f"a child process gave no answer for {patience:.0f} s")
         found |= {one.pipe: one.answer() for one in hosted if one.pipe in ready}
     return [found[one.pipe] for one in hosted]
 

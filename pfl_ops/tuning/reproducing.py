@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pfl_ops import runs
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.federation.loop.estimate import duration, once, size
+from pfl_ops.federation.loop.estimate import distinct_hints, duration, size
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
 from pfl_ops.papers import CellResults, ScaleName
@@ -52,7 +52,8 @@ def reproduce(
         dry_run: tell the estimate, and stop.
         hours: then go on with further seeds for undecided claims, until all are decided or so many hours have passed;
             see `deciding`. None: the plan's repetitions alone.
-        kept: suite -> finished repetitions of its cells that files have (`papers.results_files`): not run again.
+        kept: suite -> finished repetitions of its cells that files have, with the plan's changes: not run again
+            (`papers.results_files.known`).
         on_suite: told of each suite once nothing of it is left to run, its run still open.
         on_event: told of everything.
     Returns:
@@ -119,4 +120,4 @@ def _estimate(
         hints.append(f"without {unknown} of them, of which no round could be measured: {why}")
     count = "1 run" if len(missing) == 1 else f"{len(missing)} runs, {at_once} at once"
     cells = f"{count}, about {duration(whole / at_once)}"
-    return "\n".join([f"{cells}, memory {size(largest * at_once)}", *once(hints)])
+    return "\n".join([f"{cells}, memory {size(largest * at_once)}", *distinct_hints(hints)])

@@ -207,6 +207,10 @@ class Reproduction:
         """The finished run, as far as the job's suite shows it; None: it has to be run."""
         return self.outcomes.get(job.digest) or self.rows.get((job.suite.name, job.digest))
 
+    def _failed(self, job: CellRun) -> bool:
+        """True if it failed, and no file has what the job's suite shows of it."""
+        return job.digest in self.failures and self._known(job) is None
+
     @cached_property
     def _shown(self) -> set[str]:
         """The tracked keys of which any suite wants the history: several may show one run."""
@@ -218,7 +222,7 @@ class Reproduction:
             open_ = (job for job in part.wanted if self._known(job) is None and job.digest not in self.failures)
             if part.suite.name in self.complete or any(open_):
                 continue
-            failed = {job.cell.name: self.failures[job.digest] for job in part.wanted if job.digest in self.failures}
+            failed = {job.cell.name: self.failures[job.digest] for job in part.wanted if self._failed(job)}
             done = Reproduced(
                 part.suite,
                 self.plan.scale,
@@ -274,7 +278,7 @@ class Reproduction:
 
     def _open(self, part: Part) -> list[OpenClaim]:
         """The undecided claims of a suite that more seeds may decide."""
-        failed = {job.cell.name for jobs in part.jobs.values() for job in jobs if job.digest in self.failures}
+        failed = {job.cell.name for jobs in part.jobs.values() for job in jobs if self._failed(job)}
         cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins)
         outcomes = self._outcomes(part)
         labels = {axis: list(levels) for axis, levels in part.suite.axes.items()}

@@ -19,8 +19,11 @@ def job(name: str, rounds: int = 4) -> Any:
 
 def watched(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> tuple[Watch, io.StringIO]:
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=terminal, width=100, color_system=None)
-    monkeypatch.setattr(output, "err", lambda: console)
+
+    def err() -> Console:  # as the real one, a new console at each call
+        return Console(file=stream, force_terminal=terminal, width=100, color_system=None)
+
+    monkeypatch.setattr(output, "err", err)
     return Watch(), stream
 
 

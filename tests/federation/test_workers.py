@@ -14,6 +14,7 @@ import torch
 from pfl_ops.algorithms.local import Local
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.execution import processes
 from pfl_ops.federation.execution.workers import PooledTrainer, shared_out
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.method.batch import Batch
@@ -241,3 +242,22 @@ def test_a_worker_that_dies_ends_the_run_with_one_line() -> None:
     with pytest.raises(PflOpsError, match="a worker process died"):
         list(rounds)
     assert not any(process.alive for process in processes)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
+def test_workers_end_after_an_error_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next job would read the answers that were left from this one."""
+    workers = processes.Processes(2, {"x": 1})
+    workers.start()
+    running = list(workers.running)
+    monkeypatch.setattr(running[0], "answer", lambda: (_ for _ in ()).throw(PflOpsError("no plug-in")))
+    with pytest.raises(PflOpsError, match="no plug-in"):
+        workers.ask(_nothing, [1, 2], {}, {})
+    assert not workers.running and not any(one.alive for one in running)
+    assert workers.ask(_nothing, [3, 4], {}, {})[0] == [3, 4]
+    workers.close()
+
+
+def _nothing(held: dict[str, int], part: int, outs: dict[str, torch.Tensor]) -> int:
+    return part

@@ -16,7 +16,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe, TooBig, processes
 from pfl_ops.registry import load_plugin
 from pfl_ops.system import child
-from pfl_ops.system.hosting import Died
+from pfl_ops.system.hosting import ProcessDeath
 
 HERE = Path(__file__).parent
 LOOP = Execution(device="cpu", way="loop", threads=1)
@@ -89,7 +89,7 @@ def test_rounds_that_take_long_are_cut_short_and_say_how_many_samples_they_saw(m
             PflOpsError,
             r"^method 'misbehaves' failed in round 1: ZeroDivisionError: a bug of the method \(misbehaves\.py:\d+\)$",
         ),
-        ("exit", Died, "^a measuring process died: exit 3$"),
+        ("exit", ProcessDeath, "^a child process died: exit 3$"),
     ],
 )
 def test_what_happens_to_one_of_two_is_told(accident, error, message, tmp_path):
@@ -108,7 +108,7 @@ def test_what_happens_to_one_of_two_is_told(accident, error, message, tmp_path):
 def test_processes_that_can_t_begin_say_why(monkeypatch):
     monkeypatch.setattr(child.sys, "path", [])  # not even this package is found
     with (
-        pytest.raises(PflOpsError, match=r"a measuring process died: .*Error"),
+        pytest.raises(PflOpsError, match=r"a child process died: .*Error"),
         Probe(tiny(), 1, data_dir=None) as probe,
     ):
         probe.resolve(LOOP)

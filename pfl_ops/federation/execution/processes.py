@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pfl_ops.errors import PflOpsError, frames, from_worker
 from pfl_ops.system.allocator import keep_freed_memory
-from pfl_ops.system.hosting import Died, Hosted
+from pfl_ops.system.hosting import Hosted, ProcessDeath
 
 SHARED_FROM = 1 << 18  # bytes; smaller tensors travel in the message itself
 KEPT_UP_TO = 1 << 28  # bytes; larger memory is not kept for the next message
@@ -146,10 +146,13 @@ class Processes:
         if self.running:
             return
         one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        for number in range(self.count):
-            worker = f"{__name__}.Worker"
-            self.running.append(Hosted(worker, number, environment=one_thread, quiet=False))
-        message, placed = _pickle(dict(self.held), lambda *like: Memory(_bytes(*like), None), {})
+        try:
+            for number in range(self.count):
+                self.running.append(Hosted(f"{__name__}.Worker", number, environment=one_thread, quiet=False))
+            message, placed = _pickle(dict(self.held), lambda *like: Memory(_bytes(*like), None), {})
+        except BaseException:
+            self.close()
+            raise
         self._tell("hold", message, placed)
 
     def ask(
@@ -182,11 +185,14 @@ class Processes:
                 self._memories.give(memory)
 
     def _tell(self, method: str, message: bytes, placed: Sequence[Memory]) -> list[Any]:
-        """Send the same message to all, wait for all."""
+        """Send the same message to all, wait for all. After any error they are ended: answers may be left unread."""
         try:
             for process in self.running:
                 process.begin(method, message)
             return [self._answer(process) for process in self.running]
+        except BaseException:
+            self.close()
+            raise
         finally:
             for memory in placed:
                 self._memories.give(memory)
@@ -194,13 +200,11 @@ class Processes:
     def _answer(self, process: Hosted) -> Any:
         try:
             found = pickle.loads(process.answer())
-        except Died:
-            self.close()
+        except ProcessDeath:
             raise PflOpsError(
                 "a worker process died (out of memory, or killed); the run goes on from its checkpoint"
             ) from None
         if isinstance(found, Raised):
-            self.close()
             found.error.add_note(found.trace)
             raise from_worker(found.error, found.lines)
         return found
@@ -212,6 +216,8 @@ class Processes:
 
 def _end(running: list[Hosted]) -> None:
     """Also what happens once nobody holds their `Processes` any more, or this process ends."""
+    for process in running:
+        process.signal_end()
     for process in running:
         process.kill()
     running.clear()

@@ -1,6 +1,7 @@
 """The time, memory and disk that a run will take, from one real round of a few clients."""
 
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -158,13 +159,13 @@ def estimate(simulation: Simulation) -> Estimate:
     )
 
 
-def once(hints: Iterable[str]) -> list[str]:
-    """Return the hints of several estimates without those that are alike but for a figure in brackets.
+def distinct_hints(hints: Iterable[str]) -> list[str]:
+    """Return the hints of several estimates; of those that differ in numbers alone the last.
 
-    >>> once(["the machine was busy (30 %)", "stacks are faster", "the machine was busy (40 %)"])
+    >>> distinct_hints(["the machine was busy (30 %)", "stacks are faster", "the machine was busy (40 %)"])
     ['the machine was busy (40 %)', 'stacks are faster']
     """
-    return list({hint.partition(" (")[0]: hint for hint in hints}.values())
+    return list({re.sub(r"\d+", "0", hint): hint for hint in hints}.values())
 
 
 def busy_hint(share: float) -> tuple[str, ...]:

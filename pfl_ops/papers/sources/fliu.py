@@ -123,9 +123,9 @@ DEPARTURES: tuple[Departure, ...] = (
         "scored before its averaging (Algorithm 1's order L2, G, L1)."
     ),
     Departure(
-        "Curves of Acc(G) are of 1,000 test samples, drawn by label, in all rounds but the last, which has all: to "
-        "score every model on 10,000 samples in each round takes longer than to train an MLP.",
-        "a standard error of at most 1.6 points in Fig. 6 before its last round, and in what is claimed of its round 1",
+        "Curves of Acc(G) are of 1,000 test samples, drawn by label; the last round's numbers are of all. To score "
+        "every model on 10,000 samples in each round takes longer than to train an MLP.",
+        "a standard error of at most 1.6 points in Fig. 6, and in what is claimed of its round 1",
     ),
     Departure(
         "The paper does not say how test data are given to clients: here the official test set is cut by the clients' "
