@@ -11,8 +11,8 @@ import pytest
 from toy_suite import ACC, TOY, G
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import results_files, suites
-from pfl_ops.reports import results_pages
+from pfl_ops.papers import PAPERS, results_files, suites
+from pfl_ops.reports import results_pages, verdicts
 from pfl_ops.results import Result
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results"
@@ -231,3 +231,27 @@ def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from
     assert {path.name for path in tmp_path.iterdir()} == {name for name in files if name.endswith(".md")}
     for page in tmp_path.iterdir():
         assert page.read_text() == (COMMITTED / page.name).read_text(), f"make {page.name} again: make results"
+
+
+@pytest.mark.needs_data("mnist")
+def test_the_readme_counts_the_claims_that_the_committed_results_decide() -> None:
+    """`| DRDM | 12 | 51 | ... | 4 and 3 derived |`: a claim counts once, whatever the scales that decide it."""
+    rows = {}
+    for line in (COMMITTED.parents[1] / "README.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 5 and cells[1].isdecimal():
+            rows[cells[0].lower()] = cells[1:]
+    found = results_files.read(COMMITTED, suites())
+    for paper in PAPERS:
+        of = [one for one in suites() if one.paper == paper]
+        decided = {
+            (one.suite.name, claim.text): claim.derived
+            for one in found
+            if one.suite.paper == paper and not one.changes
+            for claim in verdicts.standings(one)
+            if claim.ours in ("holds", "does not hold")
+        }
+        derived = sum(decided.values())
+        said = f"{len(decided) - derived} and {derived} derived" if derived else str(len(decided))
+        number, count, _, last = rows[paper]
+        assert (int(number), int(count), last) == (len(of), sum(len(one.claims) for one in of), said), paper
