@@ -16,6 +16,7 @@ from pfl_ops.results import Result
 NAMED = 4  # cells that were not run, up to which a caption names them
 NOTHING = "Not drawn: of what it shows, nothing was run."
 MARKS = "×: the paper's numbers, those of its last round at the end of ours."
+OF_ROWS = "Not drawn: there is no curve of what it shows; runs that are rows of a results file have none."
 UNREACHED = "Not drawn: no number of local steps reached the target in every repetition."
 
 
@@ -24,13 +25,22 @@ def pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture | T
     title = getattr(exhibit, "caption", "") or run.suite.title
     drawn = list(_pictures(run, exhibit, name))
     if not drawn:
-        why = UNREACHED if isinstance(exhibit, Energy) and run.outcomes else NOTHING
-        yield Text(f"{_sentence(title)} {why}", "note")
+        yield Text(f"{_sentence(title)} {_why(run, exhibit)}", "note")
     for picture in drawn:
         missing = _missing(run, exhibit)
         named = "; ".join(missing) if len(missing) <= NAMED else f"{len(missing)} of its cells"
         note = f" Not run: {named}." if missing else ""
         yield Picture(picture.name, f"{_sentence(picture.caption or title)}{note}", picture.draw, picture.alt)
+
+
+def _why(run: SuiteRun, exhibit: Exhibit) -> str:
+    """Return the reason why an exhibit has no picture."""
+    if isinstance(exhibit, Curves | Energy):
+        if any(one.measures is not None for each in run.outcomes.values() for one in each):
+            return OF_ROWS
+        if isinstance(exhibit, Energy) and run.outcomes:
+            return UNREACHED
+    return NOTHING
 
 
 def _pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture]:

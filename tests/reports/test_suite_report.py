@@ -467,6 +467,13 @@ def test_rows_by_measure_find_the_best_of_each() -> None:
     assert [row.entries[2].mark for row in rows] == ["", "", "best", "", "", ""]
 
 
+def test_rows_of_a_results_file_have_no_curves_and_the_page_says_so() -> None:
+    suite = replace(SUITE, exhibits=(Curves(ACC, caption="Over rounds"),), claims=(), published={})
+    rows = {"path/fliu": [Result.of_numbers(0, {}, measures={ACC: 181.0})]}
+    told = to_markdown(suite_report(run(suite, outcomes=rows, chosen=None, problems={}))).replace("\\", "")
+    assert "Over rounds. Not drawn: there is no curve" in told and "nothing was run" not in told
+
+
 def test_pictures_show_what_was_run_and_say_what_was_not() -> None:
     steps: Axis = {f"tau{n}": Level({"training.local_steps": n}, str(n)) for n in (1, 5)}
     exhibits = (
