@@ -15,6 +15,8 @@ from pfl_ops.papers.published import Published
 from pfl_ops.papers.suite import Cell, CellResults, Changes, Measure, ScaleName, Suite, differences
 from pfl_ops.results import Result
 
+FEWEST_SEEDS = 3  # whose scores are the same, from which on a network gives one answer
+
 Counts: TypeAlias = Callable[[str], Any]
 """Name of a cell -> who holds how many samples of each class, int [K, L]; None: not known."""
 
@@ -91,13 +93,33 @@ class SuiteRun:
         return max(set(counts), key=counts.count) if counts else self.suite.scale(self.scale).repetitions
 
     @cached_property
+    def one_answer(self) -> dict[str, float]:
+        """Cells whose networks give one answer to all inputs -> their accuracy, as a share.
+
+        Told by an accuracy on pooled data that is exactly the same in all of at least three seeds, and below 0.9: it is
+        the share of one class in the test set. Numbers of such a cell are of a failed training, not of its method.
+        """
+        units = {
+            f"test/{stage}/global/mean": 1.0 for stage in ("G", "L1")
+        }  # of runs; rows of a file have measures alone
+        units |= {one.key: one.unit for one in self.suite.measures if one.key.endswith("/global/mean")}
+        found = {}
+        for key, unit in units.items():
+            for cell, each in self.outcomes.items():
+                values = [value for one in each if (value := one.value(key, self.suite.at, unit)) is not None]
+                if len(values) >= FEWEST_SEEDS and len(set(values)) == 1 and values[0] < 0.9 * unit:
+                    found[cell] = values[0] / unit
+        return found
+
+    @cached_property
     def verdicts(self) -> tuple[Verdict | None, ...]:
-        """The verdict on each claim in our numbers; None: it is not judged, at smoke or about stand-in data."""
+        """The verdict on each claim in our numbers; None: it is not judged, at smoke, about stand-in data, or about a
+        network that gives one answer to all inputs."""
         if self.scale == "smoke":
             return (None,) * len(self.suite.claims)
-        moved = set(self.stand_ins) & set(self.outcomes)
+        unfit = (set(self.stand_ins) & set(self.outcomes)) | set(self.one_answer)
         return tuple(
-            None if moved & claim.cells(self.labels) else verdict
+            None if unfit & claim.cells(self.labels) else verdict
             for claim, verdict in zip(self.suite.claims, self.suite.judged(self.outcomes), strict=True)
         )
 

@@ -38,8 +38,16 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
         return
     if run.scale == "smoke":
         yield Text("At scale smoke no claim is judged.", "note")
-    elif any(verdict is None for verdict in run.verdicts):
+    elif set(run.stand_ins) & set(run.outcomes):
         yield Text("Claims about cells that ran on stand-in data are not judged.", "note")
+    if run.one_answer and run.scale != "smoke":
+        cells = ", ".join(f"{cell} ({100 * share:.2f} %)" for cell, share in run.one_answer.items())
+        yield Text(
+            f"Networks that give one answer to all inputs: {cells}. Their accuracy on pooled data is exactly the same "
+            "in every seed, the share of one class. Training failed under these settings, so claims about these cells "
+            "are not judged.",
+            "warning",
+        )
     judged = list(zip(run.suite.claims, run.suite.judged(), run.verdicts, strict=True))
     rows: list[Row] = []
     for derived, title in TITLES.items():

@@ -16,6 +16,7 @@ from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import CellResults
 from pfl_ops.papers.overrides import as_flags
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, Store
@@ -279,8 +280,9 @@ class Reproduction:
     def _open(self, part: Part) -> list[OpenClaim]:
         """The undecided claims of a suite that more seeds may decide."""
         failed = {job.cell.name for jobs in part.jobs.values() for job in jobs if self._failed(job)}
-        cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins)
         outcomes = self._outcomes(part)
+        dead = SuiteRun(part.suite, self.plan.scale, outcomes).one_answer
+        cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins) - set(dead)
         labels = {axis: list(levels) for axis, levels in part.suite.axes.items()}
         return open_claims(
             part.suite.claims, part.suite.judged(outcomes), labels, outcomes, cells, part.suite.first_seed

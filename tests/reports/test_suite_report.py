@@ -7,7 +7,7 @@ import math
 import platform
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from pfl_ops.papers import (
 )
 from pfl_ops.papers.provenance import Departure, assumed, departed, stated
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import Document, Entry, Items, Picture, Table, Text, suites, to_csv, to_html, to_markdown
+from pfl_ops.reports import Document, Entry, Items, Picture, Table, Text, suites, to_csv, to_html, to_markdown, verdicts
 from pfl_ops.reports.background import amount
 from pfl_ops.reports.layout import signed, spread
 from pfl_ops.reports.suite import suite_report
@@ -465,6 +465,35 @@ def test_rows_by_measure_find_the_best_of_each() -> None:
     assert [row.entries[0].text for row in rows] == ["CLT", "", "FedAvg", "", "FLIU", ""]
     assert [row.kind for row in rows] == ["", "", "rule", "", "rule", ""]
     assert [row.entries[2].mark for row in rows] == ["", "", "best", "", "", ""]
+
+
+def test_a_network_that_gives_one_answer_decides_no_claim() -> None:
+    """FedAvg has 11.35 % in each of five seeds, and FLIU is far above it: by the letter of the test its claim holds."""
+    g = "test/G/global/mean"
+    claim = Claim("FLIU is above FedAvg", f"path/fliu:{g} > path/fedavg:{g}")
+    suite = replace(SUITE, measures=(Measure(g, "G"),), claims=(claim,), published={}, exhibits=())
+
+    def five(values: Sequence[float]) -> list[Result]:
+        return [Result.of_numbers(seed, {g: v, f"final/{g}": v}) for seed, v in enumerate(values)]
+
+    fliu, dead = five([0.79, 0.70, 0.7925, 0.7565, 0.74]), five([0.1135] * 5)
+    for fedavg, status, told in (
+        (dead, "not judged", True),
+        (five([0.1135, 0.1135, 0.1135, 0.1135, 0.1136]), "holds", False),
+        (dead[:2], "undecided", False),
+        (five([0.97] * 5), "does not hold", False),
+    ):
+        made = run(suite, outcomes={"path/fliu": fliu, "path/fedavg": fedavg}, chosen=None, problems={})
+        assert verdicts.in_ours(made) == [status]
+        assert ("one answer to all inputs: path/fedavg (11.35 %)" in to_markdown(suite_report(made))) == told
+
+
+def test_a_network_that_gives_one_answer_is_seen_where_the_suite_shows_other_scores() -> None:
+    g, own = "test/G/global/mean", "test/L1/local/mean"
+    suite = replace(SUITE, measures=(Measure(own, "Acc(L)"),), claims=(), published={}, exhibits=())
+    each = [Result.of_numbers(seed, {f"final/{g}": 0.0982, f"final/{own}": 0.09 + 0.001 * seed}) for seed in range(3)]
+    made = run(suite, outcomes={"path/fedavg": each}, chosen=None, problems={})
+    assert made.one_answer == {"path/fedavg": 0.0982}
 
 
 def test_rows_of_a_results_file_have_no_curves_and_the_page_says_so() -> None:
