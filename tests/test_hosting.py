@@ -36,6 +36,9 @@ class Thing:
     def be_killed(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def number(self) -> int:
+        return os.getpid()
+
     def answer_much(self) -> bytes:
         return bytes(8_000_000)
 
@@ -111,9 +114,10 @@ def test_a_death_is_told_by_the_answer_that_does_not_come(accident, error, line,
 def test_a_death_in_the_middle_of_an_answer_is_told(host):
     """The answer is larger than what a pipe holds, and nobody reads it before the process is killed."""
     one = host()
+    answering = one.call("number")  # with a fork another than `one.pid`
     one.begin("answer_much")
     assert one.pipe.poll(60)
-    os.kill(one.pid, signal.SIGKILL)
+    os.kill(answering, signal.SIGKILL)
     while one.alive:
         time.sleep(0.01)
     with pytest.raises(ProcessDeath):
