@@ -112,7 +112,7 @@ def test_a_death_is_told_by_the_answer_that_does_not_come(accident, error, line,
 
 
 def test_a_death_in_the_middle_of_an_answer_is_told(host):
-    """The answer is larger than what a pipe holds, and nobody reads it before the process is killed."""
+    """The answer is larger than the pipe's buffer, and is not read before the process is killed."""
     one = host()
     answering = one.call("number")  # with a fork another than `one.pid`
     one.begin("answer_much")

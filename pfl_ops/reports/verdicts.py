@@ -40,14 +40,7 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
         yield Text("At scale smoke no claim is judged.", "note")
     elif set(run.stand_ins) & set(run.outcomes):
         yield Text("Claims about cells that ran on stand-in data are not judged.", "note")
-    if run.one_answer and run.scale != "smoke":
-        cells = ", ".join(f"{cell} ({100 * share:.2f} %)" for cell, share in run.one_answer.items())
-        yield Text(
-            f"Networks that give one answer to all inputs: {cells}. Their accuracy on pooled data is exactly the same "
-            "in every seed, the share of one class. Training failed under these settings, so claims about these cells "
-            "are not judged.",
-            "warning",
-        )
+    yield from one_answer(run)
     judged = list(zip(run.suite.claims, run.suite.judged(), run.verdicts, strict=True))
     rows: list[Row] = []
     for derived, title in TITLES.items():
@@ -69,6 +62,18 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
     )
     changed = f"; ours are judged under changed settings: {run.changes_in_words}" if run.changes else ""
     yield Table("claims", f"Sentences that can be true or false of numbers{changed}", (head,), tuple(rows), (HOW,))
+
+
+def one_answer(run: SuiteRun) -> Iterator[Text]:
+    """A warning about networks that give one answer to all inputs, if there are any; see `SuiteRun.one_answer`."""
+    if run.one_answer and run.scale != "smoke":
+        cells = ", ".join(f"{cell} ({100 * share:.2f} %)" for cell, share in run.one_answer.items())
+        yield Text(
+            f"Networks that give one answer to all inputs: {cells}. Their accuracy on pooled data is exactly the same "
+            "in every seed, the share of one class. Training failed under these settings, so claims about these cells "
+            "are not judged.",
+            "warning",
+        )
 
 
 @dataclass(frozen=True)
