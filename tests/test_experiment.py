@@ -133,7 +133,8 @@ def test_a_file_for_one_method_serves_another() -> None:
     ("algorithm", "data", "optimiser", "lr", "decay"),
     [
         ("local", "mnist", "adam", 0.01, 0.99),
-        ("fedavg", "mnist", "adam", 0.01, 0.99),
+        ("fedavg", "mnist", "sgd", 0.01, 0.99),
+        ("fedavg", "cifar10", "adam", 0.001, 0.99),
         ("fliu", "mnist", "adam", 0.01, 0.99),
         ("fliu", "cifar10", "adam", 0.001, 0.99),
         ("apfl", "mnist", "sgd", 0.1, 0.99),

@@ -113,6 +113,8 @@ def _changed(run: SuiteRun, changed: Sequence[SuiteRun]) -> Iterator[PageBlock]:
         "counts nowhere else; cells that a change leaves as they are have the unchanged runs there."
     )
     yield from _outdated(sum(one.outdated for one in changed))
+    for one in changed:
+        yield from verdicts.one_answer(one)
     columns = [(one.changes_in_words, verdicts.standings(one)) for one in (run, *changed)]
     yield sensitivity(run.suite.name, run.scale, columns)
 

@@ -9,7 +9,7 @@ NOTE = "Instances whose means are as claimed, which is no test, and the verdict 
 
 
 def sensitivity(suite: str, scale: str, columns: Sequence[tuple[str, Sequence[Standing]]]) -> Table:
-    """A row a claim, a column each change.
+    """A row a claim that was run in some column, a column each change.
 
     Args:
         suite, scale: which. columns: the changes in words ("": none), and the standings of the suite's claims.
@@ -17,7 +17,8 @@ def sensitivity(suite: str, scale: str, columns: Sequence[tuple[str, Sequence[St
     rows = []
     for text in dict.fromkeys(claim.text for _, standings in columns for claim in standings):
         claims = [next((one for one in each if one.text == text), None) for _, each in columns]
-        rows.append(Row((Entry(text), *map(_entry, claims))))
+        if any(claim is not None and claim.ours != "not run" for claim in claims):
+            rows.append(Row((Entry(text), *map(_entry, claims))))
     heads = (Head("claim"), *(Head(changes or "unchanged") for changes, _ in columns))
     caption = f"{suite} at {scale}: does the order hold under changed settings?"
     return Table(f"sensitivity-{suite.replace('/', '-')}-{scale}", caption, (heads,), tuple(rows), (NOTE,))
@@ -25,6 +26,6 @@ def sensitivity(suite: str, scale: str, columns: Sequence[tuple[str, Sequence[St
 
 def _entry(claim: Standing | None) -> Entry:
     if claim is None or not claim.agrees:
-        return Entry("not run", mark="missing")
+        return Entry("not judged" if claim is not None and claim.ours == "not judged" else "not run", mark="missing")
     _, mark = STANDINGS[claim.ours]
     return Entry(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n}",))

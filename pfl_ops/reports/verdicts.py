@@ -68,10 +68,11 @@ def one_answer(run: SuiteRun) -> Iterator[Text]:
     """A warning about networks that give one answer to all inputs, if there are any; see `SuiteRun.one_answer`."""
     if run.one_answer and run.scale != "smoke":
         cells = ", ".join(f"{cell} ({100 * share:.2f} %)" for cell, share in run.one_answer.items())
+        given = f", with {run.changes_in_words}" if run.changes else ""
         yield Text(
-            f"Networks that give one answer to all inputs: {cells}. Their accuracy on pooled data is exactly the same "
-            "in every seed, the share of one class. Training failed under these settings, so claims about these cells "
-            "are not judged.",
+            f"Networks that give one answer to all inputs{given}: {cells}. Their accuracy on pooled data is exactly "
+            "the same in every seed, the share of one class. Training failed under these settings, so claims about "
+            "these cells are not judged.",
             "warning",
         )
 
