@@ -123,10 +123,13 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
     """The number of claims by verdict, scale and origin."""
     rows: list[Row] = []
     judged: set[tuple[str, str]] = set()
+    unjudged: set[tuple[str, str]] = set()
     groups: dict[tuple[str, bool], Counter[str]] = {}
     for one in found:
         where = f"{one.scale}, another network" if replaced(one) else one.scale
         for claim in verdicts.standings(one):
+            if claim.ours == "not judged":
+                unjudged.add((one.suite.name, claim.text))
             if claim.ours in ("not run", "not judged"):
                 continue
             groups.setdefault((where, claim.derived), Counter())[claim.ours] += 1
@@ -135,9 +138,11 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
         entries = [Entry(str(counts[status]), counts[status]) for status in (*DECIDED, "undecided")]
         rows.append(Row((Entry(where), Entry("derived claims" if derived else "claims of the papers"), *entries)))
     total = sum(len(suite.claims) for suite in all_suites)
+    only_run = len(unjudged - judged)
+    apart = f" {only_run} more were run and not judged, for the reasons given there;" if only_run else ""
     yield Text(
         f"The suites have {total} claims, derived ones among them. {len(judged)} were judged in runs that are kept "
-        f"here; of the other {total - len(judged)} nothing is known."
+        f"here;{apart} of the other {total - len(judged) - only_run} nothing is known."
     )
     heads = ("scale", "", "hold", "do not hold", "undecided")
     note = "Derived: worked out from the paper's numbers, or with a threshold of ours."
