@@ -16,6 +16,7 @@ from pfl_ops.papers.suite import Cell, CellResults, Changes, Measure, ScaleName,
 from pfl_ops.results import Result
 
 FEWEST_SEEDS = 3  # whose scores are the same, from which on a network gives one answer
+OPTIMISER = "training.optimiser"
 
 Counts: TypeAlias = Callable[[str], Any]
 """Name of a cell -> who holds how many samples of each class, int [K, L]; None: not known."""
@@ -109,6 +110,23 @@ class SuiteRun:
                 values = [value for one in each if (value := one.value(key, self.suite.at, unit)) is not None]
                 if len(values) >= FEWEST_SEEDS and len(set(values)) == 1 and values[0] < 0.9 * unit:
                     found[cell] = values[0] / unit
+        return found
+
+    @cached_property
+    def optimisers(self) -> dict[str, dict[str, bool]]:
+        """Optimisers of finished cells that some claim compares although they differ there: {optimiser: {cell: it is
+        our assumption}}; none: {}."""
+        finished = [cell for cell in self.suite.cells if self.outcomes.get(cell.name)]
+        named = {cell.name: self.experiment(cell).training.optimiser for cell in finished}
+        mixed: set[str] = set()
+        for claim in self.suite.claims:
+            cells = claim.cells(self.labels) & named.keys()
+            if len({named[cell] for cell in cells}) > 1:
+                mixed |= cells
+        found: dict[str, dict[str, bool]] = {}
+        for cell in (cell for cell in finished if cell.name in mixed):
+            source = self.suite.sources_of(cell).get(OPTIMISER)
+            found.setdefault(named[cell.name], {})[cell.name] = source is not None and source.kind == "assumption"
         return found
 
     @cached_property

@@ -189,4 +189,4 @@ def _claims(run: SuiteRun) -> PageSection:
         "evidence for and against the whole claim; n: seeds that all of its cells have.",
     )
     table = Table(f"claims-{page}", f"{run.suite.name} at {run.scale}", (tuple(map(Head, heads)),), tuple(rows), notes)
-    return PageSection(f"{run.suite.title} ({run.suite.name})", (*verdicts.one_answer(run), table))
+    return PageSection(f"{run.suite.title} ({run.suite.name})", (*verdicts.doubts(run), table))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pfl_ops.papers import Instance, Verdict
 from pfl_ops.papers.evidence import FARTHEST
-from pfl_ops.papers.suite_run import SuiteRun
+from pfl_ops.papers.suite_run import OPTIMISER, SuiteRun
 from pfl_ops.reports.document import Entry, Head, Mark, PageBlock, Row, Table, Text
 
 STANDINGS: Mapping[str, tuple[str, Mark]] = {
@@ -40,7 +40,7 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
         yield Text("At scale smoke no claim is judged.", "note")
     elif set(run.stand_ins) & set(run.outcomes):
         yield Text("Claims about cells that ran on stand-in data are not judged.", "note")
-    yield from one_answer(run)
+    yield from doubts(run)
     judged = list(zip(run.suite.claims, run.suite.judged(), run.verdicts, strict=True))
     rows: list[Row] = []
     for derived, title in TITLES.items():
@@ -62,6 +62,27 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
     )
     changed = f"; ours are judged under changed settings: {run.changes_in_words}" if run.changes else ""
     yield Table("claims", f"Sentences that can be true or false of numbers{changed}", (head,), tuple(rows), (HOW,))
+
+
+def doubts(run: SuiteRun) -> Iterator[Text]:
+    """Warnings that belong beside every table of verdicts: dead networks, and optimisers that differ."""
+    if run.scale == "smoke":
+        return
+    yield from one_answer(run)
+    if run.optimisers:
+        each = "; ".join(f"{name} ({_assumed(cells)})" for name, cells in run.optimisers.items())
+        yield Text(
+            f"Some claims compare cells under different optimisers: {each}. What differs between them may be the "
+            f"optimiser's doing; `--set {OPTIMISER}=...` runs all under one.",
+            "warning",
+        )
+
+
+def _assumed(cells: Mapping[str, bool]) -> str:
+    """Names of cells, and of how many the optimiser is our assumption."""
+    assumed = sum(cells.values())
+    by = "" if not assumed else ", our assumption" if assumed == len(cells) else f", our assumption in {assumed}"
+    return ", ".join(cells) + by
 
 
 def one_answer(run: SuiteRun) -> Iterator[Text]:

@@ -229,7 +229,8 @@ def test_changed_settings_are_marked_and_kept_apart(tmp_path: Path) -> None:
     assert "Changed by --set: algorithm.gamma=" in text and "training.rounds=7, in all cells" in text
     assert "| `training.rounds` | 100 | 100 | 7 (--set) |" in text
     assert "in ours, settings changed" in text and "claims in ours under changed settings" in text
-    assert "--set" not in to_markdown(suite_report(plain))
+    unchanged = to_markdown(suite_report(plain))
+    assert "(--set)" not in unchanged and "Changed by --set" not in unchanged
     before = suites.keep(plain, tmp_path)
     after = suites.keep(changed, tmp_path)
     assert (
@@ -486,6 +487,31 @@ def test_a_network_that_gives_one_answer_decides_no_claim() -> None:
         made = run(suite, outcomes={"path/fliu": fliu, "path/fedavg": fedavg}, chosen=None, problems={})
         assert verdicts.in_ours(made) == [status]
         assert ("one answer to all inputs: path/fedavg (11.35 %)" in to_markdown(suite_report(made))) == told
+
+
+def test_claims_that_compare_optimisers_say_so() -> None:
+    """FedAvg under SGD, which is our assumption, beside FLIU under Adam, which the paper states. CLT is in no claim."""
+    methods = {
+        name: Level({"algorithm.name": name, "training.optimiser": how})
+        for name, how in (("fedavg", "sgd"), ("fliu", "adam"), ("local", "adam"))
+    }
+    sources = (
+        *assumed("not stated", "training.optimiser"),
+        *stated("Algorithm 1", {"training.optimiser": "adam"}, when={"algorithm.name": "fliu"}),
+    )
+    claims = (Claim("FLIU is above FedAvg", f"path/fliu:{ACC} > path/fedavg:{ACC}"),)
+    environment = {"path": SUITE.axes["environment"]["path"]}
+    suite = replace(
+        SUITE, axes={"environment": environment, "method": methods}, claims=claims, sources=sources,
+        published={}, exhibits=(), exceptions={},
+    )  # fmt: skip
+    each = {f"path/{name}": [outcome(0, 0.9)] for name in methods}
+    made = run(suite, outcomes=each, chosen=None, problems={})
+    assert made.optimisers == {"sgd": {"path/fedavg": True}, "adam": {"path/fliu": False}}
+    told = "under different optimisers: sgd (path/fedavg, our assumption); adam (path/fliu)."
+    assert told in warnings(suite_report(made))
+    one = run(suite, outcomes=each, chosen=None, problems={}, changes={"training.optimiser": "sgd"})
+    assert one.optimisers == {} and "optimisers" not in warnings(suite_report(one))
 
 
 def test_a_network_that_gives_one_answer_is_seen_where_the_suite_shows_other_scores() -> None:
