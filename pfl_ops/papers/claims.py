@@ -228,7 +228,13 @@ class Claim:
 
     def cells(self, labels: Labels) -> set[str]:
         """Every cell that it is about."""
-        return {c for bound in self._bindings(labels) for term in self._terms for c in term.cells(labels, bound)}
+        return set().union(*self.compared(labels))
+
+    def compared(self, labels: Labels) -> list[set[str]]:
+        """The cells of each of its instances, which are compared with one another."""
+        return [
+            {cell for term in self._terms for cell in term.cells(labels, bound)} for bound in self._bindings(labels)
+        ]
 
     @cached_property
     def _parsed(self) -> list[tuple[str, Node]]:

@@ -119,8 +119,7 @@ class SuiteRun:
         finished = [cell for cell in self.suite.cells if self.outcomes.get(cell.name)]
         named = {cell.name: self.experiment(cell).training.optimiser for cell in finished}
         mixed: set[str] = set()
-        for claim in self.suite.claims:
-            cells = claim.cells(self.labels) & named.keys()
+        for cells in (cells & named.keys() for claim in self.suite.claims for cells in claim.compared(self.labels)):
             if len({named[cell] for cell in cells}) > 1:
                 mixed |= cells
         found: dict[str, dict[str, bool]] = {}
@@ -137,7 +136,7 @@ class SuiteRun:
             return (None,) * len(self.suite.claims)
         unfit = (set(self.stand_ins) & set(self.outcomes)) | set(self.one_answer)
         return tuple(
-            None if unfit & claim.cells(self.labels) else verdict
+            None if verdict.status != "not run" and unfit & claim.cells(self.labels) else verdict
             for claim, verdict in zip(self.suite.claims, self.suite.judged(self.outcomes), strict=True)
         )
 

@@ -114,7 +114,7 @@ def _changed(run: SuiteRun, changed: Sequence[SuiteRun]) -> Iterator[PageBlock]:
     )
     yield from _outdated(sum(one.outdated for one in changed))
     for one in changed:
-        yield from verdicts.one_answer(one)
+        yield from verdicts.doubts(one)
     columns = [(one.changes_in_words, verdicts.standings(one)) for one in (run, *changed)]
     yield sensitivity(run.suite.name, run.scale, columns)
 
@@ -139,7 +139,7 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
         rows.append(Row((Entry(where), Entry("derived claims" if derived else "claims of the papers"), *entries)))
     total = sum(len(suite.claims) for suite in all_suites)
     only_run = len(unjudged - judged)
-    apart = f" {only_run} more were run and not judged, for the reasons given there;" if only_run else ""
+    apart = f" {only_run} more were run and not judged, for the reasons given below;" if only_run else ""
     yield Text(
         f"The suites have {total} claims, derived ones among them. {len(judged)} were judged in runs that are kept "
         f"here;{apart} of the other {total - len(judged) - only_run} nothing is known."

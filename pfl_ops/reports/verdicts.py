@@ -72,10 +72,14 @@ def doubts(run: SuiteRun) -> Iterator[Text]:
     if run.optimisers:
         each = "; ".join(f"{name} ({_assumed(cells)})" for name, cells in run.optimisers.items())
         yield Text(
-            f"Some claims compare cells under different optimisers: {each}. What differs between them may be the "
-            f"optimiser's doing; `--set {OPTIMISER}=...` runs all under one.",
+            f"Some claims compare cells under different optimisers{_given(run)}: {each}. What differs between them may "
+            f"be the optimiser's doing; `--set {OPTIMISER}=...` runs all under one, at the rates that they have.",
             "warning",
         )
+
+
+def _given(run: SuiteRun) -> str:
+    return f", with {run.changes_in_words}" if run.changes else ""
 
 
 def _assumed(cells: Mapping[str, bool]) -> str:
@@ -89,11 +93,10 @@ def one_answer(run: SuiteRun) -> Iterator[Text]:
     """A warning about networks that give one answer to all inputs, if there are any; see `SuiteRun.one_answer`."""
     if run.one_answer and run.scale != "smoke":
         cells = ", ".join(f"{cell} ({100 * share:.2f} %)" for cell, share in run.one_answer.items())
-        given = f", with {run.changes_in_words}" if run.changes else ""
         yield Text(
-            f"Networks that give one answer to all inputs{given}: {cells}. Their accuracy on pooled data is exactly "
-            "the same in every seed, the share of one class. Training failed under these settings, so claims about "
-            "these cells are not judged.",
+            f"Networks that give one answer to all inputs{_given(run)}: {cells}. Their accuracy on pooled data is "
+            "exactly the same in every seed, the share of one class. Training failed under these settings, so claims "
+            "about these cells are not judged.",
             "warning",
         )
 

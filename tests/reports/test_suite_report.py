@@ -499,7 +499,10 @@ def test_claims_that_compare_optimisers_say_so() -> None:
         *assumed("not stated", "training.optimiser"),
         *stated("Algorithm 1", {"training.optimiser": "adam"}, when={"algorithm.name": "fliu"}),
     )
-    claims = (Claim("FLIU is above FedAvg", f"path/fliu:{ACC} > path/fedavg:{ACC}"),)
+    claims = (
+        Claim("FLIU is above FedAvg", f"path/fliu:{ACC} > path/fedavg:{ACC}"),
+        Claim("Each is above its own G", f"*/*:{ACC} > */*:{G}"),  # of no two cells
+    )
     environment = {"path": SUITE.axes["environment"]["path"]}
     suite = replace(
         SUITE, axes={"environment": environment, "method": methods}, claims=claims, sources=sources,
@@ -512,6 +515,20 @@ def test_claims_that_compare_optimisers_say_so() -> None:
     assert told in warnings(suite_report(made))
     one = run(suite, outcomes=each, chosen=None, problems={}, changes={"training.optimiser": "sgd"})
     assert one.optimisers == {} and "optimisers" not in warnings(suite_report(one))
+
+
+def test_a_claim_that_lacks_cells_is_not_run_whatever_else_is_dead() -> None:
+    """FedAvg's network is dead in PATH; a claim that also wants FedAvg in IID, which was not run, is not run."""
+    g = "test/G/global/mean"
+    claims = (
+        Claim("FLIU is above FedAvg", f"path/fliu:{g} > path/fedavg:{g}"),
+        Claim("FedAvg is better in IID", f"iid/fedavg:{g} > path/fedavg:{g}"),
+    )
+    suite = replace(SUITE, measures=(Measure(g, "G"),), claims=claims, published={}, exhibits=())
+    dead = [Result.of_numbers(seed, {g: 0.1135, f"final/{g}": 0.1135}) for seed in range(5)]
+    alive = [Result.of_numbers(seed, {g: 0.7 + seed / 50, f"final/{g}": 0.7 + seed / 50}) for seed in range(5)]
+    made = run(suite, outcomes={"path/fliu": alive, "path/fedavg": dead}, chosen=None, problems={})
+    assert verdicts.in_ours(made) == ["not judged", "not run"]
 
 
 def test_a_network_that_gives_one_answer_is_seen_where_the_suite_shows_other_scores() -> None:

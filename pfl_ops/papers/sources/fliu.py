@@ -70,8 +70,8 @@ SOURCES: Sources = (
             "not stated", when={"algorithm.name": "fliu"}),
     *assumed("as FLIU's (Algorithm 1): not stated", "training.optimiser", when={"algorithm.name": ["local", "fedavg"]}),
     *assumed(
-        "SGD, as in McMahan et al.: not stated. As FLIU's Adam, at the stated 0.01, FedAvg's network gives one answer "
-        "to all inputs on PATH: in 3 of 3 seeds at small, in 5 of 5 at medium. The rule for optimisers is in "
+        "SGD, as in McMahan et al.: not stated. Under Adam, as FLIU, at the stated 0.01 FedAvg's network gives one "
+        "answer to all inputs on PATH: in 3 of 3 seeds at small, in 5 of 5 at medium. The rule for optimisers is in "
         "docs/reproduced.md",
         "training.optimiser",
         when={"algorithm.name": "fedavg", "training.optimiser": "sgd"},
