@@ -268,7 +268,7 @@ class Claim:
         of = [_of(values, seed) for seed in seeds]
         nodes = [node for _, node in self._parsed]
         numbers = [_shown(node, of, labels, bound) for node in nodes]
-        texts = [_short(number) for number in numbers]
+        texts = _short(numbers)
         detail = texts[0]
         agrees, comparisons = True, list[TermComparison]()
         for (left, right), (sign, _), (a, b), text in zip(
@@ -340,7 +340,13 @@ def _shown(node: Node, seeds: Sequence[Callable[[str, str], float]], labels: Lab
     return fmean(node.value(of, labels, bound) for of in seeds)
 
 
-def _short(value: float) -> str:
+def _short(values: Sequence[float]) -> list[str]:
+    """Numbers with four digits; with seven where two that differ would read the same."""
+    four = [_digits(value, 4) for value in values]
+    return four if len({*four}) == len({*values}) else [_digits(value, 7) for value in values]
+
+
+def _digits(value: float, digits: int) -> str:
     if math.isinf(value):
         return "never"
-    return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.{digits}g}" if abs(value) < 10 ** (digits - 1) else f"{value:.0f}"

@@ -68,7 +68,7 @@ def doubts(run: SuiteRun) -> Iterator[Text]:
     """Warnings that belong beside every table of verdicts: dead networks, and optimisers that differ."""
     if run.scale == "smoke":
         return
-    yield from one_answer(run)
+    yield from _one_answer(run)
     if run.optimisers:
         each = "; ".join(f"{name} ({_assumed(cells)})" for name, cells in run.optimisers.items())
         yield Text(
@@ -89,9 +89,9 @@ def _assumed(cells: Mapping[str, bool]) -> str:
     return ", ".join(cells) + by
 
 
-def one_answer(run: SuiteRun) -> Iterator[Text]:
+def _one_answer(run: SuiteRun) -> Iterator[Text]:
     """A warning about networks that give one answer to all inputs, if there are any; see `SuiteRun.one_answer`."""
-    if run.one_answer and run.scale != "smoke":
+    if run.one_answer:
         cells = ", ".join(f"{cell} ({100 * share:.2f} %)" for cell, share in run.one_answer.items())
         yield Text(
             f"Networks that give one answer to all inputs{_given(run)}: {cells}. Their accuracy on pooled data is "

@@ -517,6 +517,19 @@ def test_claims_that_compare_optimisers_say_so() -> None:
     assert one.optimisers == {} and "optimisers" not in warnings(suite_report(one))
 
 
+def test_means_that_would_read_the_same_have_more_digits() -> None:
+    """Means of 90.482 and 90.478: both are 90.48 with four digits."""
+    claim = Claim("Acc is above G", f"path/fedavg:{ACC} > path/fedavg:{G}")
+    suite = replace(SUITE, measures=(Measure(ACC, "Acc"), Measure(G, "G")), claims=(claim,), published={}, exhibits=())
+    each = [
+        Result.of_numbers(seed, {f"final/{ACC}": 0.88982 + 0.01 * seed, f"final/{G}": 0.88978 + 0.01 * seed})
+        for seed in range(4)
+    ]
+    made = run(suite, outcomes={"path/fedavg": each}, chosen=None, problems={})
+    (instance,) = made.suite.judged(made.outcomes)[0].instances
+    assert instance.detail == "90.482 > 90.478 (n = 4)"
+
+
 def test_a_claim_that_lacks_cells_is_not_run_whatever_else_is_dead() -> None:
     """FedAvg's network is dead in PATH; a claim that also wants FedAvg in IID, which was not run, is not run."""
     g = "test/G/global/mean"
