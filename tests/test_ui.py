@@ -15,6 +15,7 @@ from typing import Any
 import fork_server
 import pytest
 from end_to_end import Tuned
+from ports import reserved_port
 
 from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
@@ -93,11 +94,11 @@ def report(tuned: Tuned) -> str:
 @pytest.fixture(scope="module")
 def server(tuned: Tuned, compared: Any, report: str) -> Iterator[str]:
     """`pfl-ops ui` on a free port."""
-    import socket
+    with reserved_port() as port:
+        yield from _page(tuned, port)
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+
+def _page(tuned: Tuned, port: int) -> Iterator[str]:
     code = "from pfl_ops.cli import main; main()"
     log = tuned.home / "ui.log"
     environment = {**os.environ, "PFL_OPS_HOME": str(tuned.home / "mlruns")}

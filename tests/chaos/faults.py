@@ -17,6 +17,7 @@ import psutil
 
 from tests.chaos.checks import Verdict, statuses
 from tests.chaos.jobs import Job, Place, finish, sleep_while_running, wait_until
+from tests.ports import reserved_port
 
 Fault = Callable[["Trouble"], None]
 SIGTERM_CODES = (128 + signal.SIGTERM, -signal.SIGTERM)  # a shell shows 143 for both
@@ -171,9 +172,11 @@ def sigstop_server(trouble: Trouble) -> None:
 @contextlib.contextmanager
 def server(place: Place) -> Iterator[Callable[[], list[psutil.Process]]]:
     """An `mlflow server` on the case's database, on loopback; yields a function that lists its processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with reserved_port() as port:
+        yield from _served(place, port)
+
+
+def _served(place: Place, port: int) -> Iterator[Callable[[], list[psutil.Process]]]:
     environment = place.environment() | {
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",

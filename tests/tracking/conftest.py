@@ -1,7 +1,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import fork_server
 import pytest
+from ports import reserved_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,15 +80,12 @@ def python() -> Callable[..., subprocess.Popen[str]]:
 class Server:
     """A real `mlflow server` on loopback."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int) -> None:
         from pfl_ops.tracking import settle_runs, ui_command
 
         settle_runs(str(folder))  # makes the database faster than the server would
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.command = lambda: ui_command(str(folder), port=self.port)
+        self.uri = f"http://127.0.0.1:{port}"
+        self.command = lambda: ui_command(str(folder), port=port)
         self.log = folder.with_name("server.log")
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -118,11 +115,12 @@ class Server:
 @pytest.fixture
 def stopped_server(tmp_path: Path) -> Iterator[Server]:
     """A server that is not started yet."""
-    server = Server(tmp_path / "server")
-    try:
-        yield server
-    finally:
-        server.kill()
+    with reserved_port() as port:
+        server = Server(tmp_path / "server", port)
+        try:
+            yield server
+        finally:
+            server.kill()
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from ports import reserved_port
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Home, Store, Target, schema
@@ -31,16 +31,13 @@ def programs():
 class PostgreSQL:
     """A cluster of its own in a new folder, with one user that has a password."""
 
-    def __init__(self, folder):
-        self.folder, self.programs, self.process = folder, programs(), None
+    def __init__(self, folder, port):
+        self.folder, self.port, self.programs, self.process = folder, port, programs(), None
         root = os.geteuid() == 0
         self.account = {"user": "nobody", "group": "nogroup", "extra_groups": []} if root else {}  # it refuses root
         if root:
             shutil.chown(folder, "nobody", "nogroup")
         (folder / "password").write_text(SECRET)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port = found.getsockname()[1]
         (folder / "password").chmod(0o644)
         argv = [self.programs / "initdb", "-D", folder / "data", "-U", "me", "--auth=scram-sha-256", "--no-sync"]
         argv += ["--pwfile", folder / "password"]
@@ -91,13 +88,14 @@ def postgresql():
     if programs() is None:
         pytest.skip("needs PostgreSQL's initdb and postgres, which are not installed")
     folder = Path(tempfile.mkdtemp(prefix="pfl-pg-"))  # pytest's own are closed to other accounts
-    server = PostgreSQL(folder)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    with reserved_port() as port:
+        server = PostgreSQL(folder, port)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_two_first_starts_at_once_both_live(postgresql, tmp_path, python):

@@ -2,12 +2,12 @@
 
 import http.client
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ports import reserved_port
 from tuning_fake import toy
 
 from pfl_ops import spaces
@@ -28,8 +28,7 @@ def make_study(home: Path) -> None:
 def port(tmp_path: Path) -> Iterator[int]:
     """Port of a dashboard on one study."""
     make_study(tmp_path)
-    free = free_port()
-    with dashboard(home=tmp_path, port=free) as server:
+    with reserved_port() as free, dashboard(home=tmp_path, port=free) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
@@ -37,12 +36,6 @@ def port(tmp_path: Path) -> Iterator[int]:
         finally:
             server.shutdown()
             thread.join()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def ask(port: int, path: str, method: str = "GET", host: str = "") -> tuple[int, bytes]:
@@ -76,8 +69,7 @@ def test_other_hosts_get_no_answer(port: int, host: str) -> None:
 
 def test_it_listens_on_this_machine_only(tmp_path: Path) -> None:
     make_study(tmp_path)
-    free = free_port()
-    with dashboard(home=tmp_path, port=free) as server:
+    with reserved_port() as free, dashboard(home=tmp_path, port=free) as server:
         assert server.server_address[0] == HOST
         with pytest.raises(PflOpsError, match=f"port {free} is taken"):
             dashboard(home=tmp_path, port=free)
