@@ -41,6 +41,7 @@ class SuiteSummary:
         networks: those that scale medium put in place of the paper's.
         changes: settings that the user changed: ("training.lr=0.05",). Claims are judged under them.
         standings: each claim in a line; a report of an earlier version has none.
+        doubts: warnings that belong beside the claims.
     """
 
     suite: str
@@ -58,6 +59,7 @@ class SuiteSummary:
     networks: Sequence[str] = ()
     changes: Sequence[str] = ()
     standings: Sequence[verdicts.Standing] = ()
+    doubts: Sequence[str] = ()
 
     @staticmethod
     def of_run(run: SuiteRun) -> "SuiteSummary":
@@ -79,6 +81,7 @@ class SuiteSummary:
             networks=replaced(run),
             changes=overrides.as_flags(run.changes),
             standings=verdicts.standings(run),
+            doubts=[doubt.text for doubt in verdicts.doubts(run)],
         )
 
     @property
@@ -238,11 +241,12 @@ def _of_changed(changed: Mapping[str, SuiteSummary]) -> Table:
     return Table("changed", "Changed settings", head, tuple(rows), (note,))
 
 
-def _sensitivity(unchanged: Sequence[SuiteSummary], changed: Mapping[str, SuiteSummary]) -> Iterator[Table]:
-    """A table for each suite and scale with changed settings: its claims, a column for each change."""
+def _sensitivity(unchanged: Sequence[SuiteSummary], changed: Mapping[str, SuiteSummary]) -> Iterator[Table | Text]:
+    """A table for each suite and scale with changed settings: its claims, a column for each change; its warnings."""
     for suite, scale in dict.fromkeys((one.suite, one.scale) for one in changed.values() if one.standings):
         plain = [one for one in unchanged if (one.suite, one.scale) == (suite, scale)][:1]
         columns = [*plain, *(one for one in changed.values() if (one.suite, one.scale) == (suite, scale))]
+        yield from (Text(f"{suite} at {scale}: {doubt}", "warning") for one in columns for doubt in one.doubts)
         yield sensitivity(suite, scale, [(", ".join(one.changes), one.standings) for one in columns])
 
 

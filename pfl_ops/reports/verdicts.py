@@ -203,6 +203,9 @@ def standing(verdict: Verdict) -> str:
     needed = f"e = {number(supporting)} for it, {number(opposing)} against it; {number(min(verdict.needed))} needed"
     if verdict.evidence.n < 2:
         return needed
+    lacking = sum(one.agrees is None for one in verdict.instances)
+    if lacking and not seeds:
+        return f"{needed}; {lacking} of {len(verdict.instances)} comparisons lack cells"
     return needed + (f", about {seeds} seeds" if seeds else f", more than {FARTHEST:,} seeds")
 
 
