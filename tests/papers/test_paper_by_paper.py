@@ -1,0 +1,46 @@
+"""docs/reproduced.md counts each paper's claims as the suites and the kept results do."""
+
+from collections import Counter
+
+import pandas as pd
+import pytest
+from documents import ROOT
+
+from pfl_ops.data.datasets import here
+from pfl_ops.papers import PAPERS, results_files, suites
+from pfl_ops.reports.verdicts import standings
+
+PAGE = (ROOT / "docs" / "reproduced.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not here("mnist"), reason="MNIST is not here, so that rows can't be checked against the suites")
+def test_claims_of_each_paper() -> None:
+    known = suites()
+    claims = [(suite.name.partition("/")[0], *each) for suite in known
+              for each in zip(suite.claims, suite.judged(), strict=True)]  # fmt: skip
+    count = Counter(paper for paper, *_ in claims)
+    derived = Counter(paper for paper, claim, _ in claims if claim.derived)
+    theirs = Counter((paper, verdict.status) for paper, _, verdict in claims)
+    runs = [run for run in results_files.read(ROOT / "docs" / "results", known) if not run.changes]
+    ours = Counter((run.suite.name.partition("/")[0], claim.ours) for run in runs for claim in standings(run))
+    assert sum(count.values()) == 219 and sum(ours[paper, "holds"] for paper in PAPERS) > 0
+    for paper in PAPERS:
+        (row,) = [line for line in PAGE.splitlines() if name(line) == paper]
+        decided = (f"{each[paper, 'holds']}, {each[paper, 'does not hold']}" for each in (theirs, ours))
+        assert row.split(" | ", 1)[1] == " | ".join((f"{count[paper]}, {derived[paper]}", *decided)) + " |"
+
+
+def name(row: str) -> str:
+    """The paper that a row of the table is of, as suites have it; "": of none."""
+    return row.split(" | ")[0].removeprefix("| ").lower() if row.count(" | ") == 3 else ""
+
+
+def test_numbers_of_the_table_of_methods() -> None:
+    scores = 100 * pd.read_csv(ROOT / "docs" / "methods.csv").groupby("method")[["score", "local"]].mean()
+    ahead = scores["score"] - scores["score"]["fedavg"]
+    text = " ".join(PAGE.split())
+    assert f"a lower sum than FedAvg as well, {-ahead['fliu']:.1f} points" in text
+    assert f"by {ahead['fedpg']:.1f} and {ahead['s_fedpg']:.1f} points, significantly" in text
+    behind = f"`fedavg2rep` is {-ahead['fedavg2rep']:.1f} points below FedAvg in the sum"
+    assert f"{behind} and {ahead['fedavg2rep'] - ahead['fedrep']:.1f} above FedRep" in text
+    assert f"({scores['local']['local'] - scores['local']['fedas']:.1f} points below, not significant)" in text
