@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import fork_server
@@ -74,8 +75,16 @@ def test_ends_as_a_process_of_its_own(code: str, expected: int) -> None:
     assert forked.stderr.count("\n") == real.stderr.count("\n")
 
 
+@pytest.fixture
+def sigint_not_ignored() -> Iterator[None]:
+    """A shell starts what runs in its background with SIGINT ignored, which processes inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_passed_on(number: int) -> None:
+def test_signals_are_passed_on(number: int, sigint_not_ignored: None) -> None:
     code = "signal.signal(signal.SIGINT, signal.default_int_handler); print('here', flush=True); time.sleep(60)"
     with subprocess.Popen(
         [*fork_server.python(), "-c", f"{IS_FORK}import signal, time; {code}"],
