@@ -1,6 +1,7 @@
-"""docs/methods.md says what docs/methods.csv has: its table, the tests of differences, and the sentences below it."""
+"""docs/methods.md says what its two files have: the table, the tests of differences, the sentences below it."""
 
 import re
+from itertools import combinations
 
 import pandas as pd
 from documents import ROOT
@@ -10,132 +11,140 @@ from pfl_ops.statistics import holm
 
 PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
-SEARCH = pd.read_csv(ROOT / "docs" / "methods-search.csv").set_index("method")
+SEARCH = pd.read_csv(ROOT / "docs" / "methods-search.csv", keep_default_na=False).set_index("method")
 SCORES = pd.read_csv(ROOT / "docs" / "methods.csv")
+NAMES = list(SEARCH.index)
 BY = {of: 100 * SCORES.pivot_table(index="seed", columns="method", values=of) for of in SCORES.columns[2:]}
 MEAN = {of: by.mean() for of, by in BY.items()}
 BASES = {"score": "fedavg", "local": "local"}
 
 
-def differences() -> dict[tuple[str, str], float]:
-    """p of each method's difference to `fedavg` in the sum, and to `local` in Acc(L): one family, after Holm."""
-    p = {
-        (of, name): float(stats.ttest_rel(BY[of][name], BY[of][base]).pvalue)
-        for of, base in BASES.items()
-        for name in SEARCH.index
-        if name != base
-    }
-    assert len(p) == 64
-    return dict(zip(p, holm(list(p.values())), strict=True))
+def corrected(of: str) -> dict[frozenset[str], float]:
+    """p of all pairs of methods in a score, after Holm."""
+    pairs = list(combinations(NAMES, 2))
+    assert len(pairs) == 528
+    found = holm([float(stats.ttest_rel(BY[of][a], BY[of][b]).pvalue) for a, b in pairs])
+    return {frozenset(pair): p for pair, p in zip(pairs, found, strict=True)}
 
 
-P = differences()
+P = {of: corrected(of) for of in BASES}
 
 
-def significant(of: str, sign: int) -> list[str]:
-    base = MEAN[of][BASES[of]]
-    return [name for name in SEARCH.index if P.get((of, name), 1) < 0.05 and sign * (MEAN[of][name] - base) > 0]
+def p(of: str, name: str) -> float:
+    return P[of][frozenset((name, BASES[of]))]
+
+
+def above(of: str, sign: int = 1) -> list[str]:
+    """Methods whose mean is above (sign -1: below) that of `fedavg` in the sum, of `local` in Acc(L)."""
+    return [name for name in NAMES if sign * (MEAN[of][name] - MEAN[of][BASES[of]]) > 0]
 
 
 def difference(of: str, name: str) -> str:
-    base = BASES[of]
-    if name == base:
+    if name == BASES[of]:
         return ""
-    text = f"{MEAN[of][name] - MEAN[of][base]:+.1f}".replace("-", "−")
-    return text + (" *" if P[of, name] < 0.05 else "")
+    text = f"{MEAN[of][name] - MEAN[of][BASES[of]]:+.1f}".replace("-", "−")
+    return text + (" *" if p(of, name) < 0.05 else "")
 
 
-def test_table_has_the_means_and_deviations_over_five_seeds_in_the_order_of_the_sum() -> None:
-    assert list(SEARCH.index) == list(MEAN["score"].sort_values(ascending=False).index) and len(SEARCH) == 33
+def shown(of: str, name: str) -> str:
+    return f"{MEAN[of][name]:.1f} ± {BY[of][name].std():.1f}"
+
+
+def test_the_table_is_of_five_seeds() -> None:
+    assert list(MEAN["score"].sort_values(ascending=False).index) == NAMES and len(NAMES) == 33
     assert len(SCORES) == 5 * 33 and not SCORES.isna().any(axis=None)
-    (score, own, everybody, worst) = (
-        {name: f"{BY[of][name].mean():.1f} ± {BY[of][name].std():.1f}" for name in SEARCH.index}
-        for of in ("score", "local", "global", "worst")
-    )
-    rows = [
-        f"| `{name}` | {search.scored_at} | {score[name]} | {difference('score', name)} | {own[name]} | "
-        f"{difference('local', name)} | {everybody[name]} | {worst[name]} | {search.trials} | "
-        f"{search.test_seconds:.1f} |"
-        for name, search in SEARCH.iterrows()
-    ]
+    rows = []
+    for name, row in SEARCH.iterrows():
+        both = [shown("score", name), difference("score", name), shown("local", name), difference("local", name)]
+        rest = [shown("global", name), shown("worst", name), str(row.trials), str(row.sampled)]
+        rows.append(" | ".join([f"| `{name}`", row.scored_at, *both, *rest]) + " |")
     assert "\n".join(rows) in PAGE
 
 
-def test_each_method_spent_the_samples() -> None:
-    """A trial that has begun is finished; the samples are with those of confirmation and test."""
-    assert (SEARCH.search_samples >= 3_000_000).all()
-    assert SEARCH.trials[["pfedme", "fedrep"]].tolist() == [3, 4]
+def test_sentences_on_the_search() -> None:
+    spent = SEARCH.samples / 1e6
+    assert spent.min() > 3 and f"{spent.min():.1f} to {spent.max():.1f} million in all" in TEXT
+    assert f"In {(~SEARCH.separated).sum()} of 33 methods the two were not told apart" in TEXT
+    restricted = "`, `".join(["s_fedpg", "fedpg", "scaffold", "fedsgd", "pfedme"])
+    assert set(SEARCH.index[SEARCH.restricted != ""]) == {"s_fedpg", "fedpg", "scaffold", "fedsgd", "pfedme"}
+    assert f"`{restricted.replace('`, `pfedme', '` and `pfedme')}` require SGD" in TEXT
+    unsearched = sorted(SEARCH.index[SEARCH.sampled == 0])
+    named = "`, `".join(unsearched).replace("`, `pfedme", "` and `pfedme")
+    assert f"of `{named}` no configuration was sampled" in TEXT
+    assert SEARCH.sampled["apfl"] == 1 and SEARCH.sampled["fedrod"] == 2
 
 
 def test_sentences_on_both_accuracies() -> None:
-    above = significant("score", 1)
-    assert above == ["s_fedpg", "fedpg", "scaffold"] and len(significant("score", -1)) == 20
-    leads = [f"{MEAN['score'][name] - MEAN['score']['fedavg']:.1f}" for name in above]
-    assert "by {}, {} and {} points of the sum".format(*leads) in TEXT and "Of 33 methods 20 are below it" in TEXT
-    insignificant = ["feddyn", "drdm", "fedmgda_plus"]
-    assert all(MEAN["score"][name] > MEAN["score"]["fedavg"] for name in insignificant)
-    assert list(SEARCH.index[:7]) == ["s_fedpg", "feddyn", "fedpg", "scaffold", "drdm", "fedmgda_plus", "splitgp"]
-
-
-def test_first_ten_are_not_told_apart_from_the_first() -> None:
-    """All pairs of methods, as on the leaderboard."""
-    names = list(SEARCH.index)
-    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    p = dict(
-        zip(pairs, holm([float(stats.ttest_rel(BY["score"][a], BY["score"][b]).pvalue) for a, b in pairs]), strict=True)
-    )
-    assert all(p["s_fedpg", name] >= 0.05 for name in names[1:10]) and p["s_fedpg", "fliu"] < 0.05
+    ahead, behind = above("score"), above("score", -1)
+    assert [name for name in ahead if p("score", name) < 0.05] == ["fedpg"]
+    assert f"`fedpg` is above `fedavg` (p = {p('score', 'fedpg'):.3f})" in TEXT
+    others = [name for name in ahead if name not in ("fedpg", "s_fedpg")]
+    listed = "`, `".join(others).replace("`, `splitgp", "` and `splitgp")
+    lead = MEAN["score"]["s_fedpg"] - MEAN["score"]["fedavg"]
+    first = f"`s_fedpg` (by {lead:.1f} points, p = {p('score', 's_fedpg'):.3f})"
+    assert f"So are {first}, `{listed}` in the mean" in TEXT
+    assert len(behind) == 25 and "Twenty-five methods are below it in the mean" in TEXT
+    assert f"{sum(p('score', name) < 0.05 for name in behind)} of them significantly" in TEXT
+    assert all(P["score"][frozenset(("s_fedpg", name))] >= 0.05 for name in NAMES[1:10]) and "fedavg" in NAMES[1:10]
+    assert "None of the first ten differs significantly from `s_fedpg`, `fedavg` among them" in TEXT
 
 
 def test_sentences_on_fliu() -> None:
-    assert list(SEARCH.index).index("fliu") == 10
     behind = MEAN["score"]["fedavg"] - MEAN["score"]["fliu"]
-    assert f"**`fliu` is eleventh, {behind:.1f} points below `fedavg`** (p = {P['score', 'fliu']:.3f})" in TEXT
+    assert NAMES.index("fliu") == 10
+    assert f"**`fliu` is eleventh, {behind:.1f} points below `fedavg`** (p = {p('score', 'fliu'):.2f})" in TEXT
     own, lost = (abs(MEAN[of]["fliu"] - MEAN[of]["fedavg"]) for of in ("local", "global"))
     assert f"it has {own:.1f} points more Acc(L) and {lost:.1f} points less Acc(G)" in TEXT
+    assert "gamma.kind=cosine" in SEARCH.settings["fliu"] and f"`cosine` {SEARCH.search_value['fliu']:.1f}" in TEXT
 
 
 def test_sentences_on_own_accuracy() -> None:
-    assert not significant("local", 1) and "14 methods are below" in TEXT and len(significant("local", -1)) == 14
-    first = MEAN["local"].idxmax()
-    lead = MEAN["local"][first] - MEAN["local"]["local"]
-    assert f"of `{first}`, is {lead:.1f} points (p = {P['local', first]:.2f})" in TEXT
-    assert f"suffice for {MEAN['local']['local']:.1f} %" in TEXT
+    ahead = above("local")
+    assert len(ahead) == 4 and max(ahead, key=MEAN["local"].get) == "fedrep"
+    assert (
+        f"`fedrep` by most ({MEAN['local']['fedrep'] - MEAN['local']['local']:.1f} points), none significantly" in TEXT
+    )
+    assert not [name for name in ahead if p("local", name) < 0.05]
+    assert sum(p("local", name) < 0.05 for name in above("local", -1)) == 9 and "nine are significantly below" in TEXT
 
 
-def test_sentences_on_those_that_share_little() -> None:
-    last = list(SEARCH.index)[list(SEARCH.index).index("fedrod") :]
+def test_sentences_on_those_that_score_as_local() -> None:
+    last = NAMES[NAMES.index("fedrod") :]
     others = [name for name in last if name != "local"]
     shares = MEAN["global"][others]
-    assert f"have an Acc(G) of {shares.min():.1f} to {shares.max():.1f} %" in TEXT
-    assert f"as `local` has ({MEAN['global']['local']:.1f})" in TEXT
-    assert (MEAN["score"][others] - MEAN["score"]["local"]).abs().max() < 1.05
-    words = {10: "Ten", 11: "Eleven", 12: "Twelve"}
-    assert f"**{words[len(others)]} methods share little here**" in TEXT
+    assert len(others) == 11 and f"Acc(G) is {shares.min():.1f} to {shares.max():.1f} %" in TEXT
+    assert f"(`local` {MEAN['global']['local']:.1f})" in TEXT
+    gap = (MEAN["score"][others] - MEAN["score"]["local"]).abs().max()
+    assert f"differs from `local`'s by at most {gap:.1f} points, not significantly" in TEXT
+    apart = {pair for pair in combinations(last, 2) if P["score"][frozenset(pair)] < 0.05}
+    assert apart == {(name, "fedas") for name in ("fedrep", "fedbabu", "fedfomo")}
 
 
-def test_sentences_on_copies_and_unsteady_choices() -> None:
+def test_sentences_on_copies_and_spread() -> None:
     gap = {of: MEAN[of] - MEAN[of]["fedavg"] for of in BY}
     assert f"{gap['local']['per_fedavg']:.1f} points more Acc(L) for {-gap['global']['per_fedavg']:.1f} points" in TEXT
     for name in ("fedavg_ft", "fedprox_ft"):
         assert f"{-gap['score'][name]:.0f} points below `fedavg` in the sum for {gap['local'][name]:.1f}" in TEXT
-    steep, low = 100 * SEARCH.validation["scaff_pd"], BY["score"].min()
-    assert f"reached {steep:.1f} on validation data and {MEAN['score']['scaff_pd']:.1f} ±" in TEXT
-    assert f"({low['scaff_pd']:.1f} in the worst of five seeds)" in TEXT and f"± 6.2 ({low['feddyn']:.1f})" in TEXT
-    assert abs(gap["score"]["fedprox"]) < 0.1
+    spread = ["drfa", "scaff_pd", "s_fedpg"]
+    first, second, third = (f"{SEARCH.confirmation[name]:.1f} ± {SEARCH.confirmation_std[name]:.1f}" for name in spread)
+    assert f"`drfa` had {first}, `scaff_pd` {second} and `s_fedpg` {third}" in TEXT
+    assert "they have {}, {} and {}.".format(*(shown("score", name) for name in spread)) in TEXT
+    assert SEARCH.trials[["scaffold", "drdm"]].tolist() == [19, 43]
+    assert SEARCH.without_result[["scaffold", "drdm"]].tolist() == [7, 10]
 
 
-def test_recommendations() -> None:
-    seconds = SEARCH.test_seconds / SEARCH.test_seconds["fedavg"]
-    assert [round(seconds[name]) for name in ("cd2_pfed", "apfl", "s_fedpg")] == [17, 10, 4]
-    assert round(SEARCH.test_seconds["fedpg"] / SEARCH.test_seconds["s_fedpg"], 1) == 0.6
-    assert SEARCH.sent_bytes["scaffold"] == 2 * SEARCH.sent_bytes["fedavg"]
-    worst = [MEAN["worst"][name] for name in ("per_fedavg", "s_fedpg", "fedavg")]
-    assert "{:.1f} and {:.1f} % in the mean, `fedavg` {:.1f}".format(*worst) in TEXT
-    enough = MEAN["worst"][MEAN["global"] > 50].sort_values()
-    assert list(enough.index[-2:]) == ["s_fedpg", "per_fedavg"]
+def test_sentences_on_candidates() -> None:
+    gap = MEAN["score"] - MEAN["score"]["fedavg"]
+    one_model = gap[["feddyn", "scaffold", "drdm", "fedmgda_plus"]]
+    assert f"in the mean by {one_model.min():.1f} to {one_model.max():.1f} points, not significantly" in TEXT
+    assert SEARCH.sent_bytes["scaffold"] == 2 * SEARCH.sent_bytes["fedavg"] and "(twice the traffic)" in TEXT
+    assert SEARCH.sent_bytes["local"] == 0
+    enough = list(MEAN["worst"][MEAN["global"] > 50].sort_values(ascending=False).index[:3])
+    assert enough == ["per_fedavg", "s_fedpg", "fedpg"]
+    worst = [shown("worst", name) for name in (*enough, "fedavg")]
+    assert "{}, {} and {}, `fedavg` {}; neither".format(*worst) in TEXT
 
 
-def test_command_names_the_methods() -> None:
+def test_the_command_names_the_methods() -> None:
     (named,) = re.findall(r"pfl-ops tune (\S+) \\", PAGE)
-    assert sorted(named.split(",")) == sorted(SEARCH.index)
+    assert sorted(named.split(",")) == sorted(NAMES)

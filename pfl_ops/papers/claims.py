@@ -341,7 +341,7 @@ def _shown(node: Node, seeds: Sequence[Callable[[str, str], float]], labels: Lab
 
 
 def _short(values: Sequence[float]) -> list[str]:
-    """Numbers with four digits; with seven where two that differ would read the same."""
+    """Numbers with four significant digits; with up to seven if two that differ would read the same."""
     four = [_digits(value, 4) for value in values]
     return four if len({*four}) == len({*values}) else [_digits(value, 7) for value in values]
 

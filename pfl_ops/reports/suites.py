@@ -41,7 +41,7 @@ class SuiteSummary:
         networks: those that scale medium put in place of the paper's.
         changes: settings that the user changed: ("training.lr=0.05",). Claims are judged under them.
         standings: each claim in a line; a report of an earlier version has none.
-        doubts: warnings that belong beside the claims.
+        doubts: texts of the warnings about claims.
     """
 
     suite: str

@@ -205,7 +205,7 @@ def standing(verdict: Verdict) -> str:
         return needed
     lacking = sum(one.agrees is None for one in verdict.instances)
     if lacking and not seeds:
-        return f"{needed}; {lacking} of {len(verdict.instances)} comparisons lack cells"
+        return f"{needed}; {lacking} of {len(verdict.instances)} instances have no common seed"
     return needed + (f", about {seeds} seeds" if seeds else f", more than {FARTHEST:,} seeds")
 
 
