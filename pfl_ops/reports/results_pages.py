@@ -114,7 +114,7 @@ def _changed(run: SuiteRun, changed: Sequence[SuiteRun]) -> Iterator[PageBlock]:
     )
     yield from _outdated(sum(one.outdated for one in changed))
     for one in changed:
-        yield from verdicts.doubts(one)
+        yield from verdicts.warnings(one)
     columns = [(one.changes_in_words, verdicts.standings(one)) for one in (run, *changed)]
     yield sensitivity(run.suite.name, run.scale, columns)
 
@@ -189,4 +189,4 @@ def _claims(run: SuiteRun) -> PageSection:
         "evidence for and against the whole claim; n: seeds that all of its cells have.",
     )
     table = Table(f"claims-{page}", f"{run.suite.name} at {run.scale}", (tuple(map(Head, heads)),), tuple(rows), notes)
-    return PageSection(f"{run.suite.title} ({run.suite.name})", (*verdicts.doubts(run), table))
+    return PageSection(f"{run.suite.title} ({run.suite.name})", (*verdicts.warnings(run), table))

@@ -41,7 +41,7 @@ class SuiteSummary:
         networks: those that scale medium put in place of the paper's.
         changes: settings that the user changed: ("training.lr=0.05",). Claims are judged under them.
         standings: each claim in a line; a report of an earlier version has none.
-        doubts: texts of the warnings about claims.
+        warnings: texts of the warnings about claims.
     """
 
     suite: str
@@ -59,7 +59,7 @@ class SuiteSummary:
     networks: Sequence[str] = ()
     changes: Sequence[str] = ()
     standings: Sequence[verdicts.Standing] = ()
-    doubts: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     @staticmethod
     def of_run(run: SuiteRun) -> "SuiteSummary":
@@ -81,7 +81,7 @@ class SuiteSummary:
             networks=replaced(run),
             changes=overrides.as_flags(run.changes),
             standings=verdicts.standings(run),
-            doubts=[doubt.text for doubt in verdicts.doubts(run)],
+            warnings=[warning.text for warning in verdicts.warnings(run)],
         )
 
     @property
@@ -246,7 +246,7 @@ def _sensitivity(unchanged: Sequence[SuiteSummary], changed: Mapping[str, SuiteS
     for suite, scale in dict.fromkeys((one.suite, one.scale) for one in changed.values() if one.standings):
         plain = [one for one in unchanged if (one.suite, one.scale) == (suite, scale)][:1]
         columns = [*plain, *(one for one in changed.values() if (one.suite, one.scale) == (suite, scale))]
-        yield from (Text(f"{suite} at {scale}: {doubt}", "warning") for one in columns for doubt in one.doubts)
+        yield from (Text(f"{suite} at {scale}: {warning}", "warning") for one in columns for warning in one.warnings)
         yield sensitivity(suite, scale, [(", ".join(one.changes), one.standings) for one in columns])
 
 

@@ -40,7 +40,7 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
         yield Text("At scale smoke no claim is judged.", "note")
     elif set(run.stand_ins) & set(run.outcomes):
         yield Text("Claims about cells that ran on stand-in data are not judged.", "note")
-    yield from doubts(run)
+    yield from warnings(run)
     judged = list(zip(run.suite.claims, run.suite.judged(), run.verdicts, strict=True))
     rows: list[Row] = []
     for derived, title in TITLES.items():
@@ -64,7 +64,7 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
     yield Table("claims", f"Sentences that can be true or false of numbers{changed}", (head,), tuple(rows), (HOW,))
 
 
-def doubts(run: SuiteRun) -> Iterator[Text]:
+def warnings(run: SuiteRun) -> Iterator[Text]:
     """Warnings that belong beside every table of verdicts: dead networks, and optimisers that differ."""
     if run.scale == "smoke":
         return
