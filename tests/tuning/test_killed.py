@@ -13,7 +13,7 @@ import pandas as pd
 import psutil
 import pytest
 from optuna.trial import TrialState
-from tuning_fake import records, toy, tune
+from tuning_fake import let_end, records, toy, tune
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
@@ -65,7 +65,7 @@ def wait_for_confirmation(driver, home):
 
 
 def kill_while_a_third_run_trains(driver, home):
-    """SIGKILL after two runs have ended and another one has finished rounds."""
+    """SIGKILL after two runs have ended, as many as may, and another one has finished rounds."""
     wait_for_rounds(driver, home, 10, among=())
     wait_for_rounds(driver, home, 10, among=finished(home)[:1])
     kill_while_a_run_trains(driver, home)
@@ -87,6 +87,7 @@ def kill_while_a_run_trains(driver, home):
         worker.kill()
     psutil.wait_procs(workers, timeout=30)
     wait_until_quiet(home)
+    let_end(home, None)
 
 
 def worker_of(rounds):
@@ -132,6 +133,7 @@ def processes(home):
 def test_a_study_survives_a_kill_while_it_confirms(start, home):
     """SIGKILL while the second or a later one of six runs with new seeds is under way; the rest in this process."""
     toy()
+    let_end(home, 2 + 2)
     driver = start("--confirm")
     wait_for_confirmation(driver, home)
     kill_while_a_run_trains(driver, home)
@@ -164,10 +166,11 @@ def test_a_study_survives_a_kill_while_it_confirms(start, home):
 def test_a_study_survives_a_kill_between_two_seeds_of_a_trial(start, home):
     """SIGKILL after two runs of the first trials have ended, while others are under way; the rest in this process."""
     toy()
+    let_end(home, 2)
     driver = start("--seeds")
     kill_while_a_third_run_trains(driver, home)
     before, over = processes(home), {file.name for file in finished(home)}
-    assert over and before.keys() - over
+    assert len(over) == 2 and before.keys() - over
 
     settings = {"home": home, "concurrency": 2, "records": records, "final_repetitions": 0}
     study = tune(None, name="killed", resume=True, **settings)
@@ -190,11 +193,13 @@ def test_a_study_survives_a_kill_between_two_seeds_of_a_trial(start, home):
 def test_a_study_in_environments_survives_kills_in_two_phases(start, home):
     """SIGKILL while the third run of FedAvg is under way, and while the choice is confirmed; the rest here."""
     toy()
+    let_end(home, 2)
     driver = start("--confirm", "--environments")
     kill_while_a_third_run_trains(driver, home)
     first, over = processes(home), {file.name for file in finished(home)}
     assert len(over) == 2 and len(ledger(home).baselines()) <= 2 and not ledger(home).begun()
 
+    let_end(home, 1 + 2 * 3 + 2)
     driver = start("--confirm", "--environments", "--resume")
     wait_for_confirmation(driver, home)
     kill_while_a_run_trains(driver, home)
@@ -227,6 +232,7 @@ def test_a_study_in_environments_survives_kills_in_two_phases(start, home):
 def test_a_study_survives_ctrl_c_and_sigkill(start, home):
     toy()  # its plug-in must be loaded to resume it here
     # Ctrl-C in the middle of the first two trials
+    let_end(home, 0)
     driver = start()
     wait_for_rounds(driver, home, 3, among=())
     with pytest.raises(PflOpsError, match=r"study 'killed' is running \(process "):
@@ -240,6 +246,7 @@ def test_a_study_survives_ctrl_c_and_sigkill(start, home):
     assert len(running) == 2
 
     # SIGKILL some rounds later
+    let_end(home, None)
     before = checkpoints(home)
     driver = start("--resume")
     wait_for_rounds(driver, home, 7, among=finished(home))

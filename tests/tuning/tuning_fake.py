@@ -2,9 +2,10 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,8 @@ def records(payload: Payload, place: Place) -> Iterator[Record]:
         yield Record(**{**old, "metrics": _numbers(old["metrics"])})
     for t in range(len(done), rounds + 1):
         time.sleep(toy.pause)
+        if t == rounds:
+            _wait_to_end(Path(place.home))
         if toy.behaviour == "raise" and t == 3:
             raise ValueError("loss went\nthrough the roof")
         if toy.behaviour == "diverge" and t == 4:
@@ -91,6 +94,31 @@ def records_by_seed(payload: Payload, place: Place) -> Iterator[Record]:
         added = SEED_STEP * seed * (record.round == payload.rounds)
         scores = {key: value + added if key.endswith("/acc") else value for key, value in record.metrics.items()}
         yield Record(record.round, scores, record.time)
+
+
+def let_end(home: Path, number: int | None) -> None:
+    """Allow so many runs from now on their last round, and let others wait before it; None: all of them."""
+    folder = home / "ends"
+    shutil.rmtree(folder, ignore_errors=True)
+    if number is not None:
+        made = home / "ends.new"
+        made.mkdir()
+        for i in range(number):
+            (made / str(i)).touch()
+        made.rename(folder)
+
+
+def _wait_to_end(home: Path) -> None:
+    """Take one of the permissions that `let_end` has left."""
+    deadline = time.monotonic() + 120
+    while (home / "ends").exists():
+        for permission in (home / "ends").glob("*"):
+            with suppress(FileNotFoundError):  # another run was faster
+                permission.unlink()
+                return
+        if time.monotonic() > deadline:
+            raise TimeoutError("no run may end any more")
+        time.sleep(0.1)
 
 
 def _meet(folder: Path, number: int) -> None:
