@@ -17,7 +17,7 @@ from toy_suite import TOY
 from pfl_ops import tuning
 from pfl_ops.cli import app
 from pfl_ops.papers import find
-from pfl_ops.papers.drdm.rule import MNIST_RULE
+from pfl_ops.papers.drdm.rule import MNIST_RULE, RULES
 from pfl_ops.papers.rules import ChoiceRule, Choices
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import choosing
@@ -50,14 +50,14 @@ def test_a_study_begins_at_the_settings_before_the_rule() -> None:
         assert experiment.evaluation.every == 150
 
 
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
 @pytest.mark.parametrize("label", MNIST_RULE.cells)
-def test_the_ranges_are_a_search_space_of_the_method(label: str) -> None:
-    space = choosing.spaces.from_dict(MNIST_RULE.ranges(label), MNIST_RULE.name)
-    settings = Settings.of(
-        choosing.experiment_of(find("drdm/table3"), MNIST_RULE, label), space, 16, MNIST_RULE.metric, None, "none"
-    )
+def test_the_ranges_are_a_search_space_of_the_method(label: str, rule: ChoiceRule) -> None:
+    space = choosing.spaces.from_dict(rule.ranges(label), rule.name)
+    experiment = choosing.experiment_of(find(rule.suites[0]), rule, label)
+    settings = Settings.of(experiment, space, 16, rule.metric, None, "none")
     assert settings.experiment.evaluation.split == "validation"
-    assert settings.space.first == (MNIST_RULE.before[label],)
+    assert settings.space.first == (rule.before[label],)
 
 
 def test_each_method_has_a_study_with_the_same_budget_and_no_test(

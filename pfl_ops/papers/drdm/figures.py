@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pfl_ops.papers.claims import Claim
-from pfl_ops.papers.drdm.rule import MNIST_RULE
+from pfl_ops.papers.drdm.rule import RULES
 from pfl_ops.papers.drdm.setting import (
     AVERAGE,
     BASE,
@@ -65,7 +65,7 @@ def _curves(
         ),
         sources=of_curves(number, MNIST_CHOICES if on_mnist else None),
         departures=departures(str(data["model.name"]), MNIST_CHOICES if on_mnist else None),
-        rule=MNIST_RULE if on_mnist else None,
+        rule=RULES[str(data["data.name"])],
         damage=("The values of both skews are lost.",),
         instead={"kmnist": "fashion_mnist"},
         medium=MEDIUM,
@@ -114,7 +114,7 @@ def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...])
         claims=claims,
         sources=(*OF_STEPS, *of_choices(MNIST_CHOICES, MNIST_DRDM)),
         departures=departures("linear", MNIST_CHOICES),
-        rule=MNIST_RULE,
+        rule=RULES["mnist"],
         damage=("The numbers of local steps, and the rounds that each needs, are lost.",),
         medium=MEDIUM,
         small=SMALL_LINEAR,

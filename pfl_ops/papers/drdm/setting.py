@@ -10,8 +10,9 @@ number of rounds. All of these are ours, see `sources.drdm`. N, m, τ, B and the
 On MNIST (Tables 3 and 4, Figures 3 to 6) η and the methods' own settings come from choices/drdm_mnist.yaml. The
 rule (`rule.MNIST_RULE`) tunes all methods on validation data with one budget. The settings from before (`rule.before`)
 were chosen by us after looking at test data of this very experiment; the ranges were set with knowledge of them. On the
-other data sets η is one for all methods, and their own settings are the defaults here, of which DRDM's and DRFA's were
-chosen after a look at that test data and SCAFF-PD's and SCAFFOLD's were not: see `sources.drdm.departures`.
+other data sets the same rule (`rule.KMNIST_RULE`, `rule.FASHION_RULE`) has not been run: η is one for all methods, and
+their own settings are the defaults here, of which DRDM's and DRFA's were chosen after a look at that test data and
+SCAFF-PD's and SCAFFOLD's were not: see `sources.drdm.departures`.
 
 The skews are its own parameters: class skew is a Dirichlet concentration (0: one class a client; larger: more even),
 size skew is Zipf's exponent (0: equal). So 0.1 is the most skewed of the first tables and the least of the second.

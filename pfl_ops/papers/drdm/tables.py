@@ -1,7 +1,7 @@
 """DRDM's Tables 1 to 6: three data sets, class skew and size skew."""
 
 from pfl_ops.papers.claims import Claim
-from pfl_ops.papers.drdm.rule import MNIST_RULE
+from pfl_ops.papers.drdm.rule import RULES
 from pfl_ops.papers.drdm.setting import (
     AVERAGE,
     BASE,
@@ -102,7 +102,7 @@ def _table(
         claims=claims,
         sources=of_table(number, MNIST_CHOICES if on_mnist else None),
         departures=departures(str(data["model.name"]), MNIST_CHOICES if on_mnist else None),
-        rule=MNIST_RULE if on_mnist else None,
+        rule=RULES[str(data["data.name"])],
         damage=(
             "A method's name stands on its third row, the standard deviation; the two rows above belong to it.",
             *lost,
