@@ -79,6 +79,7 @@ OTHER: dict[str, Any] = {
     "evaluation.clients": 5,
     "evaluation.final": 30,
     "evaluation.stages": ("G",),
+    "evaluation.absent": "last",
     "algorithm.name": "hash_other",
     "algorithm.gamma.kind": "between",
     "partition.kind": "iid",

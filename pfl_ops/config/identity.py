@@ -52,6 +52,8 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
         del tree["evaluation"]["stages"]
     else:
         tree["evaluation"]["stages"] = sorted(set(tree["evaluation"]["stages"]))
+    if tree["evaluation"]["absent"] == "train":  # as all runs of earlier versions
+        del tree["evaluation"]["absent"]
     tree["evaluation"]["final"] = final_samples(experiment, data)
     if tree["evaluation"]["final"] is None:  # the same
         del tree["evaluation"]["final"]

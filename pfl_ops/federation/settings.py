@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -137,6 +137,15 @@ class Evaluation(Section):
     equal_tests: bool = Field(
         False, description="synthetic views count every client's test set alike, as if cut to one size (FedPG)"
     )
+    absent: Literal["train", "last"] = Field(
+        "train", description="L2 of the last round's absent clients: train once more, or the score of their last round"
+    )
+
+    @model_validator(mode="after")
+    def _last_scores_are_known(self) -> Self:
+        if self.absent == "last" and (self.every != 1 or "L2" not in self.stages):
+            raise ValueError("absent: last needs the L2 score of every round: every 1, and L2 among the stages")
+        return self
 
 
 class Execution(Section):

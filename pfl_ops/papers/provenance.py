@@ -123,6 +123,8 @@ ENGINE: Sources = (
         "evaluation.every", "evaluation.global_every", "evaluation.subset", "evaluation.stages",
     ),
     *assumed("all test samples count in the last round: nothing else is stated", "evaluation.final"),
+    *assumed("of the scores after local training: absent clients train once more before the last: not stated",
+             "evaluation.absent"),
     *assumed(
         "adds quantities that are recorded beside the others; moves neither training nor any score",
         "evaluation.eps", "evaluation.targets", "evaluation.synthetic",
@@ -137,7 +139,8 @@ def without_effect(experiment: Experiment) -> dict[str, Source]:
     The rules: what the method ignores (`Algorithm.ignores`); the one of local epochs and local steps that is not set;
     the test share without `data.pooled`; the validation share where scores come from test data; roles and records of
     another data set than shakespeare; the scaling of text, and of the inputs of a frozen network; momentum under Adam;
-    the way to draw a cohort of all clients uniformly; the weighting of test sets where no synthetic view is scored.
+    the way to draw a cohort of all clients uniformly, and the scores of absent ones; the weighting of test
+    sets where no synthetic view is scored.
     """
     settings = experiment.flat
     found = {path: "the method does not read it" for path in experiment.algorithm.ignores}
@@ -158,7 +161,7 @@ def without_effect(experiment: Experiment) -> dict[str, Source]:
     if settings["training.optimiser"] == "adam":
         found["training.momentum"] = "Adam has none"
     if settings["participation.kind"] == "uniform" and settings["participation.share"] == 1.0:
-        found["participation.kind"] = "all clients take part"
+        found["participation.kind"] = found["evaluation.absent"] = "all clients take part"
     if not settings["evaluation.synthetic"]:
         found["evaluation.equal_tests"] = "no synthetic view is scored"
     return {path: Source(path, "no effect", reason=why) for path, why in found.items() if path in settings}

@@ -3,14 +3,16 @@
 import gc
 import math
 import weakref
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from little import HELD, LOOP, Puppet, clients, network, same, simulation, timeless, traces
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from pfl_ops.algorithms import ALGORITHMS
@@ -340,6 +342,52 @@ def test_reached_by_hand() -> None:
     assert found == {"reached/val/L2/local/worst_75": 1.0, "reached/val/L2/local/worst_80": 1.0}
 
 
+# -- absent clients ----------------------------------------------------------------------------------------------------
+
+
+def own_scores(sim: Simulation) -> dict[int, float]:
+    """{client: local accuracy of its L2 model}, of the clients that have one."""
+    table = pd.DataFrame(sim.client_table)
+    return table[table["stage"] == "L2"].set_index("client")["local"].dropna().to_dict()
+
+
+LATE: dict[str, Any] = {"rounds": 4, "share": 0.5, "evaluation": {"absent": "last"}}
+
+
+@pytest.mark.parametrize("method", [FLIU(), Tuned()], ids=["models", "function"])
+def test_absent_clients_keep_the_score_of_their_last_round(method: Any) -> None:
+    """Runs of one, two, ... rounds, each scored after its cohort has trained, give every client's last score."""
+    expected: dict[int, float] = {}
+    for rounds in range(1, 5):
+        expected |= own_scores(played(method, rounds=rounds, share=0.5, final=False)[0])
+    sim, records = played(method, **LATE)
+    assert own_scores(sim) == expected
+    assert sim.final["final/test/L2/local/mean"] == pytest.approx(sum(expected.values()) / len(expected))
+    assert "final/test/L2/global/mean" not in sim.final and "final/test/L1/global/mean" in sim.final
+    again, _ = played(method, **{**LATE, "evaluation": {}})
+    assert own_scores(again) != expected or isinstance(method, Tuned), "FLIU's train once more"
+    assert [r.metrics["test/L2/local/mean"] for r in records[1:]] == [
+        r.metrics["test/L2/local/mean"] for r in again.records[1:]
+    ]
+
+
+@pytest.mark.parametrize("done", [1, 3, 4])
+def test_they_keep_it_over_a_stop(done: int, tmp_path: Path) -> None:
+    whole, _ = played(FLIU(), **LATE)
+    with closing(simulation(FLIU(), **LATE, folder=tmp_path).run()) as run:  # type: ignore[type-var]
+        for _ in range(done + 1):
+            next(run)
+    sim, _ = played(FLIU(), **LATE, folder=tmp_path)
+    assert sim.resumed_from == done
+    assert own_scores(sim) == own_scores(whole) and sim.final == whole.final
+
+
+@pytest.mark.parametrize("settings", [{"every": 2}, {"stages": "G"}], ids=str)
+def test_their_last_scores_must_be_known(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="absent: last needs the L2 score of every round"):
+        Evaluation(absent="last", **settings)
+
+
 # -- looking never moves training --------------------------------------------------------------------------------------
 
 SETTINGS: list[dict[str, Any]] = [
@@ -351,6 +399,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"synthetic": (0, 50, 100), "global_every": 1},
     {"final": 4},
     {"stages": "G"},
+    {"absent": "last"},
 ]
 
 

@@ -38,6 +38,19 @@ def best(records: Sequence[Record], split: metrics.Split) -> dict[str, float]:
     return {}
 
 
+KEPT_L2 = "kept_l2"
+"""Key of a checkpoint's metadata: for each client the L2 score of the last round in which it took part."""
+
+
+def kept_l2(n_clients: int, meta: Mapping[str, Any]) -> np.ndarray:
+    """Return the L2 scores that a checkpoint's metadata have kept, [N]; NaN: the client has not taken part yet.
+
+    >>> kept_l2(2, {"kept_l2": [0.5, None]}), kept_l2(2, {})
+    (array([0.5, nan]), array([nan, nan]))
+    """
+    return np.array(meta.get(KEPT_L2) or [None] * n_clients, dtype=float)
+
+
 REACHED = (("local", "mean"), ("local", "worst"), ("global", "mean"))  # views and statistics that targets are for
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -87,6 +88,7 @@ class Simulation:
         self.diverged: Diverged | None = None
         self._ending: Ending | None = None
         self._global: Tensor | None = None
+        self._kept_l2: np.ndarray | None = None
 
         found = None
         self._checkpoints: Checkpoints | None = None
@@ -122,6 +124,8 @@ class Simulation:
             evaluation.stages,
         )  # fmt: skip
         self._state: State = self.method.init(self.task)
+        if evaluation.absent == "last":
+            self._kept_l2 = finish.kept_l2(self.task.n_clients, found.meta if found is not None else {})
         self._unread = found
         if found is not None:
             self.records = found.records
@@ -202,13 +206,17 @@ class Simulation:
         self._look_for_divergence(t + 1, r.lr, update, stages)
         stages = repeatable(r, stages)
 
-        absent = self._scores.absent_l2(self.state, r, stages) if last and self.with_final else None
+        again = last and self.with_final and self._kept_l2 is None
+        absent = self._scores.absent_l2(self.state, r, stages) if again else None
         commit(self.state, update)
         del update  # rows of the whole cohort, which evaluation has no use for
         scores: dict[str, Scores] = {}
         if last or (t + 1) % self.evaluation.every == 0:
             pooled = last or (t + 1) % self.evaluation.global_every == 0
             scores = self._scores.curves(self.state, r, stages, pooled=pooled)
+        if self._kept_l2 is not None and "L2" in scores:
+            self._kept_l2 = np.where(np.isnan(scores["L2"].local), self._kept_l2, scores["L2"].local)
+            absent = Scores(self._kept_l2)
         if last:
             full = self._scores.last(self.state, r, stages, absent) if self.with_final else None
             g = made(stages["G"], self.scorer.clients) if "G" in stages else None
@@ -293,6 +301,8 @@ class Simulation:
     def _about(self) -> dict[str, Any]:
         """Return the metadata of a checkpoint: how it was computed."""
         noted = {DIVERGED: self.diverged.as_list()} if self.diverged else {}
+        if self._kept_l2 is not None:
+            noted[finish.KEPT_L2] = [None if np.isnan(score) else score for score in self._kept_l2.tolist()]
         return {"resolved": asdict(self.resolved), ENGINE: engine.digest(), **noted}
 
     def _chances(self) -> dict[str, list[Any]]:
@@ -312,6 +322,8 @@ class Simulation:
         first = 0
         if before is not None:
             self._state, first = before.restore(self._state), before.round
+        if self._kept_l2 is not None:
+            self._kept_l2 = finish.kept_l2(self.task.n_clients, before.meta if before is not None else {})
         for t in range(first, self.training.rounds):
             self._round(t)
 
