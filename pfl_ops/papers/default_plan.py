@@ -1,7 +1,7 @@
 """The plan of `pfl-ops reproduce` without names and scale: what two CPU cores run in about a quarter of an hour.
 
-Measured once from the shell prompt to the result (AMD EPYC, two cores without other work): 16 min 12 s, of which the
-FLIU part took about 2 min 20 s: ten rounds of FLIU and of FedAvg side by side, of the 100 that a run has at medium.
+Measured from the shell prompt to the result (AMD EPYC, two cores, little other work): 12 min 3 s on 2026-11-24, and
+16 min 12 s on a slower day. The FLIU part is ten rounds of FLIU and of FedAvg, of the 100 that a run has at medium.
 """
 
 from collections.abc import Mapping, Sequence

@@ -92,7 +92,10 @@ def test_a_setting_without_effect_changes_no_result(path, other):
 
 # -- departures --------------------------------------------------------------------------------------------------------
 
-READINGS = {"apfl_library", "fedfomo_library", "fedamp_absolute", "s_fedpg_last", "letter", "drdm_feddyn"}
+READINGS = {
+    "apfl_library", "fedfomo_library", "fedamp_absolute", "s_fedpg_last", "local_cap", "fedpg_cap", "letter",
+    "fedavg_p_stay", "fedas_stay", "drdm_feddyn",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,6 +20,7 @@ from pfl_ops.papers.fedas.setting import (
     REPETITIONS,
     SKEW,
     SMOKE,
+    STAY,
     TRAINED,
     WITH_CURVE,
     method,
@@ -39,7 +40,7 @@ def compared(number: int, data: str, least: float, most: float, slips: tuple[Cla
         title=f"Ten methods on {DATA[data].title}, by skew and participation",
         source=f'FedAS, Table {number}: "highest top-1 accuracy" of 40 rounds, one run; ours: the last round',
         base={**BASE, "data.name": data},
-        axes={"skew": SKEW, "participation": PARTICIPATION, "method": {**METHODS, **LETTER}},
+        axes={"skew": SKEW, "participation": PARTICIPATION, "method": {**METHODS, **LETTER, **STAY}},
         measures=(TRAINED, ON_RECEIPT, HIGHEST),
         exhibits=(
             Grid(("method",), ("skew", "participation"), measures=(LOCAL,), caption="Last round, percent"),

@@ -119,8 +119,14 @@ LARGER: Axis = {f"fedpg_{gamma}": method(f"FedPG γ={gamma}", "fedpg", gamma=gam
 READINGS: Axis = {
     "fedamp_absolute": method("FedAMP, absolute σ", "fedamp", unit="absolute", alpha=5e-3, sigma=0.1, lam=5e-7),
     "s_fedpg_last": method("S-FedPG, last step", "s_fedpg", failing="last"),
+    **{
+        f"{label}_cap": Level(
+            {"algorithm.name": label, "partition.cap": True}, f"{title}, sizes capped", stages=method("", label).stages
+        )
+        for label, title in (("local", "Local"), ("fedpg", "FedPG"))
+    },
 }
-"""The paper's own readings beside ours. No claim is judged by them."""
+"""The paper's own readings, or other readings of it, beside ours. No claim is judged by them."""
 COMPARED: Axis = {**BASELINES, **FEDPG}
 METHODS: Axis = {**COMPARED, **LARGER, **READINGS}
 

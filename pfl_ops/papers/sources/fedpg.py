@@ -26,6 +26,8 @@ SOURCES: Sources = (
     *stated("Sec. 4, Pat-2", {"partition.classes_per_client": 2}),
     *assumed("clients' shares drawn for each class, no cap, 10 samples at least: the paper cites its scheme",
              "partition.per", "partition.cap", "partition.min_size"),
+    *assumed("n/N: codes of the cited scheme feed no client beyond it", "partition.cap",
+             when={"partition.cap": True}),
     *assumed("a new partition in each repetition: not stated", "partition.seed"),
     # networks
     *stated("Sec. 4", {"model.name": ["mlp", "nf_resnet18"]}),
@@ -150,7 +152,7 @@ OF_DIRICHLET: tuple[Departure, ...] = (
         "Dir(0.1) is run without a cap on sizes; codes of the cited scheme feed no client beyond n/N samples "
         "(`partition.cap`), and the paper does not say which it has.",
         "Fashion-MNIST, 100 clients, seed 0: 10 to 2,895 samples a client (deviation 558), with the cap 10 to 2,108 "
-        "(477)",
+        "(477); Local and FedPG with the cap are rows of Table 1, `--set partition.cap=true` runs all methods so",
     ),
     Departure(
         "FedAMP mixes by distances relative to their mean; with the authors' absolute σ the weights of other clients "
