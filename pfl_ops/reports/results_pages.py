@@ -124,6 +124,7 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
     rows: list[Row] = []
     judged: set[tuple[str, str]] = set()
     unjudged: set[tuple[str, str]] = set()
+    in_part: set[tuple[str, str]] = set()
     groups: dict[tuple[str, bool], Counter[str]] = {}
     for one in found:
         where = f"{one.scale}, another network" if replaced(one) else one.scale
@@ -132,17 +133,21 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
                 unjudged.add((one.suite.name, claim.text))
             if claim.ours in ("not run", "not judged"):
                 continue
+            if not claim.n:
+                in_part.add((one.suite.name, claim.text))
+                continue
             groups.setdefault((where, claim.derived), Counter())[claim.ours] += 1
             judged.add((one.suite.name, claim.text))
     for (where, derived), counts in groups.items():
         entries = [Entry(str(counts[status]), counts[status]) for status in (*DECIDED, "undecided")]
         rows.append(Row((Entry(where), Entry("derived claims" if derived else "claims of the papers"), *entries)))
     total = sum(len(suite.claims) for suite in all_suites)
-    only_run = len(unjudged - judged)
+    only_run, parts = len(unjudged - judged), len(in_part - judged - unjudged)
     apart = f" {only_run} more were run and not judged, for the reasons given below;" if only_run else ""
+    apart += f" of {parts} more a part of the cells was run, which is no evidence yet;" if parts else ""
     yield Text(
         f"The suites have {total} claims, derived ones among them. {len(judged)} were judged in runs that are kept "
-        f"here;{apart} of the other {total - len(judged) - only_run} nothing is known."
+        f"here;{apart} of the other {total - len(judged) - only_run - parts} nothing is known."
     )
     heads = ("scale", "", "hold", "do not hold", "undecided")
     note = "Derived: worked out from the paper's numbers, or with a threshold of ours."

@@ -119,6 +119,15 @@ def test_the_page_of_claims_counts_what_was_judged_and_what_was_not(tmp_path: Pa
     assert "– not run" in next(line for line in page.splitlines() if line.startswith("| FLIU is above FedAvg"))
 
 
+def test_a_claim_of_which_a_part_was_run_is_not_judged(tmp_path: Path, outcomes) -> None:
+    """Local training is compared in both environments; without its cell in one of them there is no evidence."""
+    kept = {cell: each for cell, each in outcomes.items() if cell not in ("path/local", "path/fliu")}
+    results_files.write(tmp_path, TOY, "small", kept)
+    page = results_pages.write(tmp_path, results_files.read(tmp_path, [TOY]), [TOY]).read_text()
+    assert "0 were judged" in page and "of 1 more a part of the cells was run" in page
+    assert "of the other 1 nothing is known" in page
+
+
 def test_runs_with_changed_settings_have_a_file_of_their_own_and_a_table_on_the_suites_page(
     tmp_path: Path, outcomes
 ) -> None:
