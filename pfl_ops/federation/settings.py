@@ -144,7 +144,7 @@ class Evaluation(Section):
     @model_validator(mode="after")
     def _last_scores_are_known(self) -> Self:
         if self.absent == "last" and (self.every != 1 or "L2" not in self.stages):
-            raise ValueError("absent: last needs the L2 score of every round: every 1, and L2 among the stages")
+            raise ValueError("absent=last needs every=1 and L2 in stages: it takes scores of earlier rounds")
         return self
 
 

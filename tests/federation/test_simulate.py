@@ -384,7 +384,7 @@ def test_they_keep_it_over_a_stop(done: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{"every": 2}, {"stages": "G"}], ids=str)
 def test_their_last_scores_must_be_known(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="absent: last needs the L2 score of every round"):
+    with pytest.raises(ValidationError, match="absent=last needs every=1 and L2 in stages"):
         Evaluation(absent="last", **settings)
 
 
