@@ -69,7 +69,8 @@ OPTIONS = {
     | {"--test", "--notes", "--tracking-uri"},
     "reproduce": {"--scale", "--only", "--all", "--list", "--repetitions", "--concurrency", "--cpus-per-cell"}
     | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
-    | {"--device", "--way", "--threads", "--until-decided", "--results", "--hours", "--suite", "--set", "--choose"},
+    | {"--device", "--way", "--threads", "--until-decided", "--results", "--hours", "--suite", "--set", "--choose"}
+    | {"--choices"},
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
     | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},

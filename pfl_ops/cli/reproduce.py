@@ -134,6 +134,15 @@ def reproduce(
             help="Run no cell, but the rule by which the suite's settings are chosen on validation data.",
         ),
     ] = None,
+    choices: Annotated[
+        Path | None,
+        typer.Option(
+            "--choices",
+            metavar="FILE.yaml",
+            rich_help_panel=PANEL,
+            help="Run the suites with what --choose wrote to this file. Reports are kept apart.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     data_dir: DataDir = None,
     tracking_uri: TrackingUri = None,
@@ -149,7 +158,9 @@ def reproduce(
     from pfl_ops.config.precedence import assignments
     from pfl_ops.tracking.home import check_places
 
-    planned = scale is None and not (names or only or every or suite or sets or listed or until_decided or choose)
+    planned = scale is None and not (
+        names or only or every or suite or sets or listed or until_decided or choose or choices
+    )
     size = _scale(scale or "smoke")
     cpus_per_cell, gpus_per_cell = _number("--cpus-per-cell", cpus), _number("--gpus-per-cell", gpus)
     if only is not None and not only.strip():
@@ -162,6 +173,8 @@ def reproduce(
     if listed:
         _list(chosen)
         return
+    if choices is not None:
+        chosen = _with_choices(chosen, choices, choose, results, every=not (names or suite))
     execution = execution_of(flags)
     check_places(tracking_uri)
     if hours is not None and not (until_decided and 0 < hours < math.inf):
@@ -260,6 +273,7 @@ def _choose(
     """Choose the settings of a suite's methods by its rule, and write them to a file."""
     from pfl_ops.cli.checks import check_output
     from pfl_ops.cli.output import err, out, say
+    from pfl_ops.config import fields
     from pfl_ops.files import write_named
 
     if suite.rule is None:
@@ -287,9 +301,31 @@ def _choose(
         raise typer.Exit(130) from None
     write_named(file, found.to_yaml())
     for label, settings in found.methods.items():
-        values = ", ".join(f"{path} {value:g}" for path, value in settings.items())
+        values = ", ".join(f"{path} {fields.show(value)}" for path, value in settings.items())
         say(out(), f"{label}: {suite.rule.metric} {found.scores[label]:.4f} with {values}")
-    say(out(), f"\nchoices: {file}")
+    say(out(), f"\nchoices: {file}; run the suite with them: {suite.command} --choices {file}")
+
+
+def _with_choices(
+    chosen: "list[tuple[Suite, tuple[Cell, ...]]]",
+    file: Path,
+    choose: Path | None,
+    results: Path | None,
+    *,
+    every: bool,
+) -> "list[tuple[Suite, tuple[Cell, ...]]]":
+    """The suites with the settings of a file of choices, and their cells."""
+    from pfl_ops.papers.chosen import with_file
+
+    if choose is not None:
+        raise PflOpsError("--choose makes a file of choices, --choices runs a suite with one: give one of them")
+    if results is not None:
+        raise PflOpsError(
+            "--results keeps the runs of a suite as it is: put the choices into it first (docs/suites.md)"
+        )
+    cells = {suite.name: of_suite for suite, of_suite in chosen}
+    given = with_file([suite for suite, _ in chosen], file, every=every)
+    return [(suite, cells[suite.name]) for suite in given]
 
 
 def _default(repetitions: int | None, data_dir: str | None) -> "list[ReproductionPlan]":

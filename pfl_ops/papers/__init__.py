@@ -10,6 +10,7 @@
     user_suites suites of a user's own, from a file
     overrides   settings of cells changed by the user (`--set`)
     rules       settings that a paper does not state, chosen on validation data by a rule (choices: what came out)
+    chosen      suites with a file of choices
     default_plan    what `pfl-ops reproduce` runs without names
     fliu, drdm, fedpg, fedavg2rep, fedas    the suites
 
@@ -24,6 +25,7 @@ from pfl_ops.papers.claims import Claim, Instance, Verdict
 from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over
 from pfl_ops.papers.provenance import Departure, Source, Sources, assumed, departed, stated
 from pfl_ops.papers.published import Published, published_beside
+from pfl_ops.papers.rules import ChoiceRule
 from pfl_ops.papers.suite import SCALES, Axis, Cell, CellResults, Changes, Level, Measure, Scale, ScaleName, Suite
 
 PAPERS = {
@@ -75,6 +77,7 @@ __all__ = [
     "Cell",
     "CellResults",
     "Changes",
+    "ChoiceRule",
     "Claim",
     "Curves",
     "Departure",

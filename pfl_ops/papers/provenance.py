@@ -70,10 +70,12 @@ class Departure:
     Attributes:
         text: the paper's way and ours, in a sentence.
         effect: on results, with figures where they are known; "": not measured.
+        of_choice: it says how settings that the paper does not state were chosen; a file of choices replaces it.
     """
 
     text: str
     effect: str = ""
+    of_choice: bool = False
 
 
 def stated(

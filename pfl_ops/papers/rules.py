@@ -1,7 +1,7 @@
 """Settings that a paper does not state, chosen for each method on validation data by a rule that was fixed before.
 
 A `ChoiceRule` is data: methods, ranges, budget, objective. `tuning.choosing` runs it (`reproduce SUITE --choose FILE`)
-and writes a file of choices, which is kept beside the suites and gives their cells their settings:
+and writes a file of choices, which gives the suites' cells their settings (`chosen.with_choices`):
 
     rule: drdm_mnist
     status: chosen
@@ -38,27 +38,30 @@ class ChoiceRule:
         cells: method's label -> name of the cell of the first suite whose experiment, at scale full, is tuned.
         shared: ranges of settings that all methods have. own: label -> ranges of the method's own settings.
         metric: objective, a score on validation data.
-        trials: of each method's search; the first one has the settings of `before`.
+        trials: of each method's search; the first one has the settings of `before`, if there are some.
         confirm, confirm_top: seeds with which the best configurations are run again, and number of these.
         seed: of the trials. No suite reaches it, so that no partition of a trial is one of the reported runs.
         before: label -> settings that were run before there was a rule.
+        remarks: what the rule leaves open, in sentences; the pages of suites with its choices have them.
     """
 
     name: str
     suites: tuple[str, ...]
     cells: Mapping[str, str]
     shared: Ranges
-    own: Mapping[str, Ranges]
     metric: str
     trials: int
     confirm: int
     confirm_top: int
     seed: int
+    own: Mapping[str, Ranges] = field(default_factory=dict)
     before: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    remarks: str = ""
 
     def ranges(self, label: str) -> dict[str, Any]:
         """Return the search space of a method, as a file has it."""
-        return {**self.shared, **self.own.get(label, {}), "first": [dict(self.before[label])]}
+        first = {"first": [dict(self.before[label])]} if label in self.before else {}
+        return {**self.shared, **self.own.get(label, {}), **first}
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -109,21 +112,30 @@ class Choices:
         Raises:
             PflOpsError: it is none; the message names `source`.
         """
-        values = yaml_files.mapping(text, source)
+        return cls.from_values(yaml_files.mapping(text, source), source)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], source: str) -> "Choices":
+        """Return the choices of a file that was read; errors as of `from_yaml`."""
         try:
             found = cls(**values)
         except TypeError as error:
             raise PflOpsError(f"{source} is no file of choices: {error}") from error
         if found.status not in ("chosen", "looked"):
             raise PflOpsError(f"{source}: status must be chosen or looked")
+        methods: Any = found.methods
+        if not isinstance(methods, dict) or not all(isinstance(values, dict) for values in methods.values()):
+            raise PflOpsError(
+                f"{source}: methods must have the settings of each method, as fedavg: {{training.lr: 0.1}}"
+            )
         return found
 
     @property
     def origin(self) -> str:
         """The reason for the settings, as an assumption has it."""
         if self.status == "looked":
-            return f"never mentioned; chosen by us after looking at test data of this experiment. {self.how}"
-        return f"never mentioned; chosen on validation data by the rule in docs/reproduced.md ({self.how}, {self.date})"
+            return f"never mentioned; chosen by hand after a look at test data of this experiment. {self.how}"
+        return f"never mentioned; chosen on validation data by rule {self.rule} ({self.how}, {self.date})"
 
 
 @cache

@@ -1,5 +1,6 @@
 """A suite: one table or figure of a paper as data, from the grid of its experiments to the claims about it."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -125,6 +126,7 @@ class Suite:
         small, smoke: the suite at these scales; smoke is cut further, see `stand_in.cut`.
         rule: by which settings that the paper does not state are chosen on validation data; None: there is none.
         file: name of the user's file that it comes from; "": it is the package's own.
+        choices: name of the file of choices that the user gave it (`--choices`); "": none.
     """
 
     name: str
@@ -151,11 +153,19 @@ class Suite:
     smoke: Scale = field(default_factory=Scale)
     rule: ChoiceRule | None = None
     file: str = ""
+    choices: str = ""
 
     @property
     def paper(self) -> str:
         """ "fliu" of "fliu/table1"."""
         return self.name.partition("/")[0]
+
+    @property
+    def command(self) -> str:
+        """The command line that runs it, but for its scale."""
+        file = f" --suite {shlex.quote(self.file)}" if self.file else ""
+        choices = f" --choices {shlex.quote(self.choices)}" if self.choices else ""
+        return f"pfl-ops reproduce {self.name}{file}{choices}"
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:

@@ -76,11 +76,15 @@ class SuiteRun:
         return ", ".join(overrides.as_flags(self.changes))
 
     @cached_property
+    def altered(self) -> tuple[str, ...]:
+        """The suite's settings of the user: the file of choices, and the changes; (): it runs as it is."""
+        return altered(self.suite, self.changes)
+
+    @cached_property
     def command(self) -> str:
         """The command line that runs it."""
-        file = f" --suite {self.suite.file}" if self.suite.file else ""
         sets = "".join(f" --set {shlex.quote(one)}" for one in overrides.as_flags(self.changes))
-        return f"pfl-ops reproduce {self.suite.name} --scale {self.scale}{file}{sets}"
+        return f"{self.suite.command} --scale {self.scale}{sets}"
 
     @cached_property
     def labels(self) -> Labels:
@@ -172,3 +176,8 @@ class SuiteRun:
         """Cell -> {path: (paper's value, value here)}, of cells that were run; of all where none was."""
         cells = [cell for cell in self.suite.cells if cell.name in self.outcomes] or list(self.suite.cells)
         return {cell.name: differences(self.suite.experiment(cell), self.experiment(cell)) for cell in cells}
+
+
+def altered(suite: Suite, changes: Changes) -> tuple[str, ...]:
+    """Return what the user gave a suite: ("choices=kmnist.yaml", "training.lr=0.05")."""
+    return (*((f"choices={suite.choices}",) if suite.choices else ()), *overrides.as_flags(changes))

@@ -81,6 +81,7 @@ def check_suite(suite: Suite) -> None:
         claim.least(len(suite.cells))
     for exhibit in suite.exhibits:
         _check_exhibit(suite, labels, exhibit)
+    _check_rule(suite)
     for cell in suite.cells:
         for scale in SCALES:
             suite.experiment(cell, scale)
@@ -122,6 +123,22 @@ def _check_exhibit(suite: Suite, labels: Labels, exhibit: Exhibit) -> None:
             raise PflOpsError(f"exhibits has a {type(exhibit).__name__}; it takes Grid, Curves, Over, Bars, Allocation")
     pattern: Any = getattr(exhibit, "cells", "")
     matching(pattern, labels)
+
+
+def _check_rule(suite: Suite) -> None:
+    """Refuse a rule whose methods are none of the suite's, or whose experiments are no cells of the first suite."""
+    rule = suite.rule
+    if rule is None:
+        return
+    if suite.name not in rule.suites:
+        raise PflOpsError(f"rule {echo(rule.name)} does not list the suite in `suites`")
+    labels = [label for axis in suite.axes.values() for label in axis]
+    if suite.name != rule.suites[0]:
+        return
+    for label, cell in rule.cells.items():
+        suite.cell(cell)
+        if label not in labels:
+            raise unknown(f"label of {suite.name} (rule {echo(rule.name)})", label, labels)
 
 
 def _axes(exhibit: Exhibit) -> Iterator[str]:

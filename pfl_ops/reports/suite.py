@@ -49,6 +49,12 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
             "that the experiment runs, and nothing about the paper: no difference is taken, no claim is judged.",
             "warning",
         )
+    if run.suite.choices:
+        yield Text(
+            f"Settings that the paper does not state are those of the file {run.suite.choices}; how they were chosen "
+            "stands below. The numbers are those of these settings, and so are the verdicts on claims.",
+            "warning",
+        )
     if run.changes:
         every = len(run.changed) == len(run.suite.cells)
         where = "all cells" if every else f"{cells(len(run.changed))}; the others lack the setting, or had this value"

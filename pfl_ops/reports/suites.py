@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.files import write_named
-from pfl_ops.papers import PAPERS, SCALES, overrides
+from pfl_ops.papers import PAPERS, SCALES
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, Mark, PageSection, Row, Table, Text
@@ -39,7 +39,7 @@ class SuiteSummary:
         written: when.
         derived: how many derived claims stand how in our numbers; a report of an earlier version counts them in `ours`.
         networks: those that scale medium put in place of the paper's.
-        changes: settings that the user changed: ("training.lr=0.05",). Claims are judged under them.
+        changes: what the user gave it: ("choices=kmnist.yaml", "training.lr=0.05"). Claims are judged under it.
         standings: each claim in a line; a report of an earlier version has none.
         warnings: texts of the warnings about claims.
     """
@@ -79,7 +79,7 @@ class SuiteSummary:
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             derived=dict(Counter(verdicts.in_ours(run, derived=True))),
             networks=replaced(run),
-            changes=overrides.as_flags(run.changes),
+            changes=run.altered,
             standings=verdicts.standings(run),
             warnings=[warning.text for warning in verdicts.warnings(run)],
         )
@@ -113,7 +113,7 @@ def keep(run: SuiteRun, folder: str | Path) -> Path:
     """
     place = Path(folder, run.suite.name)
     before = _summary(place / FILE)
-    if run.changes:
+    if run.altered:
         place = place / changed_folder(run)
     elif before is not None and SCALES.index(before.scale) > SCALES.index(run.scale):
         place = place / run.scale
@@ -125,7 +125,7 @@ def keep(run: SuiteRun, folder: str | Path) -> Path:
 
 def changed_folder(run: SuiteRun) -> str:
     """Return the name of the folder of a report with changed settings: "full-training.lr=0.05"."""
-    text = f"{run.scale}-{','.join(overrides.as_flags(run.changes))}"
+    text = f"{run.scale}-{','.join(run.altered)}"
     plain = re.sub(r"[^A-Za-z0-9._=,+-]", "_", text)
     if plain == text and len(text) <= LONGEST_FOLDER:
         return text
@@ -235,7 +235,7 @@ def _of_changed(changed: Mapping[str, SuiteSummary]) -> Table:
     counts = tuple(Head(text) for text in ("hold", "do not", "open"))
     head = (
         (Head(""), Head(""), Head(""), Head(""), Head("claims: ours", 3), Head("derived: ours", 3)),
-        (Head("suite"), Head("changed by --set"), Head("scale"), Head("cells run"), *counts, *counts),
+        (Head("suite"), Head("changed"), Head("scale"), Head("cells run"), *counts, *counts),
     )
     note = "Claims are judged under the changed settings, and count in no other table."
     return Table("changed", "Changed settings", head, tuple(rows), (note,))

@@ -15,6 +15,7 @@ from pfl_ops.tracking.run import now
 from pfl_ops.tuning.plans import CellRun, Part
 
 TRAFFIC = ("cost/up_bytes", "cost/down_bytes", "cost/clients")
+CHOICES = "pfl_ops.choices"  # tag of runs of a suite with `reproduce --choices`
 CHANGED = "pfl_ops.set"  # tag of runs with settings that `reproduce --set` changed
 
 
@@ -82,6 +83,7 @@ def elsewhere(part: Part, scale: ScaleName, finished: Iterable[Result]) -> dict[
     for run in finished:
         other, cell = run.tags.get("pfl_ops.scale", ""), run.tags.get("pfl_ops.cell", "")
         here = run.tags.get("pfl_ops.suite") == part.suite.name and cell in cells
+        here = here and run.tags.get(CHOICES, "") == part.suite.choices
         if here and other != scale and not {"pfl_ops.stand_in", CHANGED} & set(run.tags):
             found.setdefault(other, {}).setdefault(cell, {})[run.seed] = replace(run, stages=cells[cell])
     return {scale: {cell: list(each.values()) for cell, each in of.items()} for scale, of in found.items()}

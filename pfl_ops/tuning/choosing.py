@@ -74,7 +74,7 @@ def choose(
     return Choices(
         rule.name,
         "chosen",
-        f"pfl-ops reproduce {suite.name} --choose FILE",
+        f"{suite.command} --choose FILE",
         datetime.now(UTC).strftime("%Y-%m-%d"),
         methods,
         rule.budget,
@@ -90,7 +90,7 @@ def experiment_of(suite: Suite, rule: ChoiceRule, label: str) -> Experiment:
     """
     experiment = suite.experiment(suite.cell(rule.cells[label]))
     scored = {"evaluation.every": experiment.training.rounds, "seed": rule.seed, "repetitions": 1}
-    return experiment.override({**rule.before[label], **scored})
+    return experiment.override({**rule.before.get(label, {}), **scored})
 
 
 def score(study: Study, rule: ChoiceRule) -> float:

@@ -16,13 +16,14 @@ from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import CellResults
 from pfl_ops.papers.overrides import as_flags
-from pfl_ops.papers.suite_run import SuiteRun
+from pfl_ops.papers.suite_run import SuiteRun, altered
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tracking.finished import read_ahead, result_of
 from pfl_ops.tuning.cells import (
     CHANGED,
+    CHOICES,
     CellEvent,
     Kind,
     OnCell,
@@ -119,16 +120,17 @@ class Reproduction:
 
     def parent(self, part: Part) -> Run:
         """A suite's own run, below which its cells are tracked."""
-        suite, scale, changes = part.suite, self.plan.scale, as_flags(part.changes)
+        suite, scale, given = part.suite, self.plan.scale, altered(part.suite, part.changes)
         return self.store.run(
             f"{suite.name.replace('/', '-')}-{scale}",
-            " ".join((suite.name, scale, *changes)),
-            identity=":".join(("suite", suite.name, scale, *changes)),
+            " ".join((suite.name, scale, *given)),
+            identity=":".join(("suite", suite.name, scale, *given)),
             tags={
                 "pfl_ops.kind": "suite",
                 "pfl_ops.suite": suite.name,
                 "pfl_ops.scale": scale,
-                **({CHANGED: ", ".join(changes)} if changes else {}),
+                **({CHOICES: suite.choices} if suite.choices else {}),
+                **({CHANGED: ", ".join(as_flags(part.changes))} if part.changes else {}),
             },
         )
 
@@ -172,6 +174,7 @@ class Reproduction:
             "pfl_ops.cell": job.cell.name,
             "pfl_ops.scale": self.plan.scale,
             **({"pfl_ops.stand_in": job.stand_in} if job.stand_in else {}),
+            **({CHOICES: job.suite.choices} if job.suite.choices else {}),
             **({CHANGED: ", ".join(as_flags(job.changes))} if job.changes else {}),
         }
         return runs.run(

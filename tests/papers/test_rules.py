@@ -7,10 +7,10 @@ import pytest
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import find, suites
 from pfl_ops.papers.drdm.rule import FASHION_RULE, KMNIST_RULE, MNIST_RULE, RULES
-from pfl_ops.papers.drdm.setting import MNIST_CHOICES
 from pfl_ops.papers.rules import Choices, load_choices
-from pfl_ops.papers.sources.drdm import CHOSEN, LOOKED, LOOKED_ELSEWHERE, departures, of_choices
+from pfl_ops.papers.sources.drdm import LOOKED
 
+MNIST_CHOICES = load_choices("drdm_mnist")
 RULED = [suite for suite in suites("drdm") if suite.rule is MNIST_RULE]
 
 
@@ -31,7 +31,7 @@ def test_a_rule_that_was_not_run_begins_at_what_the_cells_have(rule):
         for cell in suite.cells:
             experiment = suite.experiment(cell)
             assert all(experiment.get(path) == v for path, v in rule.before[cell.labels["method"]].items())
-        assert LOOKED_ELSEWHERE in suite.departures and CHOSEN not in suite.departures
+        assert [one for one in suite.departures if one.of_choice] == [LOOKED]
 
 
 def test_every_method_of_the_tables_is_tuned_both_readings_among_them():
@@ -68,15 +68,9 @@ def test_a_file_of_choices_comes_back():
     with pytest.raises(PflOpsError, match="status must be chosen or looked"):
         Choices.from_yaml(replace(MNIST_CHOICES, status="guessed").to_yaml(), "it")
 
-
-@pytest.mark.parametrize("status", ["looked", "chosen"])
-def test_the_page_says_how_the_settings_were_chosen(status):
-    """Of status "looked" neither the origin nor the departures may sound like a choice by the rule."""
-    choices = replace(MNIST_CHOICES, status=status)
-    assert ("after looking at test data of this experiment" in choices.origin) == (status == "looked")
-    assert ("chosen on validation data" in choices.origin) == (status == "chosen")
-    told = departures("linear", choices)
-    assert (LOOKED in told, CHOSEN in told) == (status == "looked", status == "chosen")
+    for methods in (["fedavg"], {"fedavg": 0.1}):
+        with pytest.raises(PflOpsError, match="it: methods must have the settings of each method"):
+            Choices.from_yaml(f"{{rule: a, status: chosen, how: b, date: c, methods: {methods}}}", "it")
 
 
 def test_cells_have_the_settings_of_the_file():
@@ -86,9 +80,5 @@ def test_cells_have_the_settings_of_the_file():
             for path, value in MNIST_CHOICES.methods[cell.labels["method"]].items():
                 assert experiment.get(path) == value
                 assert sources[path].reason == MNIST_CHOICES.origin
-
-
-def test_sources_are_about_the_methods_that_have_the_path():
-    sources = {source.path: source.when["algorithm.name"] for source in of_choices(MNIST_CHOICES)}
-    assert sources["algorithm.rho"] == ["scaff_pd"] and sources["algorithm.gamma"] == ["drdm", "drfa"]
-    assert [source.path for source in of_choices(MNIST_CHOICES, ["fedavg"])] == ["training.lr"]
+        (told,) = (one for one in suite.departures if one.of_choice)
+        assert MNIST_CHOICES.budget in told.text and "docs/reproduced.md" in told.text

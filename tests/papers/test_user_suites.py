@@ -122,7 +122,7 @@ WRONG = {
     "none": ("SUITES = (TABLE_1,)", "", "defines no suite; it needs SUITES = (Suite(...),)"),
     "no_tuple": ("(TABLE_1,)", "TABLE_1", "defines no suite"),
     "other": ("(TABLE_1,)", "(TABLE_1, 7)", "SUITES has a int; it takes objects of type Suite"),
-    "raises": ("SUITES =", "SUITES = 1 / 0,", "ours.py failed: ZeroDivisionError: division by zero (ours.py:4"),
+    "raises": ("SUITES =", "SUITES = 1 / 0,", "ours.py failed: ZeroDivisionError: division by zero (ours.py:5"),
     "argument": ("repetitions=3,\n    claims", "repetition=3,\n    claims", "unexpected keyword argument 'repetition'"),
     "path": ('"training.lr": 0.1', '"training.lrr": 0.1', "no setting named 'training.lrr'. Did you mean"),
     "scale": ('{"training.rounds": 5}', '{"training.rounds": 0}', "cell fedavg: training.rounds (T) must be"),
@@ -133,6 +133,9 @@ WRONG = {
     "grid": ('rows=("method",)', 'rows=("methods",)', "no axis in a Grid named 'methods'. Did you mean 'method'?"),
     "types": ("axes={", "axes=[{", "SyntaxError"),
     "no_mapping": ('Level({"algorithm.name": "local"}, "local training")', '"local"', "AttributeError"),
+    "rule_suites": ('suites=("ours/table1",)', 'suites=("ours/table2",)', "rule ours does not list the suite in"),
+    "rule_cell": ('"local": "local"}', '"local": "locl"}', "no cell of ours/table1 named 'locl'"),
+    "rule_label": ('cells={"fedavg"', 'cells={"fedavgs"', "no label of ours/table1 (rule ours) named 'fedavgs'"),
     "csv_name": ('"table1.csv"', '"table2.csv"', "table2.csv: No such file or directory"),
 }  # fmt: skip
 NUMBERS = {

@@ -249,7 +249,7 @@ def test_changed_settings_are_marked_and_kept_apart(tmp_path: Path) -> None:
 
 def test_the_command_of_a_page_has_its_file_and_changes() -> None:
     given = run(replace(SUITE, file="mine.py"), changes={"training.rounds": 7})
-    assert given.command == "pfl-ops reproduce fliu/table1 --scale small --suite mine.py --set training.rounds=7"
+    assert given.command == "pfl-ops reproduce fliu/table1 --suite mine.py --scale small --set training.rounds=7"
 
 
 def test_quantities_under_a_number_are_told_apart() -> None:

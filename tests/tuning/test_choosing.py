@@ -17,6 +17,7 @@ from toy_suite import TOY
 from pfl_ops import tuning
 from pfl_ops.cli import app
 from pfl_ops.papers import find
+from pfl_ops.papers.chosen import check_values, with_choices
 from pfl_ops.papers.drdm.rule import MNIST_RULE, RULES
 from pfl_ops.papers.rules import ChoiceRule, Choices
 from pfl_ops.tracking import Store
@@ -143,6 +144,9 @@ def test_a_rule_is_run_on_validation_data(one_ray: None, tmp_path: Path, furnish
         trials = [run for run in runs if run.tags.get("pfl_ops.kind") == "trial"]
         assert len(trials) == 4
         assert not [key for run in runs for key in run.metrics if "test/" in key]
+    with_them = with_choices(replace(suite, rule=rule), found)
+    check_values(with_them, found)
+    assert with_them.experiment(with_them.cell("path/local")).training.lr == found.methods["local"]["training.lr"]
     again = choosing.choose(suite, rule, home=home, concurrency=1)
     assert (again.methods, again.scores) == (found.methods, found.scores)
     assert tuning.recorded("toy.fedavg", home=home).trials == 2

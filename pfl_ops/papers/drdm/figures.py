@@ -9,24 +9,23 @@ from pfl_ops.papers.drdm.setting import (
     BASE,
     BASELINES,
     DEVIATION,
+    DRDM,
     KMNIST,
     MEASURES,
     MEDIUM,
     METHODS,
     MNIST,
-    MNIST_CHOICES,
-    MNIST_DRDM,
-    MNIST_METHODS,
     SMALL_CNN,
     SMALL_LINEAR,
     WORST,
+    chosen,
     class_skew,
     size_skew,
 )
 from pfl_ops.papers.drdm.tables import BEST_AVERAGE, BEST_WORST, FEDAVG_LAST, LEAST_DEVIATION
 from pfl_ops.papers.exhibits import Curves, Energy, Exhibit
 from pfl_ops.papers.published import Published, load
-from pfl_ops.papers.sources.drdm import OF_STEPS, departures, of_choices, of_curves
+from pfl_ops.papers.sources.drdm import OF_STEPS, departures, of_curves
 from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
 
 TO_70, TO_80 = f"{WORST}@70", f"{WORST}@80"
@@ -39,13 +38,12 @@ def _curves(
     axis = "size_skew" if table % 2 == 0 else "class_skew"
     published: Mapping[tuple[str, str], Published] = load(f"drdm_table{table}")
     percent = target.partition("@")[2]
-    on_mnist = data is MNIST
-    return Suite(
+    curves = Suite(
         name=f"drdm/fig{number}",
         title=title,
         source=f"DRDM, Fig. {number}; its numbers are those of Table {table}",
         base={**BASE, **data},
-        axes={axis: skew, "method": MNIST_METHODS if on_mnist else METHODS},
+        axes={axis: skew, "method": METHODS},
         measures=(*MEASURES, Measure(target, f"rounds to a worst case of {percent} %", digits=0, better="low")),
         exhibits=(
             Curves(AVERAGE, panel=axis, caption=f"{title}: average over clients", ylabel="average accuracy"),
@@ -63,14 +61,15 @@ def _curves(
                 derived=True,
             ),
         ),
-        sources=of_curves(number, MNIST_CHOICES if on_mnist else None),
-        departures=departures(str(data["model.name"]), MNIST_CHOICES if on_mnist else None),
+        sources=of_curves(number),
+        departures=departures(str(data["model.name"])),
         rule=RULES[str(data["data.name"])],
         damage=("The values of both skews are lost.",),
         instead={"kmnist": "fashion_mnist"},
         medium=MEDIUM,
         small=small,
     )
+    return chosen(curves)
 
 
 OUTPERFORMS = (
@@ -102,23 +101,24 @@ STEPS: Axis = {f"t{tau}": Level({"training.local_steps": tau}, str(tau)) for tau
 
 def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...]) -> Suite:
     """DRDM with several numbers of local steps: the same runs for both figures."""
-    return Suite(
+    steps = Suite(
         name=f"drdm/fig{number}",
         title=title,
         source=f"DRDM, Fig. {number}",
         base={**BASE, **MNIST},
-        axes={"tau": STEPS, "method": MNIST_DRDM},
+        axes={"tau": STEPS, "method": DRDM},
         measures=(Measure(TO_80, "rounds to a worst case of 80 %", digits=0, better="low"), MEASURES[1]),
         exhibits=(exhibit,),
         repetitions=5,
         claims=claims,
-        sources=(*OF_STEPS, *of_choices(MNIST_CHOICES, MNIST_DRDM)),
-        departures=departures("linear", MNIST_CHOICES),
+        sources=OF_STEPS,
+        departures=departures("linear"),
         rule=RULES["mnist"],
         damage=("The numbers of local steps, and the rounds that each needs, are lost.",),
         medium=MEDIUM,
         small=SMALL_LINEAR,
     )
+    return chosen(steps)
 
 
 FIGURE_3 = _steps(

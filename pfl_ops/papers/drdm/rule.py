@@ -6,6 +6,7 @@ of Kuzushiji-MNIST and Fashion-MNIST, of 2026-11-24, have not been run.
 """
 
 from pfl_ops.papers.rules import ChoiceRule
+from pfl_ops.papers.sources.drdm import OF_RULE
 
 GAMMA_DRDM = {"float": [1e-4, 1e-2], "log": True}
 PULL = {"float": [0.1, 3.0], "log": True}
@@ -51,6 +52,7 @@ def _rule(data: str, numbers: tuple[str, ...], before: float) -> ChoiceRule:
         confirm_top=3,
         seed=1000,
         before={label: {"training.lr": before, **values} for label, values in OWN_BEFORE.items()},
+        remarks=OF_RULE,
     )
 
 

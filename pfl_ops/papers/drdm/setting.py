@@ -22,10 +22,9 @@ optimum; `drdm_feddyn` runs beside it with FedDyn's, which settles at the optimu
 the first.
 """
 
-from dataclasses import replace
-
-from pfl_ops.papers.rules import Choices, load_choices
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale
+from pfl_ops.papers.chosen import with_choices
+from pfl_ops.papers.rules import load_choices
+from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
 
 BASE = {
     "partition.kind": "zipf",
@@ -78,19 +77,12 @@ METHODS: Axis = {
     ),
     "fedavg": Level({"algorithm.name": "fedavg"}, "Fed-Avg"),
 }
-MNIST_CHOICES = load_choices("drdm_mnist")
-
-
-def with_choices(methods: Axis, choices: Choices) -> Axis:
-    """Return methods with the settings of a file of choices."""
-    return {
-        label: replace(level, changes={**level.changes, **choices.methods[label]}) for label, level in methods.items()
-    }
-
-
-MNIST_METHODS: Axis = with_choices(METHODS, MNIST_CHOICES)
-MNIST_DRDM: Axis = with_choices(DRDM, MNIST_CHOICES)
 BASELINES = "{drfa,scaffold,scaff_pd,fedavg}"
+
+
+def chosen(suite: Suite) -> Suite:
+    """Return a suite with the choices of its rule, where that has been run."""
+    return with_choices(suite, load_choices("drdm_mnist")) if suite.base["data.name"] == "mnist" else suite
 
 
 def class_skew(*values: float) -> Axis:

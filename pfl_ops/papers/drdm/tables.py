@@ -13,13 +13,12 @@ from pfl_ops.papers.drdm.setting import (
     MEDIUM,
     METHODS,
     MNIST,
-    MNIST_CHOICES,
-    MNIST_METHODS,
     SMALL_CNN,
     SMALL_HEAD,
     SMALL_LINEAR,
     SMOKE_HEAD,
     WORST,
+    chosen,
     class_skew,
     size_skew,
 )
@@ -87,21 +86,20 @@ def _table(
 ) -> Suite:
     sizes = number % 2 == 0
     axis = "size_skew" if sizes else "class_skew"
-    on_mnist = data is MNIST
     lost = ("The value of the fixed class skew is lost.",) if sizes else ()
-    return Suite(
+    table = Suite(
         name=f"drdm/table{number}",
         title=title,
         source=f"DRDM, Table {number}: over clients, mean of an unknown number of runs",
         base={**BASE, **data},
-        axes={axis: skew, "method": MNIST_METHODS if on_mnist else METHODS},
+        axes={axis: skew, "method": METHODS},
         measures=MEASURES,
         exhibits=(Grid(rows=("method", "measure"), columns=(axis,), caption=f"{title}, in percent"),),
         published=load(f"drdm_table{number}"),
         repetitions=5,
         claims=claims,
-        sources=of_table(number, MNIST_CHOICES if on_mnist else None),
-        departures=departures(str(data["model.name"]), MNIST_CHOICES if on_mnist else None),
+        sources=of_table(number),
+        departures=departures(str(data["model.name"])),
         rule=RULES[str(data["data.name"])],
         damage=(
             "A method's name stands on its third row, the standard deviation; the two rows above belong to it.",
@@ -113,6 +111,7 @@ def _table(
         small=small,
         smoke=smoke or Scale(),
     )
+    return chosen(table)
 
 
 TABLE_1 = _table(

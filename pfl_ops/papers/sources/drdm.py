@@ -1,9 +1,6 @@
 """Origins of the settings of DRDM's suites. Every formula and most symbols are lost from the text at hand."""
 
-from collections.abc import Collection
-
 from pfl_ops.papers.provenance import Departure, Sources, assumed, stated
-from pfl_ops.papers.rules import Choices
 
 LOST = "the text at hand has lost it"
 DEFAULT = "never mentioned: this package's default"
@@ -100,29 +97,8 @@ BY_ANALOGY = "that the column heads are this skew is by analogy with Tables 1 an
 SPOKEN = {1: "", 2: ""}
 
 
-def of_choices(choices: Choices, methods: Collection[str] | None = None) -> Sources:
-    """Return the sources of the settings in a file of choices.
-
-    Args:
-        methods: labels of those that the suite has; none: all of the file.
-    """
-    found: dict[str, list[str]] = {}
-    for label in methods or choices.methods:
-        for path in choices.methods[label]:
-            found.setdefault(path, []).append(label.removesuffix("_feddyn"))
-    return tuple(
-        source
-        for path, names in found.items()
-        for source in assumed(choices.origin, path, when={"algorithm.name": list(dict.fromkeys(names))})
-    )
-
-
-def of_table(number: int, choices: Choices | None = None) -> Sources:
+def of_table(number: int) -> Sources:
     """Return the sources of Table 1 to 6: odd ones vary the class skew at equal sizes, even ones the size skew."""
-    return (*_of_table(number), *(of_choices(choices) if choices else ()))
-
-
-def _of_table(number: int) -> Sources:
     place = f"column heads of Table {number}" + ("; Sec. 4.2.1" if number in SPOKEN else "")
     remark = SPOKEN.get(number, BY_ANALOGY)
     if number % 2 == 0:
@@ -135,14 +111,14 @@ def _of_table(number: int) -> Sources:
     return (*SOURCES, *stated(place, {"partition.alpha": [0.1, 0.3, 0.5, 0.7, 0.9]}, remark), *equal)
 
 
-def of_curves(number: int, choices: Choices | None = None) -> Sources:
+def of_curves(number: int) -> Sources:
     """Return the sources of Figure 1, 2, 5 or 6, whose skews are lost."""
     sizes = (
         stated("Sec. 4.2.1: set to zero", {"partition.s": 0.0}, "the symbol is lost; of the two skews it is the sizes'")
         if number == 1
         else assumed(f"{LOST}; one of the values in the table", "partition.s")
     )
-    return (*SOURCES, *FIXED_CLASS_SKEW, *sizes, *(of_choices(choices) if choices else ()))
+    return (*SOURCES, *FIXED_CLASS_SKEW, *sizes)
 
 
 OF_STEPS: Sources = (
@@ -188,31 +164,20 @@ NETWORKS: dict[str, Departure] = {
 }
 
 
-LOOKED_ELSEWHERE = Departure(
+LOOKED = Departure(
     "The defaults of DRDM's α and γ and of DRFA's γ were chosen after a look at the worst client's test accuracy in "
     "the experiment of Tables 3 and 4; those of SCAFF-PD and SCAFFOLD were not, and no paper's value is known. η "
     "is one for all methods. The rule that is to replace this is written (docs/reproduced.md) and has not been run: "
-    "`--choose` runs it.",
+    "`--choose` runs it, and `--choices` takes what it chose.",
     "DRDM and DRFA may have an advantage, whose size is not measured",
+    of_choice=True,
 )
-LOOKED = Departure(
-    "η, DRDM's α and γ and DRFA's γ were chosen by us after looking at test data of this experiment; SCAFF-PD's and "
-    "SCAFFOLD's own settings were not, and no paper's value is known. The rule that is to replace this, all methods "
-    "tuned on validation data with one budget, is in docs/reproduced.md; it has not been run to its end.",
-    "DRDM and DRFA have an advantage whose size is not measured",
-)
-CHOSEN = Departure(
-    "η and the methods' own settings, of which no paper's value is known, were chosen on validation data by one rule "
-    "with one budget for all methods (docs/reproduced.md). The ranges, N, m, τ, B and the rounds are ours, and η's "
-    "neighbourhood was known from test data of this experiment.",
+OF_RULE = (
+    "The rule is in docs/reproduced.md. Its ranges, N, m, τ, B and the rounds are ours, and η's neighbourhood was "
+    "known from test data of this experiment."
 )
 
 
-def departures(model: str, choices: Choices | None = None) -> tuple[Departure, ...]:
-    """Return the departures of a suite that trains this network.
-
-    Args:
-        choices: file of the settings that the suite runs; none: the defaults.
-    """
-    settings = LOOKED_ELSEWHERE if choices is None else CHOSEN if choices.status == "chosen" else LOOKED
-    return (NETWORKS[model], settings, *DEPARTURES, *(() if model == "resnet18_head" else SCALING))
+def departures(model: str) -> tuple[Departure, ...]:
+    """Return the departures of a suite that trains this network, before a rule has chosen its settings."""
+    return (NETWORKS[model], LOOKED, *DEPARTURES, *(() if model == "resnet18_head" else SCALING))
