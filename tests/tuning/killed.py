@@ -1,6 +1,7 @@
-"""A driver to be killed: `python killed.py HOME [--resume] [--confirm] [--seeds] [--environments]`.
+"""A driver to be killed: `python killed.py HOME [--resume] [--confirm] [--seeds] [--environments] [--tests]`.
 
 --confirm: two trials, then confirmation. --seeds: trials of two seeds. --environments: three, with --confirm.
+--tests: two trials in one environment, then tests with two seeds, there and in one that is held out.
 """
 
 import sys
@@ -18,7 +19,8 @@ if __name__ == "__main__":
     from pfl_ops.tuning import Show, StudyInterrupted
 
     confirm = "--confirm" in sys.argv
-    xs = (0.5, 0.8) if confirm else (0.5, 0.7, 0.6, 0.8)
+    tests = "--tests" in sys.argv
+    xs = (0.5, 0.8) if confirm or tests else (0.5, 0.7, 0.6, 0.8)
     points = [{"algorithm.x": x, "algorithm.pause": 0.15} for x in xs]
     parameters = spaces.parse("algorithm.x: {float: [0, 1]}\nalgorithm.pause: {float: [0.15, 0.15]}").as_yaml()
     space = spaces.from_dict({**parameters, "first": points})
@@ -30,7 +32,9 @@ if __name__ == "__main__":
                 trials=len(points),
                 name="killed",
                 confirm=(1 if "--environments" in sys.argv else 3) if confirm else 0,
-                environments=["path", "iid", "ls"] if "--environments" in sys.argv else (),
+                environments=["path"] if tests else ["path", "iid", "ls"] if "--environments" in sys.argv else (),
+                held_out=["qs"] if tests else (),
+                final_repetitions=2 if tests else 1,
                 home=sys.argv[1],
                 concurrency=2,
                 scheduler="none",

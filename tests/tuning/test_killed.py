@@ -64,6 +64,17 @@ def wait_for_confirmation(driver, home):
     raise AssertionError(f"no run with a new seed has finished: {driver.communicate()[1]}")
 
 
+def wait_for_tests(driver, home, number):
+    """Until so many runs have ended and the study has opened its test data."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and driver.poll() is None:
+        if len(finished(home)) >= number and ledger(home).openings():
+            return
+        time.sleep(0.2)
+    driver.kill()
+    raise AssertionError(f"the tests did not come that far: {driver.communicate()[1]}")
+
+
 def kill_while_a_third_run_trains(driver, home):
     """SIGKILL after two runs have ended, as many as may, and another one has finished rounds."""
     wait_for_rounds(driver, home, 10, among=())
@@ -226,6 +237,30 @@ def test_a_study_in_environments_survives_kills_in_two_phases(start, home):
         runs = [run for run in store.runs("killed") if run.tags["pfl_ops.kind"] in ("trial", "confirmation")]
         assert len(runs) == 3 + 6 + 6 and {run.status for run in runs} == {"FINISHED"}
         assert all(store.history(run.run_id).index.tolist() == list(range(10)) for run in runs)
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_a_study_survives_a_kill_while_it_is_tested(start, home):
+    """SIGKILL while the third or a later one of eight tests is under way: two seeds of choice and FedAvg, in the tuned
+    and in the held-out environment. The test data are opened once."""
+    toy()
+    searched = 1 + 2
+    let_end(home, searched + 2)
+    driver = start("--tests")
+    wait_for_tests(driver, home, searched + 2)
+    kill_while_a_run_trains(driver, home)
+    before, over = processes(home), {file.name for file in finished(home)}
+    assert len(over) == searched + 2 and ledger(home).done() == 2 and len(ledger(home).openings()) == 1
+
+    tested = SimpleNamespace(final={}, run_id="r")
+    settings = {"home": home, "concurrency": 2, "records": records, "final": lambda *_: tested, "confirm": None}
+    study = tune(None, name="killed", resume=True, final_repetitions=2, **settings)
+    now = processes(home)
+    assert len(now) == searched + 2 * 2 * 2, "none repeated under another identity"
+    assert {name: now[name] for name in over} == {name: before[name] for name in over}
+    assert any(len(now[name]) > 1 for name in before.keys() - over), "one went on from its checkpoint"
+    assert (study.best["algorithm.x"], study.openings) == (0.8, 1)
+    assert study.environments["n"].tolist() == [2, 2] and study.environments["held_out"].tolist() == [False, True]
 
 
 @pytest.mark.usefixtures("one_ray")
