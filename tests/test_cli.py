@@ -584,6 +584,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
         )
 
     monkeypatch.setattr(tuning, "tune", tune)
+    monkeypatch.setattr("pfl_ops.cli.study_page.write_page", lambda study, folder: folder / "index.html")
     return calls
 
 
@@ -837,6 +838,20 @@ def test_several_methods_are_tuned_under_one_budget(bench: list[dict[str, Any]],
     assert "140.0" in page and "it broke" in page and "<svg" in page
     assert "restricted: optimiser sgd" in page and "1,200,000" in page
     assert "Search at equal cost" in page and "1.  145.0 %  (3 trials)" in page
+
+
+def test_a_study_is_told_though_its_report_cannot_be_written(
+    study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(study: Any, folder: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    assert cli("tune", "fliu").stdout.splitlines()[-1] == "report: reports/fliu-digits-lsqs-0123abcd/index.html"
+    monkeypatch.setattr("pfl_ops.cli.study_page.write_page", full)
+    result = cli("tune", "fliu")
+    assert result.exit_code == 2 and "best: trial 000" in result.stdout
+    assert result.stderr.splitlines()[-1].startswith("pfl-ops: no report of fliu-digits-lsqs-0123abcd: ")
+    assert "No space left" in result.stderr.splitlines()[-1]
 
 
 def test_a_benchmark_is_told_though_its_report_cannot_be_written(bench: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfl_ops.cli.benchmark import IF_NONE_IS_STOPPED, NONE_IS_STOPPED, experiments_of, run_benchmark
+from pfl_ops.cli.benchmark import IF_NONE_IS_STOPPED, NONE_IS_STOPPED, REPORTS, experiments_of, run_benchmark
 from pfl_ops.cli.checks import check_data_dir, check_work_folder
 from pfl_ops.cli.names import completion_of_several, names_of
 from pfl_ops.cli.options import (
@@ -30,7 +30,8 @@ from pfl_ops.cli.options import (
     with_flags,
 )
 from pfl_ops.cli.run import look_closer
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.files import check_writable
 
 if TYPE_CHECKING:
     from pfl_ops.tuning import Settings, Study
@@ -294,6 +295,7 @@ def tune(
         say(out() if dry_run else err(), told)
     if dry_run:
         return
+    check_writable(REPORTS, "the folder of the report", "run this in another folder")
     try:
         with tuning.Show() as show:
             study = tuning.tune(experiment, execution=execution, final_repetitions=finals, on_event=show, **given)
@@ -323,6 +325,17 @@ def _tests_told(settings: "Settings", finals: int) -> str:
     tests = 2 * finals * (len(settings.environments) + len(settings.held_out))
     apart = f"; held out: {', '.join(one.name for one in settings.held_out)}" if settings.held_out else ""
     return f"before it {settings.n_parts} runs of FedAvg, at the end {tests} tests: the choice and FedAvg{apart}"
+
+
+def _write_page(study: "Study") -> None:
+    """The study's page, in ./reports/<name>."""
+    from pfl_ops.cli.output import out, say
+    from pfl_ops.cli.study_page import write_page
+
+    try:
+        say(out(), f"report: {write_page(study, REPORTS / study.name)}")
+    except Exception as error:  # the study is done, and told
+        raise PflOpsError(f"no report of {study.name}: {in_a_line(error)}") from error
 
 
 def _report(study: "Study", tracking_uri: str | None) -> None:
@@ -363,5 +376,6 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.openings:
         say(console, f"the test data were opened {study.openings} time{'s' * (study.openings != 1)} for this study")
     say(console, "\n" + look_closer(tracking_uri, study.page, "study", study.name))
+    _write_page(study)
     if study.diverged or study.environment_notes:
         raise typer.Exit(Diverged.exit_code)

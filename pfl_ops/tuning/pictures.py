@@ -5,8 +5,9 @@ imported when a picture is drawn; matplotlib's settings are left as they were.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,22 @@ class Pictures:
         """Draw one of `drawable`."""
         with _plots() as plots:
             figure: Figure = getattr(self, f"_{name}")(plots)
-            return figure
+            return figure if name.startswith("importance") else _in_theme(figure)
+
+    def slices(self) -> "dict[str, Callable[[], Figure]]":
+        """Return what draws the slice of each parameter, by its label."""
+        return {name: partial(self._one_slice, name) for name in self.varied[:MOST_AXES]}
+
+    def _one_slice(self, name: str) -> "Figure":
+        with _plots() as plots:
+            figure = _figure_of(plots.plot_slice(self.study, params=[name], target_name=self._goal))
+            figure.set_size_inches(3.6, 3.2)
+            for one in figure.axes:
+                _turn_words(one)
+                one.set_title("")
+            figure.axes[0].set(xlabel="", ylabel="")
+            figure.tight_layout()
+            return _in_theme(figure)
 
     def each(self) -> "Iterator[tuple[str, Figure]]":
         """Draw all; one that fails is skipped, with the error as its cause."""
@@ -133,14 +149,17 @@ class Pictures:
         return figure
 
     def _parallel_coordinate(self, plots: Any) -> "Figure":
+        from pfl_ops.figures import style
+
         shown = self.varied[:MOST_AXES]
         figure = _figure_of(plots.plot_parallel_coordinate(self.study, params=shown, target_name=self._goal))
-        figure.set_size_inches(3 + 1.9 * len(shown), 5.2)
+        figure.set_size_inches(3 + 1.4 * len(shown), 5.2)
+        figure.subplots_adjust(left=0.12, bottom=0.2)
         figure.axes[0].set_title("")
         figure.axes[0].set_xticks(range(len(shown) + 1), [self._goal, *sorted(shown)], rotation=20, ha="right")
         for one in figure.axes:
             for tick in one.get_yticklabels():
-                tick.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.6})
+                tick.set_bbox({"facecolor": style.current().paper, "edgecolor": "none", "alpha": 0.7, "pad": 0.6})
         return figure
 
     def _edf(self, plots: Any) -> "Figure":
@@ -297,6 +316,28 @@ def _varied(trials: list[FrozenTrial]) -> list[str]:
 
 def _figure_of(axes: Any) -> "Figure":
     figure: Figure = (axes if hasattr(axes, "figure") else axes.flat[0]).figure
+    return figure
+
+
+def _in_theme(figure: "Figure") -> "Figure":
+    """Give one of Optuna's pictures the inks of the theme that is in force; the colours of its data stay."""
+    from pfl_ops.figures import style
+
+    theme = style.current()
+    figure.set_facecolor(theme.paper)
+    for axes in figure.axes:
+        axes.set_facecolor(theme.paper)
+        axes.tick_params(which="both", colors=theme.ink)
+        for line in (*axes.get_xgridlines(), *axes.get_ygridlines()):
+            line.set_color(theme.line)
+        for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
+            label.set_color(theme.ink)
+        for spine in axes.spines.values():
+            spine.set_edgecolor(theme.faint)
+        if legend := axes.get_legend():
+            legend.get_frame().set(facecolor=theme.paper, edgecolor=theme.line)
+            for text in legend.get_texts():
+                text.set_color(theme.ink)
     return figure
 
 

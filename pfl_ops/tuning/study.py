@@ -141,6 +141,11 @@ class Study:
             return self.table, self.objective.metrics, self.trial, "trials"
         return self.pareto, self.objective.metrics, self.trial, "Pareto front"
 
+    @property
+    def has_plot(self) -> bool:
+        """True if there is a picture of its objectives."""
+        return self.objective.single or _two_to_maximise(self.objective)
+
     def plot(self) -> "Figure":
         """Draw the trials one by one; of two objectives to be maximised, their Pareto front.
 
@@ -563,13 +568,17 @@ def _picture(table: pd.DataFrame, goal: Objective, chosen: int | None) -> "tuple
     if goal.single:
         values, states = table[goal.metrics[0]].tolist(), table["state"].tolist()
         return "trials", figures.history(values, states, goal.metrics[0], goal.modes[0] == "max")
-    if len(goal.metrics) == 2 and set(goal.modes) == {"max"}:
+    if _two_to_maximise(goal):
         trials = table["trial"].tolist()
         row = trials.index(chosen) if chosen in trials else None
         first, second = goal.metrics
         points = table[[first, second]].to_numpy(float)
         return "pareto", figures.pareto(points, list(map(str, trials)), (first, second), row)
     return None
+
+
+def _two_to_maximise(goal: Objective) -> bool:
+    return len(goal.metrics) == 2 and set(goal.modes) == {"max"}
 
 
 def _times(n: int) -> str:

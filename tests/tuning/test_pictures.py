@@ -4,12 +4,17 @@ import itertools
 
 import matplotlib
 import optuna
+import pandas as pd
 import pytest
 from matplotlib import pyplot
 from optuna.trial import TrialState
 
+from pfl_ops.cli.study_page import page, write_page
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.reports.document import Picture
+from pfl_ops.tuning import Study
 from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.pictures import NAMES, Pictures
@@ -40,6 +45,49 @@ def pictures(tmp_path):
         return Pictures(ledger, Experiment.of("fliu"), goal)
 
     return make
+
+
+@pytest.fixture
+def study(pictures):
+    """A study of so many trials, confirmed with two new seeds and not tested."""
+
+    def make(complete):
+        drawn = pictures(complete)
+        values = [trial.values[0] for trial in drawn.complete]
+        rows = {"trial": range(complete), "state": "complete", "rounds": 2, "seconds": 1.5, "error": ""}
+        table = pd.DataFrame({**rows, ONE.metrics[0]: values, "training.local_epochs": 3})
+        best, second = table[ONE.metrics[0]].nlargest(2).index
+        again = {int(best): {1000: 0.9, 1001: 0.8}, int(second): {1000: 0.7, 1001: 0.75}}
+        confirmed = Confirmation(ONE.metrics[0], True, again, {}, int(best), (1000, 1001), {int(second): 0.4})
+        point, value = {"training.local_epochs": 3}, {ONE.metrics[0]: values[best]}
+        about = {"confirmation": confirmed, "pictures": drawn, "ended": "the samples were spent"}
+        return Study("s", None, ONE, point, int(best), value, Experiment.of("fliu"), table, **about)
+
+    return make
+
+
+def test_a_study_has_a_page_with_its_tables_and_pictures(study, tmp_path):
+    one = study(12)
+    html = write_page(one, tmp_path / "reports" / "s").read_text(encoding="utf-8")
+    text = (tmp_path / "reports" / "s" / "report.md").read_text(encoding="utf-8")
+    assert "Study s" in html and "the samples were spent" in text and "not separated" in text
+    assert f"| \\*{one.trial:03d} | 90.0 % | 80.0 % |" in text
+    assert "| training.local\\_epochs | 3 |" in text
+    trials = pd.read_csv(tmp_path / "reports" / "s" / "tables" / "trials.csv")
+    assert trials["trial"].tolist() == list(range(12))
+    drawn = {path.stem for path in (tmp_path / "reports" / "s" / "figures").glob("*.svg")}
+    assert drawn == {*NAMES, "trials"}
+    for label in ("lr η", "local_epochs E"):  # a panel each, beside the whole picture in its file
+        assert f">{label}<" in html
+    svg = html.split("Share of the complete trials")[1]  # from its description to its caption
+    assert "<path" in svg and "var(--" in svg, "its inks are those of the page's theme"
+
+
+def test_a_page_says_which_pictures_are_missing(study, tmp_path):
+    one = study(3)
+    assert [picture.name for picture in page(one).each(Picture)] == ["trials", "timeline"]
+    text = write_page(one, tmp_path).with_name("report.md").read_text(encoding="utf-8")
+    assert "3 complete trials, it takes 5" in text
 
 
 def test_labels_have_symbols_and_join_the_ranges_of_one_path(pictures):

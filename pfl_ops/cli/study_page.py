@@ -1,0 +1,178 @@
+"""A study's page: what was chosen and how sure that is, its test, its trials, and pictures of its parameters."""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pfl_ops
+from pfl_ops.display import tables
+from pfl_ops.figures import style
+from pfl_ops.reports.document import (
+    Document,
+    Entry,
+    Head,
+    Items,
+    PageBlock,
+    PageSection,
+    Panel,
+    Picture,
+    Row,
+    Table,
+    Text,
+)
+from pfl_ops.reports.write import write
+from pfl_ops.units import in_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from pfl_ops.tuning import Study
+
+CAPTIONS = {
+    "importance_fanova": "Importance of the parameters for the validation score, by fANOVA.",
+    "importance_ped_anova": "Importance of the parameters for being among the best tenth, by PED-ANOVA.",
+    "slice": "The validation score against each parameter, a dot a trial; darker ones came later.",
+    "contour": "The validation score over the two most important numbers, interpolated between the trials.",
+    "parallel_coordinate": "Each trial as a line through its parameters; the darker, the better.",
+    "edf": "Share of the complete trials with at most this validation score.",
+    "timeline": "When each trial ran, and how it ended.",
+}
+"""Name of a picture of `Pictures` -> its caption."""
+
+
+def write_page(study: "Study", folder: Path) -> Path:
+    """Write the page of a study to a folder, with its tables and pictures; return it.
+
+    Raises:
+        PflOpsError: the folder can't be written to.
+    """
+    return write(page(study), folder)
+
+
+def page(study: "Study") -> Document:
+    """Return a study's page."""
+    experiment = study.experiment
+    about = {
+        "method": experiment.algorithm.name,
+        "data": f"{experiment.data.label}, at most {experiment.data.train_size or 'all'} training samples",
+        "partition": f"{experiment.partition.kind}, {experiment.partition.clients} clients",
+        "network": experiment.model.name,
+        "rounds": str(experiment.training.rounds),
+    }
+    if study.environments is not None:
+        about["partition"] = f"environments {', '.join(study.environments['environment'])}"
+    sections = (
+        PageSection("", tuple(_chosen(study))),
+        PageSection("Confirmation", tuple(_confirmation(study))),
+        PageSection("Search", tuple(_search(study))),
+        PageSection("Parameters", tuple(_parameters(study))),
+        PageSection("What all trials share", (Items(tuple(about.items())),)),
+    )
+    return Document(
+        study.name,
+        f"Study {study.name}",
+        f"best: trial {study.trial:03d} of {len(study.table)}, {in_words(study.scores)} on validation data",
+        tuple(section for section in sections if section.blocks),
+        f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}",
+    )
+
+
+def _chosen(study: "Study") -> Iterator[PageBlock]:
+    """The choice and its test."""
+    for seed, how in study.diverged.items():
+        yield Text(f"Test run with seed {seed}: {how}", "warning")
+    for note in study.environment_notes:
+        yield Text(note, "warning")
+    yield _table("chosen", tables.chosen(study.best), f"The chosen configuration, trial {study.trial:03d}")
+    if study.finals and not study.diverged:
+        yield _table("test", tables.scores(study.finals, "test"), notes=tables.score_notes(study.finals, "test"))
+    if study.environments is not None:
+        notes = [study.baseline_note] if study.baseline_note else []
+        yield _table("environments", tables.environments(study.environments), notes=notes, data=study.environments)
+    if study.openings:
+        times = f"{study.openings} time{'s' * (study.openings != 1)}"
+        yield Text(f"The test data were opened {times} for this study.", "note")
+
+
+def _confirmation(study: "Study") -> Iterator[PageBlock]:
+    """The best configurations with new seeds."""
+    found = study.confirmation
+    if found is None:
+        return
+    yield Text(str(found))
+    scores = found.table.pivot(index="trial", columns="seed", values="value").reindex(list(found.values))
+    head = (Head("trial"), *(Head(f"seed {seed}") for seed in scores.columns))
+    rows = [
+        Row((Entry(f"{'*' * (trial == found.winner)}{trial:03d}"), *(_score(found.metric, value) for value in values)))
+        for trial, values in zip(scores.index, scores.to_numpy(), strict=True)
+    ]
+    note = "*: chosen. In the order of the search, its best first."
+    caption = "Validation scores of the best configurations with new seeds"
+    yield Table("confirmation", caption, (head,), tuple(rows), (note,), data=found.table)
+
+
+def _search(study: "Study") -> Iterator[PageBlock]:
+    """The trials, and what ended the search."""
+    told = [text for text in (study.ended, study.noise) if text]
+    if told:
+        yield Items(tuple(("", text) for text in told))
+    if study.has_plot:
+        one = "The trials one by one, and the best value so far."
+        two = "The trials and their Pareto front; the chosen one is marked."
+        yield Picture("trials", one if study.objective.single else two, study.plot)
+    metrics, chosen, most = study.objective.metrics, study.trial, len(study.table)
+    if study.pareto is not None:
+        yield _table("front", tables.trials(study.pareto, metrics, chosen, "Pareto front", most), data=study.pareto)
+    yield _table("trials", tables.trials(study.table, metrics, chosen, "Trials", most), data=study.table)
+
+
+def _parameters(study: "Study") -> Iterator[PageBlock]:
+    """Optuna's pictures; those that can't be drawn, with the cause."""
+    pictures = study.pictures
+    if pictures is None:
+        return
+    for name in pictures.drawable:
+        slices = pictures.slices() if name == "slice" else {}
+        panels = tuple(Panel(label, _once(draw)) for label, draw in slices.items())
+        yield Picture(name, CAPTIONS[name], _once(partial(pictures.draw, name)), panels=panels, layout="small")
+    if told := str(pictures):
+        yield Text(told, "note")
+
+
+def _once(draw: "Callable[[], Figure]") -> "Callable[[], Figure]":
+    """The same picture, drawn once in each theme: its files need it several times."""
+    drawn = cache(lambda theme: draw())
+    return lambda: drawn(style.current().name)
+
+
+def _table(
+    name: str,
+    rows: tables.TableRows,
+    caption: str = "",
+    notes: "list[str] | tuple[str, ...]" = (),
+    data: "pd.DataFrame | None" = None,
+) -> Table:
+    """A table as the command line prints it; its file has `data`."""
+    head = tuple(map(Head, rows.heads))
+    body = tuple(
+        Row(tuple(Entry(text) if i in rows.left else _entry(text) for i, text in enumerate(row))) for row in rows.rows
+    )
+    title = caption or rows.title
+    return Table(name, title[:1].upper() + title[1:], (head,), body, tuple(notes), data=data)
+
+
+def _entry(text: str) -> Entry:
+    """A cell; one that begins with a number has it as its value."""
+    try:
+        return Entry(text, float(text.partition(" ")[0].replace(",", "")))
+    except ValueError:
+        return Entry(text)
+
+
+def _score(metric: str, value: float) -> Entry:
+    from pfl_ops.units import with_unit
+
+    return Entry("–") if value != value else Entry(with_unit(metric, value), value)
