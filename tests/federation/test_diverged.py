@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop import diverged
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.method.contract import Models, Rows
@@ -76,6 +78,34 @@ def test_a_run_ends_there_and_keeps_the_rounds_before(hot: Experiment, tmp_path:
     assert again.resumed_from == 1
     with pytest.raises(Diverged, match=str(caught.value)):
         list(again.run())
+
+
+@pytest.mark.parametrize("name", ["fedpg", "s_fedpg", "fedmgda_plus", "drdm", "drfa"])
+@pytest.mark.parametrize("how", ["stop", "continue"])
+def test_a_solver_that_gets_values_that_are_not_finite_is_divergence(name: str, how: str, tmp_path: Path) -> None:
+    """The search directions and the weights λ of these methods need finite products and losses. An error of its own
+    would fail a whole study where a repetition of the confirmation diverges."""
+    settings = {"data.train_size": 200, "partition.clients": 4, "training.rounds": 4, "training.lr": 1e4}
+    experiment = Experiment.of(name, dataset="digits").override({**settings, "training.local_steps": 20})
+    simulation = run(experiment, tmp_path, how)
+    with pytest.raises(Diverged, match=r"^diverged at round \d, lr 1e\+04$") as caught:
+        list(simulation.run())
+    assert "not finite" in str(caught.value.__cause__)
+    assert simulation.records and len(simulation.records) == caught.value.round
+
+
+def test_another_error_of_a_method_is_no_divergence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a round whose loss is finite."""
+    simulation = run(Experiment.of("fedavg", dataset="digits").override({"data.train_size": 200}), tmp_path)
+    inner = FedAvg.round
+
+    def broken(self: Any, s: Any, r: Any) -> Any:
+        inner(self, s, r)
+        raise PflOpsError("the projection failed")
+
+    monkeypatch.setattr(FedAvg, "round", broken)
+    with pytest.raises(PflOpsError, match=r"^the projection failed$"):
+        list(simulation.run())
 
 
 def test_it_goes_on_where_that_is_asked_for_and_is_never_forgotten(hot: Experiment, tmp_path: Path) -> None:

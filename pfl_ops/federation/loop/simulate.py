@@ -3,6 +3,7 @@
 It knows nothing of tracking or tuning.
 """
 
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
@@ -198,7 +199,7 @@ class Simulation:
         r = self.round_at(t, drawn)
         self.trainer.meter.clear()
         started = time.perf_counter()
-        update, stages = self.method.round(self.state, r)
+        update, stages = self._step(r, t + 1)
         self._wait()
         trained = time.perf_counter()
         cost = self._cost(r, trained - started)
@@ -225,6 +226,19 @@ class Simulation:
         self._wait()
         cost["cost/eval_seconds"] = time.perf_counter() - trained
         return self._record(t + 1, scores, noted | cost)
+
+    def _step(self, r: Round, round_: int) -> tuple[Update, Stages]:
+        """The method's round. An error that follows a loss that is not finite is divergence: a projection or a solver
+        of the method can't go on from it, whatever `execution.diverged` asks for."""
+        try:
+            return self.method.round(self.state, r)
+        except MethodError:
+            raise
+        except Exception as error:
+            loss = self.trainer.meter.mean
+            if loss is None or math.isfinite(loss):
+                raise
+            raise Diverged(round_, r.lr) from error
 
     def _look_for_divergence(self, round_: int, lr: float, update: Update, stages: Stages) -> None:
         """Raise `Diverged`, or note it where the run is to go on all the same."""
