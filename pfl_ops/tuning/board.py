@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 VIEWS = {"local": "local/mean", "global": "global/mean", "worst": "local/worst"}
 """Columns -> keys of a stage."""
+STARTING_POINT = "fixed_params"  # Optuna's mark of a trial that was enqueued
 SAMPLED = "Acc(G) is from a sample of the validation data; all: evaluation.subset=none"
 
 
@@ -90,7 +91,10 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
         p_test: that test: t, the paired t test, where the number of seeds was fixed before the first test run;
             anytime (`statistics.anytime`) where seeds were added to a choice that had been tested;
         local, global, worst: means of Acc(L), Acc(G) and the worst client's accuracy over the seeds;
-        trials, complete, pruned, diverged, failed: numbers of trials; diverged_tests: of test runs;
+        trials, complete, pruned, diverged, failed: numbers of trials; diverged_tests: of test runs; sampled: of trials
+            that are no starting points;
+        confirmed, confirmed_std, confirmed_n: mean and sample standard deviation of the choice on validation data over
+            the new seeds; separated: it is told apart from the others by them;
         tuned: number of settings that were varied; restricted: what the method has in place of common ranges;
         search_seconds, search_samples: of all trials and runs with new seeds together, samples as in `Ledger.table`;
             test_seconds, sent_bytes: of one test run, on average;
@@ -217,6 +221,15 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
 # -- a row ------------------------------------------------------------------------------------------------------------
 
 
+def _confirmed_row(entry: MethodStudy) -> dict[str, Any]:
+    found = entry.study.confirmation if entry.study else None
+    if found is None or found.winner in found.lost:
+        return {"confirmed": math.nan, "confirmed_std": math.nan, "confirmed_n": 0, "separated": False}
+    spread = math.nan if found.spread is None else found.spread
+    mean, n = found.means[found.winner], len(found.seeds)
+    return {"confirmed": mean, "confirmed_std": spread, "confirmed_n": n, "separated": found.separated}
+
+
 def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
     best = entry.ledger.chosen()
     trials = entry.ledger.table([entry.metric])
@@ -238,6 +251,10 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
         "trials": len(trials),
         **{state: int(states.get(state, 0)) for state in ("complete", "pruned", "diverged", "failed")},
         "diverged_tests": len(line.diverged),
+        "sampled": sum(
+            t.state.is_finished() and STARTING_POINT not in t.system_attrs for _, t in entry.ledger.trials()
+        ),
+        **_confirmed_row(entry),
         "tuned": len(entry.plan.settings.space.keys),
         "restricted": restriction_text(entry),
         "search_seconds": float(pd.to_numeric(trials["seconds"]).sum() + sum(run["seconds"] for run in repeated)),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from optuna.trial import TrialState
 from tuning_fake import benchmark, records, replaced, toy, tune
 
 from pfl_ops import spaces, statistics, tuning
@@ -96,6 +97,7 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
     assert table["worst"].tolist() == pytest.approx([0.395, 0.145])
     assert table["test_seconds"].tolist() == [3, 3] and table["sent_bytes"].tolist() == [32, 32]
     assert table["openings"].tolist() == [1, 1] and table["settings"][0] == "x=0.75"
+    assert (table["sampled"].tolist(), table["confirmed_n"].tolist()) == ([0, 0], [0, 0])
     # the same seeds, and for pooled data the same partition in all of them, for both
     assert sorted(done.finals) == [(method, seed, 3) for method in ("late", "toy") for seed in (3, 4, 5)]
     first, second = members("mine", home=tmp_path).values()
@@ -233,9 +235,13 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
         for seed, score in scores.items()
     ]
     rows = {"trial": [0], "state": ["complete"], "val/L1/acc": [value], "seconds": [2.5], "samples": [1200]}
+    drawn, first, running = TrialState.COMPLETE, {"fixed_params": {}}, TrialState.RUNNING
+    told = [(drawn, first), (drawn, {}), (running, {})]
+    trials = [SimpleNamespace(state=state, system_attrs=attrs) for state, attrs in told]
     ledger = SimpleNamespace(
         chosen=lambda: (0, SimpleNamespace(values=[value], params={"algorithm.x": 0.5})),
         confirmations=list,
+        trials=lambda: list(enumerate(trials)),
         table=lambda metrics: pd.DataFrame(rows),
         openings=lambda: [{"params": {"algorithm.x": 0.5}, "seeds": list(scores)}] if scores else [],
     )
@@ -293,6 +299,9 @@ def test_runs_with_new_seeds_count_as_search_and_are_told():
     entries[0].ledger.confirmations = lambda: [{"samples": 100, "seconds": 1.5}] * 2
     table = board.leaderboard(entries).set_index("method")
     assert table["search_samples"].to_dict() == {"toy": 1400, "rival": 1200}
+    again = table[["sampled", "confirmed_n", "separated"]]
+    assert again.loc["toy"].tolist() == [1, 3, True] and again.loc["rival"].tolist() == [1, 0, False]
+    assert table.loc["toy", ["confirmed", "confirmed_std"]].tolist() == pytest.approx([2.42 / 3, 0.020816659995])
     assert table["search_seconds"].to_dict() == {"toy": 5.5, "rival": 2.5}
     note = " ".join(board.notes(entries, table.reset_index()))
     assert "with new seeds on validation data: toy separated after 3, not trial 000 as the search." in note
