@@ -12,6 +12,7 @@ from pfl_ops.statistics import holm
 PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
 SEARCH = pd.read_csv(ROOT / "docs" / "methods-search.csv", keep_default_na=False).set_index("method")
+SEARCH["without_result"] = SEARCH.failed + SEARCH.diverged
 SCORES = pd.read_csv(ROOT / "docs" / "methods.csv")
 NAMES = list(SEARCH.index)
 BY = {of: 100 * SCORES.pivot_table(index="seed", columns="method", values=of) for of in SCORES.columns[2:]}
@@ -62,7 +63,7 @@ def test_the_table_is_of_five_seeds() -> None:
 
 
 def test_sentences_on_the_search() -> None:
-    spent = SEARCH.samples / 1e6
+    spent = SEARCH.search_samples / 1e6
     assert spent.min() > 3 and f"{spent.min():.1f} to {spent.max():.1f} million in all" in TEXT
     assert f"In {(~SEARCH.separated).sum()} of 33 methods the two were not told apart" in TEXT
     restricted = "`, `".join(["s_fedpg", "fedpg", "scaffold", "fedsgd", "pfedme"])
@@ -126,7 +127,9 @@ def test_sentences_on_copies_and_spread() -> None:
     for name in ("fedavg_ft", "fedprox_ft"):
         assert f"{-gap['score'][name]:.0f} points below `fedavg` in the sum for {gap['local'][name]:.1f}" in TEXT
     spread = ["drfa", "scaff_pd", "s_fedpg"]
-    first, second, third = (f"{SEARCH.confirmation[name]:.1f} ± {SEARCH.confirmation_std[name]:.1f}" for name in spread)
+    first, second, third = (
+        f"{100 * SEARCH.confirmed[name]:.1f} ± {100 * SEARCH.confirmed_std[name]:.1f}" for name in spread
+    )
     assert f"`drfa` had {first}, `scaff_pd` {second} and `s_fedpg` {third}" in TEXT
     assert "they have {}, {} and {}.".format(*(shown("score", name) for name in spread)) in TEXT
     assert SEARCH.trials[["scaffold", "drdm"]].tolist() == [19, 43]

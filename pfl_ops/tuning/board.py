@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 VIEWS = {"local": "local/mean", "global": "global/mean", "worst": "local/worst"}
 """Columns -> keys of a stage."""
-STARTING_POINT = "fixed_params"  # Optuna's mark of a trial that was enqueued
 SAMPLED = "Acc(G) is from a sample of the validation data; all: evaluation.subset=none"
 
 
@@ -251,9 +250,7 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
         "trials": len(trials),
         **{state: int(states.get(state, 0)) for state in ("complete", "pruned", "diverged", "failed")},
         "diverged_tests": len(line.diverged),
-        "sampled": sum(
-            t.state.is_finished() and STARTING_POINT not in t.system_attrs for _, t in entry.ledger.trials()
-        ),
+        "sampled": entry.ledger.sampled(),
         **_confirmed_row(entry),
         "tuned": len(entry.plan.settings.space.keys),
         "restricted": restriction_text(entry),

@@ -256,6 +256,13 @@ class Ledger:
         """The reader's number of a trial that Optuna counts as `optuna_number`."""
         return next(n for n, t in self.trials() if t.number == optuna_number)
 
+    def sampled(self) -> int:
+        """Count the trials that have ended and are no starting points; a continued one counts as it began."""
+        raw = {trial.number: trial for trial in self.raw()}
+        ended = (trial for _, trial in self.trials() if trial.state.is_finished())
+        first = (raw[trial.user_attrs.get(CONTINUES, trial.number)] for trial in ended)
+        return sum(FIRST not in trial.user_attrs for trial in first)
+
     def done(self) -> int:
         """Count the trials that have a result: complete, pruned or diverged."""
         return sum(t.state in DONE for _, t in self.trials())

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from optuna.trial import TrialState
 from tuning_fake import benchmark, records, replaced, toy, tune
 
 from pfl_ops import spaces, statistics, tuning
@@ -235,13 +234,10 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
         for seed, score in scores.items()
     ]
     rows = {"trial": [0], "state": ["complete"], "val/L1/acc": [value], "seconds": [2.5], "samples": [1200]}
-    drawn, first, running = TrialState.COMPLETE, {"fixed_params": {}}, TrialState.RUNNING
-    told = [(drawn, first), (drawn, {}), (running, {})]
-    trials = [SimpleNamespace(state=state, system_attrs=attrs) for state, attrs in told]
     ledger = SimpleNamespace(
         chosen=lambda: (0, SimpleNamespace(values=[value], params={"algorithm.x": 0.5})),
         confirmations=list,
-        trials=lambda: list(enumerate(trials)),
+        sampled=lambda: 1,
         table=lambda metrics: pd.DataFrame(rows),
         openings=lambda: [{"params": {"algorithm.x": 0.5}, "seeds": list(scores)}] if scores else [],
     )

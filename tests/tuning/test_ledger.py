@@ -61,6 +61,7 @@ def test_a_kill_leaves_running_trials_that_are_queued_again(tmp_path, kind):
     assert table["state"].tolist() == ["complete", "complete", "failed"]
     assert table["val/L1/acc"].tolist()[:2] == [0.5, 0.9]
     assert again.best()[0][0] == 1
+    assert again.sampled() == 2, "the continued one is as it began, no starting point"
 
 
 def test_a_kill_in_the_middle_of_recovery_queues_nothing_twice(address):

@@ -1,0 +1,105 @@
+"""docs/methods.md says what the two files of its second table have, that of Dirichlet label skew."""
+
+from itertools import combinations
+
+import pandas as pd
+from documents import ROOT
+from scipy import stats
+
+from pfl_ops.statistics import holm
+
+PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("### The same under Dirichlet label skew")[2].partition("### Which to take")[0]
+TEXT = " ".join(SECTION.split())
+SEARCH = pd.read_csv(ROOT / "docs" / "methods-dirichlet-search.csv").set_index("method")
+ALL = pd.read_csv(ROOT / "docs" / "methods-dirichlet.csv")
+NAMES = list(SEARCH.index[SEARCH.status == "complete"])
+SCORES = ALL[ALL["method"].isin(NAMES)]
+BY = {of: 100 * SCORES.pivot_table(index="seed", columns="method", values=of) for of in SCORES.columns[2:]}
+MEAN = {of: by.mean() for of, by in BY.items()}
+BASES = {"score": "fedavg", "local": "local"}
+PAIRS = list(combinations(NAMES, 2))
+P = {
+    of: dict(
+        zip(
+            map(frozenset, PAIRS),
+            holm([float(stats.ttest_rel(BY[of][a], BY[of][b]).pvalue) for a, b in PAIRS]),
+            strict=True,
+        )
+    )
+    for of in BASES
+}
+
+
+def p(of: str, name: str) -> float:
+    return P[of][frozenset((name, BASES[of]))]
+
+
+def gap(of: str) -> pd.Series:
+    """Difference of each method's mean to that of `fedavg` in the sum, of `local` in Acc(L)."""
+    return (MEAN[of] - MEAN[of][BASES[of]]).drop(BASES[of])[[name for name in NAMES if name != BASES[of]]]
+
+
+def significant(of: str) -> list[str]:
+    return [name for name in gap(of).index if p(of, name) < 0.05]
+
+
+def shown(of: str, name: str) -> str:
+    return f"{MEAN[of][name]:.1f} ± {BY[of][name].std():.1f}"
+
+
+def difference(of: str, name: str) -> str:
+    if name == BASES[of]:
+        return ""
+    return f"{gap(of)[name]:+.1f}".replace("-", "−") + (" *" if p(of, name) < 0.05 else "")
+
+
+def test_the_table_is_of_five_seeds() -> None:
+    assert list(MEAN["score"].sort_values(ascending=False).index) == NAMES and len(PAIRS) == 496
+    assert len(SCORES) == 5 * 32 and not SCORES.isna().any(axis=None)
+    rows = []
+    for name in NAMES:
+        row = SEARCH.loc[name]
+        both = [shown("score", name), difference("score", name), shown("local", name), difference("local", name)]
+        rest = [shown("global", name), shown("worst", name), str(row.trials), str(row.sampled)]
+        rows.append(" | ".join([f"| `{name}`", row.scored_at, *both, *rest]) + " |")
+    assert "\n".join(rows) in SECTION and SECTION.count("| `") == len(rows)
+
+
+def test_the_method_without_a_row_diverged() -> None:
+    assert list(SEARCH.index[SEARCH.status != "complete"]) == ["fedfomo"]
+    assert SEARCH.diverged_tests["fedfomo"] == 1 and len(ALL[ALL.method == "fedfomo"]) == 4
+    assert "`fedfomo` has no row: one of its five test runs diverged" in TEXT
+
+
+def test_sentences_on_both_accuracies() -> None:
+    ahead = gap("score")[gap("score") > 0]
+    assert len(ahead) == 5 and not set(ahead.index) & set(significant("score"))
+    assert f"`feddyn` by most ({ahead['feddyn']:.1f} points)" in TEXT and ahead.idxmax() == "feddyn"
+    assert f"`fedavg` itself differs by {BY['score']['fedavg'].std():.1f} points (standard deviation)" in TEXT
+    assert significant("score") == NAMES[NAMES.index("fedrod") :] and len(significant("score")) == 11
+
+
+def test_the_order_is_compared_with_that_of_two_classes() -> None:
+    other = pd.read_csv(ROOT / "docs" / "methods.csv").groupby("method")["score"].mean()
+    tau = stats.kendalltau(other[NAMES], MEAN["score"][NAMES]).statistic
+    assert f"in the two tables is {tau:.2f} over the 32 methods" in TEXT
+    assert set(other.nlargest(4).index) == set(NAMES[:4]) == {"s_fedpg", "feddyn", "fedpg", "scaffold"}
+
+
+def test_sentences_on_fliu_and_own_accuracy() -> None:
+    assert NAMES.index("fliu") == 11 and "gamma.kind=adaptive" in SEARCH.settings["fliu"]
+    behind = -gap("score")["fliu"]
+    assert f"twelfth, {behind:.1f} points below `fedavg`** (p = {p('score', 'fliu'):.2f})" in TEXT
+    own, lost = (abs(MEAN[of]["fliu"] - MEAN[of]["fedavg"]) for of in ("local", "global"))
+    assert f"{own:.1f} points more Acc(L), {lost:.1f} points less Acc(G)" in TEXT
+    ahead = gap("local")[gap("local") > 0]
+    assert len(ahead) == 9 and f"`fedrep` by most ({ahead['fedrep']:.1f} points)" in TEXT
+    assert ahead.idxmax() == "fedrep" and significant("local") == ["scaff_pd"] and gap("local")["scaff_pd"] < 0
+
+
+def test_sentences_on_the_search() -> None:
+    few = SEARCH.sampled[SEARCH.sampled < 3].to_dict()
+    assert {name for name, n in few.items() if n == 0} == {"ditto", "fedala", "fedpac", "fedrep", "pfedme"}
+    assert {name: n for name, n in few.items() if n} == {"fedas": 1, "apfl": 2, "fedrod": 2}
+    assert f"In {(~SEARCH.separated).sum()} of 33 methods the repeated configurations were not told apart" in TEXT
