@@ -94,18 +94,24 @@ def test_a_solver_that_gets_values_that_are_not_finite_is_divergence(name: str, 
     assert simulation.records and len(simulation.records) == caught.value.round
 
 
-def test_another_error_of_a_method_is_no_divergence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of a round whose loss is finite."""
+@pytest.mark.parametrize("second", [1.0, math.inf])
+def test_another_error_of_a_method_is_no_divergence(
+    second: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of a round whose losses are finite, those of a second cohort (DRFA's, for its weights λ) among them."""
     simulation = run(Experiment.of("fedavg", dataset="digits").override({"data.train_size": 200}), tmp_path)
     inner = FedAvg.round
 
     def broken(self: Any, s: Any, r: Any) -> Any:
         inner(self, s, r)
+        simulation.trainer.meter.add("second", torch.tensor(second), 1)
         raise PflOpsError("the projection failed")
 
     monkeypatch.setattr(FedAvg, "round", broken)
-    with pytest.raises(PflOpsError, match=r"^the projection failed$"):
+    message = r"^the projection failed$" if math.isfinite(second) else r"^diverged at round 1, lr 0\.05$"
+    with pytest.raises(PflOpsError, match=message) as caught:
         list(simulation.run())
+    assert isinstance(caught.value, Diverged) == (not math.isfinite(second))
 
 
 def test_it_goes_on_where_that_is_asked_for_and_is_never_forgotten(hot: Experiment, tmp_path: Path) -> None:

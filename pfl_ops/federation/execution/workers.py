@@ -218,7 +218,8 @@ def _walk(
 
 
 def _counted(trainer: Trainer, length: Length) -> Counted:
-    return length.stream, float(trainer.meter.total), trainer.meter.by_stream.get(length.stream, 0)
+    total = float(trainer.meter.total) + float(trainer.meter.others)  # of the one stream that it walked
+    return length.stream, total, trainer.meter.by_stream.get(length.stream, 0)
 
 
 def _rows(value: Tensor, rows: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 It knows nothing of tracking or tuning.
 """
 
-import math
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
@@ -235,8 +234,7 @@ class Simulation:
         except MethodError:
             raise
         except Exception as error:
-            loss = self.trainer.meter.mean
-            if loss is None or math.isfinite(loss):
+            if self.trainer.meter.finite:
                 raise
             raise Diverged(round_, r.lr) from error
 

@@ -1,5 +1,6 @@
 """A walk of clients through their batches: its length, the keys of its draws, and the mean loss seen on the way."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -41,6 +42,7 @@ class Meter:
     """Mean minibatch loss of a round's main stream, kept on the device until it is read."""
 
     total: Tensor | float = 0.0
+    others: Tensor | float = 0.0  # sum over the other streams: is it finite?
     samples: int = 0
     by_stream: dict[str, int] = field(default_factory=dict)
 
@@ -49,11 +51,18 @@ class Meter:
         if stream == "":
             self.total = self.total + losses.double()  # float64: who adds what first must not show
             self.samples += samples
+        else:
+            self.others = self.others + losses.double()
 
     def clear(self) -> None:
         """Start a new round."""
-        self.total, self.samples, self.by_stream = 0.0, 0, {}
+        self.total, self.others, self.samples, self.by_stream = 0.0, 0.0, 0, {}
 
     @property
     def mean(self) -> float | None:
         return float(self.total) / self.samples if self.samples else None
+
+    @property
+    def finite(self) -> bool:
+        """True if every loss of the round is, of all streams."""
+        return math.isfinite(float(self.total)) and math.isfinite(float(self.others))
