@@ -3,36 +3,13 @@
 import re
 from itertools import combinations
 
-import pandas as pd
-from documents import ROOT
-from scipy import stats
+from methods_table import BASES, PAGE, MethodsTable
 
-from pfl_ops.statistics import holm
-
-PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
-SEARCH = pd.read_csv(ROOT / "docs" / "methods-search.csv", keep_default_na=False).set_index("method")
+TABLE = MethodsTable("methods")
+SEARCH, SCORES, NAMES, BY, MEAN, P = TABLE.search, TABLE.scores, TABLE.names, TABLE.by, TABLE.mean, TABLE.p
 SEARCH["without_result"] = SEARCH.failed + SEARCH.diverged
-SCORES = pd.read_csv(ROOT / "docs" / "methods.csv")
-NAMES = list(SEARCH.index)
-BY = {of: 100 * SCORES.pivot_table(index="seed", columns="method", values=of) for of in SCORES.columns[2:]}
-MEAN = {of: by.mean() for of, by in BY.items()}
-BASES = {"score": "fedavg", "local": "local"}
-
-
-def corrected(of: str) -> dict[frozenset[str], float]:
-    """p of all pairs of methods in a score, after Holm."""
-    pairs = list(combinations(NAMES, 2))
-    assert len(pairs) == 528
-    found = holm([float(stats.ttest_rel(BY[of][a], BY[of][b]).pvalue) for a, b in pairs])
-    return {frozenset(pair): p for pair, p in zip(pairs, found, strict=True)}
-
-
-P = {of: corrected(of) for of in BASES}
-
-
-def p(of: str, name: str) -> float:
-    return P[of][frozenset((name, BASES[of]))]
+p, shown = TABLE.p_to_base, TABLE.shown
 
 
 def above(of: str, sign: int = 1) -> list[str]:
@@ -40,26 +17,10 @@ def above(of: str, sign: int = 1) -> list[str]:
     return [name for name in NAMES if sign * (MEAN[of][name] - MEAN[of][BASES[of]]) > 0]
 
 
-def difference(of: str, name: str) -> str:
-    if name == BASES[of]:
-        return ""
-    text = f"{MEAN[of][name] - MEAN[of][BASES[of]]:+.1f}".replace("-", "−")
-    return text + (" *" if p(of, name) < 0.05 else "")
-
-
-def shown(of: str, name: str) -> str:
-    return f"{MEAN[of][name]:.1f} ± {BY[of][name].std():.1f}"
-
-
 def test_the_table_is_of_five_seeds() -> None:
     assert list(MEAN["score"].sort_values(ascending=False).index) == NAMES and len(NAMES) == 33
     assert len(SCORES) == 5 * 33 and not SCORES.isna().any(axis=None)
-    rows = []
-    for name, row in SEARCH.iterrows():
-        both = [shown("score", name), difference("score", name), shown("local", name), difference("local", name)]
-        rest = [shown("global", name), shown("worst", name), str(row.trials), str(row.sampled)]
-        rows.append(" | ".join([f"| `{name}`", row.scored_at, *both, *rest]) + " |")
-    assert "\n".join(rows) in PAGE
+    assert len(TABLE.pairs) == 528 and TABLE.rows(NAMES) in PAGE
 
 
 def test_sentences_on_the_search() -> None:

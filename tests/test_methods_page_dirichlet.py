@@ -1,74 +1,30 @@
 """docs/methods.md says what the two files of its second table have, that of Dirichlet label skew."""
 
-from itertools import combinations
-
 import pandas as pd
 from documents import ROOT
+from methods_table import PAGE, MethodsTable
 from scipy import stats
 
-from pfl_ops.statistics import holm
-
-PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("### The same under Dirichlet label skew")[2].partition("### Which to take")[0]
 TEXT = " ".join(SECTION.split())
-SEARCH = pd.read_csv(ROOT / "docs" / "methods-dirichlet-search.csv").set_index("method")
-ALL = pd.read_csv(ROOT / "docs" / "methods-dirichlet.csv")
-NAMES = list(SEARCH.index[SEARCH.status == "complete"])
-SCORES = ALL[ALL["method"].isin(NAMES)]
-BY = {of: 100 * SCORES.pivot_table(index="seed", columns="method", values=of) for of in SCORES.columns[2:]}
-MEAN = {of: by.mean() for of, by in BY.items()}
-BASES = {"score": "fedavg", "local": "local"}
-PAIRS = list(combinations(NAMES, 2))
-P = {
-    of: dict(
-        zip(
-            map(frozenset, PAIRS),
-            holm([float(stats.ttest_rel(BY[of][a], BY[of][b]).pvalue) for a, b in PAIRS]),
-            strict=True,
-        )
-    )
-    for of in BASES
-}
-
-
-def p(of: str, name: str) -> float:
-    return P[of][frozenset((name, BASES[of]))]
-
-
-def gap(of: str) -> pd.Series:
-    """Difference of each method's mean to that of `fedavg` in the sum, of `local` in Acc(L)."""
-    return (MEAN[of] - MEAN[of][BASES[of]]).drop(BASES[of])[[name for name in NAMES if name != BASES[of]]]
+TABLE = MethodsTable("methods-dirichlet")
+SEARCH, SCORES, NAMES, BY, MEAN = TABLE.search, TABLE.scores, TABLE.names, TABLE.by, TABLE.mean
+p, gap = TABLE.p_to_base, TABLE.gap
 
 
 def significant(of: str) -> list[str]:
     return [name for name in gap(of).index if p(of, name) < 0.05]
 
 
-def shown(of: str, name: str) -> str:
-    return f"{MEAN[of][name]:.1f} ± {BY[of][name].std():.1f}"
-
-
-def difference(of: str, name: str) -> str:
-    if name == BASES[of]:
-        return ""
-    return f"{gap(of)[name]:+.1f}".replace("-", "−") + (" *" if p(of, name) < 0.05 else "")
-
-
 def test_the_table_is_of_five_seeds() -> None:
-    assert list(MEAN["score"].sort_values(ascending=False).index) == NAMES and len(PAIRS) == 496
+    assert list(MEAN["score"].sort_values(ascending=False).index) == NAMES and len(TABLE.pairs) == 496
     assert len(SCORES) == 5 * 32 and not SCORES.isna().any(axis=None)
-    rows = []
-    for name in NAMES:
-        row = SEARCH.loc[name]
-        both = [shown("score", name), difference("score", name), shown("local", name), difference("local", name)]
-        rest = [shown("global", name), shown("worst", name), str(row.trials), str(row.sampled)]
-        rows.append(" | ".join([f"| `{name}`", row.scored_at, *both, *rest]) + " |")
-    assert "\n".join(rows) in SECTION and SECTION.count("| `") == len(rows)
+    assert TABLE.rows(NAMES) in SECTION and SECTION.count("| `") == len(NAMES)
 
 
 def test_the_method_without_a_row_diverged() -> None:
     assert list(SEARCH.index[SEARCH.status != "complete"]) == ["fedfomo"]
-    assert SEARCH.diverged_tests["fedfomo"] == 1 and len(ALL[ALL.method == "fedfomo"]) == 4
+    assert SEARCH.diverged_tests["fedfomo"] == 1 and (TABLE.all.method == "fedfomo").sum() == 4
     assert "`fedfomo` has no row: one of its five test runs diverged" in TEXT
 
 

@@ -183,15 +183,13 @@ def _write(made: "Benchmark") -> Path:
     from datetime import datetime
 
     import pfl_ops
+    from pfl_ops.cli.study_page import shared
     from pfl_ops.reports import write
     from pfl_ops.reports.leaderboard import leaderboard
 
     first = next(iter(made.studies.values())).experiment
     about = {
-        "data": f"{first.data.label}, at most {first.data.train_size or 'all'} training samples",
-        "partition": f"{first.partition.kind}, {first.partition.clients} clients",
-        "network": first.model.name,
-        "rounds": str(first.training.rounds),
+        **shared(first),
         "seeds": ", ".join(str(seed) for seed in sorted(set(made.tests["seed"]))) or f"{first.seed}, not tested",
     }
     generated = f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}"

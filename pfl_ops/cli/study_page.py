@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pfl_ops
 from pfl_ops.display import tables
-from pfl_ops.figures import style
 from pfl_ops.reports.document import (
     Document,
     Entry,
@@ -22,13 +21,15 @@ from pfl_ops.reports.document import (
     Table,
     Text,
 )
+from pfl_ops.reports.rows import score, table_of
 from pfl_ops.reports.write import write
+from pfl_ops.tuning.pictures import in_theme
 from pfl_ops.units import in_words
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.tuning import Study
 
 CAPTIONS = {
@@ -52,16 +53,19 @@ def write_page(study: "Study", folder: Path) -> Path:
     return write(page(study), folder)
 
 
-def page(study: "Study") -> Document:
-    """Return a study's page."""
-    experiment = study.experiment
-    about = {
-        "method": experiment.algorithm.name,
+def shared(experiment: "Experiment") -> dict[str, str]:
+    """Return the settings that a page lists as shared: term and text."""
+    return {
         "data": f"{experiment.data.label}, at most {experiment.data.train_size or 'all'} training samples",
         "partition": f"{experiment.partition.kind}, {experiment.partition.clients} clients",
         "network": experiment.model.name,
         "rounds": str(experiment.training.rounds),
     }
+
+
+def page(study: "Study") -> Document:
+    """Return a study's page."""
+    about = {"method": study.experiment.algorithm.name, **shared(study.experiment)}
     if study.environments is not None:
         about["partition"] = f"environments {', '.join(study.environments['environment'])}"
     sections = (
@@ -86,12 +90,12 @@ def _chosen(study: "Study") -> Iterator[PageBlock]:
         yield Text(f"Test run with seed {seed}: {how}", "warning")
     for note in study.environment_notes:
         yield Text(note, "warning")
-    yield _table("chosen", tables.chosen(study.best), f"The chosen configuration, trial {study.trial:03d}")
+    yield table_of("chosen", tables.chosen(study.best), f"The chosen configuration, trial {study.trial:03d}")
     if study.finals and not study.diverged:
-        yield _table("test", tables.scores(study.finals, "test"), notes=tables.score_notes(study.finals, "test"))
+        yield table_of("test", tables.scores(study.finals, "test"), notes=tables.score_notes(study.finals, "test"))
     if study.environments is not None:
         notes = [study.baseline_note] if study.baseline_note else []
-        yield _table("environments", tables.environments(study.environments), notes=notes, data=study.environments)
+        yield table_of("environments", tables.environments(study.environments), notes=notes, data=study.environments)
     if study.openings:
         times = f"{study.openings} time{'s' * (study.openings != 1)}"
         yield Text(f"The test data were opened {times} for this study.", "note")
@@ -106,7 +110,7 @@ def _confirmation(study: "Study") -> Iterator[PageBlock]:
     scores = found.table.pivot(index="trial", columns="seed", values="value").reindex(list(found.values))
     head = (Head("trial"), *(Head(f"seed {seed}") for seed in scores.columns))
     rows = [
-        Row((Entry(f"{'*' * (trial == found.winner)}{trial:03d}"), *(_score(found.metric, value) for value in values)))
+        Row((Entry(f"{'*' * (trial == found.winner)}{trial:03d}"), *(score(found.metric, value) for value in values)))
         for trial, values in zip(scores.index, scores.to_numpy(), strict=True)
     ]
     note = "*: chosen. In the order of the search, its best first."
@@ -125,8 +129,8 @@ def _search(study: "Study") -> Iterator[PageBlock]:
         yield Picture("trials", one if study.objective.single else two, study.plot)
     metrics, chosen, most = study.objective.metrics, study.trial, len(study.table)
     if study.pareto is not None:
-        yield _table("front", tables.trials(study.pareto, metrics, chosen, "Pareto front", most), data=study.pareto)
-    yield _table("trials", tables.trials(study.table, metrics, chosen, "Trials", most), data=study.table)
+        yield table_of("front", tables.trials(study.pareto, metrics, chosen, "Pareto front", most), data=study.pareto)
+    yield table_of("trials", tables.trials(study.table, metrics, chosen, "Trials", most), data=study.table)
 
 
 def _parameters(study: "Study") -> Iterator[PageBlock]:
@@ -136,43 +140,15 @@ def _parameters(study: "Study") -> Iterator[PageBlock]:
         return
     for name in pictures.drawable:
         slices = pictures.slices() if name == "slice" else {}
-        panels = tuple(Panel(label, _once(draw)) for label, draw in slices.items())
-        yield Picture(name, CAPTIONS[name], _once(partial(pictures.draw, name)), panels=panels, layout="small")
+        panels = tuple(Panel(label, _inked(draw)) for label, draw in slices.items())
+        draw = partial(pictures.draw, name)
+        whole = draw if name.startswith("importance") else _inked(draw)
+        yield Picture(name, CAPTIONS[name], whole, panels=panels, layout="small")
     if told := str(pictures):
         yield Text(told, "note")
 
 
-def _once(draw: "Callable[[], Figure]") -> "Callable[[], Figure]":
-    """The same picture, drawn once in each theme: its files need it several times."""
-    drawn = cache(lambda theme: draw())
-    return lambda: drawn(style.current().name)
-
-
-def _table(
-    name: str,
-    rows: tables.TableRows,
-    caption: str = "",
-    notes: "list[str] | tuple[str, ...]" = (),
-    data: "pd.DataFrame | None" = None,
-) -> Table:
-    """A table as the command line prints it; its file has `data`."""
-    head = tuple(map(Head, rows.heads))
-    body = tuple(
-        Row(tuple(Entry(text) if i in rows.left else _entry(text) for i, text in enumerate(row))) for row in rows.rows
-    )
-    title = caption or rows.title
-    return Table(name, title[:1].upper() + title[1:], (head,), body, tuple(notes), data=data)
-
-
-def _entry(text: str) -> Entry:
-    """A cell; one that begins with a number has it as its value."""
-    try:
-        return Entry(text, float(text.partition(" ")[0].replace(",", "")))
-    except ValueError:
-        return Entry(text)
-
-
-def _score(metric: str, value: float) -> Entry:
-    from pfl_ops.units import with_unit
-
-    return Entry("–") if value != value else Entry(with_unit(metric, value), value)
+def _inked(draw: "Callable[[], Figure]") -> "Callable[[], Figure]":
+    """One of Optuna's pictures, drawn once: its files need it several times, in several themes."""
+    drawn = cache(draw)
+    return lambda: in_theme(drawn())

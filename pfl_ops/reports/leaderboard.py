@@ -12,6 +12,7 @@ from pfl_ops.comparison import TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
 from pfl_ops.reports.document import Document, Entry, Head, Items, Mark, PageBlock, PageSection, Picture, Row, Table
 from pfl_ops.reports.numbers import chance, difference_title, signed
+from pfl_ops.reports.rows import finite, score, table_of
 from pfl_ops.units import with_unit
 
 if TYPE_CHECKING:
@@ -109,9 +110,9 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
                     Entry("–" if pd.isna(row["rank"]) else str(row["rank"])),
                     _method(row),
                     Entry(row["scored_at"]),
-                    _number(metric, row["validation"], mark="" if tested else best),  # of what the ranks are
-                    Entry(test, _finite(row["test"]), mark=best if _finite(row["test"]) is not None else "missing"),
-                    *(_number(f"{view}/mean", row[name]) for name, view in VIEWS.items()),
+                    score(metric, row["validation"], mark="" if tested else best),  # of what the ranks are
+                    Entry(test, finite(row["test"]), mark=best if finite(row["test"]) is not None else "missing"),
+                    *(score(f"{view}/mean", row[name]) for name, view in VIEWS.items()),
                     _difference(row),
                     Entry() if first else _chance(row["p_holm"]),
                 )
@@ -156,8 +157,8 @@ def _spent(table: pd.DataFrame) -> Table:
                 *(Entry(str(row[k]), float(row[k])) for k in NUMBERS),
                 Entry(f"{row['search_samples']:,}", float(row["search_samples"])),
                 Entry(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
-                Entry(_or_dash(row["test_seconds"], "{:,.0f} s"), _finite(row["test_seconds"])),
-                Entry(_or_dash(row["sent_bytes"] / 1e6, "{:,.1f} MB"), _finite(row["sent_bytes"])),
+                Entry(_or_dash(row["test_seconds"], "{:,.0f} s"), finite(row["test_seconds"])),
+                Entry(_or_dash(row["sent_bytes"] / 1e6, "{:,.1f} MB"), finite(row["sent_bytes"])),
                 Entry(str(row["openings"]), float(row["openings"])),
             )
         )
@@ -181,8 +182,7 @@ def _equal_cost(costs: pd.DataFrame, metric: str) -> Table:
         "Search at equal cost: rank, best validation score (not the test), and trials that ended within the smallest "
         "budget that all methods have spent; runs with new seeds are not counted"
     )
-    head = tuple(map(Head, rows.heads))
-    return Table("equal-cost", caption, (head,), tuple(Row(tuple(map(Entry, row))) for row in rows.rows), data=costs)
+    return table_of("equal-cost", rows, caption, data=costs)
 
 
 def _chosen(table: pd.DataFrame) -> Table:
@@ -205,7 +205,7 @@ def _by_seed(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
     scores = tests.pivot(index="method", columns="seed", values="score")
     scores = scores.reindex([method for method in table["method"] if method in scores.index])
     rows = [
-        Row((Entry(str(method)), *(_number(metrics[method], value) for value in values)))
+        Row((Entry(str(method)), *(score(metrics[method], value) for value in values)))
         for method, values in zip(scores.index, scores.to_numpy(), strict=True)
     ]
     head = (Head("method"), *(Head(f"seed {seed}") for seed in scores.columns))
@@ -226,17 +226,9 @@ def _best_so_far(traces: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray
     }
 
 
-def _number(metric: str, value: float, mark: Mark = "") -> Entry:
-    return Entry(with_unit(metric, value), _finite(value), mark=mark)
-
-
 def _chance(p: float) -> Entry:
-    return Entry(chance(_finite(p)), _finite(p), mark="bad" if p < CLEAR else "")
+    return Entry(chance(finite(p)), finite(p), mark="bad" if p < CLEAR else "")
 
 
 def _or_dash(value: float, form: str) -> str:
     return form.format(value) if math.isfinite(value) else "–"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -93,7 +93,7 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
         trials, complete, pruned, diverged, failed: numbers of trials; diverged_tests: of test runs; sampled: of trials
             that are no starting points;
         confirmed, confirmed_std, confirmed_n: mean and sample standard deviation of the choice on validation data over
-            the new seeds; separated: it is told apart from the others by them;
+            the new seeds; separated: True if these tell it from the other repeated configurations;
         tuned: number of settings that were varied; restricted: what the method has in place of common ranges;
         search_seconds, search_samples: of all trials and runs with new seeds together, samples as in `Ledger.table`;
             test_seconds, sent_bytes: of one test run, on average;

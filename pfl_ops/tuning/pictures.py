@@ -82,7 +82,7 @@ class Pictures:
         """Draw one of `drawable`."""
         with _plots() as plots:
             figure: Figure = getattr(self, f"_{name}")(plots)
-            return figure if name.startswith("importance") else _in_theme(figure)
+            return figure if name.startswith("importance") else in_theme(figure)
 
     def slices(self) -> "dict[str, Callable[[], Figure]]":
         """Return what draws the slice of each parameter, by its label."""
@@ -97,7 +97,7 @@ class Pictures:
                 one.set_title("")
             figure.axes[0].set(xlabel="", ylabel="")
             figure.tight_layout()
-            return _in_theme(figure)
+            return in_theme(figure)
 
     def each(self) -> "Iterator[tuple[str, Figure]]":
         """Draw all; one that fails is skipped, with the error as its cause."""
@@ -149,8 +149,6 @@ class Pictures:
         return figure
 
     def _parallel_coordinate(self, plots: Any) -> "Figure":
-        from pfl_ops.figures import style
-
         shown = self.varied[:MOST_AXES]
         figure = _figure_of(plots.plot_parallel_coordinate(self.study, params=shown, target_name=self._goal))
         figure.set_size_inches(3 + 1.4 * len(shown), 5.2)
@@ -159,7 +157,7 @@ class Pictures:
         figure.axes[0].set_xticks(range(len(shown) + 1), [self._goal, *sorted(shown)], rotation=20, ha="right")
         for one in figure.axes:
             for tick in one.get_yticklabels():
-                tick.set_bbox({"facecolor": style.current().paper, "edgecolor": "none", "alpha": 0.7, "pad": 0.6})
+                tick.set_bbox({"edgecolor": "none", "alpha": 0.7, "pad": 0.6})
         return figure
 
     def _edf(self, plots: Any) -> "Figure":
@@ -319,8 +317,11 @@ def _figure_of(axes: Any) -> "Figure":
     return figure
 
 
-def _in_theme(figure: "Figure") -> "Figure":
-    """Give one of Optuna's pictures the inks of the theme that is in force; the colours of its data stay."""
+def in_theme(figure: "Figure") -> "Figure":
+    """Give one of Optuna's pictures the inks of the theme that is in force, and return it; its data keep their colours.
+
+    A picture may be inked again, for another theme: it need not be drawn for each.
+    """
     from pfl_ops.figures import style
 
     theme = style.current()
@@ -334,6 +335,9 @@ def _in_theme(figure: "Figure") -> "Figure":
             label.set_color(theme.ink)
         for spine in axes.spines.values():
             spine.set_edgecolor(theme.faint)
+        for tick in axes.get_yticklabels():
+            if ground := tick.get_bbox_patch():
+                ground.set_facecolor(theme.paper)
         if legend := axes.get_legend():
             legend.get_frame().set(facecolor=theme.paper, edgecolor=theme.line)
             for text in legend.get_texts():
