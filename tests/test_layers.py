@@ -74,6 +74,12 @@ ROOMS: dict[str, Layers] = {
 }
 
 ONLY = {"mlflow": {"tracking"}, "ray": {"jobs"}, "optuna": {"tuning"}, "typer": {"cli"}}
+PRIVATE = {
+    "jobs": ROOT / "jobs" / "ray_instance.py",
+    "tracking": ROOT / "tracking" / "mlflow_private.py",
+    "tuning": ROOT / "tuning" / "ledger.py",
+}
+"""The file of each package that may use private parts of Ray, MLflow and Optuna."""
 ENGINE = {"federation", "algorithms", "data", "models"}
 LIGHT = {"torch", "torchvision", "numpy", "scipy", "pydantic", "pydantic_core", "safetensors", "pfl_ops"}
 
@@ -171,6 +177,30 @@ def test_heavy_libraries_have_one_importer_each(file: Path) -> None:
     for module, line in imports(file):
         allowed = ONLY.get(module.split(".")[0])
         assert allowed is None or part_of(file) in allowed, f"{file}:{line}: only {allowed} may import {module}"
+
+
+def private_uses(tree: ast.AST, own: set[str]) -> Iterator[tuple[str, int]]:
+    """(name, line) of each private module, name or attribute of another package; `own`: private names of this one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            whole = [alias.name for alias in node.names]
+            names = [part for name in [getattr(node, "module", None) or "", *whole] for part in name.split(".")]
+        else:
+            names = [node.attr] if isinstance(node, ast.Attribute) else []
+        for name in names:
+            if name.startswith("_") and not name.startswith("__") and name not in own:
+                yield name, node.lineno
+
+
+def test_private_parts_of_a_library_are_used_in_one_file() -> None:
+    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES if part_of(file) in PRIVATE}
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    own = {"_replace", "_asdict"} | {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    own |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    own |= {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    found = {file: list(private_uses(tree, own)) for file, tree in trees.items()}
+    used = {file: uses for file, uses in found.items() if uses}
+    assert set(used) == set(PRIVATE.values()), used
 
 
 @pytest.mark.parametrize("file", [f for f in FILES if part_of(f) in ENGINE], ids=lambda f: str(f.relative_to(ROOT)))

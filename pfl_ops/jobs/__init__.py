@@ -17,7 +17,7 @@ The only package that imports Ray.
     repeat          repetitions of one experiment as jobs
     early_stop      ASHA, for trials
     resources       Ray started or joined, and a job's share of it
-    ray_instance    Ray's private parts: started on this machine for this process alone
+    ray_instance    Ray started on this machine for this process alone; all that is used of its private parts
 """
 
 from pfl_ops.jobs import resources as resources  # first: Ray reads its settings when it is imported

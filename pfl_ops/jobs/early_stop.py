@@ -6,6 +6,7 @@ from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
+from pfl_ops.jobs import ray_instance
 from pfl_ops.jobs.process import JOB
 from pfl_ops.jobs.report import ROUND
 
@@ -37,8 +38,8 @@ class EarlyStop(ASHAScheduler):
 
     @property
     def rungs(self) -> list[tuple[float, dict[str, float]]]:
-        """(round, {trial: value, larger is better}), last first. Ray keeps them private; a test guards their form."""
-        return self._brackets[0]._rungs
+        """See `ray_instance.rungs`."""
+        return ray_instance.rungs(self)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         if _is_trial(trial):

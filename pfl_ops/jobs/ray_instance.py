@@ -10,7 +10,7 @@ Ray runs any code that it is sent, so no one else may reach it:
 - Ray opens its own temporary folder for all users (mode 0777). It lies inside a folder that only this user can enter.
 - Processes of Ray that serve no job are not started, see `_with_few_processes`.
 
-The private parts of Ray that this needs are in this module, and a test holds them against a running instance.
+Whatever this package uses of Ray's private parts is in this module, and tests hold it against a running instance.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ import ray
 from ray._private import ray_constants, utils, worker
 from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+from ray.tune.schedulers import ASHAScheduler
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.system.scratch import PREFIX, scratch
@@ -179,3 +180,27 @@ def _with_few_processes() -> Iterator[None]:
     finally:
         for name, start in before.items():
             setattr(Node, name, start)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Keep Ray's own messages (how Tune would resume, tracebacks, deaths of processes) out of the terminal.
+
+    The runner's events have what they say. Deaths of processes go to standard output whatever Ray's settings are, by a
+    private printer.
+    """
+    logger, printer = logging.getLogger("ray.tune"), worker.print_to_stdstream
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    worker.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        worker.print_to_stdstream = printer
+
+
+def rungs(scheduler: ASHAScheduler) -> list[tuple[float, dict[str, float]]]:
+    """Return ASHA's rungs: (round, {trial: value, larger is better}), the last rung first."""
+    found: list[tuple[float, dict[str, float]]] = scheduler._brackets[0]._rungs
+    return found

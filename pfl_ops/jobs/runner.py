@@ -1,16 +1,14 @@
 """The runner: jobs from a source, on shares of the running Ray, side by side; one kind of event."""
 
-import logging
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ray import tune
-from ray._private import worker as ray_worker
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.schedulers import TrialScheduler
@@ -19,7 +17,7 @@ from ray.tune.stopper import Stopper
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job, Place
 from pfl_ops.jobs.process import IDLE, JOB, JobProcess
-from pfl_ops.jobs.ray_instance import environment
+from pfl_ops.jobs.ray_instance import environment, silent
 from pfl_ops.jobs.report import FAILURE, RECORDS, Failure, has_died
 from pfl_ops.jobs.searcher import JobSearcher, JobSource
 from pfl_ops.jobs.tracking_queue import TrackingQueue
@@ -124,7 +122,7 @@ class Runner:
             ),
         )
         with self.queue or nullcontext():
-            with _silent(), environment(NO_RECORD):
+            with silent(), environment(NO_RECORD):
                 tuner.fit()
             if not (search.finished or self.is_hopeless()):
                 raise Interrupted
@@ -217,21 +215,3 @@ def _account(trial: RayTrial) -> str:
     """Ray's whole account of a failure, colours removed."""
     text = Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else ""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep Ray's own messages (how Tune would resume, tracebacks, deaths of processes) out of the terminal.
-
-    The events have what they say. Deaths of processes go to standard output whatever Ray's settings are, by a private
-    printer.
-    """
-    logger = logging.getLogger("ray.tune")
-    level, printer = logger.level, getattr(ray_worker, "print_to_stdstream", None)
-    logger.setLevel(logging.CRITICAL)
-    ray_worker.print_to_stdstream = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        ray_worker.print_to_stdstream = printer

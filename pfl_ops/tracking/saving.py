@@ -2,8 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ import mlflow.pyfunc
 import numpy as np
 from mlflow.models import Model, ModelSignature
 from mlflow.types import ColSpec, Schema, TensorSpec
-from mlflow.utils import environment
 from safetensors.torch import save_file
 from torch import Tensor
 
 from pfl_ops.system.scratch import scratch
+from pfl_ops.tracking.mlflow_private import without_package_scan
 from pfl_ops.tracking.provenance import version
 
 
@@ -68,7 +67,7 @@ def save_model(
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, weights)
         text.write_text(json.dumps(description, indent=2), encoding="utf-8")
         extra = {f"plugin_{number:03d}": str(path) for number, path in enumerate(plugins)}
-        with _without_scan():
+        with without_package_scan():
             mlflow.pyfunc.save_model(
                 path=str(folder),
                 python_model=str(Path(__file__).with_name("served.py")),
@@ -80,21 +79,6 @@ def save_model(
     _leave_paths_out(folder)
     for cache in folder.rglob("__pycache__"):
         shutil.rmtree(cache, ignore_errors=True)
-
-
-@contextmanager
-def _without_scan() -> Iterator[None]:
-    """Keep MLflow from reading the file lists of all installed packages, a second or more, once a process.
-
-    It compares the model's requirements with the environment that they were just read from. A private part of MLflow:
-    a test fails when a release moves it.
-    """
-    scan = environment.warn_dependency_requirement_mismatches
-    environment.warn_dependency_requirement_mismatches = lambda requirements: None
-    try:
-        yield
-    finally:
-        environment.warn_dependency_requirement_mismatches = scan
 
 
 def _leave_paths_out(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 MLflow migrates a new database in place, in steps that SQLite does not undo, and can't go on with one that a kill left
 in the middle ("duplicate column name"). What it offers to the outside upgrades only such a database; so the store class
-is used to make one, and the list of its tables to recognise an unfinished one. A test guards both.
+is used to make one, and the list of its tables to recognise an unfinished one. `mlflow_private` has both.
 """
 
 import logging
@@ -18,6 +18,7 @@ from pfl_ops import databases
 from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.home import Target
+from pfl_ops.tracking.mlflow_private import latest_revision, make_tables, table_names
 
 log = logging.getLogger("pfl_ops.tracking")
 
@@ -76,26 +77,17 @@ def _template() -> Path:
     return cache_folder() / "databases" / f"mlflow-{mlflow.__version__}.db"
 
 
-def make_tables(address: str, artifacts: str) -> None:
-    """Make MLflow's tables in a new database, and close it."""
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # heavy, and of no use with a tracking server
-
-    SqlAlchemyStore(address, artifacts).engine.dispose()
-
-
 def _state(file: Path) -> str:
     """Return "whole", "unfinished" (MLflow's tables, not all, and no run), or "older" (not all, and runs).
 
     MLflow itself says whether a whole one with runs is of its version.
     """
-    from mlflow.store.db.utils import Base, _get_latest_schema_revision  # with all tables known to Base
-
     names = databases.tables(file)
     ours = not names or "experiments" in names or names <= {"alembic_version"}
     if not ours or "studies" in names:
         return "whole"  # something else lives there too: as MLflow finds it
     runs = databases.query(file, "SELECT count(*) FROM runs")[0][0] if "runs" in names else 0
     versions = databases.query(file, "SELECT version_num FROM alembic_version") if "alembic_version" in names else []
-    if set(Base.metadata.tables) <= names and versions:
-        return "whole" if runs or versions == [(_get_latest_schema_revision(),)] else "unfinished"
+    if table_names() <= names and versions:
+        return "whole" if runs or versions == [(latest_revision(),)] else "unfinished"
     return "older" if runs else "unfinished"
