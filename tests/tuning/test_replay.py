@@ -114,10 +114,11 @@ def test_replay_with_a_smaller_is_better_metric():
 
 
 def test_confirmed_looks_after_three_seeds_and_stops_when_separated():
-    """The values of `test_confirm`: with three seeds they are separated, so 9 runs of 15 are made."""
-    apart = [[0.9, 0.901, 0.899, 0, 0], [0.1, 0.102, 0.097, 0, 0], [0.2, 0.2, 0.203, 0, 0]]
-    winner, runs = confirmed(problem(apart, apart), [1, 2, 0], [0, 1, 2, 3, 4])
-    assert winner == 0 and len(runs) == 9 and {seed for _, seed in runs} == {0, 1, 2}
+    """The values of `test_confirm`: two are separated with three seeds (6 runs of 10), three with four (12 of 15)."""
+    apart = [[0.9, 0.901, 0.899, 0.9, 0], [0.1, 0.102, 0.097, 0.1, 0], [0.2, 0.2, 0.203, 0.2, 0]]
+    for top, looked in (([1, 0], 3), ([1, 2, 0], 4)):
+        winner, runs = confirmed(problem(apart, apart), top, [0, 1, 2, 3, 4])
+        assert winner == 0 and len(runs) == len(top) * looked and {seed for _, seed in runs} == set(range(looked))
 
 
 def test_confirmed_chooses_as_judge_does_after_all_seeds():
