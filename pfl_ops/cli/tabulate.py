@@ -46,14 +46,12 @@ def tabulate(
     *,
     to: Annotated[Path | None, _option("--out", "The table; runs that it has stay.", metavar="FILE.parquet")] = None,
     configurations: Annotated[
-        int,
-        _option(
-            "--configurations",
-            "Configurations of each method.",
-            "40",
-            "INT",
-        ),
-    ] = 40,
+        int | None, _option("--configurations", "Configurations of each method, drawn from its space.", "40", "INT")
+    ] = None,
+    grid: Annotated[
+        list[str],
+        _option("--grid", "Instead of drawn ones: all combinations, repeatable.", metavar="PATH=V1,V2"),
+    ] = [],  # noqa: B006
     seeds: Annotated[int, _option("--seeds", "Seeds of each configuration: seed, seed + 1, ...", "15", "INT")] = 15,
     environments: Annotated[
         str | None,
@@ -85,12 +83,13 @@ def tabulate(
     For research on tuners (pfl-ops replay FILE): it opens the test data for every configuration.
     Fields that a flag or --set gives are held. Ctrl-C leaves FILE.runs, from which the same command goes on.
     """
+    from pfl_ops import spaces
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.environments import names_given, parse_values
     from pfl_ops.tuning.settings import Settings
-    from pfl_ops.tuning.table_plan import TablePlan
+    from pfl_ops.tuning.table_plan import CONFIGURATIONS, TablePlan
     from pfl_ops.tuning.tabulation import tabulate as run
 
     if to is None:
@@ -99,19 +98,26 @@ def tabulate(
     check_data_dir(data_dir)
     methods = methods_of(algorithm)
     named, varied = names_given(environments, "--environments"), parse_values(vary)
+    axes = parse_values(grid, "--grid", "training.lr=0.01,0.1")
+    if axes and configurations is not None:
+        raise PflOpsError("--grid gives the configurations: leave out --configurations")
     load_plugins(plugin)
     held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
+    for key in axes:
+        if key in held or key in varied:
+            raise PflOpsError(f"--grid {key} is set by a flag, --set or --vary, too: leave one of them out")
     if "repetitions" in held:
         raise PflOpsError("a table has --seeds, not --repetitions")
     execution = execution_of(flags)
     each = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir) if methods else []
     if not each:
         raise PflOpsError("name at least one method: pfl-ops tabulate fedavg,fliu --out FILE.parquet")
-    settings = [
-        Settings.of(one, search_space, metric=metric, hold=held, environments=named, vary=varied or None)
-        for one in each
-    ]
-    plan = TablePlan.of(settings, configurations, seeds)
+    settings = []
+    for one in each:
+        space = spaces.read(search_space, one.algorithm.name)
+        space = spaces.grid_space(axes, space) if axes else space
+        settings.append(Settings.of(one, space, metric=metric, hold=held, environments=named, vary=varied or None))
+    plan = TablePlan.of(settings, CONFIGURATIONS if configurations is None else configurations, seeds, axes)
     if dry_run:
         say(out(), _estimated(plan, execution, data_dir, concurrency))
         return

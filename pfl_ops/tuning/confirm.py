@@ -308,7 +308,9 @@ class Confirmations:
         self._trials = dict(trials)
         recorded = self.session.ledger.confirmations()
         points = [point_of(trial) for trial in self._trials.values()]
-        self._earlier = len({repr(sorted(record["params"].items())) for record in recorded if record["params"] not in points})
+        self._earlier = len(
+            {repr(sorted(record["params"].items())) for record in recorded if record["params"] not in points}
+        )
         for number, trial in self._trials.items():
             own = [record for record in recorded if record["params"] == point_of(trial)]
             self._values[number], self._errors[number] = {}, {}
