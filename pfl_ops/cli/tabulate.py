@@ -3,7 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -171,11 +171,18 @@ def replay(
     grace: Annotated[
         int | None, _replay("--grace", "First round in which a trial can be stopped.", "the first scored one", "INT")
     ] = None,
-    scheduler: Annotated[str, _replay("--scheduler", "Stop bad trials early, or not.", "asha", "asha|none")] = "asha",
+    scheduler: Annotated[
+        str | None,
+        _replay("--scheduler", "Stop bad trials early, or not.", "asha; several seeds: none", "asha|paired|none"),
+    ] = None,
+    sampler: Annotated[str, _replay("--sampler", "Optuna's TPE, or random points.", "tpe", "tpe|random")] = "tpe",
+    seeds_per_trial: Annotated[
+        int, _replay("--seeds-per-trial", "Runs of a trial, one a seed; its value is their mean.", "1", "INT")
+    ] = 1,
     seed: Annotated[int, _replay("--seed", "Of the orders of seeds and of the samplers.", "0", "INT", 0)] = 0,
     to: Annotated[Path | None, _replay("--csv", "Write every replayed study.", metavar="FILE.csv")] = None,
 ) -> None:
-    """Replay studies on a table of trials: the regret of a confirmed choice beside the best single value.
+    """Replay studies on a table of trials: the regret of a confirmed choice beside that of the best value.
 
     Both have the same samples: without a confirmation the search has more trials.
     The regret is the best mean on test data among all configurations less the mean of the choice.
@@ -185,13 +192,20 @@ def replay(
     from pfl_ops.files import write_named
     from pfl_ops.tuning import regrets
     from pfl_ops.tuning import replay as replays
+    from pfl_ops.tuning.settings import Scheduler
     from pfl_ops.tuning.trial_table import TrialTable
 
     check_output("--csv", to, {".csv"})
-    if scheduler not in ("asha", "none"):
-        raise PflOpsError(f"--scheduler must be asha or none, got '{echo(scheduler)}'")
-    stop: Literal["asha", "none"] = "asha" if scheduler == "asha" else "none"
-    rule = replays.StudyRule(trials, confirm, confirm_top, stop, grace, random_start)
+    rule = replays.StudyRule(
+        trials,
+        confirm,
+        confirm_top,
+        _one_of("--scheduler", scheduler, get_args(Scheduler)),
+        grace,
+        random_start,
+        _one_of("--sampler", sampler, get_args(replays.Sampler)),
+        seeds_per_trial,
+    )
     problems = TrialTable.read(file).problems()
     for problem in problems:
         replays.check(problem, rule, studies)
@@ -206,12 +220,19 @@ def replay(
         say(out(), f"studies  {write_named(to, regrets.as_csv(found))}")
 
 
+def _one_of(flag: str, given: str | None, allowed: tuple[Any, ...]) -> Any:
+    """Return a word as it is given, None if it is not; refuse others."""
+    if given is not None and given not in allowed:
+        raise PflOpsError(f"{flag} must be one of {', '.join(allowed)}, got '{echo(given)}'")
+    return given
+
+
 def _table(rows: "list[Regret]") -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="mean regret on test data [95 % interval]")
     table.add_column("")
-    for head in ("studies", "first pick", "confirmed", "best single value, equal samples", "difference", "changed"):
+    for head in ("studies", "first pick", "confirmed", "best value, equal samples", "difference", "changed"):
         table.add_column(head, justify="right")
     for row in rows:
         cells = [_cell(one) for one in (row.first, row.confirm, row.argmax, row.difference)]

@@ -403,7 +403,10 @@ def test_finished_run_leaves_no_checkpoint(fake, tmp_path, monkeypatch):
     monkeypatch.setattr(
         tabulation,
         "runs",
-        SimpleNamespace(forget=lambda experiment, **where: forgotten.append((experiment.seed, where["stages"]))),
+        SimpleNamespace(
+            forget=lambda experiment, **where: forgotten.append((experiment.seed, where["stages"])),
+            kept_clients=lambda *_, **__: {},
+        ),
     )
     tabulate(plan(1, 1, ()), tmp_path / "t.parquet", execution=CPU)
     assert forgotten == [(0, ("L1",)), (0, None)]
@@ -440,7 +443,8 @@ def command(*words):
             "--grid training.lr is set by a flag, --set or --vary, too",
         ),
         (["replay", "t.parquet"], "no file 't.parquet'"),
-        (["replay", "t.parquet", "--scheduler", "ash"], "--scheduler must be asha or none"),
+        (["replay", "t.parquet", "--scheduler", "ash"], "--scheduler must be one of asha, paired, none"),
+        (["replay", "t.parquet", "--sampler", "tp"], "--sampler must be one of tpe, random"),
         (["replay", "t.parquet", "--csv", "t.txt"], "--csv takes a file that ends in .csv"),
     ],
 )
@@ -482,10 +486,48 @@ def test_small_table_with_ray_is_made_and_replayed(tmp_path, monkeypatch):
     for split, column in (("validation", "val/L1/acc"), ("test", "truth/test/L1/acc")):
         *_, record = runs.simulate(one.override({"evaluation.split": split}), home=tmp_path / split, execution=CPU)
         assert record.metrics[column.removeprefix("truth/")] == pytest.approx(last[column])
+    (problem,) = table.problems()
+    for run, groups in problem.groups.items():  # four clients: each is a group of its own
+        assert sum(groups.values()) / 4 == pytest.approx(problem.values[run]) and groups.keys() == set("0123")
+    assert problem.groups.keys() == problem.values.keys()
     studies = ["--studies", "2", "--trials", "1", "--confirm", "1", "--confirm-top", "2", "--csv", "s.csv"]
     replayed = command("replay", "t.parquet", *studies)
     assert replayed.exit_code == 0, replayed.output
     assert "mean regret on test data" in replayed.stdout and len((tmp_path / "s.csv").read_text().splitlines()) == 7
+
+
+def test_table_keeps_the_scores_of_client_groups(fake, tmp_path, monkeypatch):
+    """Clients 0 and 10 are group 0: 0.5 + 0.5 and 1 + 0.5, mean 1.25; client 1 has 0.75. Runs on test data have none.
+    A table that was made before has none either, and is extended as it is."""
+    clients = {"client": [0, 10, 1], "stage": ["L1"] * 3, "local": [0.5, 1.0, 0.25], "global": [0.5, 0.5, 0.5]}
+    asked = []
+
+    def kept_clients(experiment, **_):
+        asked.append(experiment.evaluation.split)
+        return clients
+
+    file = tmp_path / "t.parquet"
+    monkeypatch.setattr(tabulation.runs, "kept_clients", kept_clients)
+    made = tabulate(plan(1, 2, ()), file, execution=CPU)
+    assert asked == ["validation"] * 2
+    assert (
+        made.frame.groupby("seed")["groups"].apply(lambda texts: [bool(text) for text in texts]).tolist()
+        == [[False, False, True]] * 2
+    )
+    (problem,) = TrialTable.read(file).problems()
+    assert problem.groups == {(0, s): {"0": 1.25, "1": 0.75} for s in (0, 1)}
+    assert tabulate(plan(2, 2, ()), file, execution=CPU).problems()[0].groups.keys() == problem.values.keys() | {
+        (1, 0), (1, 1),
+    }  # fmt: skip
+
+    table = pq.read_table(file)
+    about = json.loads(table.schema.metadata[ABOUT]) | {"version": 1}
+    older = table.drop_columns(["groups"]).replace_schema_metadata({ABOUT: json.dumps(about).encode()})
+    pq.write_table(older, file)
+    assert TrialTable.read(file).problems()[0].groups == {}
+    ran = len(fake.ran)
+    (problem,) = tabulate(plan(2, 3, ()), file, execution=CPU).problems()
+    assert len(fake.ran) == ran + 4 and problem.groups.keys() == {(0, 2), (1, 2)}
 
 
 def test_record_survives_the_file(fake, tmp_path):
