@@ -128,7 +128,8 @@ def tabulate(
             told[0] = seconds
             say(err(), f"{done} of {wanted} runs finished, {duration(seconds)} in this call")
 
-    say(err(), f"{len(plan.runs)} runs, half of them on test data; those that are finished are looked up ...")
+    if not to.exists():  # else it may be another table, which is refused in one line
+        say(err(), f"{len(plan.runs)} runs, half of them on test data; those that are finished are looked up ...")
     table = run(plan, to, data_dir=data_dir, execution=execution, concurrency=concurrency, on_progress=tell)
     openings = len(plan.runs) // 2
     size = f"{to.stat().st_size / 1e6:.1f} MB"
