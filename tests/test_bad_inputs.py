@@ -303,6 +303,7 @@ NAMES = [
     Bad("held_out_name", "tune fedavg --environments path --held-out nowhere", "no environment named 'nowhere'"),
     Bad("held_out_alone", "tune fedavg --held-out iid", "--held-out needs environments to tune on"),
     Bad("table_groups", "replay {folder}/trials.parquet --seeds-per-trial 2 --scheduler paired", "by client group"),
+    Bad("grid_list", "tabulate fedavg --out t.parquet --grid model.hidden=[64]", "values are numbers, texts, true"),
     Bad("study_up", "tune fedavg --name ..", "the name of a study"),
     Bad("study_here", "tune fedavg --name .", "the name of a study"),
     Bad("study_hidden", "tune fedavg --name .a", "the name of a study"),

@@ -25,7 +25,8 @@ def grid_space(axes: Axes, own: Space) -> Space:
     Args:
         axes: the grid. own: the method's search space.
     Raises:
-        PflOpsError: a value twice, too many points, a field that studies do not vary, or one that exists in no point.
+        PflOpsError: a list or a mapping as a value, a value twice, too many points, a field that studies do not vary,
+            or one that exists in no point.
 
     >>> own = from_dict({"training.lr": {"float": [0.001, 1.0], "log": True}})
     >>> str(grid_space({"training.lr": [0.1, 0.01]}, own).parameters[0])
@@ -34,6 +35,8 @@ def grid_space(axes: Axes, own: Space) -> Space:
     if (points := prod(map(len, axes.values()))) > MOST_POINTS:
         raise PflOpsError(f"--grid has {points:,} points; at most {MOST_POINTS:,}")
     for key, values in axes.items():
+        if not all(isinstance(value, bool | int | float | str | None) for value in values):
+            raise PflOpsError(f"--grid {echo(key, LONGEST_PATH)}: values are numbers, texts, true, false or null")
         if len({(isinstance(value, bool), value) for value in values}) < len(values):
             raise PflOpsError(f"--grid {echo(key, LONGEST_PATH)} has a value twice")
     return from_dict({key: _entry(key, values, axes, own.of(key)) for key, values in axes.items()}, SOURCE)

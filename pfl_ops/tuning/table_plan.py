@@ -191,18 +191,19 @@ def grid(settings: Settings, axes: Axes) -> list[Point]:
     """Return the points of a grid, each of which the method takes in all environments.
 
     Raises:
-        PflOpsError: a field is held or an environment sets it, or a point is refused.
+        PflOpsError: a field is held or an environment sets it, a point is refused, or two are one experiment.
     """
     for key in axes:
         if not settings.space.of(key):
             raise PflOpsError(f"--grid {key} is set by an environment or held, too: leave one of them out")
-    points = grid_points(axes, settings.space)
+    points, known = grid_points(axes, settings.space), dict[str, Point]()
     for point in points:
-        for environment in environments(settings):
-            try:
-                environment.of(settings.experiment).override(point)
-            except PflOpsError as error:
-                raise PflOpsError(f"--grid has {short(point)}, which is refused: {error}") from None
+        try:
+            experiments = [one.of(settings.experiment).override(point) for one in environments(settings)]
+        except PflOpsError as error:
+            raise PflOpsError(f"--grid has {short(point)}, which is refused: {error}") from None
+        if (other := known.setdefault(experiments[0].to_yaml(), point)) is not point:
+            raise PflOpsError(f"--grid has one experiment twice: {short(other)}; {short(point)}")
     return points
 
 

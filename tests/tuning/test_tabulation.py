@@ -139,6 +139,12 @@ def test_plan_of_a_grid_leaves_a_field_out_where_it_does_not_exist():
         ({"algorithm.x": [0.5, 0.5]}, "--grid algorithm.x has a value twice"),
         ({"algorithm.x": [0.5, 2.0]}, "algorithm.x"),
         ({"algorithm.x": ["a", 0.5]}, "algorithm.x"),
+        ({"algorithm.x": [[0.5]]}, "--grid algorithm.x: values are numbers, texts, true, false or null"),
+        ({"algorithm.kind": ["plain", "plain "]}, "algorithm.kind"),
+        (
+            {"training.batch_size": ["none", None]},
+            "--grid has one experiment twice: training.batch_size=none;",
+        ),
         ({"algorithm.y": [0.5]}, "the experiment has no such field"),
         ({"data.name": ["mnist"]}, "is the same in all trials of a study"),
         ({"algorithm.x": [0.5], "participation.share": [0.5]}, "--grid participation.share is set by an environment"),
