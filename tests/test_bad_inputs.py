@@ -6,12 +6,14 @@ working folder and the work folder are empty.
 
 import os
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from documents import ROOT
 from typer.testing import CliRunner, Result
 
 from pfl_ops import registry
@@ -240,6 +242,16 @@ NUMBERS = [
     Bad("method_epochs", f"run fedrep --set algorithm.head_epochs={10**12}", "algorithm.head_epochs (E_h) must be"),
     Bad("trials", f"tune fedavg --trials {10**18}", "100000"),
     Bad("concurrency", f"tune fedavg --concurrency {10**18}", "10000"),
+    Bad("trials_none", "tune fedavg --trials 0", "greater than or equal to 1"),
+    Bad("trials_of_several", "tune fedavg,fliu --trials 0", "greater than or equal to 1"),
+    Bad("hours_none", "tune fedavg --hours 0", "--hours must be above 0 and at most 1,000,000, got 0"),
+    Bad("hours_nan", "tune fedavg --hours nan", "--hours must be above 0"),
+    Bad("samples_none", "tune fedavg --samples 0", "--samples must be a whole number of gradient samples in [1, "),
+    Bad("samples_negative", "tune fedavg,fliu --samples -5", "--samples must be a whole number of gradient samples"),
+    Bad("terminate_negative", "tune fedavg --terminate -1", "--terminate must be in [0, 100,000] trials, got -1"),
+    Bad("seeds_per_trial", "tune fedavg --seeds-per-trial 0", "--seeds-per-trial must be in [1, 1,000], got 0"),
+    Bad("table_trials", "replay {folder}/trials.parquet --trials 41", "--trials must be in [1, 40], the config"),
+    Bad("table_seeds", "replay {folder}/trials.parquet --seeds-per-trial 13", "--confirm 3 needs 17, 13 for the"),
     Bad("arabic_digits", "run fedavg --rounds ٣", "training.rounds (T) must be an integer"),
     Bad("bench_clients", f"bench --clients {10**18}", "--clients must be an integer in [1, 1,000,000]"),
     Bad("bench_nothing", "bench --precision ''", "'none' is the empty list"),
@@ -279,6 +291,19 @@ NAMES = [
     Bad("empty_show", ("show", " "), "no thing named ' '"),
     Bad("from_several", "tune fedavg,fliu --from-study a", "--from-study is for one method, got fedavg, fliu"),
     Bad("from_resumed", "tune --name a --resume --from-study b", "there is no work folder"),
+    Bad("environment", "tune fedavg --environments pathh,ls", "no environment named 'pathh'. Did you mean 'path'?"),
+    Bad("environment_empty", "tune fedavg --environments path,", "--environments needs names with commas between them"),
+    Bad("environment_value", "tune fedavg --environments partition.alpha=x", "partition.alpha (α) must be a number"),
+    Bad("environment_twice", "tune fedavg --environments ls,ls", "environments 'ls' and 'ls' are the same"),
+    Bad("environments_several", "tune fedavg,fliu --environments path,ls", "environments are for one method"),
+    Bad("vary_several", "tune fedavg,fliu --vary partition.alpha=0.1", "environments are for one method, got fedavg"),
+    Bad("vary_empty", "tune fedavg --vary partition.alpha=", "--vary needs PATH=V1,V2"),
+    Bad("vary_name", "tune fedavg --vary partition.alph=0.1", "Did you mean 'partition.alpha'?"),
+    Bad("held_out_tuned", "tune fedavg --environments path,ls --held-out ls", "held-out environment 'ls' is tuned on"),
+    Bad("held_out_name", "tune fedavg --environments path --held-out nowhere", "no environment named 'nowhere'"),
+    Bad("held_out_alone", "tune fedavg --held-out iid", "--held-out needs environments to tune on"),
+    Bad("table_groups", "replay {folder}/trials.parquet --seeds-per-trial 2 --scheduler paired", "by client group"),
+    Bad("grid_list", "tabulate fedavg --out t.parquet --grid model.hidden=[64]", "values are numbers, texts, true"),
     Bad("study_up", "tune fedavg --name ..", "the name of a study"),
     Bad("study_here", "tune fedavg --name .", "the name of a study"),
     Bad("study_hidden", "tune fedavg --name .a", "the name of a study"),
@@ -354,6 +379,12 @@ OUTPUTS = [
     Bad("html_escape", ("compare", "--html", "\x1b[31m.html"), "--html takes a name without control characters"),
     Bad("json_folder", "bench --json {folder}", "--json: {folder} is a folder"),
     Bad("reports_file", "reproduce fliu/table1 --reports {folder}/one.py", "--reports: {folder}/one.py is no folder"),
+    Bad("table_none", "replay {folder}/one.py", "one.py' is no table of trials; pfl-ops tabulate makes one"),
+    Bad(
+        "table_of_others",
+        "tabulate fedavg --configurations 1 --seeds 1 --out {folder}/trials.parquet",
+        "that are not of this table (other settings, data or code); name another --out",
+    ),
     Bad("closed_folder", "partition lsqs --save {folder}/closed/a", "is not writable"),
 ]
 IMPORT = "partition import {folder}"
@@ -490,6 +521,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("files")
     for name, content in FILES.items():
         (made / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    shutil.copy(ROOT / "docs" / "results" / "trials-digits.parquet", made / "trials.parquet")
     os.mkfifo(made / "pipe")
     (made / "folder.png").mkdir()
     (made / "folder.csv").mkdir()

@@ -3,7 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -46,14 +46,12 @@ def tabulate(
     *,
     to: Annotated[Path | None, _option("--out", "The table; runs that it has stay.", metavar="FILE.parquet")] = None,
     configurations: Annotated[
-        int,
-        _option(
-            "--configurations",
-            "Configurations of each method.",
-            "40",
-            "INT",
-        ),
-    ] = 40,
+        int | None, _option("--configurations", "Configurations of each method, drawn from its space.", "40", "INT")
+    ] = None,
+    grid: Annotated[
+        list[str],
+        _option("--grid", "Instead of drawn ones: all combinations, repeatable.", metavar="PATH=V1,V2"),
+    ] = [],  # noqa: B006
     seeds: Annotated[int, _option("--seeds", "Seeds of each configuration: seed, seed + 1, ...", "15", "INT")] = 15,
     environments: Annotated[
         str | None,
@@ -85,12 +83,13 @@ def tabulate(
     For research on tuners (pfl-ops replay FILE): it opens the test data for every configuration.
     Fields that a flag or --set gives are held. Ctrl-C leaves FILE.runs, from which the same command goes on.
     """
+    from pfl_ops import spaces
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.environments import names_given, parse_values
     from pfl_ops.tuning.settings import Settings
-    from pfl_ops.tuning.table_plan import TablePlan
+    from pfl_ops.tuning.table_plan import CONFIGURATIONS, TablePlan
     from pfl_ops.tuning.tabulation import tabulate as run
 
     if to is None:
@@ -99,19 +98,26 @@ def tabulate(
     check_data_dir(data_dir)
     methods = methods_of(algorithm)
     named, varied = names_given(environments, "--environments"), parse_values(vary)
+    axes = parse_values(grid, "--grid", "training.lr=0.01,0.1")
+    if axes and configurations is not None:
+        raise PflOpsError("--grid gives the configurations: leave out --configurations")
     load_plugins(plugin)
     held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
+    for key in axes:
+        if key in held or key in varied:
+            raise PflOpsError(f"--grid {key} is set by a flag, --set or --vary, too: leave one of them out")
     if "repetitions" in held:
         raise PflOpsError("a table has --seeds, not --repetitions")
     execution = execution_of(flags)
     each = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir) if methods else []
     if not each:
         raise PflOpsError("name at least one method: pfl-ops tabulate fedavg,fliu --out FILE.parquet")
-    settings = [
-        Settings.of(one, search_space, metric=metric, hold=held, environments=named, vary=varied or None)
-        for one in each
-    ]
-    plan = TablePlan.of(settings, configurations, seeds)
+    settings = []
+    for one in each:
+        space = spaces.read(search_space, one.algorithm.name)
+        space = spaces.grid_space(axes, space) if axes else space
+        settings.append(Settings.of(one, space, metric=metric, hold=held, environments=named, vary=varied or None))
+    plan = TablePlan.of(settings, CONFIGURATIONS if configurations is None else configurations, seeds, axes)
     if dry_run:
         say(out(), _estimated(plan, execution, data_dir, concurrency))
         return
@@ -122,7 +128,8 @@ def tabulate(
             told[0] = seconds
             say(err(), f"{done} of {wanted} runs finished, {duration(seconds)} in this call")
 
-    say(err(), f"{len(plan.runs)} runs, half of them on test data; those that are finished are looked up ...")
+    if not to.exists():  # else it may be another table, which is refused in one line
+        say(err(), f"{len(plan.runs)} runs, half of them on test data; those that are finished are looked up ...")
     table = run(plan, to, data_dir=data_dir, execution=execution, concurrency=concurrency, on_progress=tell)
     openings = len(plan.runs) // 2
     size = f"{to.stat().st_size / 1e6:.1f} MB"
@@ -165,11 +172,18 @@ def replay(
     grace: Annotated[
         int | None, _replay("--grace", "First round in which a trial can be stopped.", "the first scored one", "INT")
     ] = None,
-    scheduler: Annotated[str, _replay("--scheduler", "Stop bad trials early, or not.", "asha", "asha|none")] = "asha",
+    scheduler: Annotated[
+        str | None,
+        _replay("--scheduler", "Stop bad trials early, or not.", "asha; several seeds: none", "asha|paired|none"),
+    ] = None,
+    sampler: Annotated[str, _replay("--sampler", "Optuna's TPE, or random points.", "tpe", "tpe|random")] = "tpe",
+    seeds_per_trial: Annotated[
+        int, _replay("--seeds-per-trial", "Runs of a trial, one a seed; its value is their mean.", "1", "INT")
+    ] = 1,
     seed: Annotated[int, _replay("--seed", "Of the orders of seeds and of the samplers.", "0", "INT", 0)] = 0,
     to: Annotated[Path | None, _replay("--csv", "Write every replayed study.", metavar="FILE.csv")] = None,
 ) -> None:
-    """Replay studies on a table of trials: the regret of a confirmed choice beside the best single value.
+    """Replay studies on a table of trials: the regret of a confirmed choice beside that of the best value.
 
     Both have the same samples: without a confirmation the search has more trials.
     The regret is the best mean on test data among all configurations less the mean of the choice.
@@ -179,13 +193,20 @@ def replay(
     from pfl_ops.files import write_named
     from pfl_ops.tuning import regrets
     from pfl_ops.tuning import replay as replays
+    from pfl_ops.tuning.settings import Scheduler
     from pfl_ops.tuning.trial_table import TrialTable
 
     check_output("--csv", to, {".csv"})
-    if scheduler not in ("asha", "none"):
-        raise PflOpsError(f"--scheduler must be asha or none, got '{echo(scheduler)}'")
-    stop: Literal["asha", "none"] = "asha" if scheduler == "asha" else "none"
-    rule = replays.StudyRule(trials, confirm, confirm_top, stop, grace, random_start)
+    rule = replays.StudyRule(
+        trials,
+        confirm,
+        confirm_top,
+        _one_of("--scheduler", scheduler, get_args(Scheduler)),
+        grace,
+        random_start,
+        _one_of("--sampler", sampler, get_args(replays.Sampler)),
+        seeds_per_trial,
+    )
     problems = TrialTable.read(file).problems()
     for problem in problems:
         replays.check(problem, rule, studies)
@@ -200,12 +221,19 @@ def replay(
         say(out(), f"studies  {write_named(to, regrets.as_csv(found))}")
 
 
+def _one_of(flag: str, given: str | None, allowed: tuple[Any, ...]) -> Any:
+    """Return a word as it is given, None if it is not; refuse others."""
+    if given is not None and given not in allowed:
+        raise PflOpsError(f"{flag} must be one of {', '.join(allowed)}, got '{echo(given)}'")
+    return given
+
+
 def _table(rows: "list[Regret]") -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="mean regret on test data [95 % interval]")
     table.add_column("")
-    for head in ("studies", "first pick", "confirmed", "best single value, equal samples", "difference", "changed"):
+    for head in ("studies", "first pick", "confirmed", "best value, equal samples", "difference", "changed"):
         table.add_column(head, justify="right")
     for row in rows:
         cells = [_cell(one) for one in (row.first, row.confirm, row.argmax, row.difference)]

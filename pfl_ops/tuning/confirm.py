@@ -3,14 +3,14 @@
 A trial is one seed, and the largest of several noisy values is too large on average. So the configurations of the
 best k trials (`Settings.confirm_top`) are run again with seeds that the search has not seen, each with the same ones,
 until the directed anytime-valid test (`statistics.above`) tells the one with the best mean apart from the others, or n
-seeds (`Settings.confirm`) are done.
+seeds (`Settings.confirm`) are done. The means say which one is tested, so the hypotheses are those of all pairs.
 """
 
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import permutations, takewhile
 from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session
 
 LEVEL = 0.05  # corrected p from which a configuration is told apart
-FEWEST = 3  # seeds before the first look: with fewer, e⁺ cannot reach 1/LEVEL
+FEWEST = 3  # seeds before the first look: with two, e⁺ is at most 9.2, and two configurations need 2/LEVEL = 40
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Confirmation:
         lost: number of a trial -> seed and cause, of those with a repetition that diverged: they can't be chosen.
         winner: number of the chosen trial.
         seeds: those over which the means and tests are.
-        p: number of another trial -> p of "the winner is not better", anytime-valid, corrected after Holm.
+        p: number of another trial -> p of "the winner is not better", anytime-valid, corrected after Holm for all
+            ordered pairs of configurations.
         errors: number of a trial -> seed -> standard error of the evaluation, of values that were scored on a sample.
     """
 
@@ -148,27 +149,32 @@ def judge(
     lost: Mapping[int, str],
     seeds: Sequence[int],
     errors: Mapping[int, Mapping[int, float]] = {},
+    earlier: int = 0,
 ) -> Confirmation:
     """Choose the configuration with the best mean over the seeds that all of them have, and test its lead.
 
-    Each hypothesis is "the one with the best mean is not better than this other one"; p = 1/max e⁺, corrected after
-    Holm.
+    The values decide which configuration is tested against the others, so the family of hypotheses is "a is not better
+    than b" for all k (k − 1) ordered pairs: it is fixed before the first look. p = 1/max e⁺ each, corrected after Holm.
+    A configuration that diverged stays in the family; its pairs are tested on the seeds before.
 
     Args:
         metric, larger, values, lost, errors: see `Confirmation`. seeds: planned ones, in order.
+        earlier: configurations that were repeated for earlier choices of the study, and are not among the best now.
+            Their pairs are in the family, with p = 1.
     """
     left = [number for number in values if number not in lost]
     if not left:
         return Confirmation(metric, larger, values, lost, next(iter(values)), (), errors=errors)
     sign = 1 if larger else -1
-    signed_values = {number: {seed: sign * value for seed, value in values[number].items()} for number in left}
-    prefix = list(takewhile(lambda seed: all(seed in one for one in signed_values.values()), seeds))
-    mean = {number: mean_std(one[s] for s in prefix)[0] if prefix else 0.0 for number, one in signed_values.items()}
+    signed_values = {number: {seed: sign * value for seed, value in values[number].items()} for number in values}
+    prefix = list(takewhile(lambda seed: all(seed in signed_values[number] for number in left), seeds))
+    mean = {number: mean_std(signed_values[number][s] for s in prefix)[0] if prefix else 0.0 for number in left}
     winner = max(left, key=lambda number: mean[number])  # of equal ones the search's better one
-    best = signed_values[winner]
-    tests = {number: above(best, one, prefix) for number, one in signed_values.items() if number != winner}
-    corrected = holm([test.p for test in tests.values()])
-    p = {number: one for number, one in zip(tests, corrected, strict=True) if one is not None}
+    tests = {(a, b): above(signed_values[a], signed_values[b], prefix).p for a, b in permutations(values, 2)}
+    k = len(values) + earlier
+    untested = [1.0] * (k * (k - 1) - len(tests))
+    corrected = dict(zip(tests, holm([*tests.values(), *untested]), strict=False))
+    p = {other: one for (a, other), one in corrected.items() if a == winner and other in left and one is not None}
     return Confirmation(metric, larger, values, lost, winner, tuple(prefix), p, errors)
 
 
@@ -194,6 +200,7 @@ class Confirmations:
         self._lost: dict[int, str] = {}
         self._errors: dict[int, dict[int, float]] = {}
         self._running: dict[int, _Running] = {}
+        self._earlier = 0  # configurations with runs that are not among the best any more
         self._given = 0  # jobs
         self._error: Exception | None = None
 
@@ -234,7 +241,7 @@ class Confirmations:
                 self.waiting.extend(missing)
                 return
             larger, name = goal.modes[0] == "max", session.settings.goal.metrics[0]
-            self.result = judge(name, larger, self._values, self._lost, seeds[:looked], self._errors)
+            self.result = judge(name, larger, self._values, self._lost, seeds[:looked], self._errors, self._earlier)
             if self.result.separated or len(left) < 2:
                 break
         assert self.result is not None
@@ -300,6 +307,10 @@ class Confirmations:
         """Take the runs that are recorded for these configurations."""
         self._trials = dict(trials)
         recorded = self.session.ledger.confirmations()
+        points = [point_of(trial) for trial in self._trials.values()]
+        self._earlier = len(
+            {repr(sorted(record["params"].items())) for record in recorded if record["params"] not in points}
+        )
         for number, trial in self._trials.items():
             own = [record for record in recorded if record["params"] == point_of(trial)]
             self._values[number], self._errors[number] = {}, {}

@@ -104,9 +104,13 @@ def parse(base: Experiment, name: str) -> Environment:
     return found
 
 
-def parse_values(texts: Sequence[str]) -> dict[str, list[Any]]:
+def parse_values(
+    texts: Sequence[str], flag: str = "--vary", example: str = "partition.alpha=0.1,0.5"
+) -> dict[str, list[Any]]:
     """Return {path: values} of `--vary PATH=V1,V2`.
 
+    Args:
+        texts: those that the flag was given. flag, example: for messages.
     Raises:
         PflOpsError: a text without "=" or values, or a path that is given twice.
 
@@ -118,9 +122,9 @@ def parse_values(texts: Sequence[str]) -> dict[str, list[Any]]:
         path, equals, values = (part.strip() for part in text.partition("="))
         parts = [value.strip() for value in values.split(",")]
         if not (equals and path and all(parts)):
-            raise PflOpsError(f"--vary needs PATH=V1,V2, as in partition.alpha=0.1,0.5; got '{echo(text)}'")
+            raise PflOpsError(f"{flag} needs PATH=V1,V2, as in {example}; got '{echo(text)}'")
         if path in found:
-            raise PflOpsError(f"--vary {echo(path)} is given twice; give it once, with all values")
+            raise PflOpsError(f"{flag} {echo(path)} is given twice; give it once, with all values")
         found[path] = [yaml_files.scalar(part) for part in parts]
     return found
 

@@ -59,7 +59,7 @@ def notes(studies: Sequence[ReplayedStudy], problems: Sequence[SearchProblem]) -
         for name in ("runs", "samples")
     )
     found = [
-        f"runs a study: {runs[0]:.1f} first pick, {runs[1]:.1f} with confirmation, {runs[2]:.1f} best single value; "
+        f"runs a study: {runs[0]:.1f} first pick, {runs[1]:.1f} with confirmation, {runs[2]:.1f} best value; "
         f"samples {samples[0]:,.0f}, {samples[1]:,.0f}, {samples[2]:,.0f}"
     ]
     units = sorted({problem.metric for problem in problems})

@@ -1,9 +1,9 @@
 """Studies replayed on a table of trials: the search and the choice of `tune`, with its runs looked up and not computed.
 
 A replayed study has `tune`'s own search (`search.Search`: its sampler and its first points), its own early stopping
-(`jobs.early_stop.EarlyStop`: ASHA, one trial after the other) and its own rule of confirmation (`confirm.judge`: k
-configurations, up to n new seeds). A study gets a random order of the table's seeds:
-the first is the search's, the next n are those of the confirmation, the rest are the truth.
+(`jobs.early_stop.EarlyStop`: ASHA, or `paired.PairedPruner`; one trial after the other) and its own rule of
+confirmation (`confirm.judge`: k configurations, up to n new seeds). A study gets a random order of the table's seeds:
+the first S are the search's, the next n are those of the confirmation, the rest are the truth.
 
 A sampler proposes any point of the space, the table has some. A proposal is replaced by the nearest configuration that
 the study has not tried, and the sampler learns that configuration with its own score: `study.add_trial`, as if it had
@@ -12,16 +12,17 @@ proposed it. So no pair of a configuration and a score is wrong, and the search 
 The regret of a choice is the best mean on test data over the seeds of the truth among all configurations, less the
 mean of the chosen one. Three choices are compared:
 
-    first     the best single-seed value of T trials
+    first     the best value of T trials
     confirm   the choice of the confirmation that follows
-    argmax    the same search goes on without a confirmation until its samples reach those of `confirm`; the best
-              single-seed value is chosen
+    argmax    the same search goes on without a confirmation until its samples reach those of `confirm`; the best value
+              is chosen
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -34,8 +35,10 @@ from pfl_ops.jobs.process import JOB
 from pfl_ops.jobs.report import ROUND
 from pfl_ops.spaces import Parameter, Point, Space
 from pfl_ops.tuning.confirm import FEWEST, judge
-from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.ledger import PARTS, Ledger
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.paired import PairedPruner, check_metric, value_of_stopped
+from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, RANDOM_START, TRIALS, Scheduler, check_confirmation
 from pfl_ops.tuning.trial_table import SearchProblem
@@ -44,6 +47,9 @@ STUDIES = 30
 MOST_STUDIES = 10_000
 NUMBER = "configuration"  # user attribute of a trial
 
+Sampler: TypeAlias = Literal["tpe", "random"]
+"""`tune`'s own, or its random start without an end."""
+
 
 @dataclass(frozen=True)
 class StudyRule:
@@ -51,16 +57,26 @@ class StudyRule:
 
     Attributes:
         trials: T, of the search. confirm, confirm_top: n and k, of the confirmation.
-        scheduler: "asha" stops bad trials early. grace: its first rung, in rounds; None: the first scored round.
+        scheduler: "asha" stops bad trials early, "paired" those of several seeds between two of these; None: `tune`'s
+            own, asha for trials of one seed, else none. grace: asha's first rung, in rounds; None: the first scored
+            round.
         random_start: trials with a result before the sampler's model proposes any; from T on the search is random.
+        sampler: of the search. seeds_per_trial: S, runs of a trial, of which its value is the mean.
     """
 
     trials: int = TRIALS
     confirm: int = CONFIRM
     confirm_top: int = CONFIRM_TOP
-    scheduler: Scheduler = "asha"
+    scheduler: Scheduler | None = None
     grace: int | None = None
     random_start: int = RANDOM_START
+    sampler: Sampler = "tpe"
+    seeds_per_trial: int = 1
+
+    @property
+    def early_stop(self) -> Scheduler:
+        """The scheduler of its trials."""
+        return self.scheduler or ("asha" if self.seeds_per_trial == 1 else "none")
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,8 @@ class ReplayedStudy:
     """One study and its three choices.
 
     Attributes:
-        method, environment, number: which. seed: of the search. first, confirm, argmax: see the module.
+        method, environment, number: which. seed: of the search, the first one of a trial.
+        first, confirm, argmax: see the module.
         exhausted: True if `argmax` tried all configurations before its samples reached those of `confirm`.
     """
 
@@ -125,16 +142,34 @@ def check(problem: SearchProblem, rule: StudyRule, studies: int) -> None:
         raise PflOpsError("a replay compares choices with and without confirmation: --confirm must be at least 1")
     if rule.random_start < 0 or (rule.grace is not None and rule.grace < 1):
         raise PflOpsError(f"--random-start must be >= 0 and --grace >= 1, got {rule.random_start} and {rule.grace}")
+    if rule.seeds_per_trial < 1:
+        raise PflOpsError(f"--seeds-per-trial must be >= 1, got {rule.seeds_per_trial}")
+    if rule.scheduler == "asha" and rule.seeds_per_trial > 1:
+        raise PflOpsError("asha stops trials of one run: --scheduler paired or none, or leave it out")
     here, configurations, seeds = f"{problem.method} in {problem.environment}", len(problem.points), len(problem.seeds)
     if not 1 <= rule.trials <= configurations:
         raise PflOpsError(
             f"--trials must be in [1, {configurations}], the configurations that the table has of {here}; "
             f"got {rule.trials}"
         )
-    if seeds < rule.confirm + 2:
+    if seeds < (needed := rule.seeds_per_trial + rule.confirm + 1):
         raise PflOpsError(
-            f"the table has {seeds} seeds of {here}: --confirm {rule.confirm} needs {rule.confirm + 2}, one for the "
-            f"search, {rule.confirm} for the confirmation and at least one for the truth"
+            f"the table has {seeds} seeds of {here}: --confirm {rule.confirm} needs {needed}, {rule.seeds_per_trial} "
+            f"for the search, {rule.confirm} for the confirmation and at least one for the truth"
+        )
+    if rule.scheduler == "paired":
+        _check_paired(problem, rule, here)
+
+
+def _check_paired(problem: SearchProblem, rule: StudyRule, here: str) -> None:
+    """Refuse the paired pruner if there is nothing to compare."""
+    if rule.seeds_per_trial == 1:
+        raise PflOpsError("paired stops a trial between two of its runs: --seeds-per-trial 2 or more")
+    check_metric(problem.metric)
+    if any(math.isfinite(value) and not problem.groups.get(run) for run, value in problem.values.items()):
+        raise PflOpsError(
+            f"the table has no scores by client group (column groups) of {here}, which paired compares: make a new one "
+            "with pfl-ops tabulate"
         )
 
 
@@ -151,29 +186,33 @@ def nearest(space: Space, points: Mapping[int, Point], point: Point) -> int:
 # -- one study --------------------------------------------------------------------------------------------------------
 
 
+_TrialEnd: TypeAlias = tuple[float | None, dict[int, float], dict[str, Any]]
+"""A trial that is over: its value (None: it has none), round -> value before, and user attributes."""
+
+
 class _Replay:
     """A search on a table; the runs of its trials are looked up.
 
     Attributes:
-        tried: configurations, in the order of the trials. samples: that they have cost.
+        left: configurations that were not tried. runs, samples: spent.
     """
 
-    def __init__(self, problem: SearchProblem, rule: StudyRule, search_seed: int, sampler_seed: int) -> None:
-        self.problem, self.seed = problem, search_seed
+    def __init__(self, problem: SearchProblem, rule: StudyRule, seeds: Sequence[int], sampler_seed: int) -> None:
+        self.problem, self.seeds = problem, seeds
         goal = Objective((problem.metric,), ("max" if problem.larger else "min",))
         self.ledger = Ledger("replay", InMemoryStorage(), goal)
         self.ledger.enqueue([problem.space.encoded(point) for point in problem.space.first])
-        self.search = Search(self.ledger, problem.space, goal, problem.rounds, sampler_seed, rule.random_start)
+        start = rule.random_start if rule.sampler == "tpe" else len(problem.points)
+        self.search = Search(self.ledger, problem.space, goal, problem.rounds, sampler_seed, start)
+        parts = tuple(TrialPart(seed) for seed in seeds)
+        self.combination = Combination(parts, goal.metrics, goal.metrics, goal.modes)
+        self.pruner = PairedPruner(problem.larger, self.ledger) if rule.early_stop == "paired" else None
         self.early_stop: EarlyStop | None = None
         first = rule.grace or problem.full_every
-        if rule.scheduler == "asha" and first < problem.rounds:  # as in a study's session
+        if rule.early_stop == "asha" and first < problem.rounds:  # as in a study's session
             self.early_stop = EarlyStop(problem.metric, goal.modes[0], problem.rounds, first)
         self.left = dict(enumerate(problem.points))
-        self.samples = 0
-
-    @property
-    def tried(self) -> int:
-        return len(self.problem.points) - len(self.left)
+        self.runs = self.samples = 0
 
     def step(self) -> None:
         """Do the next trial."""
@@ -181,28 +220,54 @@ class _Replay:
         proposal, point = self.search.ask()
         self.search.study.tell(proposal, state=TrialState.FAIL)
         number = nearest(problem.space, self.left, point)
-        key, chosen = (number, self.seed), self.left.pop(number)
-        value, recorded = problem.values[key], _Distributions(problem.space.encoded(chosen))
+        chosen = self.left.pop(number)
+        recorded = _Distributions(problem.space.encoded(chosen))
         problem.space(recorded)
-        end = self._end(number)
-        complete = end is None and math.isfinite(value)
+        value, curve, about = self._run(number) if len(self.seeds) == 1 else self._run_parts(number)
         self.search.study.add_trial(
             create_trial(
-                state=TrialState.COMPLETE if complete else TrialState.PRUNED,
-                values=[value] if complete else None,
+                state=TrialState.PRUNED if value is None else TrialState.COMPLETE,
+                values=None if value is None else [value],
                 params=recorded.params,
                 distributions=recorded.distributions,
-                user_attrs={NUMBER: number},
-                intermediate_values={t: v for t, v in problem.curves[key].items() if end is None or t <= end},
+                user_attrs={NUMBER: number, **about},
+                intermediate_values=curve,
             )
         )
+
+    def _run(self, number: int) -> _TrialEnd:
+        """The trial of one run."""
+        problem, key = self.problem, (number, self.seeds[0])
+        end, value = self._end(number), problem.values[key]
+        self.runs += 1
         self.samples += problem.cost(*key) if end is None else problem.samples[key][end]
+        complete = end is None and math.isfinite(value)
+        curve = {t: v for t, v in problem.curves[key].items() if end is None or t <= end}
+        return (value if complete else None), curve, {}
+
+    def _run_parts(self, number: int) -> _TrialEnd:
+        """The trial of several runs, one after the other."""
+        problem, combination, metric = self.problem, self.combination, self.problem.metric
+        results: list[PartResult] = []
+        for part in combination.parts:
+            key = (number, part.seed)
+            self.runs += 1
+            self.samples += problem.cost(*key)
+            if not math.isfinite(problem.values[key]):
+                return None, {}, {}
+            scored = {metric: problem.values[key]}
+            results.append(PartResult(part, scored, rounds=problem.rounds, groups=problem.groups.get(key, {})))
+            if len(results) < len(self.seeds) and self.pruner and self.pruner.is_worse(results, combination):
+                rounds = problem.rounds * len(results) // len(self.seeds)
+                return None, {rounds: value_of_stopped(results, combination)}, {}
+        value = float(combination.report(results)[metric])
+        return value, {problem.rounds: value}, {PARTS: [result.as_dict() for result in results]}
 
     def _end(self, number: int) -> int | None:
         """The round after which the next trial is stopped early; None: it runs to its end."""
         if self.early_stop is None:
             return None
-        problem, key = self.problem, (number, self.seed)
+        problem, key = self.problem, (number, self.seeds[0])
         trial = SimpleNamespace(
             trial_id=str(number), config={JOB: SimpleNamespace(metrics=(problem.metric,))}, last_result={}
         )
@@ -230,24 +295,25 @@ class _Replay:
 
 def _study(problem: SearchProblem, rule: StudyRule, number: int, seed: int) -> ReplayedStudy:
     order = np.random.default_rng([seed, number]).permutation(problem.seeds).tolist()
-    search_seed, new, rest = order[0], order[1 : 1 + rule.confirm], order[1 + rule.confirm :]
-    search = _Replay(problem, rule, search_seed, seed * MOST_STUDIES + number)
+    of_search = rule.seeds_per_trial
+    seeds, new, rest = order[:of_search], order[of_search : of_search + rule.confirm], order[of_search + rule.confirm :]
+    search = _Replay(problem, rule, seeds, seed * MOST_STUDIES + number)
     for _ in range(rule.trials):
         search.step()
     pick = search.best()
-    first = Choice(pick, rule.trials, search.samples, regret(problem, pick, rest))
+    first = Choice(pick, search.runs, search.samples, regret(problem, pick, rest))
     winner, runs = confirmed(problem, search.top(rule.confirm_top), new)
     spent = search.samples + sum(problem.cost(*run) for run in runs)
-    with_confirmation = Choice(winner, rule.trials + len(runs), spent, regret(problem, winner, rest))
+    with_confirmation = Choice(winner, first.runs + len(runs), spent, regret(problem, winner, rest))
     while search.left and search.samples < spent:
         search.step()
     best = search.best()
-    alone = Choice(best, search.tried, search.samples, regret(problem, best, rest))
+    alone = Choice(best, search.runs, search.samples, regret(problem, best, rest))
     return ReplayedStudy(
         problem.method,
         problem.environment,
         number,
-        search_seed,
+        seeds[0],
         first,
         with_confirmation,
         alone,

@@ -11,7 +11,8 @@ from optuna.storages import InMemoryStorage
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.spaces import Point
+from pfl_ops.spaces import Axes, Point, grid_points
+from pfl_ops.spaces.space import short
 from pfl_ops.tuning.environments import Environment
 from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.settings import Settings
@@ -77,13 +78,21 @@ class TablePlan:
     seeds: tuple[int, ...]
 
     @classmethod
-    def of(cls, settings: Sequence[Settings], configurations: int = CONFIGURATIONS, seeds: int = SEEDS) -> "TablePlan":
-        """Return a plan: the first points of each space, then points drawn evenly from it.
+    def of(
+        cls,
+        settings: Sequence[Settings],
+        configurations: int = CONFIGURATIONS,
+        seeds: int = SEEDS,
+        axes: Axes | None = None,
+    ) -> "TablePlan":
+        """Return a plan: the first points of each space, then points drawn evenly from it, or all points of a grid.
 
         Args:
             settings: of each method, as `Settings.of` checks them. configurations, seeds: numbers of them.
+            axes: of a grid whose space (`spaces.grid_space`) is that of the settings; `configurations` is not used.
         Raises:
-            PflOpsError: numbers that can't be, several objectives, or a method twice.
+            PflOpsError: numbers that can't be, several objectives, a method twice, or a point of the grid that a method
+                refuses.
         """
         for flag, value in (("--configurations", configurations), ("--seeds", seeds)):
             if not 1 <= value <= MOST:
@@ -96,7 +105,7 @@ class TablePlan:
                     f"a table needs a metric on validation data, val/..., got '{one.objective.metrics[0]}'"
                 )
         first = settings[0].experiment.seed
-        points = tuple(tuple(sample(one, configurations)) for one in settings)
+        points = tuple(tuple(grid(one, axes) if axes else sample(one, configurations)) for one in settings)
         return cls(tuple(settings), points, tuple(range(first, first + seeds)))
 
     @cached_property
@@ -176,6 +185,26 @@ def sample(settings: Settings, number: int) -> list[Point]:
             drawn.add(key)
             _add(found, point, settings)
     return list(found.values())[:number]
+
+
+def grid(settings: Settings, axes: Axes) -> list[Point]:
+    """Return the points of a grid, each of which the method takes in all environments.
+
+    Raises:
+        PflOpsError: a field is held or an environment sets it, a point is refused, or two are one experiment.
+    """
+    for key in axes:
+        if not settings.space.of(key):
+            raise PflOpsError(f"--grid {key} is set by an environment or held, too: leave one of them out")
+    points, known = grid_points(axes, settings.space), dict[str, Point]()
+    for point in points:
+        try:
+            experiments = [one.of(settings.experiment).override(point) for one in environments(settings)]
+        except PflOpsError as error:
+            raise PflOpsError(f"--grid has {short(point)}, which is refused: {error}") from None
+        if (other := known.setdefault(experiments[0].to_yaml(), point)) is not point:
+            raise PflOpsError(f"--grid has one experiment twice: {short(other)}; {short(point)}")
+    return points
 
 
 def _add(found: dict[str, Point], point: Point, settings: Settings) -> None:

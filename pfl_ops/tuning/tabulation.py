@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,6 +31,7 @@ from pfl_ops.jobs.report import SAMPLES, SENT_BYTES
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
 from pfl_ops.probe.settle import settle
+from pfl_ops.tuning.paired import MEAN_OVER_CLIENTS, by_group
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.table_plan import TablePlan, TableRun
 from pfl_ops.tuning.trial_table import RunRecord, TrialTable, kept_keys
@@ -179,11 +180,14 @@ class _Source:
             call.failed[run] = event.failure.line
             return
         found = record_of(run.metric, digest, records, event.failure.line if event.failure else "")
+        stages = run.stages if run.split == "validation" else None
+        if stages is not None and not found.error and MEAN_OVER_CLIENTS.fullmatch(run.metric):
+            clients = runs.kept_clients(run.experiment, home=call.folder, data_dir=call.data_dir, stages=stages)
+            found = replace(found, groups=by_group(clients, run.metric))
         self.journal.write(json.dumps(asdict(found)) + "\n")
         self.journal.flush()
         os.fsync(self.journal.fileno())
         call.finished[run] = found
-        stages = run.stages if run.split == "validation" else None
         runs.forget(run.experiment, home=call.folder, data_dir=call.data_dir, stages=stages)
         if call.on_progress is not None:
             call.on_progress(len(call.finished), len(call.plan.runs), time.monotonic() - call.begun)
@@ -235,7 +239,7 @@ def _journal(path: Path) -> dict[str, RunRecord]:
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             one = json.loads(line)
-            found[one["hash"]] = RunRecord(one["hash"], tuple(one["rounds"]), one["error"])
+            found[one["hash"]] = RunRecord(one["hash"], tuple(one["rounds"]), one["error"], one.get("groups", {}))
         except (ValueError, KeyError, TypeError):
             continue
     return found

@@ -2,14 +2,15 @@
 
 A row is an evaluated round of a run on validation data: `method`, `configuration` (number), `settings` (JSON),
 `environment`, `seed`, `round`, the scores (`val/L1/acc`, ...), `samples` and `sent_bytes` so far, `hash` of the run's
-setting, and `error` if it has no result. The last row of each run also has the truth: the scores of the same
-configuration and seed on test data, trained on training and validation data together, in the columns `truth/...`.
+setting, and `error` if it has no result. The last row of each run also has `groups`, the scores of its groups of
+clients (JSON, see `paired.by_group`), and the truth: the scores of the same configuration and seed on test data,
+trained on training and validation data together, in the columns `truth/...`.
 """
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, Space
 
 ABOUT = b"pfl_ops.trial_table"  # key of the Parquet file's metadata
-VERSION = 1
+VERSION, EARLIER = 2, 1  # a table of version 1 has no `groups`
 TRUTH = "truth/"
 RUN = ("method", "configuration", "environment", "seed")
 ABOUT_METHOD = {"metric", "truth", "mode", "rounds", "full_every", "space", "space_source", "experiment"}
+GROUPS = "groups"
 COLUMNS = (*RUN, "settings", "round", "samples", "sent_bytes", "hash", "error", TRUTH + "hash", TRUTH + "error")
 
 
@@ -36,11 +38,13 @@ class RunRecord:
     Attributes:
         hash: of the run's setting. rounds: of each evaluated round {"round", "samples", "sent_bytes", key: score}.
         error: why it has no result; "": it has one.
+        groups: group of clients -> score after the last round, on validation data; {}: not recorded.
     """
 
     hash: str
     rounds: tuple[Mapping[str, float], ...]
     error: str = ""
+    groups: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class SearchProblem:
         truths: likewise, on test data.
         samples: likewise, {round: gradient samples so far}, of the run on validation data, its last round included.
         curves: likewise, {round: validation score}, finite ones.
+        groups: likewise, {group of clients: validation score}; without a key: the table has none of this run.
     """
 
     method: str
@@ -71,6 +76,7 @@ class SearchProblem:
     truths: Mapping[tuple[int, int], float]
     samples: Mapping[tuple[int, int], Mapping[int, int]]
     curves: Mapping[tuple[int, int], Mapping[int, float]]
+    groups: Mapping[tuple[int, int], Mapping[str, float]] = field(default_factory=dict)
 
     def cost(self, configuration: int, seed: int) -> int:
         """Gradient samples of a whole run on validation data."""
@@ -107,12 +113,16 @@ class TrialTable:
             methods, version = dict(about["methods"]), int(about["version"])
         except (OSError, KeyError, ValueError, TypeError, pa.ArrowException):
             raise PflOpsError(f"'{name}' is no table of trials; pfl-ops tabulate makes one") from None
-        if version != VERSION:
-            raise PflOpsError(f"'{name}' is a table of version {version}, and this pfl-ops reads version {VERSION}")
+        if version not in (EARLIER, VERSION):
+            raise PflOpsError(
+                f"'{name}' is a table of version {version}, and this pfl-ops reads up to version {VERSION}"
+            )
         missing = [column for column in COLUMNS if column not in table.column_names]
         if missing:
             raise PflOpsError(f"'{name}' is no whole table of trials: it has no column {missing[0]}")
         frame = table.to_pandas()
+        if GROUPS not in frame:
+            frame[GROUPS] = ""
         for method in frame["method"].unique():
             about = methods.get(method)
             if not isinstance(about, dict) or not about.keys() >= ABOUT_METHOD or about["metric"] not in frame:
@@ -142,14 +152,14 @@ class TrialTable:
     def records(self) -> dict[str, RunRecord]:
         """The runs in it, on validation and on test data, by hash."""
         found: dict[str, RunRecord] = {}
-        keys = [str(column) for column in self.frame.columns if column not in COLUMNS]
+        keys = [str(column) for column in self.frame.columns if column not in (*COLUMNS, GROUPS)]
         scores = [key for key in keys if not key.startswith(TRUTH)]
         truths = [key for key in keys if key.startswith(TRUTH)]
         for _, rows in self.frame.groupby(list(RUN), sort=False):
             listed = rows.to_dict("records")
             rounds = tuple(_finite(row, ("round", "samples", "sent_bytes", *scores)) for row in listed)
             last = listed[-1]
-            found[last["hash"]] = RunRecord(last["hash"], rounds, last["error"])
+            found[last["hash"]] = RunRecord(last["hash"], rounds, last["error"], _groups(last))
             truth = {key.removeprefix(TRUTH): value for key, value in _finite(last, truths).items()}
             kept = ({"round": last["round"], **truth},) if truth else ()
             found[last[TRUTH + "hash"]] = RunRecord(last[TRUTH + "hash"], kept, last[TRUTH + "error"])
@@ -175,6 +185,7 @@ class TrialTable:
         truths: dict[tuple[int, int], float] = {}
         samples: dict[tuple[int, int], dict[int, int]] = {}
         curves: dict[tuple[int, int], dict[int, float]] = {}
+        groups: dict[tuple[int, int], Mapping[str, float]] = {}
         for row in rows.to_dict("records"):
             key = (int(row["configuration"]), int(row["seed"]))
             score = float(row[metric])
@@ -183,6 +194,8 @@ class TrialTable:
             values[key] = math.nan if row["error"] else score
             samples.setdefault(key, {})[int(row["round"])] = int(row["samples"])
             truths[key] = math.nan if row[TRUTH + "error"] else float(row[truth])
+            if row[GROUPS]:
+                groups[key] = _groups(row)
         first = rows.drop_duplicates("configuration").sort_values("configuration")
         points = tuple(json.loads(text) for text in first["settings"])
         seeds = tuple(sorted({int(seed) for seed in rows["seed"]}))
@@ -205,6 +218,7 @@ class TrialTable:
             truths,
             samples,
             {key: curves.get(key, {}) for key in values},
+            groups,
         )
 
 
@@ -219,6 +233,7 @@ def rows_of(run: Mapping[str, Any], point: Point, validation: RunRecord, truth: 
     best = {} if truth.error or not truth.rounds else truth.rounds[-1]
     scores = {TRUTH + key: value for key, value in best.items() if key not in empty}
     for number, each in enumerate(rounds):
+        is_last = number == len(rounds) - 1
         yield {
             **run,
             "settings": json.dumps(point),
@@ -226,9 +241,10 @@ def rows_of(run: Mapping[str, Any], point: Point, validation: RunRecord, truth: 
             **each,
             "hash": validation.hash,
             "error": validation.error,
+            GROUPS: json.dumps(dict(validation.groups)) if is_last and validation.groups else "",
             TRUTH + "hash": truth.hash,
             TRUTH + "error": truth.error,
-            **(scores if number == len(rounds) - 1 else {}),
+            **(scores if is_last else {}),
         }
 
 
@@ -239,6 +255,11 @@ def kept_keys(metric: str) -> tuple[str, ...]:
     (('val/L1/acc', 'val/L1/local/mean', 'val/L1/global/mean'), ('train/loss',))
     """
     return (metric, *summands(metric))
+
+
+def _groups(row: Mapping[Any, Any]) -> dict[str, float]:
+    """The scores of groups of clients in a run's last row; {}: there are none."""
+    return dict(json.loads(row[GROUPS])) if row[GROUPS] else {}
 
 
 def _finite(row: Mapping[Any, Any], keys: Sequence[str]) -> dict[str, float]:

@@ -36,7 +36,9 @@ def over_seeds(*values):
 
 
 def test_the_best_mean_is_chosen_and_tested_against_each_other_configuration():
-    """Trial 4 leads by 0.1 to trial 7 and by 0.3 to trial 2, the search's choice; p by hand from e⁺ and Holm."""
+    """Trial 4 leads by 0.1 to trial 7 and by 0.3 to trial 2, the search's choice. p by hand: 4 above 2, 7 above
+    2 and 4 above 7 have e⁺ of 502, 498 and 441, the reversed three have p = 1. Holm: 6/502, 5/498 and 4/441, and none
+    below one before it, so that all three are 6/502."""
     values = {
         2: over_seeds(0.5, 0.52, 0.51, 0.49),
         7: over_seeds(0.7, 0.71, 0.7, 0.69),
@@ -46,8 +48,10 @@ def test_the_best_mean_is_chosen_and_tested_against_each_other_configuration():
     assert (found.winner, found.first, found.second, found.changed) == (4, 2, 7, True)
     ahead = {other: [values[4][s] - values[other][s] for s in SEEDS[:4]] for other in (2, 7)}
     p = {other: 1 / statistics.e_process_above(x).max() for other, x in ahead.items()}
-    corrected = statistics.holm(list(p.values()))
+    seven = 1 / statistics.e_process_above([values[7][s] - values[2][s] for s in SEEDS[:4]]).max()
+    corrected = statistics.holm([*p.values(), seven, 1, 1, 1])[:2]
     assert found.p == pytest.approx(dict(zip(p, corrected, strict=True))) and found.separated
+    assert found.p == pytest.approx(dict.fromkeys((2, 7), 6 / 502.43), rel=1e-4)
     assert max(corrected) < 0.05 and found.margin == pytest.approx(0.105)
     assert found.spread == pytest.approx(np.std([0.8, 0.81, 0.81, 0.8], ddof=1))
     assert str(found) == (
@@ -57,11 +61,24 @@ def test_the_best_mean_is_chosen_and_tested_against_each_other_configuration():
     assert found.table.groupby("trial")["value"].count().to_dict() == {2: 4, 4: 4, 7: 4}
 
 
-def test_three_seeds_can_separate_three_configurations_and_two_cannot():
-    """e⁺ is at most 2 (3.1/0.1) = 62 with three seeds and 2 √21 = 9.2 with two; Holm needs 40 and 20."""
-    values = {0: over_seeds(0.9, 0.901, 0.899), 1: over_seeds(0.1, 0.102, 0.097), 2: over_seeds(0.2, 0.2, 0.203)}
-    assert judge(METRIC, True, values, {}, SEEDS[:3]).separated
-    assert not judge(METRIC, True, values, {}, SEEDS[:2]).separated
+def test_three_seeds_can_separate_two_configurations_and_three_need_four():
+    """e⁺ is at most 2 √21 = 9.2, 2 (3.1/0.1) = 62 and 2 (4.1/0.1)^1.5 = 525 with two, three and four seeds. Holm needs
+    2/0.05 = 40 for the two ordered pairs of two configurations, 6/0.05 = 120 for the six of three."""
+    values = {0: over_seeds(0.9, 0.901, 0.899, 0.9), 1: over_seeds(0.1, 0.102, 0.097, 0.1)}
+    more = {**values, 2: over_seeds(0.2, 0.2, 0.203, 0.2)}
+    assert [judge(METRIC, True, values, {}, SEEDS[:n]).separated for n in (2, 3, 4)] == [False, True, True]
+    assert [judge(METRIC, True, more, {}, SEEDS[:n]).separated for n in (2, 3, 4)] == [False, False, True]
+
+
+def test_a_configuration_that_diverged_or_left_the_best_still_counts_in_the_family():
+    """Two configurations are told apart with three seeds; a third one, out or repeated before, makes six hypotheses."""
+    values = {0: over_seeds(0.9, 0.901, 0.899), 1: over_seeds(0.1, 0.102, 0.097)}
+    two = judge(METRIC, True, values, {}, SEEDS[:3])
+    e = statistics.e_process_above([values[0][s] - values[1][s] for s in SEEDS[:3]]).max()
+    assert two.separated and two.p == {1: pytest.approx(2 / e)}
+    before = judge(METRIC, True, values, {}, SEEDS[:3], earlier=1)
+    lost = judge(METRIC, True, {**values, 2: {}}, {2: "seed 1000 diverged"}, SEEDS[:3])
+    assert before.p == lost.p == {1: pytest.approx(6 / e)} and not before.separated and not lost.separated
 
 
 def test_what_is_not_separated_is_said():
@@ -77,14 +94,35 @@ def test_smaller_is_better_where_it_is():
     assert found.winner == 1 and found.separated and found.margin == pytest.approx(0.605 / 3 - 0.5)
 
 
-def test_the_rule_seldom_separates_equal_configurations():
-    """The winner is the one that the same values put first; a look after 3, 4 and 5 seeds: 0.3 % measured."""
-    draw = np.random.default_rng(0)
-    alarms = 0
-    for x in draw.standard_normal((1000, 3, 5)):
-        values = {i: over_seeds(*one) for i, one in enumerate(x)}
-        alarms += any(judge(METRIC, True, values, {}, SEEDS[:looked]).separated for looked in (3, 4, 5))
-    assert alarms < 15
+def separations(means, n, studies, seed=0):
+    """True for each study of normal values (standard deviation 1) that separates its winner at a look from 3 to n."""
+    k = len(means)
+    x = np.random.default_rng(seed).standard_normal((studies, k, n)) + np.array(means)[:, None]
+    e = np.maximum.accumulate(statistics.e_process_above(x[:, :, None] - x[:, None]), axis=-1)  # [studies, k, k, n]
+    found = np.zeros(studies, bool)
+    for look in range(3, n + 1):
+        p = np.minimum(1, 1 / e[..., look - 1])[:, ~np.eye(k, dtype=bool)]  # ordered pairs, a row of k − 1 for each a
+        ordered = np.sort(p, axis=1) * (k * (k - 1) - np.arange(k * (k - 1)))
+        rejected = np.minimum.accumulate(ordered <= 0.05, axis=1).sum(axis=1)  # after Holm
+        winner = x[..., :look].mean(axis=-1).argmax(axis=1)
+        last = p.reshape(studies, k, k - 1)[np.arange(studies), winner].max(axis=1)
+        found |= (p <= last[:, None]).sum(axis=1) <= rejected
+    return x, found
+
+
+@pytest.mark.parametrize(("means", "n", "most"), [((0, 0, 0), 5, 0.001), ((0, 0, -6), 5, 0.01), ((0, 0), 30, 0.03)])
+def test_the_rule_seldom_separates_equal_configurations(means, n, most):
+    """The two best are equal, so that a separated one is false: at most 5 % of the studies, whatever the looks.
+
+    Measured over 20,000: 0.01 %, 0.4 % and 2.2 %. Corrected for the k − 1 pairs of the winner alone: 0.3 %, 3.1 %
+    and 4.8 %. The simulation is of `judge`'s rule, which is called on the first studies and on all that separate."""
+    x, found = separations(means, n, 20_000 if n < 30 else 4_000)
+    assert found.mean() <= most
+    for number in {*range(30), *np.flatnonzero(found)[:30]}:
+        values = {i: {seed: float(value) for seed, value in enumerate(one)} for i, one in enumerate(x[number])}
+        assert found[number] == any(
+            judge(METRIC, True, values, {}, range(looked)).separated for looked in range(3, n + 1)
+        )
 
 
 def test_a_configuration_that_diverged_cannot_be_chosen():
@@ -189,11 +227,11 @@ def noisy(number, seed):
     return 0.5 + 0.1 * ((7 * seed + 3 * number) % 5) + 0.001 * number
 
 
-def test_three_seeds_of_the_best_three_are_run_first_and_no_more_if_one_is_separated(study):
-    """Trial 3 has trial 1's configuration, and trial 4 is the fifth: neither is among them."""
+def test_seeds_of_the_best_three_are_run_until_one_is_separated(study):
+    """With four seeds it is. Trial 3 has trial 1's configuration, and trial 4 is the fifth: neither is among them."""
     session = study()
     ended = play(session, clear)
-    assert ended == [(number, seed) for seed in SEEDS[:3] for number in (1, 2, 0)]
+    assert ended == [(number, seed) for seed in SEEDS[:4] for number in (1, 2, 0)]
     assert session.source.over and session.source.result.winner == 2 and session.source.result.separated
     assert session.ledger.chosen()[0] == 2 and session.ledger.best()[0][0] == 1
     assert session.told[-1] == ("confirmed", None, f"s: {session.source.result}")
@@ -203,13 +241,13 @@ def test_three_seeds_of_the_best_three_are_run_first_and_no_more_if_one_is_separ
 
 
 def test_errors_of_the_evaluation_are_recorded_and_read(study):
-    """0.003 of each of three seeds: 0.003/sqrt(3) of their mean."""
+    """0.003 of each of four seeds: 0.003/sqrt(4) of their mean."""
     session = study()
     play(session, clear, more={"val/L1/global/se": 0.003})
     again = study()
     again.source.plan()
     for found in (session, again):
-        assert found.source.result.standard_error == pytest.approx(0.003 / 3**0.5)
+        assert found.source.result.standard_error == pytest.approx(0.003 / 4**0.5)
 
 
 def test_seeds_are_added_one_by_one_until_n(study):
@@ -257,7 +295,9 @@ def test_a_trial_that_is_added_later_reopens_the_choice_if_it_is_among_the_best(
     assert [number for number, _ in session.ledger.top(3)] == [6, 1, 2]
     again = study()
     ended = play(again, lambda number, seed: clear(0 if number == 6 else number, seed))
-    assert ended == [(6, seed) for seed in SEEDS[:3]] and again.ledger.chosen()[0] == 2
+    assert ended == [(6, seed) for seed in SEEDS[:4]] and again.ledger.chosen()[0] == 2
+    one, four = again.source.result.p[1], session.source.result.p[1]
+    assert one == pytest.approx(2 * four), "12 ordered pairs of four configurations, trial 0's among them; before 6"
 
 
 def test_a_configuration_that_diverges_is_run_no_further(study):
@@ -371,16 +411,16 @@ def test_a_study_confirms_its_choice_before_the_test_data_are_opened(home):
     found = study.confirmation
     assert study.table["val/L1/acc"].tolist()[0] == pytest.approx(0.5 + SEARCH_LUCK)
     assert (found.first, study.trial, study.best) == (0, 3, {"algorithm.x": 0.8}) and found.separated
-    assert list(found.values) == [0, 3, 2] and list(found.seeds) == [3 + seed for seed in SEEDS[:3]]
+    assert list(found.values) == [0, 3, 2] and list(found.seeds) == [3 + seed for seed in SEEDS[:4]]
     assert tested == [(0.8, 3)] and study.openings == 1
     assert str(found) in study._repr_html_().replace("&#x27;", "'").replace("&gt;", ">")
     kinds = [event.kind for event in events]
-    assert kinds.index("confirmed") < kinds.index("test") and kinds.count("confirm") == 18
+    assert kinds.index("confirmed") < kinds.index("test") and kinds.count("confirm") == 24
 
     with Store.open(home) as store:
         parent, *children = store.runs("confirmed")
         runs = [run for run in children if run.tags["pfl_ops.kind"] == "confirmation"]
-        assert len(children) == 4 + 9 and len(runs) == 9 and {run.status for run in runs} == {"FINISHED"}
+        assert len(children) == 4 + 12 and len(runs) == 12 and {run.status for run in runs} == {"FINISHED"}
         assert {run.params["evaluation.split"] for run in runs} == {"validation"}
         assert sorted(run.name for run in runs)[0] == "confirm-000-seed1003"
         assert all(store.history(run.run_id).index.tolist() == list(range(10)) for run in runs)
@@ -399,7 +439,7 @@ def test_a_study_confirms_its_choice_before_the_test_data_are_opened(home):
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_ray")
 def test_a_study_that_has_all_its_trials_is_confirmed_when_that_is_asked_for(home):
-    """It was begun without; then its trials stay, nine runs follow, and the test data are opened once more."""
+    """It was begun without; then its trials stay, twelve runs follow, and the test data are opened once more."""
 
     def final(experiment, name, *_):
         return SimpleNamespace(final={"final/test/L1/acc": experiment.algorithm.x}, experiment=experiment)
@@ -410,5 +450,5 @@ def test_a_study_that_has_all_its_trials_is_confirmed_when_that_is_asked_for(hom
     assert (first.trial, first.confirmation, first.openings) == (0, None, 1)
     read = tune(toy(seed=4), **settings, records=lucky_records, confirm=None)
     assert (read.trial, read.confirmation, read.openings) == (0, None, 1), "as it was begun"
-    more = tune(toy(seed=4), **settings, records=lucky_records, confirm=3, confirm_top=3, resume=True)
+    more = tune(toy(seed=4), **settings, records=lucky_records, confirm=4, confirm_top=3, resume=True)
     assert (more.trial, more.confirmation.separated, more.openings) == (2, True, 2)

@@ -114,10 +114,11 @@ def test_replay_with_a_smaller_is_better_metric():
 
 
 def test_confirmed_looks_after_three_seeds_and_stops_when_separated():
-    """The values of `test_confirm`: with three seeds they are separated, so 9 runs of 15 are made."""
-    apart = [[0.9, 0.901, 0.899, 0, 0], [0.1, 0.102, 0.097, 0, 0], [0.2, 0.2, 0.203, 0, 0]]
-    winner, runs = confirmed(problem(apart, apart), [1, 2, 0], [0, 1, 2, 3, 4])
-    assert winner == 0 and len(runs) == 9 and {seed for _, seed in runs} == {0, 1, 2}
+    """The values of `test_confirm`: two are separated with three seeds (6 runs of 10), three with four (12 of 15)."""
+    apart = [[0.9, 0.901, 0.899, 0.9, 0], [0.1, 0.102, 0.097, 0.1, 0], [0.2, 0.2, 0.203, 0.2, 0]]
+    for top, looked in (([1, 0], 3), ([1, 2, 0], 4)):
+        winner, runs = confirmed(problem(apart, apart), top, [0, 1, 2, 3, 4])
+        assert winner == 0 and len(runs) == len(top) * looked and {seed for _, seed in runs} == set(range(looked))
 
 
 def test_confirmed_chooses_as_judge_does_after_all_seeds():
@@ -149,7 +150,7 @@ def test_search_knows_each_configuration_with_its_own_score_once():
     """Twelve configurations x = 0, 0.1, ..., 1.1; after twelve steps each is a complete trial with its own value."""
     points = [{"algorithm.x": c / 11} for c in range(12)]
     table = problem([[math.sin(c)] * 3 for c in range(12)], [[0.0] * 3] * 12, points=points)
-    search = _Replay(table, StudyRule(scheduler="none"), 1, 5)
+    search = _Replay(table, StudyRule(scheduler="none"), [1], 5)
     for _ in range(12):
         search.step()
     known = [(t.params["algorithm.x"], t.values[0]) for t in search.ledger.raw() if t.values]
@@ -160,7 +161,7 @@ def test_search_knows_each_configuration_with_its_own_score_once():
 def test_search_begins_with_the_first_points_of_the_space():
     space = replace(SPACE, first=({"algorithm.x": 0.7}, {"algorithm.x": 0.2}))
     table = problem([[0.0] * 3] * 10, [[0.0] * 3] * 10, space=space)
-    search = _Replay(table, StudyRule(scheduler="none"), 0, 0)
+    search = _Replay(table, StudyRule(scheduler="none"), [0], 0)
     search.step()
     search.step()
     assert [t.user_attrs["configuration"] for t in search.ledger.raw() if t.values] == [7, 2]
@@ -180,7 +181,7 @@ def test_search_stops_bad_trials_as_asha_does():
     space = replace(SPACE, first=({"algorithm.x": 0.3},))
     table = replace(curves_to(0.1, 0.2, 0.3, 0.9), space=space)
     for scheduler, samples in (("asha", 35), ("none", 80)):
-        search = _Replay(table, StudyRule(scheduler=scheduler), 0, 0)
+        search = _Replay(table, StudyRule(scheduler=scheduler), [0], 0)
         for _ in range(4):
             search.step()
         assert search.samples == samples and search.best() == 3
@@ -193,7 +194,7 @@ def test_search_stops_bad_trials_as_asha_does():
 def test_search_with_a_later_first_rung_stops_later():
     """As above with the rung at round 2 alone (3 times 2 is beyond the end): 20 + 3·10 samples."""
     table = replace(curves_to(0.1, 0.2, 0.3, 0.9), space=replace(SPACE, first=({"algorithm.x": 0.3},)))
-    search = _Replay(table, StudyRule(grace=2), 0, 0)
+    search = _Replay(table, StudyRule(grace=2), [0], 0)
     for _ in range(4):
         search.step()
     assert search.samples == 50
@@ -205,7 +206,7 @@ def test_search_with_a_long_random_start_is_random():
 
     def order(sign, start):
         table = problem([[sign * c / 23] * 3 for c in range(24)], [[0.0] * 3] * 24, points=points)
-        search = _Replay(table, StudyRule(scheduler="none", random_start=start), 0, 0)
+        search = _Replay(table, StudyRule(scheduler="none", random_start=start), [0], 0)
         for _ in range(12):
             search.step()
         return [t.user_attrs["configuration"] for t in search.ledger.raw() if t.values]
@@ -214,13 +215,57 @@ def test_search_with_a_long_random_start_is_random():
     assert order(1, 2) != order(-1, 2)
 
 
+def test_search_with_the_random_sampler_never_learns():
+    """The values do not matter to any of 24 points, where TPE's model has them from the third on."""
+    points = [{"algorithm.x": c / 23} for c in range(24)]
+
+    def order(sign, sampler):
+        table = problem([[sign * c / 23] * 3 for c in range(24)], [[0.0] * 3] * 24, points=points)
+        search = _Replay(table, StudyRule(scheduler="none", random_start=2, sampler=sampler), [0], 0)
+        for _ in range(24):
+            search.step()
+        return [t.user_attrs["configuration"] for t in search.ledger.raw() if t.values]
+
+    assert order(1, "random") == order(-1, "random")
+    assert order(1, "tpe") != order(-1, "tpe")
+
+
+def test_search_with_several_seeds_takes_their_mean():
+    """Seeds 0 and 1: (0.9 + 0.1)/2 = 0.5 is below (0.6 + 0.6)/2. Three trials have six runs; one that has no result
+    with its first seed is not run with the second, and has no value."""
+    table = problem([[0.9, 0.1], [0.6, 0.6], [math.nan, 0.9]], [[0.0] * 2] * 3)
+    search = _Replay(table, StudyRule(seeds_per_trial=2), [0, 1], 0)
+    for _ in range(3):
+        search.step()
+    assert search.top(3) == [1, 0] and (search.runs, search.samples) == (5, 50)
+    assert sorted(t.values[0] for t in search.ledger.raw() if t.values) == pytest.approx([0.5, 0.6])
+
+
+def test_search_with_the_paired_pruner_ends_a_trial_that_is_worse_in_every_group():
+    """x = 0 is first, with 0.9 in all ten groups. The others are 0.4 to 0.8 below it in each, so that Wilcoxon's
+    one-sided p of ten pairs, 1/2^10, is below 0.1 after one run: 2 + 3 runs instead of 8."""
+    last = (0.9, 0.5, 0.3, 0.1)
+    table = problem([[value] * 4 for value in last], [[0.0] * 4] * 4, space=replace(SPACE, first=({"algorithm.x": 0},)))
+    table = replace(table, groups={(c, s): {str(g): last[c] + g / 1000 for g in range(10)} for c, s in table.values})
+    for scheduler, runs in (("paired", 5), (None, 8)):
+        search = _Replay(table, StudyRule(scheduler=scheduler, seeds_per_trial=2), [2, 0], 0)
+        for _ in range(4):
+            search.step()
+        assert (search.runs, search.samples) == (runs, 10 * runs)
+        assert search.top(4) == ([0] if scheduler else [0, 1, 2, 3])
+        pruned = [t for t in search.ledger.raw() if t.state.name == "PRUNED"]
+        assert [set(t.intermediate_values) for t in pruned] == ([{2}] * 3 if scheduler else []), "half of four rounds"
+    study, *_ = replay(table, StudyRule(trials=2, confirm=1, scheduler="paired", seeds_per_trial=2), studies=1)
+    assert study.first.runs == 3 and study.argmax.runs == study.first.runs
+
+
 def test_search_run_without_a_result_is_no_rival_of_others():
     """It has 0.9 at rounds 1 to 3 and diverges in the last: it is taken out of the rungs, and 0.3 runs to its end."""
     table = curves_to(0.9, 0.3)
     run = {t: 0.9 for t in range(4)}
     table = replace(table, values={**table.values, (0, 0): math.nan}, curves={**table.curves, (0, 0): run})
     table = replace(table, space=replace(SPACE, first=({"algorithm.x": 0.0},)))
-    search = _Replay(table, StudyRule(), 0, 0)
+    search = _Replay(table, StudyRule(), [0], 0)
     search.step()
     search.step()
     assert search.best() == 1 and search.samples == 40
@@ -230,7 +275,7 @@ def test_search_run_without_a_result_is_a_pruned_trial():
     """As in `tune`: a trial that diverged is PRUNED, with what it had reported, and is never the best."""
     table = problem([[math.nan] * 3, [0.1] * 3], [[0.5] * 3, [0.2] * 3])
     table = replace(table, curves={(0, s): {0: 0.3} for s in range(3)} | {(1, s): {4: 0.1} for s in range(3)})
-    search = _Replay(table, StudyRule(scheduler="none"), 0, 0)
+    search = _Replay(table, StudyRule(scheduler="none"), [0], 0)
     search.step()
     search.step()
     pruned = [t for t in search.ledger.raw() if t.state.name == "PRUNED"]
@@ -300,6 +345,14 @@ def test_regrets_over_all_count_each_method_and_environment_once():
         ({"confirm_top": 1}, "--confirm-top must be in"),
         ({"random_start": -1}, "--random-start must be >= 0"),
         ({"grace": 0}, "--grace >= 1"),
+        ({"seeds_per_trial": 0}, "--seeds-per-trial must be >= 1, got 0"),
+        ({"seeds_per_trial": 2}, "--confirm 3 needs 6, 2 for the search"),
+        ({"seeds_per_trial": 2, "scheduler": "asha"}, "asha stops trials of one run"),
+        ({"scheduler": "paired"}, "--seeds-per-trial 2 or more"),
+        (
+            {"scheduler": "paired", "seeds_per_trial": 2, "confirm": 1},
+            "no scores by client group (column groups) of toy",
+        ),
     ],
 )
 def test_check_refuses_what_the_table_can_not_answer(how, expects):

@@ -22,6 +22,7 @@ from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import Interrupted, JobEvent
 from pfl_ops.tuning import tabulation
+from pfl_ops.tuning.replay import StudyRule, replay
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.table_plan import TablePlan
 from pfl_ops.tuning.tabulation import TabulationInterrupted, record_of, tabulate
@@ -98,6 +99,64 @@ def test_plan_has_the_first_points_then_different_random_ones():
     assert points[0] == {"algorithm.x": 0.5}
     assert len({point["algorithm.x"] for point in points}) == 6
     assert plan(3).points[0] == points[:3] and plan(6).points[0] == points
+
+
+def grid_plan(axes, seeds=2, environments=("path", "iid"), own=SPACE, **settings):
+    space = spaces.grid_space(axes, spaces.parse(own))
+    one = Settings.of(toy(2, **settings), space, environments=environments)
+    return TablePlan.of([one], seeds=seeds, axes=axes)
+
+
+KINDS = "algorithm.kind: {choice: [plain, bent]}\nalgorithm.x: {float: [0, 1], when: {algorithm.kind: bent}}"
+
+
+def test_plan_of_a_grid_has_all_combinations_in_the_order_given():
+    """2 x 2 values, 2 environments, 3 seeds, 2 splits: 48 runs. The first points of the method's space do not count."""
+    made = grid_plan({"algorithm.x": [0.5, 0.25], "training.lr": [0.1, 0.01]}, 3)
+    assert made.points == (tuple({"algorithm.x": x, "training.lr": lr} for x in (0.5, 0.25) for lr in (0.1, 0.01)),)
+    assert len(made.runs) == 48 and len({run.experiment.digest() for run in made.runs}) == 48
+    ranges = {p.key: (p.kind, p.low, p.high, p.log) for p in made.settings[0].space.parameters}
+    assert ranges == {"algorithm.x": ("float", 0.25, 0.5, False), "training.lr": ("float", 0.01, 0.1, False)}
+
+
+def test_plan_of_a_grid_leaves_a_field_out_where_it_does_not_exist():
+    """x belongs to the kind `bent`: 1 + 2 points of 4 combinations. A range is logarithmic where the method's is."""
+    axes = {"algorithm.kind": ["plain", "bent"], "algorithm.x": [0.1, 1.0]}
+    assert grid_plan(axes, own=KINDS).points == (
+        (
+            {"algorithm.kind": "plain"},
+            {"algorithm.kind": "bent", "algorithm.x": 0.1},
+            {"algorithm.kind": "bent", "algorithm.x": 1.0},
+        ),
+    )
+    logarithmic = grid_plan({"algorithm.x": [0.1, 1.0]}, own="algorithm.x: {float: [0.01, 1], log: true}")
+    assert logarithmic.settings[0].space.parameters[0].log
+
+
+@pytest.mark.parametrize(
+    ("axes", "expects"),
+    [
+        ({"algorithm.x": [0.5, 0.5]}, "--grid algorithm.x has a value twice"),
+        ({"algorithm.x": [0.5, 2.0]}, "algorithm.x"),
+        ({"algorithm.x": ["a", 0.5]}, "algorithm.x"),
+        ({"algorithm.x": [[0.5]]}, "--grid algorithm.x: values are numbers, texts, true, false or null"),
+        ({"algorithm.kind": ["plain", "plain "]}, "algorithm.kind"),
+        (
+            {"training.batch_size": ["none", None]},
+            "--grid has one experiment twice: training.batch_size=none;",
+        ),
+        ({"algorithm.y": [0.5]}, "the experiment has no such field"),
+        ({"data.name": ["mnist"]}, "is the same in all trials of a study"),
+        ({"algorithm.x": [0.5], "participation.share": [0.5]}, "--grid participation.share is set by an environment"),
+        ({"algorithm.x": [i / 1000 for i in range(101)], "training.lr": [i / 100 for i in range(1, 101)]}, "10,100"),
+        ({"algorithm.kind": ["plain"], "algorithm.x": [0.5]}, "--grid algorithm.x exists where algorithm.kind is bent"),
+    ],
+)
+def test_grid_refuses_what_can_not_be_in_one_line(axes, expects):
+    own = KINDS if "algorithm.kind" in axes else SPACE
+    with pytest.raises(PflOpsError) as caught:
+        grid_plan(axes, environments=("path", "participation.share=0.5"), own=own)
+    assert expects in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_plan_of_a_small_space_has_all_of_it():
@@ -305,6 +364,24 @@ def test_finished_table_is_read_and_extended(fake, tmp_path):
     assert kept["hash"].tolist() == first.frame["hash"].tolist()
 
 
+def test_grid_is_continued_extended_and_replayed(fake, tmp_path):
+    """2 values, 3 seeds: 12 runs, of which 5 are made before Ctrl-C. A third value, put between them, adds 6."""
+    file = tmp_path / "t.parquet"
+    fake.stop_after = 5
+    with pytest.raises(TabulationInterrupted, match="5 of 12"):
+        tabulate(grid_plan({"algorithm.x": [0.25, 0.75]}, 3, ()), file, execution=CPU)
+    fake.stop_after = None
+    tabulate(grid_plan({"algorithm.x": [0.25, 0.75]}, 3, ()), file, execution=CPU)
+    assert len(fake.ran) == 12
+    tabulate(grid_plan({"algorithm.x": [0.25, 0.5, 0.75]}, 3, ()), file, execution=CPU)
+    assert len(fake.ran) == 18
+    (problem,) = TrialTable.read(file).problems()
+    assert [point["algorithm.x"] for point in problem.points] == [0.25, 0.5, 0.75]
+    assert problem.values[1, 2] == pytest.approx(0.52)
+    study, *_ = replay(problem, StudyRule(trials=3, confirm=1), studies=1)
+    assert study.confirm.configuration == 2 and study.confirm.regret == 0
+
+
 def test_table_of_other_settings_is_not_replaced(fake, tmp_path):
     file = tmp_path / "t.parquet"
     tabulate(plan(2, 2), file, execution=CPU)
@@ -332,7 +409,10 @@ def test_finished_run_leaves_no_checkpoint(fake, tmp_path, monkeypatch):
     monkeypatch.setattr(
         tabulation,
         "runs",
-        SimpleNamespace(forget=lambda experiment, **where: forgotten.append((experiment.seed, where["stages"]))),
+        SimpleNamespace(
+            forget=lambda experiment, **where: forgotten.append((experiment.seed, where["stages"])),
+            kept_clients=lambda *_, **__: {},
+        ),
     )
     tabulate(plan(1, 1, ()), tmp_path / "t.parquet", execution=CPU)
     assert forgotten == [(0, ("L1",)), (0, None)]
@@ -356,8 +436,21 @@ def command(*words):
         (["tabulate", "fedavg", "--out", "t.parquet", "--repetitions", "2"], "a table has --seeds, not --repetitions"),
         (["tabulate", "fedavg", "--out", "t.parquet", "--environments", "pathh"], "Did you mean 'path'?"),
         (["tabulate", "fedavg", "--out", "t.parquet", "--metric", "test/L1/acc"], "tuning never sees the test data"),
+        (["tabulate", "fedavg", "--out", "t.parquet", "--grid", "training.lr"], "--grid needs PATH=V1,V2, as in"),
+        (["tabulate", "fedavg", "--out", "t.parquet", "--grid", "training.lr="], "--grid needs PATH=V1,V2, as in"),
+        (["tabulate", "fedavg", "--out", "t.parquet", "--grid", "training.lrr=1"], "Did you mean 'training.lr'?"),
+        (["tabulate", "fedavg", "--out", "t.parquet", "--grid", "training.lr=-1,1"], "must be a number in (0, "),
+        (
+            ["tabulate", "fedavg", "--out", "t.parquet", "--grid", "training.lr=1", "--configurations", "3"],
+            "leave out --configurations",
+        ),
+        (
+            ["tabulate", "fedavg", "--out", "t.parquet", "--grid", "training.lr=1,2", "--lr", "1"],
+            "--grid training.lr is set by a flag, --set or --vary, too",
+        ),
         (["replay", "t.parquet"], "no file 't.parquet'"),
-        (["replay", "t.parquet", "--scheduler", "ash"], "--scheduler must be asha or none"),
+        (["replay", "t.parquet", "--scheduler", "ash"], "--scheduler must be one of asha, paired, none"),
+        (["replay", "t.parquet", "--sampler", "tp"], "--sampler must be one of tpe, random"),
         (["replay", "t.parquet", "--csv", "t.txt"], "--csv takes a file that ends in .csv"),
     ],
 )
@@ -399,10 +492,48 @@ def test_small_table_with_ray_is_made_and_replayed(tmp_path, monkeypatch):
     for split, column in (("validation", "val/L1/acc"), ("test", "truth/test/L1/acc")):
         *_, record = runs.simulate(one.override({"evaluation.split": split}), home=tmp_path / split, execution=CPU)
         assert record.metrics[column.removeprefix("truth/")] == pytest.approx(last[column])
+    (problem,) = table.problems()
+    for run, groups in problem.groups.items():  # four clients: each is a group of its own
+        assert sum(groups.values()) / 4 == pytest.approx(problem.values[run]) and groups.keys() == set("0123")
+    assert problem.groups.keys() == problem.values.keys()
     studies = ["--studies", "2", "--trials", "1", "--confirm", "1", "--confirm-top", "2", "--csv", "s.csv"]
     replayed = command("replay", "t.parquet", *studies)
     assert replayed.exit_code == 0, replayed.output
     assert "mean regret on test data" in replayed.stdout and len((tmp_path / "s.csv").read_text().splitlines()) == 7
+
+
+def test_table_keeps_the_scores_of_client_groups(fake, tmp_path, monkeypatch):
+    """Clients 0 and 10 are group 0: 0.5 + 0.5 and 1 + 0.5, mean 1.25; client 1 has 0.75. Runs on test data have none.
+    A table that was made before has none either, and is extended as it is."""
+    clients = {"client": [0, 10, 1], "stage": ["L1"] * 3, "local": [0.5, 1.0, 0.25], "global": [0.5, 0.5, 0.5]}
+    asked = []
+
+    def kept_clients(experiment, **_):
+        asked.append(experiment.evaluation.split)
+        return clients
+
+    file = tmp_path / "t.parquet"
+    monkeypatch.setattr(tabulation.runs, "kept_clients", kept_clients)
+    made = tabulate(plan(1, 2, ()), file, execution=CPU)
+    assert asked == ["validation"] * 2
+    assert (
+        made.frame.groupby("seed")["groups"].apply(lambda texts: [bool(text) for text in texts]).tolist()
+        == [[False, False, True]] * 2
+    )
+    (problem,) = TrialTable.read(file).problems()
+    assert problem.groups == {(0, s): {"0": 1.25, "1": 0.75} for s in (0, 1)}
+    assert tabulate(plan(2, 2, ()), file, execution=CPU).problems()[0].groups.keys() == problem.values.keys() | {
+        (1, 0), (1, 1),
+    }  # fmt: skip
+
+    table = pq.read_table(file)
+    about = json.loads(table.schema.metadata[ABOUT]) | {"version": 1}
+    older = table.drop_columns(["groups"]).replace_schema_metadata({ABOUT: json.dumps(about).encode()})
+    pq.write_table(older, file)
+    assert TrialTable.read(file).problems()[0].groups == {}
+    ran = len(fake.ran)
+    (problem,) = tabulate(plan(2, 3, ()), file, execution=CPU).problems()
+    assert len(fake.ran) == ran + 4 and problem.groups.keys() == {(0, 2), (1, 2)}
 
 
 def test_record_survives_the_file(fake, tmp_path):
