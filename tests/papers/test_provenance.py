@@ -94,7 +94,7 @@ def test_a_setting_without_effect_changes_no_result(path, other):
 
 READINGS = {
     "apfl_library", "fedfomo_library", "fedamp_absolute", "s_fedpg_last", "local_cap", "fedpg_cap", "letter",
-    "fedavg_p_stay", "fedas_stay", "drdm_feddyn",
+    "fedavg_p_stay", "fedas_stay", "drdm_feddyn", "shakespeare_leaf",
 }  # fmt: skip
 
 
