@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from pfl_ops.papers import PAPERS, Grid, Suite
+from pfl_ops.papers import TITLES, Grid, Suite
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import background, charts, layout, origins, verdicts
 from pfl_ops.reports.document import Document, Items, PageBlock, PageSection, Text
@@ -31,7 +31,7 @@ def suite_report(run: SuiteRun) -> Document:
     return Document(
         name=f"{suite.name} · {run.scale}",
         title=suite.title,
-        subtitle=f"{PAPERS.get(suite.paper, suite.paper)}. {suite.source}",
+        subtitle=f"{TITLES.get(suite.paper, suite.paper)}. {suite.source}",
         sections=tuple(section for section in sections if section.blocks),
         generated=f"{run.command}, {now}",
         files=origins.files(run),

@@ -1,0 +1,49 @@
+"""Public tables: suites beside the five papers, their transcription and their sizes."""
+
+import pytest
+
+from pfl_ops.papers import PAPERS, PUBLIC, TITLES, all_suites, find, suites
+from pfl_ops.reports import results_pages
+from pfl_ops.reports.markdown import to_markdown
+
+TABLES = tuple(suite for suite in all_suites() if suite.paper in PUBLIC)
+
+
+def test_public_tables_are_beside_the_five_papers() -> None:
+    """Sentences such as "219 claims of five papers" count `suites()`; a public table is found by its name."""
+    assert not set(PAPERS) & set(PUBLIC) and [*TITLES] == [*PAPERS, *PUBLIC]
+    assert {suite.paper for suite in suites()} == set(PAPERS)
+    assert {suite.paper for suite in TABLES} == set(PUBLIC)
+    for suite in TABLES:
+        assert find(suite.name) is suite and suite in suites(suite.paper)
+        assert not suite.claims and suite.published
+
+
+def test_the_page_of_all_claims_counts_no_public_table() -> None:
+    """With or without them in the list, the page says the same."""
+    pages = {to_markdown(results_pages.overview([], found)) for found in (suites(), all_suites())}
+    assert len(pages) == 1 and "219 claims" in pages.pop()
+
+
+@pytest.mark.parametrize("suite", TABLES, ids=lambda suite: suite.name)
+def test_every_cell_is_an_experiment_at_every_scale(suite) -> None:
+    for scale in ("smoke", "small", "medium", "full"):
+        found = [suite.experiment(cell, scale) for cell in suite.cells]
+        assert len({str(experiment) for experiment in found}) == len(found)
+    assert all(suite.experiment(cell, "smoke").training.rounds == 2 for cell in suite.sample())
+    assert len(list(suite.numbers())) == len(suite.published)  # each has its cell and measure
+
+
+def test_mcmahans_setting() -> None:
+    """Table 1 with E = 5, B = 10, C = 0.1: 100 clients of 600 images, 300 steps a client and round."""
+    suite = find("mcmahan/table1")
+    iid, shards = (suite.experiment(suite.cell(f"{split}/fedavg")) for split in ("iid", "non_iid"))
+    for experiment in (iid, shards):
+        assert experiment.training.local_epochs * 60_000 / experiment.partition.clients / 10 == 300
+        assert experiment.training.batch_size == 10 and experiment.participation.share == 0.1
+    assert (iid.partition.kind, shards.partition.kind) == ("iid", "sorted_shards")
+    assert {cell: number.value for (cell, _), number in suite.published.items()} == {
+        "iid/fedavg": 18,
+        "non_iid/fedavg": 206,
+    }
+    assert iid.training.rounds > 2 * 18 and shards.training.rounds > 206
