@@ -15,7 +15,7 @@ Beside them are public tables, numbers that others have published of methods tha
     chosen      suites with a file of choices
     default_plan    what `pfl-ops reproduce` runs without names
     fliu, drdm, fedpg, fedavg2rep, fedas    the suites of the five papers
-    mcmahan     public tables
+    mcmahan, niid_bench     public tables
 
 Nothing here runs anything, and importing this imports none of the suites.
 """
@@ -42,6 +42,7 @@ PAPERS = {
 
 PUBLIC = {
     "mcmahan": "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    "niid_bench": "NIID-Bench: Li, Diao, Chen, He, Federated Learning on Non-IID Data Silos, as rerun by Flower",
 }
 """Name of the module -> the source of a public table."""
 

@@ -77,8 +77,7 @@ TABLE_1 = Suite(
     rule=RULE,
     medium=Scale(
         {"model.name": "mlp"},
-        note="An MLP of 200-200 in place of the CNN: compare the rounds "
-        "to 97 %.",
+        note="An MLP of 200-200 in place of the CNN: compare the rounds to 97 %.",
     ),
     small=Scale(
         {"data.train_size": 12_000, "model.name": "cnn_tiny", "training.rounds": 40, "training.lr": 0.05},

@@ -47,3 +47,19 @@ def test_mcmahans_setting() -> None:
         "non_iid/fedavg": 206,
     }
     assert iid.training.rounds > 2 * 18 and shards.training.rounds > 206
+
+
+def test_niid_benchs_table_is_whole() -> None:
+    """Two data sets with four splits and one with one, three methods; the order of CIFAR-10, Dir(0.5) is as printed."""
+    suite = find("niid_bench/label_skew")
+    numbers = {cell: number.value for (cell, _), number in suite.published.items()}
+    assert set(numbers) == {cell.name for cell in suite.cells} and len(numbers) == 27
+    assert sorted(("fedavg", "scaffold", "fedprox"), key=lambda method: numbers[f"cifar10/dir05/{method}"]) == [
+        "fedavg",
+        "fedprox",
+        "scaffold",
+    ]
+    assert sum(number.spread is not None for number in suite.published.values()) == 6
+    one = suite.experiment(suite.cell("cifar10/dir05/fedprox"))
+    assert (one.training.momentum, one.training.weight_decay, one.training.batch_size) == (0.9, 1e-5, 64)
+    assert suite.experiment(suite.cell("mnist/c2/scaffold")).training.momentum == 0
