@@ -15,7 +15,7 @@ Beside them are public tables, numbers that others have published of methods tha
     chosen      suites with a file of choices
     default_plan    what `pfl-ops reproduce` runs without names
     fliu, drdm, fedpg, fedavg2rep, fedas    the suites of the five papers
-    mcmahan, niid_bench     public tables
+    mcmahan, niid_bench, pfllib     public tables
 
 Nothing here runs anything, and importing this imports none of the suites.
 """
@@ -43,6 +43,7 @@ PAPERS = {
 PUBLIC = {
     "mcmahan": "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data",
     "niid_bench": "NIID-Bench: Li, Diao, Chen, He, Federated Learning on Non-IID Data Silos, as rerun by Flower",
+    "pfllib": "PFLlib's leaderboard: Zhang et al., Personalized Federated Learning Library and Benchmark, JMLR 2025",
 }
 """Name of the module -> the source of a public table."""
 

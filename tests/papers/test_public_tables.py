@@ -63,3 +63,17 @@ def test_niid_benchs_table_is_whole() -> None:
     one = suite.experiment(suite.cell("cifar10/dir05/fedprox"))
     assert (one.training.momentum, one.training.weight_decay, one.training.batch_size) == (0.9, 1e-5, 64)
     assert suite.experiment(suite.cell("mnist/c2/scaffold")).training.momentum == 0
+
+
+def test_pfllibs_leaderboard_is_whole() -> None:
+    """Thirteen methods in two environments; every one trains one epoch of B 10 at 0.005 in 2,000 rounds."""
+    suite = find("pfllib/fashion_mnist")
+    numbers = {cell: number.value for (cell, _), number in suite.published.items()}
+    assert set(numbers) == {cell.name for cell in suite.cells} and len(numbers) == 26
+    for split, best in (("pathological", 99.57), ("dir01", 97.66)):  # FedALA's, and FedProx' is the lowest
+        of = {cell.partition("/")[2]: value for cell, value in numbers.items() if cell.startswith(split)}
+        assert max(of, key=of.__getitem__) == "fedala" and of["fedala"] == best
+        assert min(of, key=of.__getitem__) == "fedprox"
+    for cell in suite.cells:
+        training = suite.experiment(cell).training
+        assert (training.rounds, training.local_epochs, training.batch_size, training.lr) == (2000, 1, 10, 0.005)
