@@ -9,7 +9,7 @@ from pfl_ops.files import write_named
 from pfl_ops.papers import PUBLIC, TITLES, Suite
 from pfl_ops.papers.results_files import COMMIT, TORCH, file_name
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import verdicts
+from pfl_ops.reports import order, verdicts
 from pfl_ops.reports.document import Document, Entry, Head, PageBlock, PageSection, Row, Table, Text
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.reports.numbers import count
@@ -46,6 +46,7 @@ def suite_page(run: SuiteRun, changed: Sequence[SuiteRun] = ()) -> Document:
     sections = (
         PageSection("", tuple(_first(run))),
         PageSection("Numbers", tuple(numbers(run).blocks)),
+        PageSection("Order", tuple(order.blocks(run))),
         PageSection("Claims", tuple(verdicts.blocks(run))),
         PageSection("Changed settings", tuple(_changed(run, changed))),
     )

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from pfl_ops.papers import TITLES, Grid, Suite
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import background, charts, layout, origins, verdicts
+from pfl_ops.reports import background, charts, layout, order, origins, verdicts
 from pfl_ops.reports.document import Document, Items, PageBlock, PageSection, Text
 
 
@@ -20,6 +20,7 @@ def suite_report(run: SuiteRun) -> Document:
     sections = (
         PageSection("", tuple(_first(run))),
         *_exhibits(run),
+        PageSection("Order", tuple(order.blocks(run))),
         PageSection("Claims", tuple(verdicts.blocks(run))),
         PageSection("Departures from the paper", tuple(origins.departures(run))),
         PageSection("Settings and their origins", tuple(origins.blocks(found))),
