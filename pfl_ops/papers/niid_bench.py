@@ -67,10 +67,10 @@ LABEL_SKEW = Suite(
     absent=tuple(f"fashion_mnist/{split}/{method}" for split in ("iid", "c2", "c3") for method in METHODS),
     measures=(Measure(ACC, "last round"), Measure(f"{ACC}#best", "highest round")),
     exhibits=(
-        Grid(rows=("split",), columns=("method",), blocks=("data",), measures=(ACC,), caption="Last round, percent"),
+        Grid(rows=("method",), columns=("split",), blocks=("data",), measures=(ACC,), caption="Last round, percent"),
         Grid(
-            rows=("split",),
-            columns=("method",),
+            rows=("method",),
+            columns=("split",),
             blocks=("data",),
             measures=(f"{ACC}#best",),
             caption="Highest round on test data, percent: no rule that could be used",

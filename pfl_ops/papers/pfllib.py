@@ -33,7 +33,7 @@ METHODS: Axis = {
     "ditto": method("Ditto", "ditto", personal_epochs=1),
     "apfl": method("APFL", "apfl", alpha=1.0, mixing="round", every="step"),
     "fedfomo": method("FedFomo", "fedfomo", candidates=5, explore=0.0, fallback="trained", own="sent"),
-    "fedamp": method("FedAMP", "fedamp", unit="absolute", alpha=1.0, sigma=1.0, lam=1.0),
+    "fedamp": method("FedAMP", "fedamp"),
     "fedala": method("FedALA", "fedala", layers=1, share=80.0, weight_lr=1.0),
     "fedper": method("FedPer", "fedper"),
     "fedrep": method("FedRep", "fedrep", head_epochs=1, body_epochs=1),

@@ -24,8 +24,9 @@ SOURCES: Sources = (
              "algorithm.candidates", "algorithm.head_epochs", "algorithm.body_epochs", "algorithm.fine_epochs"),
     *assumed(DEFAULT, "algorithm.layers", "algorithm.share", "algorithm.weight_lr",
              when={"algorithm.name": "fedala"}),
-    *assumed(DEFAULT, "algorithm.alpha", "algorithm.sigma", "algorithm.lam", "algorithm.unit",
-             when={"algorithm.name": "fedamp"}),
+    *assumed("this package's default: with PFLlib's α 1 and σ 1 in absolute units, models near each other have "
+             "weights that sum to more than 1, which is refused here", "algorithm.alpha", "algorithm.sigma",
+             "algorithm.unit", when={"algorithm.name": "fedamp"}),
     *assumed(f"{DEFAULT}; mixed at a round's end, α moved at every step", "algorithm.alpha", "algorithm.mixing",
              "algorithm.every", when={"algorithm.name": "apfl"}),
     *assumed("PFLlib's: candidates of largest affinity, never random; its server sends all of them, the own one too; a "
