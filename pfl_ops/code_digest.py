@@ -38,6 +38,18 @@ A digest covers import statements, and is part of a run's hash: without this tab
 change the hashes of all methods that import it, and their finished runs would be computed again.
 """
 
+EQUAL = {
+    "49691e8a5e922afa57479a0105cdc97a2e6b931c1b9b81708d38f80f3b9d2ff9": (  # fedfomo: `own`
+        "5bc6aa339ea785e220a1b879e7b9de6c5981d24bc33032bbb31a04aca6d755e2"
+    ),
+}
+"""Digest of a method whose code got an option -> that of its code before, which computes the same at the option's
+default.
+
+The option is in the method's `added`, so that its default keeps the hashes of finished runs. `pinned_results.csv` and a
+test of the method hold that no number moved.
+"""
+
 WORDS = {"title", "description"}
 """Keyword arguments of `Field` that only say something."""
 
@@ -55,7 +67,8 @@ def digest(name: str) -> str | None:
     Args:
         name: the module's; it has been imported.
     Returns:
-        64 hexadecimal digits; None where the module has no file with source (a notebook).
+        64 hexadecimal digits, of two that are `EQUAL` the former's; None where the module has no file with source (a
+        notebook).
     """
     file = _file(name)
     if file is None:
@@ -72,7 +85,8 @@ def digest(name: str) -> str | None:
             there = _file(other) if _is_beside(other, name) else None
             if there is not None:
                 waiting.append((other, there))
-    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
+    taken = hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
+    return EQUAL.get(taken, taken)
 
 
 def _is_beside(module: str, root: str) -> bool:

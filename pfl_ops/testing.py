@@ -33,6 +33,7 @@ from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.loop.simulate import commit
 from pfl_ops.federation.method.checked import CheckedMethod
+from pfl_ops.federation.method.round import Traffic
 from pfl_ops.federation.method.walk import Length
 from pfl_ops.federation.network.cross_entropy import cross_entropy
 from pfl_ops.federation.network.layout import initial_extra
@@ -84,6 +85,7 @@ class Play:
 
     Attributes:
         state: the method's state. t: rounds finished. task: the method's task.
+        traffic: what one client sent and received in each round.
 
     >>> how = Training(rounds=2, local_epochs=None, local_steps=1, batch_size=None, lr=0.5, precision="float64")
     >>> play = Play(quadratic_task([0.0, 6.0], sizes=[1, 3], start=2.0), FedAvg(), how)
@@ -114,6 +116,7 @@ class Play:
         self.trainer = Trainer(self.task, feed, rule, length, stack)
         self.state: State = self.method.init(self.task)
         self.t = 0
+        self.traffic: list[Traffic] = []
 
     def _task(self, federation: Federation, feed: Feed, seed: int) -> Task:
         net = Net(federation.network)
@@ -158,6 +161,7 @@ class Play:
         found = {name: _resolve(stage, r.cohort) for name, stage in stages.items()}
         held = self.personal()
         self.t += 1
+        self.traffic.append(r.traffic)
         return self.values({**found, **({} if held is None else {"L1": held})}) | noted
 
     def personal(self, clients: Tensor | None = None) -> Models | None:
@@ -524,16 +528,19 @@ class AlgorithmContract:
     # -- hyper-parameters ----------------------------------------------------------------------------------------------
 
     def test_every_hyper_parameter_changes_something(self) -> None:
-        """A field that moves nothing is a field too many, or is not read."""
+        """A field that moves neither a number nor the traffic is a field too many, or is not read."""
         for name in type(self.algorithm).model_fields:
             one, other = self.pairs.get(name) or (self.algorithm, _with_another(self.algorithm, name))
             differing = {f for f in type(one).model_fields if getattr(one, f) != getattr(other, f)}
             assert differing == {name}, f"pairs['{name}'] must differ in {name} alone, not in {sorted(differing)}"
             training = self._trainings()[-1]
-            a, b = (self._play(training, algorithm=x).run(self.cohorts) for x in (one, other))
+            plays = [self._play(training, algorithm=x) for x in (one, other)]
+            a, b = (play.run(self.cohorts) for play in plays)
             moved = any(x.keys() != y.keys() or x[key].shape != y[key].shape or not torch.equal(x[key], y[key])
                         for x, y in zip(a, b, strict=True) for key in x)  # fmt: skip
-            assert moved, f"{name}={getattr(one, name)!r} and {getattr(other, name)!r} give the same"
+            assert moved or plays[0].traffic != plays[1].traffic, (
+                f"{name}={getattr(one, name)!r} and {getattr(other, name)!r} give the same"
+            )
 
     def test_hyper_parameters_survive_their_dump(self) -> None:
         """A method is the same after its hyper-parameters were written to an experiment's file and read."""

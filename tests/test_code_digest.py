@@ -168,3 +168,13 @@ def test_code_that_was_not_edited_keeps_its_digest() -> None:
     found = {(kind, name): table.digest(name) for kind, table in TABLES.items() for name in table.builtin}
     with PINNED.open(encoding="utf-8", newline="") as file:
         assert found == {(row["kind"], row["name"]): row["digest"] for row in csv.DictReader(file)}
+
+
+def test_code_that_is_equal_to_former_code_is_a_method_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line of `EQUAL` is about code that is here, and gives it the digest that is pinned."""
+    names = {ALGORITHMS.digest(name): name for name in ALGORITHMS.builtin}
+    equal = code_digest.EQUAL
+    monkeypatch.setattr(code_digest, "EQUAL", {})
+    today = {ALGORITHMS.digest(name): name for name in ALGORITHMS.builtin}
+    assert equal and {new: names[former] for new, former in equal.items()} == {new: today[new] for new in equal}
+    assert all(ALGORITHMS.get(today[new]).added for new in equal)

@@ -154,6 +154,14 @@ def test_it_does_not_depend_on_how_the_experiment_was_written(base: Experiment) 
     assert Experiment(algorithm=Tiny()).hash == base.hash
 
 
+def test_an_option_of_a_method_that_came_later_keeps_the_hash_of_earlier_runs() -> None:
+    """FedFomo's `own` at the value that all runs before it had is not in the identity; another value is."""
+    before = Experiment.of("fedfomo", dataset="digits")
+    assert "own" not in before.identity()["algorithm"] and before.algorithm.added == {"own": "kept"}
+    other = before.override({"algorithm.own": "sent"})
+    assert other.identity()["algorithm"]["own"] == "sent" and other.hash != before.hash
+
+
 def test_execution_is_no_part_of_it(base: Experiment) -> None:
     words = set(re.findall(r'"(\w+)":', canonical(base.identity())))
     assert not words & set(Execution.model_fields)

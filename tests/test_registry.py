@@ -80,6 +80,7 @@ def test_names_come_from_the_table_in_its_order() -> None:
         "dirichlet",
         "pat",
         "shards",
+        "sorted_shards",
         "zipf",
         "natural",
     }

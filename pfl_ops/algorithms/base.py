@@ -45,6 +45,8 @@ class Algorithm(Section, ABC):
             itself; an experiment that differs is refused.
         because: why, in a few words; shown in brackets behind that refusal.
         ignores: paths of the experiment's settings that have no effect on the method; a comparison does not vary them.
+        added: {option: value} of options that the method got later, with the value that all runs before had: an
+            experiment that has it keeps the hash of these runs (see `code_digest.EQUAL`, too).
         own_stage: where a client's own model is scored, which is what tuning looks at. L1 of most methods: the model
             that a client keeps, or starts its next training from. L2 where clients adapt a copy that they drop again
             (fine-tuning, a meta-learning step). G where there are no clients.
@@ -55,6 +57,7 @@ class Algorithm(Section, ABC):
     requires: ClassVar[Mapping[str, Any]] = {}
     because: ClassVar[str] = ""
     ignores: ClassVar[tuple[str, ...]] = ()
+    added: ClassVar[Mapping[str, Any]] = {}
     own_stage: ClassVar[StageName] = "L1"
 
     @abstractmethod

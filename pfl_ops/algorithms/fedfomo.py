@@ -1,6 +1,7 @@
 """FedFomo: clients weigh each other's models by what they do for them."""
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -34,10 +35,12 @@ class FedFomo(Algorithm):
     Deviations: that a client is its own candidate could not be confirmed. Ours: ties of P are broken at random; a
     client without a second sample has none to judge on and keeps θ_k^old. The authors' code measures distances in L1
     (`distance`), divides by |Σ w| and keeps negative weights (`normalise: absolute`); a public library keeps the
-    trained θ_k where none is positive (`fallback`).
+    trained θ_k where none is positive (`fallback`), and its server sends a client's own model back to it as one of the
+    M (`own: sent`, M down).
     """
 
     ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
+    added: ClassVar[Mapping[str, Any]] = {"own": "kept"}
 
     candidates: int = Field(
         5, ge=1, le=10_000, title="M", description="models that a client judges a round, its own among them"
@@ -56,6 +59,10 @@ class FedFomo(Algorithm):
     )
     fallback: Literal["old", "trained"] = Field(
         "old", description="whom a client keeps where no candidate serves it: θ_k^old, or its own trained θ_k"
+    )
+    own: Literal["kept", "sent"] = Field(
+        "kept",
+        description="a client's own model among its candidates: the client keeps it, or the server sends it back",
     )
 
     def init(self, task: Task) -> State:
@@ -79,7 +86,7 @@ class FedFomo(Algorithm):
         if self.fallback == "trained":
             mixed = torch.where((w > 0).any(dim=1, keepdim=True), mixed, theta)
         affinity[:, r.cohort] += w
-        r.sent(down=(who.shape[1] - 1) * r.layout.size)
+        r.sent(down=(who.shape[1] - (self.own == "kept")) * r.layout.size)
         return (
             {"theta": Rows(r.cohort, mixed), "affinity": Rows(r.cohort, affinity)},
             {"L2": Models(theta, r.cohort), "G": Models(r.mean(theta))},

@@ -31,9 +31,9 @@ PANEL = "Reproducing"
 
 
 def _names() -> list[str]:
-    from pfl_ops.papers import PAPERS, suites
+    from pfl_ops.papers import TITLES, all_suites
 
-    return [*PAPERS, *(suite.name for suite in suites())]
+    return [*TITLES, *(suite.name for suite in all_suites())]
 
 
 @with_flags("device", "way", "threads")
@@ -44,7 +44,7 @@ def reproduce(
             metavar="[SUITE|PAPER]...",
             show_default=False,
             autocompletion=completion(_names),
-            help="fliu/table1, or all of a paper: fliu. None: everything, or without --scale a plan of 15 minutes.",
+            help="fliu/table1, or all of a paper: fliu. None: all five papers; without --scale a plan of 15 minutes.",
         ),
     ] = None,
     *,
@@ -346,22 +346,22 @@ def _own(files: list[Path]) -> "tuple[Suite, ...]":
     """The suites of the user's own files."""
     if not files:
         return ()
-    from pfl_ops.papers import suites
+    from pfl_ops.papers import all_suites
     from pfl_ops.papers.user_suites import load_suites
 
-    return load_suites(files, [one.name for one in suites()])
+    return load_suites(files, [one.name for one in all_suites()])
 
 
 def _chosen(
     names: list[str], scale: str, only: str | None, every: bool, own: "tuple[Suite, ...]" = (), listed: bool = False
 ) -> "list[tuple[Suite, tuple[Cell, ...]]]":
-    """The suites that are meant, with their cells: without names the user's own, or all for a list."""
-    from pfl_ops.papers import PAPERS, find, suites
+    """The suites that are meant, with their cells: without names the user's own or the papers', for a list all."""
+    from pfl_ops.papers import TITLES, all_suites, find, suites
     from pfl_ops.papers.expression import matching
 
-    papers = {*PAPERS, *(one.paper for one in own)}
+    papers = {*TITLES, *(one.paper for one in own)}
     meant = [one for name in names for one in (suites(name, own) if name in papers else (find(name, own),))]
-    meant = meant or list((not listed and own) or suites(own=own))
+    meant = meant or list(all_suites(own) if listed else own or suites())
     found = []
     for one in {one.name: one for one in meant}.values():
         cells = one.cells if every or only or scale != "smoke" else one.sample()
@@ -427,13 +427,13 @@ def _kept(
 
 def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> None:
     """Write the suite's results as a file, and the pages of all files in the folder."""
-    from pfl_ops.papers import results_files, suites
+    from pfl_ops.papers import all_suites, results_files
     from pfl_ops.reports import results_pages
 
-    own = () if any(suite.name == found.suite.name for suite in suites()) else (found.suite,)
+    own = () if any(suite.name == found.suite.name for suite in all_suites()) else (found.suite,)
     done = {cell: each for cell, each in found.outcomes.items() if cell not in found.stand_ins}
     results_files.write(folder, found.suite, found.scale, done, data_dir, found.changes)
-    known = suites(own=own)
+    known = all_suites(own)
     results_pages.write(folder, results_files.read(folder, known, data_dir), known)
 
 

@@ -104,12 +104,12 @@ def _show_kept(folder: "Path", data_dir: str | None) -> None:
     from rich.table import Table
 
     from pfl_ops.cli.output import out, say
-    from pfl_ops.papers import results_files, suites
+    from pfl_ops.papers import all_suites, results_files
     from pfl_ops.reports import verdicts
     from pfl_ops.reports.suite import replaced
 
     try:
-        found = [one for one in results_files.read(folder, suites(), data_dir) if not one.changes]
+        found = [one for one in results_files.read(folder, all_suites(), data_dir) if not one.changes]
     except PflOpsError as error:
         say(out(), f"\nthe results in {folder} can't be shown: {error}")
         return

@@ -57,6 +57,9 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     tree["evaluation"]["final"] = final_samples(experiment, data)
     if tree["evaluation"]["final"] is None:  # the same
         del tree["evaluation"]["final"]
+    for option, value in experiment.algorithm.added.items():
+        if tree["algorithm"][option] == value:  # as all runs of earlier versions
+            del tree["algorithm"][option]
     tree["partition"] = experiment.partition.identity()
     tree["model"]["weights"] = weights_digest(experiment.model)
     tree[CODE] = {

@@ -2,7 +2,8 @@
 
 A scheme is a function `f(labels, n_clients, *, rng, <options>) -> list of index arrays`. `@partition("name")` makes
 it known; its keyword-only parameters become the fields `partition.*`. The package's own are in `proportions.py` (iid,
-ls, qs, lsqs, dirichlet, zipf), `whole_classes.py` (path, pat, shards) and `recorded.py` (natural, file).
+ls, qs, lsqs, dirichlet, zipf), `whole_classes.py` (path, pat, shards), `sorted_shards.py` and `recorded.py` (natural,
+file).
 """
 
 import hashlib
@@ -134,6 +135,7 @@ PARTITIONS: Registry[type[Scheme]] = Registry(
         "dirichlet": "pfl_ops.data.proportions",
         "pat": "pfl_ops.data.whole_classes",
         "shards": "pfl_ops.data.whole_classes",
+        "sorted_shards": "pfl_ops.data.sorted_shards",
         "zipf": "pfl_ops.data.proportions",
         "natural": "pfl_ops.data.recorded",
         "file": "pfl_ops.data.recorded",

@@ -44,6 +44,7 @@ MODELS: Registry[type[ModelSection]] = Registry(
         "cnn_tiny": "pfl_ops.models.cnn_tiny",
         "kmnist_cnn": "pfl_ops.models.kmnist_cnn",
         "fakelenet5": "pfl_ops.models.fakelenet5",
+        "lenet5": "pfl_ops.models.lenet5",
         "nf_resnet18": "pfl_ops.models.nf_resnet18",
         "char_lstm": "pfl_ops.models.char_lstm",
         "resnet18_head": "pfl_ops.models.resnet18_head",

@@ -1,5 +1,7 @@
 """The five papers as suites: one for each of their tables, and for each figure that shows something measured.
 
+Beside them are public tables, numbers that others have published of methods that are here. They have no claims.
+
     suite       what a suite is: the grid of its experiments, published numbers, claims
     claims      comparisons of numbers, and their judgement (expression: how they are read)
     exhibits    what a report shows
@@ -12,7 +14,8 @@
     rules       settings that a paper does not state, chosen on validation data by a rule (choices: what came out)
     chosen      suites with a file of choices
     default_plan    what `pfl-ops reproduce` runs without names
-    fliu, drdm, fedpg, fedavg2rep, fedas    the suites
+    fliu, drdm, fedpg, fedavg2rep, fedas    the suites of the five papers
+    mcmahan, niid_bench, pfllib     public tables
 
 Nothing here runs anything, and importing this imports none of the suites.
 """
@@ -37,21 +40,40 @@ PAPERS = {
 }
 """Name of the module -> the paper."""
 
+PUBLIC = {
+    "mcmahan": "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    "niid_bench": "NIID-Bench: Li, Diao, Chen, He, Federated Learning on Non-IID Data Silos, as rerun by Flower",
+    "pfllib": "PFLlib's leaderboard: Zhang et al., Personalized Federated Learning Library and Benchmark, JMLR 2025",
+}
+"""Name of the module -> the source of a public table."""
+
+TITLES = PAPERS | PUBLIC
+"""Name of each module with suites -> what they are of."""
+
 
 def suites(paper: str | None = None, own: Sequence[Suite] = ()) -> tuple[Suite, ...]:
-    """All suites, or a paper's, in the order of its exhibits.
+    """Return the suites of the five papers, or those of one paper or public source, in the order of its exhibits.
 
     Args:
         own: suites of the user's own, which come last.
     Raises:
         PflOpsError: no such paper.
     """
-    known = list(dict.fromkeys([*PAPERS, *(suite.paper for suite in own)]))
+    known = list(dict.fromkeys([*TITLES, *(suite.paper for suite in own)]))
     if paper is not None and paper not in known:
         raise unknown("paper", paper, known)
     names: Sequence[str] = [paper] if paper else list(PAPERS)
-    builtin = (s for name in names if name in PAPERS for s in import_module(f"pfl_ops.papers.{name}").SUITES)
-    return (*builtin, *(suite for suite in own if paper in (None, suite.paper)))
+    return (*_of(names), *(suite for suite in own if paper in (None, suite.paper)))
+
+
+def all_suites(own: Sequence[Suite] = ()) -> tuple[Suite, ...]:
+    """Return the suites of the five papers, those of the public tables, and the user's own."""
+    return (*_of([*TITLES]), *own)
+
+
+def _of(names: Sequence[str]) -> tuple[Suite, ...]:
+    """Return the package's suites of these names; of a user's own there are none."""
+    return tuple(s for name in names if name in TITLES for s in import_module(f"pfl_ops.papers.{name}").SUITES)
 
 
 def find(name: str, own: Sequence[Suite] = ()) -> Suite:
@@ -62,15 +84,17 @@ def find(name: str, own: Sequence[Suite] = ()) -> Suite:
     Raises:
         PflOpsError: there is none; the message has the nearest.
     """
-    for found in suites(own=own):
+    for found in all_suites(own):
         if found.name == name:
             return found
-    raise unknown("suite", name, [found.name for found in suites(own=own)], see="pfl-ops reproduce --list")
+    raise unknown("suite", name, [found.name for found in all_suites(own)], see="pfl-ops reproduce --list")
 
 
 __all__ = [
     "PAPERS",
+    "PUBLIC",
     "SCALES",
+    "TITLES",
     "Allocation",
     "Axis",
     "Bars",
@@ -95,6 +119,7 @@ __all__ = [
     "Sources",
     "Suite",
     "Verdict",
+    "all_suites",
     "assumed",
     "departed",
     "find",

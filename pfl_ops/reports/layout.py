@@ -137,24 +137,35 @@ class _Layout:
     # -- what stands there ---------------------------------------------------------------------------------------------
 
     def _best(self, block: Place, column: Place, rows: Sequence[Place]) -> set[Place]:
-        """Rows with the best mean of ours, as shown, among those that differ in the innermost axis alone."""
+        """Rows with the best mean of ours, as shown, among those that differ in the innermost axis alone.
+
+        Cells with other data or another partition are another task: of several tasks in one axis, only the one of most
+        rows has a best. Numbers of scale smoke have none.
+        """
         axes = [axis for axis in self.grid.rows if axis != MEASURE]
         found: set[Place] = set()
-        groups: dict[Place, dict[Place, float]] = {}
-        for row in rows:
+        groups: dict[Place, dict[str, dict[Place, float]]] = {}
+        for row in rows if self.run.scale != "smoke" else ():
             number = self._number(block, row, column)
             if number is None or not number[1].better or not axes:
                 continue
             values = self.run.values(number[0].name, number[1])
             if values and all(map(math.isfinite, values)):
                 apart = tuple(label for axis, label in zip(self.grid.rows, row, strict=True) if axis != axes[-1])
-                groups.setdefault(apart, {})[row] = round(mean_std(values)[0], number[1].digits)
-        for means in groups.values():
+                tasks = groups.setdefault(apart, {})
+                tasks.setdefault(self._task(number[0]), {})[row] = round(mean_std(values)[0], number[1].digits)
+        for tasks in groups.values():
+            means = max(tasks.values(), key=len)
             if len(means) > 1 and len(set(means.values())) > 1:
                 number = self._number(block, next(iter(means)), column)
                 top = (max if number and number[1].better == "high" else min)(means.values())
                 found |= {row for row, mean in means.items() if mean == top}
         return found
+
+    def _task(self, cell: Cell) -> str:
+        """Return the data and the partition of a cell, as text."""
+        experiment = self.run.experiment(cell)
+        return f"{experiment.data!r} {experiment.partition!r}"
 
     def _entry(self, block: Place, row: Place, column: Place, best: bool) -> Entry:
         number = self._number(block, row, column)
@@ -238,8 +249,10 @@ def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
     printed = [number for (_, key), number in suite.published.items() if key in keys]
     over = f"Ours: mean ± sample standard deviation over n = {run.n} repetitions" if run.n > 1 else "Ours: n = 1"
     linked = any(run.link(outcome) for each in run.outcomes.values() for outcome in each)
+    named = " where a title names no other" if any("#" in key for key in keys) else ""
+    bold = "" if run.scale == "smoke" else "; the best of ours in bold colour"
     yield (
-        f"{over}, {'last' if suite.at == 'final' else 'best'} round; the best of ours in bold colour."
+        f"{over}, {'last' if suite.at == 'final' else 'best'} round{named}{bold}."
         f"{' Numbers lead to their runs in MLflow.' if linked else ''}"
     )
     if run.changes:

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pfl_ops.files import write_named
-from pfl_ops.papers import PAPERS, Suite
+from pfl_ops.papers import PUBLIC, TITLES, Suite
 from pfl_ops.papers.results_files import COMMIT, TORCH, file_name
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import verdicts
+from pfl_ops.reports import order, verdicts
 from pfl_ops.reports.document import Document, Entry, Head, PageBlock, PageSection, Row, Table, Text
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.reports.numbers import count
@@ -45,13 +46,14 @@ def suite_page(run: SuiteRun, changed: Sequence[SuiteRun] = ()) -> Document:
     sections = (
         PageSection("", tuple(_first(run))),
         PageSection("Numbers", tuple(numbers(run).blocks)),
+        PageSection("Order", tuple(order.blocks(run))),
         PageSection("Claims", tuple(verdicts.blocks(run))),
         PageSection("Changed settings", tuple(_changed(run, changed))),
     )
     return Document(
         name=file_name(suite, run.scale),
         title=f"{suite.title}: {suite.name} at {run.scale}",
-        subtitle=f"{PAPERS.get(suite.paper, suite.paper)}. {suite.source}",
+        subtitle=f"{TITLES.get(suite.paper, suite.paper)}. {suite.source}",
         sections=tuple(section for section in sections if section.blocks),
     )
 
@@ -67,7 +69,8 @@ def overview(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Document
         ),
         sections=(
             PageSection("", tuple(_counts(found, all_suites))),
-            PageSection("Suites", (_suites(found),)),
+            PageSection("Suites", (_suites([one for one in found if one.suite.paper not in PUBLIC]),)),
+            *_public([one for one in found if one.suite.paper in PUBLIC]),
             *(_claims(one) for one in found if one.suite.claims and one.outcomes),
         ),
     )
@@ -153,6 +156,15 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
     note = "Derived: worked out from the paper's numbers, or with a threshold of ours."
     if rows:
         yield Table("counts", "Claims in our numbers", (tuple(map(Head, heads)),), tuple(rows), (note,), titles=2)
+
+
+def _public(found: Sequence[SuiteRun]) -> Iterator[PageSection]:
+    """The public tables of which there are results; they have no claims."""
+    if found:
+        said = (
+            "Numbers that others have published of methods that are here: beside the five papers, and without claims."
+        )
+        yield PageSection("Public tables", (Text(said), replace(_suites(found), name="public")))
 
 
 def _suites(found: Sequence[SuiteRun]) -> Table:

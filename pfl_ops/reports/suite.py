@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from pfl_ops.papers import PAPERS, Grid, Suite
+from pfl_ops.papers import TITLES, Grid, Suite
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import background, charts, layout, origins, verdicts
+from pfl_ops.reports import background, charts, layout, order, origins, verdicts
 from pfl_ops.reports.document import Document, Items, PageBlock, PageSection, Text
 
 
@@ -20,6 +20,7 @@ def suite_report(run: SuiteRun) -> Document:
     sections = (
         PageSection("", tuple(_first(run))),
         *_exhibits(run),
+        PageSection("Order", tuple(order.blocks(run))),
         PageSection("Claims", tuple(verdicts.blocks(run))),
         PageSection("Departures from the paper", tuple(origins.departures(run))),
         PageSection("Settings and their origins", tuple(origins.blocks(found))),
@@ -31,7 +32,7 @@ def suite_report(run: SuiteRun) -> Document:
     return Document(
         name=f"{suite.name} · {run.scale}",
         title=suite.title,
-        subtitle=f"{PAPERS.get(suite.paper, suite.paper)}. {suite.source}",
+        subtitle=f"{TITLES.get(suite.paper, suite.paper)}. {suite.source}",
         sections=tuple(section for section in sections if section.blocks),
         generated=f"{run.command}, {now}",
         files=origins.files(run),

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.files import write_named
-from pfl_ops.papers import PAPERS, SCALES
+from pfl_ops.papers import SCALES, TITLES
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import verdicts
 from pfl_ops.reports.document import Document, Entry, Head, Mark, PageSection, Row, Table, Text
@@ -200,7 +200,7 @@ def _table(summaries: Sequence[SuiteSummary]) -> Table:
     for summary in summaries:
         name = summary.suite.partition("/")[0]
         if name != paper:
-            rows.append(Row(title=PAPERS.get(name, name), kind="block"))
+            rows.append(Row(title=TITLES.get(name, name), kind="block"))
             paper = name
         rows.append(Row(tuple(_entries(summary))))
     claims = tuple(Head(text) for text in ("hold", "do not", "open"))
@@ -298,7 +298,7 @@ def _counts(standings: Mapping[str, int], more: str = "") -> Iterator[Entry]:
 def _order(summary: SuiteSummary) -> tuple[tuple[int, str], bool, list[tuple[int, str]]]:
     """Papers in their order; of each the tables first, then by number."""
     paper, _, exhibit = summary.suite.partition("/")
-    places = list(PAPERS)
+    places = list(TITLES)
     parts = re.findall(r"(\d+)|(\D+)", exhibit)
     key = [(int(number or 0), text) for number, text in parts]
     place = (places.index(paper), "") if paper in places else (len(places), paper)

@@ -4,6 +4,7 @@ Here a value belongs to a repetition (a seed); `metrics` has the statistics over
 
     fixed     mean, t interval, paired t test, Welch's test, Holm's correction: the number of seeds is fixed beforehand
     anytime   e-processes, confidence sequences: seeds may be added until the answer is clear
+    ranks     agreement of two orders: Kendall's τ
 """
 
 from pfl_ops.statistics.anytime import Evidence as Evidence
@@ -24,3 +25,6 @@ from pfl_ops.statistics.fixed import mean_std as mean_std
 from pfl_ops.statistics.fixed import paired as paired
 from pfl_ops.statistics.fixed import to_the_first as to_the_first
 from pfl_ops.statistics.fixed import welch as welch
+from pfl_ops.statistics.ranks import Agreement as Agreement
+from pfl_ops.statistics.ranks import agreement as agreement
+from pfl_ops.statistics.ranks import kendall_tau as kendall_tau

@@ -158,6 +158,19 @@ def test_traffic():
         assert (r.traffic.up, r.traffic.down) == (1, down)
 
 
+def test_a_server_that_sends_the_own_model_too_sends_one_more():
+    """All M = 3 candidates come from the server, of a cohort of two both; nothing that is computed changes."""
+    clients, sizes = [0, 6, 10], [5, 9, 2]
+    play, scores = quadratic_play(FedFomo(candidates=3, own="sent"), clients, sizes, start=2)
+    for cohort, down in (([0, 1, 2], 3), ([0, 1], 2)):
+        r = play.at(cohort)
+        play.method.round(play.state, r)
+        assert (r.traffic.up, r.traffic.down) == (1, down)
+    _, kept = quadratic_play(FedFomo(candidates=3), clients, sizes, start=2)
+    for one, other in zip(scores, kept, strict=True):
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
 class TestContract(AlgorithmContract):
     algorithm = FedFomo(candidates=3, explore=0.5)
     pairs: ClassVar = {

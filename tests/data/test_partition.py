@@ -22,6 +22,7 @@ OPTIONS: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {
     "path": lambda draw: {"classes_per_client": draw(st.integers(1, 3))},
     "pat": lambda draw: {"classes_per_client": draw(st.integers(1, 3))},
     "shards": lambda draw: {"classes_per_client": draw(st.integers(1, 3))},
+    "sorted_shards": lambda draw: {"shards_per_client": draw(st.integers(1, 3))},
     "ls": lambda draw: {"alpha": draw(st.sampled_from(ALPHAS))},
     "qs": lambda draw: {"alpha": draw(st.sampled_from(ALPHAS)), "min_size": draw(st.integers(1, 3))},
     "lsqs": lambda draw: {"alpha": draw(st.sampled_from(ALPHAS)), "min_size": draw(st.integers(1, 3))},
@@ -79,9 +80,10 @@ def test_every_sample_once_or_a_refusal_with_numbers(kind: str, data: st.DataObj
 def test_edges(kind: str) -> None:
     """One client; as many clients as samples; one class; a class with one sample."""
     least = {"min_size": 1} if "min_size" in PARTITIONS.get(kind).model_fields else {}
-    one = {"classes_per_client": 1} if "classes_per_client" in PARTITIONS.get(kind).model_fields else {}
+    fields = PARTITIONS.get(kind).model_fields
+    one = {name: 1 for name in ("classes_per_client", "shards_per_client") if name in fields}
     labels = np.repeat(np.arange(5), 10)
-    all_classes = {"classes_per_client": 5} if one else {}
+    all_classes = dict.fromkeys(one, 5)
     assert [rows.tolist() for rows in split(kind, labels, clients=1, **least, **all_classes)] == [list(range(50))]
     equal = {"s": 0} if kind == "zipf" else {}
     assert sizes(split(kind, labels, clients=50, **least, **one, **equal)).tolist() == [1] * 50
@@ -234,6 +236,47 @@ def test_zipf_sizes(k: int, s: float, alpha: float, seed: int) -> None:
         assert np.ptp(sizes(clients)) <= 1
 
 
+@few
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 8), st.integers(1, 4), st.integers(0, 99))
+def test_sorted_shards_are_neighbours_in_the_order_of_classes(counts: list[int], k: int, s: int, seed: int) -> None:
+    """A client has S shards; a shard of at most m samples holds at most m samples' worth of neighbouring classes.
+
+    Sizes of K·S shards of n samples are equal within one, so a client's are equal within S.
+    """
+    labels = np.repeat(np.arange(len(counts)), counts)
+    if k * s > len(labels):
+        with pytest.raises(PartitionError, match=r"needs clients \* shards_per_client <= "):
+            split("sorted_shards", labels, seed, clients=k, shards_per_client=s)
+        return
+    clients = split("sorted_shards", labels, seed, clients=k, shards_per_client=s)
+    small, large = len(labels) // (k * s), -(-len(labels) // (k * s))
+    assert s * small <= sizes(clients).min() and sizes(clients).max() <= s * large
+    if large <= min(counts):
+        held = (counts_table(labels, clients, len(counts)) > 0).sum(1)
+        assert held.min() >= 1 and held.max() <= 2 * s
+
+
+def test_sorted_shards_on_mnists_labels_are_mcmahans() -> None:
+    """60,000 samples, 100 clients: 200 shards of 300, two a client.
+
+    The classes are no multiples of 300, so 9 of the 200 shards have two labels; two shards have 1 to 4.
+    A client has both shards of one class with probability near 1/10: some have one label, which `shards` never gives.
+    """
+    counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), counts))
+    held = []
+    for seed in range(20):
+        clients = split("sorted_shards", labels, seed, clients=100)
+        assert sizes(clients).tolist() == [600] * 100
+        table = counts_table(labels, clients, 10)
+        assert table.sum(0).tolist() == counts
+        held += (table > 0).sum(1).tolist()
+        whole = (table == 300).sum() + 2 * (table == 600).sum()
+        assert whole >= 200 - 2 * 9  # all shards but those with a border, and one that each of these may meet
+    assert set(held) == {1, 2, 3, 4}
+    assert 0.05 < np.mean(np.array(held) == 1) < 0.15
+
+
 def test_zipf_without_alpha_gives_one_class_each() -> None:
     labels = np.repeat(np.arange(4), [10, 20, 30, 140])
     table = counts_table(labels, split("zipf", labels, clients=12, s=1.0, alpha=0), 4)
@@ -284,6 +327,11 @@ def test_natural() -> None:
             {"clients": 600},
             "partition 'pat' needs clients * classes_per_client <= 600 (the classes of mnist have no more samples to "
             "share), got 600 * 2",
+        ),
+        (
+            "sorted_shards",
+            {"clients": 400},
+            "partition 'sorted_shards' needs clients * shards_per_client <= 600 (mnist has 600 samples), got 400 * 2",
         ),
         ("iid", {"clients": 1000}, "partition 'iid' cannot give each of 1,000 clients a sample: mnist has 600"),
         (

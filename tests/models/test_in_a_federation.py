@@ -17,6 +17,7 @@ N_CLASSES = 3
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "kmnist_cnn": ((8, 8, 1), {"hidden": 16}),
     "fakelenet5": ((16, 16, 3), {}),
+    "lenet5": ((16, 16, 3), {}),
     "cnn6": ((16, 16, 3), {"hidden": 16}),
     "nf_resnet18": ((8, 8, 1), {"width": 8}),
     "char_lstm": ((6,), {"characters": 20, "hidden": 16}),
@@ -64,7 +65,7 @@ def simulate(name: str, method: str, way: str, precision: str, rounds: int) -> S
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_it_learns(name: str) -> None:
-    rounds = 20 if name == "char_lstm" else 8
+    rounds = 20 if name in ("char_lstm", "lenet5") else 8
     records = list(simulate(name, "fedavg", "loop", "float32", rounds).run())
     losses = [record.metrics["train/loss"] for record in records if "train/loss" in record.metrics]
     assert losses[-1] < 0.8 * losses[0]

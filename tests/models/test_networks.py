@@ -23,6 +23,7 @@ IMAGES = {
     "cnn_tiny": (8, 8, 1),
     "kmnist_cnn": (8, 12, 1),
     "fakelenet5": (16, 17, 3),
+    "lenet5": (16, 17, 3),
     "nf_resnet18": (8, 9, 3),
     "char_lstm": (6,),
     "resnet18_head": (512,),
@@ -48,6 +49,8 @@ def network(name, shape=(8, 8, 1), n_classes=10, seed=0, **options):
         ("cnn_tiny", (8, 8, 1), 9_258),
         ("resnet18_head", (512,), 5_130),
         ("kmnist_cnn", (28, 28, 1), 416 + 12_832 + (32 * 7 * 7 * 128 + 128) + 1_290),
+        ("lenet5", (28, 28, 1), 156 + 2_416 + (16 * 4 * 4 * 120 + 120) + (120 * 84 + 84) + 850),
+        ("lenet5", (32, 32, 3), 456 + 2_416 + (16 * 5 * 5 * 120 + 120) + (120 * 84 + 84) + 850),
         ("fakelenet5", (32, 32, 3), 4_864 + 102_464 + (64 * 5 * 5 * 384 + 384) + (384 * 192 + 192) + 1_930),
     ],
 )
@@ -69,7 +72,7 @@ def test_a_linear_model_has_no_body():
     assert not list(network("linear").body.parameters())
 
 
-@pytest.mark.parametrize("name", ["cnn", "cnn6", "cnn_cifar", "cnn_tiny", "kmnist_cnn", "fakelenet5"])
+@pytest.mark.parametrize("name", ["cnn", "cnn6", "cnn_cifar", "cnn_tiny", "kmnist_cnn", "fakelenet5", "lenet5"])
 def test_pooling_before_relu_is_the_same_function_with_the_same_gradient(name):
     """max(relu(a), relu(b)) = relu(max(a, b)); both hand the gradient to the first largest entry if it is positive."""
     model = network(name, IMAGES[name], seed=3).double()
@@ -129,6 +132,7 @@ def test_sections_survive_pickling():
         ("cnn", (3, 28, 1), "'cnn' pools 2 times and needs images of at least 4 x 4, got 3 x 28"),
         ("cnn6", (28, 15, 1), "'cnn6' pools 2 times and needs images of at least 16 x 16, got 28 x 15"),
         ("cnn_cifar", (7, 7, 3), "'cnn_cifar' pools 3 times and needs images of at least 8 x 8, got 7 x 7"),
+        ("lenet5", (15, 28, 3), "'lenet5' pools 2 times and needs images of at least 16 x 16, got 15 x 28"),
         ("fakelenet5", (15, 28, 3), "'fakelenet5' pools 2 times and needs images of at least 16 x 16, got 15 x 28"),
         ("nf_resnet18", (32, 7, 3), "'nf_resnet18' pools 3 times and needs images of at least 8 x 8, got 32 x 7"),
         ("nf_resnet18", (64,), "'nf_resnet18' needs images, but a sample here is a vector of 64 features"),

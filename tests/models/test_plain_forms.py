@@ -34,12 +34,18 @@ def fakelenet5(p, x):
     return x @ p["head.weight"].T + p["head.bias"]
 
 
+def lenet5(p, x):
+    """The same layers as FakeLeNet-5's, of other widths."""
+    return fakelenet5(p, x)
+
+
 @pytest.mark.parametrize(
     ("plain", "shape", "convolutions"),
     [
         (kmnist_cnn, (12, 9, 1), [(16, 1, 5, 5), (32, 16, 5, 5)]),
         (cnn6, (18, 16, 3), [(32, 3, 5, 5), (64, 32, 5, 5)]),
         (fakelenet5, (16, 21, 3), [(64, 3, 5, 5), (64, 64, 5, 5)]),
+        (lenet5, (16, 21, 3), [(6, 3, 5, 5), (16, 6, 5, 5)]),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -54,6 +60,6 @@ def test_the_network_is_its_layers_written_out(plain, shape, convolutions):
 def test_fully_connected_layers_have_the_papers_widths():
     widths = {
         name: [v.shape[0] for k, v in build(MODELS.get(name)(), (32, 32, 3), 100, 0).named_parameters() if v.dim() == 2]
-        for name in ("cnn6", "fakelenet5")
+        for name in ("cnn6", "fakelenet5", "lenet5")
     }
-    assert widths == {"cnn6": [512, 100], "fakelenet5": [384, 192, 100]}
+    assert widths == {"cnn6": [512, 100], "fakelenet5": [384, 192, 100], "lenet5": [120, 84, 100]}

@@ -1,7 +1,9 @@
 """FedAvg2Rep's suites: the transcription against the text, claims against what the paper's numbers say of them."""
 
+import numpy as np
 import pytest
 
+from pfl_ops.data.datasets import here, load
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import fedavg2rep
 from pfl_ops.papers.fedavg2rep.setting import ACC, HYBRIDS
@@ -156,3 +158,34 @@ def test_a_cell_measures_what_the_table_shows(cell):
     list(simulation.run())
     simulation.close()
     assert 0 <= simulation.final[f"final/{ACC}"] <= 1
+
+
+@pytest.mark.skipif(not here("shakespeare"), reason="Shakespeare is not here")
+def test_leafs_iid_split_pools_all_records_before_it_splits() -> None:
+    """At small, 100 roles of 200 + 50 records: 100 new clients of 200 + 50, of many roles.
+
+    A record one character away from a test record is for training with probability 0.8, one of both with 0.96; the
+    cell beside it tests on text that begins 80 characters after the training records, and has none.
+    """
+    near = {}
+    for split in ("shakespeare_leaf", "shakespeare_iid"):
+        suite = SUITES["table2"]
+        experiment = suite.experiment(suite.cell(f"{split}/j4/fedavg"), "small")
+        data = load(experiment.data)
+        clients = experiment.clients(data)
+        assert set(clients.train.sizes.tolist()) == {200}
+        train, test = (np.concatenate(rows) for rows in (clients.recorded.train, clients.recorded.test))
+        if split == "shakespeare_leaf":
+            assert set(clients.held.sizes.tolist()) == {50} and data.train.client is not None
+            roles = [np.unique(data.train.client[rows]).size for rows in clients.recorded.train]
+            assert min(roles) > 50  # of 100: 200 draws leave out 13 of them on average
+            assert sorted([*train, *test]) == list(range(100 * 250))
+        else:
+            test = test + 100 * 200
+        # published order: 200 training records of each role, then 50 test records of each, 80 characters further
+        in_text = np.arange(100)[:, None] * 1000 + np.arange(200)
+        later = np.arange(100)[:, None] * 1000 + 280 + np.arange(50)
+        place = np.concatenate([in_text.ravel(), later.ravel()])
+        trained, tested = set(place[train].tolist()), place[test].tolist()
+        near[split] = np.mean([bool({at - 1, at + 1} & trained) for at in tested])
+    assert near["shakespeare_leaf"] == pytest.approx(0.96, abs=0.01) and near["shakespeare_iid"] == 0

@@ -8,7 +8,7 @@ import pytest
 from documents import ROOT
 
 from pfl_ops.data.datasets import here
-from pfl_ops.papers import PAPERS, results_files, suites
+from pfl_ops.papers import PAPERS, all_suites, results_files
 from pfl_ops.reports.verdicts import standings
 
 PAGE = (ROOT / "docs" / "reproduced.md").read_text(encoding="utf-8")
@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "reproduced.md").read_text(encoding="utf-8")
 
 @pytest.mark.skipif(not here("mnist"), reason="MNIST is not here, so that rows can't be checked against the suites")
 def test_claims_of_each_paper() -> None:
-    known = suites()
+    known = all_suites()
     claims = [(suite.name.partition("/")[0], *each) for suite in known
               for each in zip(suite.claims, suite.judged(), strict=True)]  # fmt: skip
     count = Counter(paper for paper, *_ in claims)

@@ -4,10 +4,10 @@ import pytest
 from toy_suite import TOY
 
 from pfl_ops.federation.settings import Execution
-from pfl_ops.papers import PAPERS, find, suites
+from pfl_ops.papers import TITLES, all_suites, find, suites
 from pfl_ops.papers.provenance import Source, assumed, departed, sources_of, stated
 
-NAMES = [suite.name for suite in suites()]
+NAMES = [suite.name for suite in all_suites()]
 LOOP = Execution(device="cpu", way="loop", threads=1)
 
 
@@ -20,7 +20,7 @@ def test_every_setting_of_every_cell_has_an_origin(name):
     assert not without
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", TITLES)
 def test_every_source_of_a_paper_is_used(paper):
     """A statement that no cell runs is about another value than the suites have."""
     listed = {id(source): source for suite in suites(paper) for source in suite.sources}
@@ -94,7 +94,7 @@ def test_a_setting_without_effect_changes_no_result(path, other):
 
 READINGS = {
     "apfl_library", "fedfomo_library", "fedamp_absolute", "s_fedpg_last", "local_cap", "fedpg_cap", "letter",
-    "fedavg_p_stay", "fedas_stay", "drdm_feddyn",
+    "fedavg_p_stay", "fedas_stay", "drdm_feddyn", "shakespeare_leaf",
 }  # fmt: skip
 
 

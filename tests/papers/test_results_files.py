@@ -11,7 +11,7 @@ import pytest
 from toy_suite import ACC, TOY, G
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import PAPERS, results_files, suites
+from pfl_ops.papers import PAPERS, all_suites, results_files, suites
 from pfl_ops.reports import results_pages, verdicts
 from pfl_ops.results import Result
 
@@ -230,13 +230,13 @@ def test_a_measure_that_a_suite_has_since_then_is_not_known_of_older_rows(tmp_pa
 
 @pytest.mark.needs_data("mnist")
 def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from_them(tmp_path: Path) -> None:
-    found = results_files.read(COMMITTED, suites())
+    found = results_files.read(COMMITTED, all_suites())
     files = {path.name for path in COMMITTED.iterdir()}
     assert {f"{results_files.file_name(one.suite, one.scale, bool(one.changes))}.csv" for one in found} == {
         name for name in files if name.endswith(".csv")
     }
     assert [one.suite.name for one in found if one.outdated] == []
-    results_pages.write(tmp_path, found, suites())
+    results_pages.write(tmp_path, found, all_suites())
     assert {path.name for path in tmp_path.iterdir()} == {name for name in files if name.endswith(".md")}
     for page in tmp_path.iterdir():
         assert page.read_text() == (COMMITTED / page.name).read_text(), f"make {page.name} again: make results"
@@ -250,7 +250,7 @@ def test_the_readme_counts_the_claims_that_the_committed_results_decide() -> Non
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 5 and cells[1].isdecimal():
             rows[cells[0].lower()] = cells[1:]
-    found = results_files.read(COMMITTED, suites())
+    found = results_files.read(COMMITTED, all_suites())
     for paper in PAPERS:
         of = [one for one in suites() if one.paper == paper]
         decided = {

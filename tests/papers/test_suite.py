@@ -8,7 +8,7 @@ import pytest
 from toy_suite import ACC, TOY
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import Level, Scale, Suite, find, suites
+from pfl_ops.papers import Level, Scale, Suite, all_suites, find
 from pfl_ops.papers.stand_in import BATCH, CLIENTS, ROUNDS, SAMPLES
 from pfl_ops.results import Result, tracked_keys
 
@@ -54,7 +54,7 @@ def test_a_scale_changes_what_it_says_and_a_level_adds_to_it():
     assert TOY.experiment(TOY.cell("iid/fedavg"), "small").partition.clients == 20
 
 
-@pytest.mark.parametrize("name", [suite.name for suite in suites()])
+@pytest.mark.parametrize("name", [suite.name for suite in all_suites()])
 def test_medium_changes_nothing_but_networks(name):
     """Every cell has the paper's data, clients, rounds, epochs and repetitions; a change has its reason."""
     suite = find(name)
@@ -72,14 +72,14 @@ def test_medium_has_the_repetitions_of_full():
     assert TOY.experiment(TOY.cell("path/fliu"), "medium") == TOY.experiment(TOY.cell("path/fliu"))
 
 
-@pytest.mark.parametrize("name", [suite.name for suite in suites() if suite.claims])
+@pytest.mark.parametrize("name", [suite.name for suite in all_suites() if suite.claims])
 def test_no_claim_is_left_with_one_seed(name):
     """Nothing is decided by one seed: where a paper has one run, or names no number, five are run."""
     suite = find(name)
     assert min(suite.scale(scale).repetitions for scale in ("medium", "full")) >= 3
 
 
-@pytest.mark.parametrize("name", [suite.name for suite in suites()])
+@pytest.mark.parametrize("name", [suite.name for suite in all_suites()])
 def test_claims_that_are_ours_are_marked(name):
     """The remark says that a claim is derived, or that its threshold is ours; `derived` counts it apart."""
     for claim in find(name).claims:

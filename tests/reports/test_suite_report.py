@@ -468,6 +468,26 @@ def test_rows_by_measure_find_the_best_of_each() -> None:
     assert [row.entries[2].mark for row in rows] == ["", "", "best", "", "", ""]
 
 
+def test_no_number_is_the_best_of_other_data_or_of_smoke() -> None:
+    """IID and PATH are two tasks: a higher accuracy on one of them says nothing. Smoke has no best, and says so."""
+    grid = Grid(("environment",), ("method",), measures=(ACC,))
+    found = table(suite_report(run(replace(SUITE, exhibits=(grid,)))), "table1")
+    assert {entry.mark for row in found.rows for entry in row.entries[1:]} & {"best"} == set()
+    for scale, marks in (("small", {"best"}), ("smoke", set())):
+        found = table(suite_report(run(scale=scale)), "table1")
+        assert {entry.mark for row in found.rows for entry in row.entries} & {"best"} == marks
+        assert ("the best of ours in bold colour" in found.notes[0]) == bool(marks)
+
+
+def test_a_number_of_another_round_is_not_called_the_last() -> None:
+    best = Measure(f"{ACC}#best", "highest round")
+    suite = replace(
+        SUITE, measures=(*SUITE.measures, best), exhibits=(Grid(("method",), ("measure",), ("environment",)),)
+    )
+    assert "last round where a title names no other;" in table(suite_report(run(suite)), "table1").notes[0]
+    assert "last round;" in table(suite_report(run()), "table1").notes[0]
+
+
 def test_a_network_that_gives_one_answer_decides_no_claim() -> None:
     """FedAvg has 11.35 % in each of five seeds, and FLIU is far above it: by the letter of the test its claim holds."""
     g = "test/G/global/mean"

@@ -78,6 +78,22 @@ def lines(title: str, kind: str) -> Level:
 
 IID = images("CIFAR-100, IID", "iid")
 SHAKESPEARE_IID = lines("Shakespeare, IID", "iid")
+LEAF_IID: Axis = {
+    "shakespeare_leaf": Level(
+        {
+            **SHAKESPEARE,
+            "partition.kind": "iid",
+            "partition.stratified": False,
+            "data.pooled": True,
+            "data.test_share": 0.2,
+        },
+        "Shakespeare, LEAF's IID",
+        at=SHAKESPEARE_IID.at,
+    )
+}
+"""LEAF's IID sampling: the records of all users are pooled, shuffled and dealt to new users, of as many users as there
+were (iu = 1); each new user's records are then split into training and test records, here 2,000 and 500. No claim is
+judged by it."""
 LABELS: Axis = {f"nc{labels}": images(f"N_C = {labels}", "shards", labels) for labels in (50, 10, 5, 1)}
 OWN: Axis = {"shakespeare": lines("Shakespeare", "natural")}
 

@@ -95,7 +95,15 @@ APFL_LIBRARY = {
     )
 }
 FEDFOMO_LIBRARY = {
-    "fedfomo_library": Level({**FEDFOMO["fedfomo"].changes, "algorithm.fallback": "trained"}, "FedFomo, PFLlib's")
+    "fedfomo_library": Level(
+        {
+            **FEDFOMO["fedfomo"].changes,
+            "algorithm.explore": 0.0,
+            "algorithm.fallback": "trained",
+            "algorithm.own": "sent",
+        },
+        "FedFomo, PFLlib's",
+    )
 }
 LIBRARY: Axis = {**APFL_LIBRARY, **FEDFOMO_LIBRARY}
 """PFLlib's readings, from which the paper's numbers come. No claim is judged by them."""

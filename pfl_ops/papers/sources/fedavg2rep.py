@@ -3,6 +3,7 @@
 from pfl_ops.papers.provenance import Departure, Sources, assumed, departed, stated
 
 IMAGES, LINES = {"data.name": "cifar100"}, {"data.name": "shakespeare"}
+LEAF_IID = {**LINES, "data.pooled": True}
 FEDERATED = {"algorithm.name": ["fedavg", "fedavg2rep"]}
 CENTRALIZED = {"algorithm.name": "centralized"}
 
@@ -22,11 +23,16 @@ SOURCES: Sources = (
     *stated("Sec. 3.1, 4.5", {"data.records": 2000}, when=LINES),
     *stated("Sec. 4.3 and 4.5", {"partition.kind": ["iid", "shards"], "partition.clients": 100}),
     departed("partition.kind", "LEAF's own IID split", "Sec. 4.3",
-             "the chosen roles' records are joined and split anew: LEAF's IID files are not among the data here",
-             when={**LINES, "partition.kind": "iid"}),
+             "the training records of the chosen roles are dealt out anew; LEAF's sampling is a row of its own",
+             when={**LINES, "partition.kind": "iid", "data.pooled": False}),
     *stated("Sec. 4.5: each role a client, as LEAF has it", {"partition.kind": "natural"}, when=LINES),
     *stated("Sec. 4.3: shuffled and split into subsets of 500", {"partition.stratified": False}, when=IMAGES),
     *assumed("each next character is dealt out evenly: LEAF's IID split does not", "partition.stratified", when=LINES),
+    *stated("Sec. 4.3: LEAF's IID split", {"partition.kind": "iid", "partition.stratified": False, "data.pooled": True},
+            "LEAF shuffles the records of all users, deals them to new users and splits each new user's records",
+            when=LEAF_IID),
+    *assumed("a fifth, which leaves a client the stated 2,000 training records: not stated", "data.test_share",
+             when=LEAF_IID),
     *stated("Sec. 4.5; rows of Table 3", {"partition.classes_per_client": [1, 5, 10, 50]}),
     *assumed("one sample: not stated", "partition.min_size"),
     *assumed("a new partition in each repetition: not stated", "partition.seed"),
@@ -132,8 +138,11 @@ OF_IMAGES: tuple[Departure, ...] = (
 )
 OF_LINES: tuple[Departure, ...] = (
     Departure(
-        "The paper's IID clients of Shakespeare are LEAF's own IID split: here the records of the chosen roles are "
-        "joined, and each next character is dealt out evenly.",
+        "The paper's IID clients of Shakespeare are LEAF's own IID split. In the cells \"Shakespeare, IID\" the "
+        "training records of the chosen roles are joined, each next character is dealt out evenly, and later text of "
+        "the roles is for testing.",
+        "LEAF's sampling is a row of Table 2 (\"Shakespeare, LEAF's IID\"): all records are shuffled before they are "
+        "split, so that of 50,000 test records 96 % have a training record one character away (seeds 0 to 2)",
     ),
 )
 OF_CENTRALIZED: tuple[Departure, ...] = (

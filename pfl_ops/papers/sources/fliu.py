@@ -54,14 +54,18 @@ SOURCES: Sources = (
         when={"algorithm.mixing": "round"},
     ),
     *assumed(
-        "PFLlib's, from which Sec. IV-C takes the method: a client that no candidate serves keeps its trained model",
+        "PFLlib's, from which Sec. IV-C takes the method: a client that no candidate serves keeps its trained model; "
+        "candidates are those with the largest affinity, never random ones; the server sends each client all M of "
+        "them, its own model too",
         "algorithm.fallback",
+        "algorithm.explore",
+        "algorithm.own",
         when={"algorithm.fallback": "trained"},
     ),
     *stated(
         "Sec. IV-C: 5 downloaded models",
         {"algorithm.candidates": 5},
-        "counted with the client's own model among them: whether it counts is not stated",
+        "counted with the client's own model among them, as in PFLlib: whether it counts is not stated",
     ),
     # training
     *stated("Sec. IV-C", {"training.local_epochs": 5, "training.batch_size": 50}),
@@ -148,8 +152,9 @@ OF_LIBRARY: tuple[Departure, ...] = (
     Departure(
         "The paper's APFL and FedFomo are PFLlib's (Sec. IV-C); the rows APFL and FedFomo run the methods' own papers' "
         "equations, and claims are judged on them.",
-        "PFLlib's readings are rows of their own, as far as options of the methods reproduce them; PFLlib's count of "
-        "downloaded models beside the own one is not among them",
+        "PFLlib's readings are rows of their own, as far as options of the methods reproduce them. Its FedFomo sends a "
+        "client five models a round, the own one among them, where the row FedFomo sends four. In PFLlib the own model "
+        "is a candidate only while its affinity is among the five largest: here always",
     ),
 )
 """Of the suites with APFL and FedFomo."""

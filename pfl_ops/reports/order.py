@@ -1,0 +1,75 @@
+"""Order of the methods of a public table: in the published numbers and in ours."""
+
+import math
+from collections.abc import Iterator
+
+from pfl_ops.papers import Measure
+from pfl_ops.papers.suite_run import SuiteRun
+from pfl_ops.reports.document import Entry, Head, PageBlock, Row, Table
+from pfl_ops.statistics import Agreement, agreement
+
+METHOD = "method"
+FEWEST = 3
+"""Methods of which there is an order to speak of."""
+
+
+def blocks(run: SuiteRun) -> Iterator[PageBlock]:
+    """A table with Kendall's τ of each group of cells that differ in the method alone; nothing of a suite with claims.
+
+    Numbers of scale smoke and of stand-in data are in no order that means something.
+    """
+    if run.suite.claims or METHOD not in run.suite.axes or run.scale == "smoke":
+        return
+    rows = [row for measure in run.suite.measures for row in _rows(run, measure)]
+    if rows:
+        heads = tuple(map(Head, ("cells", "number", "methods", "n", "pairs in the published order", "τ", "95 %")))
+        note = (
+            "τ: Kendall's τ_b of the published numbers and of our means: 1 is the same order, 0 none, −1 the opposite. "
+            "95 %: over resampled seeds, which are the same for all methods; nothing is assumed of the published side, "
+            "and an interval from few seeds is too short."
+        )
+        yield Table("order", "Order of the methods", (heads,), tuple(rows), (note,))
+
+
+def _rows(run: SuiteRun, measure: Measure) -> Iterator[Row]:
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for cell in run.suite.cells:
+        if cell.name in run.outcomes and cell.name not in run.stand_ins:
+            published = run.suite.published.get((cell.name, measure.key))
+            if published is not None and published.value is not None:
+                labels = tuple(label for axis, label in cell.labels.items() if axis != METHOD)
+                groups.setdefault(labels, []).append(cell.name)
+    for labels, names in groups.items():
+        found = compared(run, measure, names) if len(names) >= FEWEST else None
+        if found is not None and found.tau is not None:
+            axes = [axis for axis in run.suite.axes if axis != METHOD]
+            titles = [run.suite.axes[a][one].title or one for a, one in zip(axes, labels, strict=True)]
+            interval = "–" if found.low is None else f"{found.low:.2f} to {found.high:.2f}".replace("-", "−")
+            yield Row((
+                Entry(", ".join(titles)),
+                Entry(measure.title),
+                Entry(str(len(names)), len(names)),
+                Entry(str(found.n), found.n),
+                Entry(f"{found.agreeing} of {found.pairs}", found.agreeing),
+                Entry(f"{found.tau:.2f}".replace("-", "−"), found.tau),
+                Entry(interval),
+            ))  # fmt: skip
+
+
+def compared(run: SuiteRun, measure: Measure, names: list[str]) -> Agreement | None:
+    """Return the agreement of the cells' means with the published numbers, over the seeds that all of them have.
+
+    Returns:
+        None: there is no such seed, or a target was not reached.
+    """
+    values = {name: _by_seed(run, measure, name) for name in names}
+    seeds = sorted(set.intersection(*(set(of) for of in values.values())))
+    if not seeds:
+        return None
+    given = [run.suite.published[name, measure.key].value or 0.0 for name in names]
+    return agreement(given, [[values[name][seed] for seed in seeds] for name in names])
+
+
+def _by_seed(run: SuiteRun, measure: Measure, name: str) -> dict[int, float]:
+    found = {one.seed: one.value(measure.key, run.suite.at, measure.unit) for one in run.outcomes.get(name, ())}
+    return {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}

@@ -1,0 +1,111 @@
+"""Public tables: suites beside the five papers, their transcription and their sizes."""
+
+import pytest
+
+from pfl_ops.papers import PAPERS, PUBLIC, TITLES, all_suites, find, suites
+from pfl_ops.papers.suite_run import SuiteRun
+from pfl_ops.reports import order, results_pages
+from pfl_ops.reports.markdown import to_markdown
+from pfl_ops.results import Result
+
+TABLES = tuple(suite for suite in all_suites() if suite.paper in PUBLIC)
+
+
+def test_public_tables_are_beside_the_five_papers() -> None:
+    """Sentences such as "219 claims of five papers" count `suites()`; a public table is found by its name."""
+    assert not set(PAPERS) & set(PUBLIC) and [*TITLES] == [*PAPERS, *PUBLIC]
+    assert {suite.paper for suite in suites()} == set(PAPERS)
+    assert {suite.paper for suite in TABLES} == set(PUBLIC)
+    for suite in TABLES:
+        assert find(suite.name) is suite and suite in suites(suite.paper)
+        assert not suite.claims and suite.published
+
+
+def test_the_page_of_all_claims_counts_no_public_table() -> None:
+    """With or without them in the list, the page says the same."""
+    pages = {to_markdown(results_pages.overview([], found)) for found in (suites(), all_suites())}
+    assert len(pages) == 1 and "219 claims" in pages.pop()
+
+
+@pytest.mark.parametrize("suite", TABLES, ids=lambda suite: suite.name)
+def test_every_cell_is_an_experiment_at_every_scale(suite) -> None:
+    for scale in ("smoke", "small", "medium", "full"):
+        found = [suite.experiment(cell, scale) for cell in suite.cells]
+        assert len({str(experiment) for experiment in found}) == len(found)
+    assert all(suite.experiment(cell, "smoke").training.rounds == 2 for cell in suite.sample())
+    assert len(list(suite.numbers())) == len(suite.published)  # each has its cell and measure
+
+
+def test_mcmahans_setting() -> None:
+    """Table 1 with E = 5, B = 10, C = 0.1: 100 clients of 600 images, 300 steps a client and round."""
+    suite = find("mcmahan/table1")
+    iid, shards = (suite.experiment(suite.cell(f"{split}/fedavg")) for split in ("iid", "non_iid"))
+    for experiment in (iid, shards):
+        assert experiment.training.local_epochs * 60_000 / experiment.partition.clients / 10 == 300
+        assert experiment.training.batch_size == 10 and experiment.participation.share == 0.1
+    assert (iid.partition.kind, shards.partition.kind) == ("iid", "sorted_shards")
+    assert {cell: number.value for (cell, _), number in suite.published.items()} == {
+        "iid/fedavg": 18,
+        "non_iid/fedavg": 206,
+    }
+    assert iid.training.rounds > 2 * 18 and shards.training.rounds > 206
+
+
+def test_niid_benchs_table_is_whole() -> None:
+    """Two data sets with four splits and one with one, three methods; the order of CIFAR-10, Dir(0.5) is as printed."""
+    suite = find("niid_bench/label_skew")
+    numbers = {cell: number.value for (cell, _), number in suite.published.items()}
+    assert set(numbers) == {cell.name for cell in suite.cells} and len(numbers) == 27
+    assert sorted(("fedavg", "scaffold", "fedprox"), key=lambda method: numbers[f"cifar10/dir05/{method}"]) == [
+        "fedavg",
+        "fedprox",
+        "scaffold",
+    ]
+    assert sum(number.spread is not None for number in suite.published.values()) == 6
+    one = suite.experiment(suite.cell("cifar10/dir05/fedprox"))
+    assert (one.training.momentum, one.training.weight_decay, one.training.batch_size) == (0.9, 1e-5, 64)
+    assert suite.experiment(suite.cell("mnist/c2/scaffold")).training.momentum == 0
+
+
+def test_pfllibs_leaderboard_is_whole() -> None:
+    """Thirteen methods in two environments; every one trains one epoch of B 10 at 0.005 in 2,000 rounds."""
+    suite = find("pfllib/fashion_mnist")
+    numbers = {cell: number.value for (cell, _), number in suite.published.items()}
+    assert set(numbers) == {cell.name for cell in suite.cells} and len(numbers) == 26
+    for split, best in (("pathological", 99.57), ("dir01", 97.66)):  # FedALA's, and FedProx' is the lowest
+        of = {cell.partition("/")[2]: value for cell, value in numbers.items() if cell.startswith(split)}
+        assert max(of, key=of.__getitem__) == "fedala" and of["fedala"] == best
+        assert min(of, key=of.__getitem__) == "fedprox"
+    for cell in suite.cells:
+        training = suite.experiment(cell).training
+        assert (training.rounds, training.local_epochs, training.batch_size, training.lr) == (2000, 1, 10, 0.005)
+
+
+def ran(scale: str, **scores: list[float]) -> SuiteRun:
+    """CIFAR-10, Dir(0.5), of NIID-Bench with these accuracies of each method by seed."""
+    suite = find("niid_bench/label_skew")
+    key = "test/G/global/mean"
+    found = {
+        f"cifar10/dir05/{method}": [Result.of_numbers(seed, {f"final/{key}": value}) for seed, value in enumerate(of)]
+        for method, of in scores.items()
+    }
+    return SuiteRun(suite, scale, found)  # type: ignore[arg-type]
+
+
+def test_the_order_of_methods_is_compared_with_the_published_one() -> None:
+    """Published 62.47 < 65.63 (FedProx) < 68.08 (SCAFFOLD); ours in the mean 0.60 < 0.62 (SCAFFOLD) < 0.64.
+
+    One of three pairs is reversed: τ = 1/3. In every resample SCAFFOLD is 2 points above FedAvg and 2 below FedProx.
+    """
+    run = ran("full", fedavg=[0.58, 0.60, 0.62], scaffold=[0.60, 0.62, 0.64], fedprox=[0.62, 0.64, 0.66])
+    (table,) = order.blocks(run)
+    assert [[entry.text for entry in row.entries] for row in table.rows] == [
+        ["CIFAR-10, Dir(0.5)", "last round", "3", "3", "2 of 3", "0.33", "0.33 to 0.33"]
+    ]
+
+
+def test_no_order_of_smoke_or_of_two_methods() -> None:
+    same = {"fedavg": [0.5] * 3, "scaffold": [0.6] * 3}
+    assert not list(order.blocks(ran("smoke", **same, fedprox=[0.55] * 3)))
+    assert not list(order.blocks(ran("full", **same)))
+    assert list(order.blocks(ran("full", **same, fedprox=[0.55] * 3)))
