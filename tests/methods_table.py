@@ -33,7 +33,8 @@ class MethodsTable:
         self.p = {of: self._corrected(of) for of in BASES}
 
     def _corrected(self, of: str) -> dict[frozenset[str], float]:
-        found = holm([float(stats.ttest_rel(self.by[of][a], self.by[of][b]).pvalue) for a, b in self.pairs])
+        one, other = (self.by[of][list(names)].to_numpy() for names in zip(*self.pairs, strict=True))
+        found = holm(stats.ttest_rel(one, other).pvalue.tolist())
         return {frozenset(pair): p for pair, p in zip(self.pairs, found, strict=True)}
 
     def p_to_base(self, of: str, name: str) -> float:

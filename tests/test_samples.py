@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torchvision.models import resnet18
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.samples import samples
@@ -62,6 +61,8 @@ def test_a_trial_computes_nothing_of_the_test_data(tmp_path: Path) -> None:
 
 
 def test_options_and_weights_have_features_of_their_own(tmp_path: Path) -> None:
+    from torchvision.models import resnet18
+
     torch.manual_seed(0)
     torch.save(resnet18(weights=None).state_dict(), tmp_path / "a.pth")
     named = {"model.pretrained": True, "model.weights": str(tmp_path / "a.pth")}
@@ -71,6 +72,8 @@ def test_options_and_weights_have_features_of_their_own(tmp_path: Path) -> None:
 
 
 def test_weights_are_part_of_what_a_run_is_by_content_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision.models import resnet18
+
     torch.manual_seed(0)
     torch.save(resnet18(weights=None).state_dict(), tmp_path / "a.pth")
     (tmp_path / "b.pth").write_bytes((tmp_path / "a.pth").read_bytes())

@@ -4,12 +4,12 @@ Sections are told apart by a tag (`kind`, `name`) in two ways: pydantic's discri
 registry. Both look the same here, so that `partition.kind` and `algorithm.gamma.kind` follow one set of rules.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import annotated_types as at
 from pydantic import GetCoreSchemaHandler, SerializationInfo, TypeAdapter, ValidationError
@@ -20,6 +20,7 @@ from pfl_ops.errors import LONGEST_ECHO, PflOpsError, echo, nearest, unknown
 from pfl_ops.registry import Registry
 from pfl_ops.section import Section
 
+T = TypeVar("T")
 Tree: TypeAlias = dict[str, Any]
 """Sections as nested dicts of plain values, tags included."""
 
@@ -73,6 +74,20 @@ Node: TypeAlias = Kinds | type[Section] | None
 """The contents of a field: one of several sections, a section, or a value (None)."""
 
 
+def _once_a_field(read: Callable[[FieldInfo], T]) -> Callable[[FieldInfo], T]:
+    """Remember what is read from a field: there is one `FieldInfo` for each field of a class, and it stays as it is."""
+    known: dict[int, tuple[FieldInfo, T]] = {}  # a field that is held here keeps its number
+
+    @wraps(read)
+    def again(info: FieldInfo) -> T:
+        if id(info) not in known:
+            known[id(info)] = info, read(info)
+        return known[id(info)][1]
+
+    return again
+
+
+@_once_a_field
 def node(info: FieldInfo) -> Node:
     """Return the contents of the field."""
     for mark in info.metadata:
@@ -119,7 +134,7 @@ class Allowed:
     @classmethod
     def of(cls, info: FieldInfo) -> "Allowed":
         """Return the values that `info` allows."""
-        return cls(**_allowed(info.annotation, info.metadata))
+        return _allowed_by(info)
 
     def __str__(self) -> str:
         """As in "must be ...": "a number in (0, 1]", "an integer >= 1 or none"."""
@@ -147,6 +162,11 @@ class Allowed:
         if self.low is not None:
             return f" {'>' if self.low_open else '>='} {_number(self.low)}"
         return "" if self.high is None else f" {'<' if self.high_open else '<='} {_number(self.high)}"
+
+
+@_once_a_field
+def _allowed_by(info: FieldInfo) -> Allowed:
+    return Allowed(**_allowed(info.annotation, info.metadata))
 
 
 def _number(bound: float) -> str:

@@ -48,7 +48,7 @@ class Source:
 
     def covers(self, path: str, settings: Mapping[str, Any]) -> bool:
         """True if it is about the setting at `path` of an experiment with these settings."""
-        if not fnmatchcase(path, self.path):
+        if path != self.path and not ("*" in self.path and fnmatchcase(path, self.path)):
             return False
         if any(settings.get(key) not in _listed(value) for key, value in self.when.items()):
             return False
@@ -178,11 +178,11 @@ def sources_of(experiment: Experiment, listed: Sources) -> dict[str, Source | No
     """
     settings = experiment.flat
     idle = without_effect(experiment)
-    found: dict[str, Source | None] = {}
-    for path in settings:
-        covering = [source for source in (*ENGINE, *listed) if source.covers(path, settings)]
-        found[path] = idle.get(path) or (covering[-1] if covering else None)
-    return found
+    last_first = (*ENGINE, *listed)[::-1]
+    return {
+        path: idle.get(path) or next((source for source in last_first if source.covers(path, settings)), None)
+        for path in settings
+    }
 
 
 def _listed(value: Any) -> Sequence[Any]:

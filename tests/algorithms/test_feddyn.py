@@ -58,7 +58,7 @@ def test_it_comes_to_rest_at_the_global_optimum_and_fedavg_does_not(curved, coho
     """
     optimum = 18 / 7
     federation = curved([[(1, 0)], [(4, 6)] * 3, [(2, -3)] * 2])
-    rounds = 240 // len(cohorts) * cohorts
+    rounds = 120 // len(cohorts) * cohorts
     training = Training(rounds=len(rounds), local_epochs=None, local_steps=5, lr=0.1, precision="float64")
     play = Play(federation, FedDyn(alpha=1), training)
     last = play.run(rounds)[-1]

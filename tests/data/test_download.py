@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torchvision import datasets as published
 
 from pfl_ops.data import download
 from pfl_ops.data.datasets import DataSection, load
@@ -61,6 +60,13 @@ def idx(array: np.ndarray) -> bytes:
     return gzip.compress(head + array.astype(np.uint8).tobytes())
 
 
+def published(name: str) -> Any:
+    """A class of torchvision, which takes a second to import: not while tests are collected."""
+    from torchvision import datasets
+
+    return getattr(datasets, name)
+
+
 def publish_mnist(web: Web, monkeypatch: pytest.MonkeyPatch, source: type) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     made = {}
@@ -77,13 +83,12 @@ def publish_mnist(web: Web, monkeypatch: pytest.MonkeyPatch, source: type) -> di
 
 
 @pytest.mark.parametrize(
-    ("name", "source"),
-    [("mnist", published.MNIST), ("fashion_mnist", published.FashionMNIST), ("kmnist", published.KMNIST)],
+    ("name", "source"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST"), ("kmnist", "KMNIST")]
 )
 def test_mnist_and_its_kin(
-    name: str, source: type, web: Web, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, source: str, web: Web, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = publish_mnist(web, monkeypatch, source)
+    made = publish_mnist(web, monkeypatch, published(source))
     data = load(name)
     assert np.array_equal(data.train.x[..., 0], made["x_train"]) and np.array_equal(data.test.y, made["y_test"])
     assert capsys.readouterr().out == ""
@@ -130,7 +135,7 @@ def test_no_network(web: Web, cache: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_wrong_checksum(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish_mnist(web, monkeypatch, published.MNIST)
+    publish_mnist(web, monkeypatch, published("MNIST"))
     web.files["train-images-idx3-ubyte.gz"] = idx(np.zeros((50, 28, 28), np.uint8))
     with pytest.raises(DataError, match=r"could not be downloaded \(its checksum is wrong\)"):
         load("mnist")
@@ -149,10 +154,11 @@ def test_a_server_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_published_images_of_another_shape(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish_mnist(web, monkeypatch, published.MNIST)
+    mnist = published("MNIST")
+    publish_mnist(web, monkeypatch, mnist)
     small = idx(np.zeros((50, 20, 20), np.uint8))
     web.files["train-images-idx3-ubyte.gz"] = small
-    names = dict(published.MNIST.resources) | {"train-images-idx3-ubyte.gz": md5(small)}
-    monkeypatch.setattr(published.MNIST, "resources", list(names.items()))
+    names = dict(mnist.resources) | {"train-images-idx3-ubyte.gz": md5(small)}
+    monkeypatch.setattr(mnist, "resources", list(names.items()))
     with pytest.raises(DataError, match=r"could not be downloaded \(mnist: x_train has samples uint8 \[20, 20, 1\], "):
         load("mnist")

@@ -19,6 +19,9 @@ PROCESSES = {
     "two processes": Execution(device="cpu", way="loop", threads=1, workers=2),
     "two processes, stacks of 2": Execution(device="cpu", way="vmap", chunk=2, threads=1, workers=2),
 }
+SHORTER: dict[str, dict[str, Any]] = {
+    "fedrep": {"algorithm.head_epochs": 2}, "pfedme": {"training.local_steps": 6, "algorithm.inner_steps": 2},
+}  # fmt: skip
 OPTIMISERS: dict[str, dict[str, Any]] = {
     "sgd": {"training.optimiser": "sgd", "training.lr": 0.05},
     "momentum": {
@@ -33,7 +36,7 @@ def experiment(method: str, model: str, **more: Any) -> Experiment:
     return Experiment.of(
         method, dataset="digits", model=model, clients=6, rounds=2, partition="dirichlet", batch_size=10,
         **{"partition.alpha": 0.3, "data.train_size": 120, "participation.share": 0.67, "training.precision": "float64",
-           **more},
+           **SHORTER.get(method, {}), **more},
     )  # fmt: skip
 
 

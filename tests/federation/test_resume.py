@@ -34,7 +34,10 @@ def upto(sim: Simulation, round_: int) -> None:
             return
 
 
-METHODS = {"fedrep": {"algorithm.head_epochs": 2}, "scaffold": {"training.momentum": 0.0}}
+METHODS = {
+    "fedrep": {"algorithm.head_epochs": 2}, "pfedme": {"training.local_steps": 6, "algorithm.inner_steps": 2},
+    "scaffold": {"training.momentum": 0.0},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.builtin))

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from torchvision.models import ResNet18_Weights, resnet18
-from torchvision.transforms import functional as T
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.models import MODELS, build, resnet18_head
@@ -29,6 +27,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def trained() -> torch.nn.Module:
     """A ResNet-18 whose every number differs from a fresh one's, running statistics too."""
+    from torchvision.models import resnet18
+
     generator = torch.Generator().manual_seed(5)
     network = resnet18(weights=None).eval()
     with torch.no_grad():
@@ -49,6 +49,8 @@ def features(size=32, images=IMAGES, **options):
 
 def test_features_are_torchvisions(trained, tmp_path):
     """Resized, normalised and pooled by torchvision's own functions, three equal channels for grey."""
+    from torchvision.transforms import functional as T
+
     torch.save(trained.state_dict(), tmp_path / "trained.pth")
     kept = []
     trained.fc.register_forward_hook(lambda layer, inputs, output: kept.append(inputs[0]))
@@ -112,6 +114,8 @@ def test_neither_weights_nor_network(hub):
 
 
 def test_the_published_files_name_is_torchvisions():
+    from torchvision.models import ResNet18_Weights
+
     assert ResNet18_Weights.IMAGENET1K_V1.url.endswith("/" + resnet18_head.PUBLISHED)
 
 
