@@ -28,7 +28,7 @@ SPLITS: Axis = {
 }
 METHODS: Axis = {
     "fedavg": Level({"algorithm.name": "fedavg"}, "FedAvg"),
-    "scaffold": Level({"algorithm.name": "scaffold", "training.momentum": 0.0, "training.lr": 0.1}, "SCAFFOLD"),
+    "scaffold": Level({"algorithm.name": "scaffold", "training.momentum": 0.0}, "SCAFFOLD"),
     "fedprox": Level({"algorithm.name": "fedprox", "algorithm.mu": 0.01}, "FedProx"),
 }
 
