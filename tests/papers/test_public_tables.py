@@ -1,7 +1,9 @@
 """Public tables: suites beside the five papers, their transcription and their sizes."""
 
 import pytest
+from documents import ROOT
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.papers import PAPERS, PUBLIC, TITLES, all_suites, find, suites
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import order, results_pages
@@ -110,3 +112,31 @@ def test_no_order_of_smoke_or_of_two_methods() -> None:
     assert not list(order.blocks(ran("smoke", **same, fedprox=[0.55] * 3)))
     assert not list(order.blocks(ran("full", **same)))
     assert list(order.blocks(ran("full", **same, fedprox=[0.55] * 3)))
+
+
+@pytest.mark.parametrize("method", find("pfllib/fashion_mnist").axes["method"])
+def test_the_preset_pfllib_is_the_leaderboards_setting(method) -> None:
+    """What is recorded differs alone: the suite scores each method at the stage of its own models."""
+    suite = find("pfllib/fashion_mnist")
+    cell, preset = suite.experiment(suite.cell(f"pathological/{method}")), Experiment.compose(method, preset="pfllib")
+    for part in ("data", "partition", "model", "algorithm", "training", "participation", "seed", "repetitions"):
+        assert getattr(cell, part) == getattr(preset, part)
+
+
+def test_the_methods_page_has_what_the_preset_changes() -> None:
+    """Each row of docs/methods.md, "PFLlib's defaults": the method's own default, and the preset's value; none is left
+    out."""
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## PFLlib's defaults")[2]
+    rows = [
+        [cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line
+    ]
+    said = {(method, option): (here.split(":")[0], theirs) for method, option, here, theirs in rows[2:]}
+    changed = {}
+    for method in find("pfllib/fashion_mnist").axes["method"]:
+        mine = Experiment.compose(method).resolved["algorithm"]
+        theirs = Experiment.compose(method, preset="pfllib").resolved["algorithm"]
+        for option, value in theirs.items():
+            if value != mine[option]:
+                shown = ["none" if one is None else str(one) for one in (mine[option], value)]
+                changed[method, option] = tuple(shown)
+    assert said == changed
