@@ -116,7 +116,7 @@ def test_no_order_of_smoke_or_of_two_methods() -> None:
 
 @pytest.mark.parametrize("method", find("pfllib/fashion_mnist").axes["method"])
 def test_the_preset_pfllib_is_the_leaderboards_setting(method) -> None:
-    """What is recorded differs alone: the suite scores each method at the stage of its own models."""
+    """All settings but those of what is recorded: the suite scores each method at the stage of its own models."""
     suite = find("pfllib/fashion_mnist")
     cell, preset = suite.experiment(suite.cell(f"pathological/{method}")), Experiment.compose(method, preset="pfllib")
     for part in ("data", "partition", "model", "algorithm", "training", "participation", "seed", "repetitions"):
