@@ -5,10 +5,13 @@ from documents import ROOT
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.papers import PAPERS, PUBLIC, TITLES, all_suites, find, suites
+from pfl_ops.papers.chosen import with_choices
+from pfl_ops.papers.rules import Choices
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import order, results_pages
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.results import Result
+from pfl_ops.tuning.choosing import experiment_of
 
 TABLES = tuple(suite for suite in all_suites() if suite.paper in PUBLIC)
 
@@ -140,3 +143,20 @@ def test_the_methods_page_has_what_the_preset_changes() -> None:
                 shown = ["none" if one is None else str(one) for one in (mine[option], value)]
                 changed[method, option] = tuple(shown)
     assert said == changed
+
+
+def test_mcmahans_rule_chooses_a_rate_for_each_split() -> None:
+    """The labels of the rule are splits: both cells run FedAvg, and each takes its own η."""
+    suite = find("mcmahan/table1")
+    rule = suite.rule
+    assert rule is not None
+    methods = {"iid": {"training.lr": 0.2}, "non_iid": {"training.lr": 0.05}}
+    chosen = with_choices(suite, Choices(rule.name, "chosen", "a command", "2026-11-25", methods, rule.budget))
+    for split, settings in methods.items():
+        cell = chosen.cell(f"{split}/fedavg")
+        source = chosen.sources_of(cell)["training.lr"]
+        assert chosen.experiment(cell).training.lr == settings["training.lr"]
+        assert source is not None and "rule mcmahan" in source.reason
+        tuned = experiment_of(suite, rule, split)
+        assert (tuned.training.lr, tuned.seed) == (0.1, 1000) and tuned.partition == suite.experiment(cell).partition
+    assert not any("here 0.1 for both" in departure.text for departure in chosen.departures)
