@@ -264,6 +264,8 @@ NAMES = [
     Bad("dataset_case", "run fedavg --dataset MNIST", "no dataset named 'MNIST'. Did you mean 'mnist'?"),
     Bad("model_case", "run fedavg --model CNN", "Did you mean 'cnn'?"),
     Bad("partition_case", "partition LSQS", "Did you mean 'lsqs'?"),
+    Bad("shards", "partition sorted_shards --dataset digits --clients 900", "(digits has 1,438 samples), got 900 * 2"),
+    Bad("shards_none", "partition sorted_shards --set partition.shards_per_client=0", "shards_per_client (S) must be"),
     Bad("optimiser_case", "run fedavg --optimiser SGD", "did you mean 'sgd'?"),
     Bad("preset_case", "run fedavg --preset PAPER", "Did you mean 'paper'?"),
     Bad("suite_case", "reproduce FLIU/Table1", "Did you mean 'fliu/table1'?"),

@@ -97,9 +97,14 @@ def _entry(table: Table, entry: Entry) -> str:
         text = f"*{text}*"
     if entry.link:
         text = f"[{text}]({entry.link.replace(' ', '%20').replace('|', '%7C').replace(')', '%29')})"
+    below = list(map(_inline, entry.below))
     if entry.note:
-        text += f"<sup>{table.footnotes[entry.note]}</sup>"
-    text = r" \| ".join([text, *map(_inline, entry.below)])
+        mark = f"<sup>{table.footnotes[entry.note]}</sup>"
+        if below and not entry.text:  # a mark alone would be read as a number
+            below[0] += mark
+        else:
+            text += mark
+    text = r" \| ".join([text, *below])
     if entry.more:
         lines = "<br>".join(map(_inline, entry.more))
         text = f"<details><summary>{text}</summary>{lines}</details>"

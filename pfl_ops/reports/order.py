@@ -14,9 +14,9 @@ FEWEST = 3
 
 
 def blocks(run: SuiteRun) -> Iterator[PageBlock]:
-    """A table with Kendall's τ of each group of cells that differ in the method alone; nothing of a suite with claims.
+    """A table with Kendall's τ of each group of cells that differ in the method alone.
 
-    Numbers of scale smoke and of stand-in data are in no order that means something.
+    There is none of a suite with claims, at scale smoke, and of cells on stand-in data.
     """
     if run.suite.claims or METHOD not in run.suite.axes or run.scale == "smoke":
         return

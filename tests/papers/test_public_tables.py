@@ -1,12 +1,17 @@
 """Public tables: suites beside the five papers, their transcription and their sizes."""
 
 import pytest
+from documents import ROOT
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.papers import PAPERS, PUBLIC, TITLES, all_suites, find, suites
+from pfl_ops.papers.chosen import with_choices
+from pfl_ops.papers.rules import Choices
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import order, results_pages
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.results import Result
+from pfl_ops.tuning.choosing import experiment_of
 
 TABLES = tuple(suite for suite in all_suites() if suite.paper in PUBLIC)
 
@@ -64,7 +69,8 @@ def test_niid_benchs_table_is_whole() -> None:
     assert sum(number.spread is not None for number in suite.published.values()) == 6
     one = suite.experiment(suite.cell("cifar10/dir05/fedprox"))
     assert (one.training.momentum, one.training.weight_decay, one.training.batch_size) == (0.9, 1e-5, 64)
-    assert suite.experiment(suite.cell("mnist/c2/scaffold")).training.momentum == 0
+    plain = suite.experiment(suite.cell("mnist/c2/scaffold")).training
+    assert (plain.momentum, plain.lr) == (0, 0.01)
 
 
 def test_pfllibs_leaderboard_is_whole() -> None:
@@ -109,3 +115,48 @@ def test_no_order_of_smoke_or_of_two_methods() -> None:
     assert not list(order.blocks(ran("smoke", **same, fedprox=[0.55] * 3)))
     assert not list(order.blocks(ran("full", **same)))
     assert list(order.blocks(ran("full", **same, fedprox=[0.55] * 3)))
+
+
+@pytest.mark.parametrize("method", find("pfllib/fashion_mnist").axes["method"])
+def test_the_preset_pfllib_is_the_leaderboards_setting(method) -> None:
+    """All settings but those of what is recorded: the suite scores each method at the stage of its own models."""
+    suite = find("pfllib/fashion_mnist")
+    cell, preset = suite.experiment(suite.cell(f"pathological/{method}")), Experiment.compose(method, preset="pfllib")
+    for part in ("data", "partition", "model", "algorithm", "training", "participation", "seed", "repetitions"):
+        assert getattr(cell, part) == getattr(preset, part)
+
+
+def test_the_methods_page_has_what_the_preset_changes() -> None:
+    """Each row of docs/methods.md, "PFLlib's defaults": the method's own default, and the preset's value; none is left
+    out."""
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## PFLlib's defaults")[2]
+    rows = [
+        [cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line
+    ]
+    said = {(method, option): (here.split(":")[0], theirs) for method, option, here, theirs in rows[2:]}
+    changed = {}
+    for method in find("pfllib/fashion_mnist").axes["method"]:
+        mine = Experiment.compose(method).resolved["algorithm"]
+        theirs = Experiment.compose(method, preset="pfllib").resolved["algorithm"]
+        for option, value in theirs.items():
+            if value != mine[option]:
+                shown = ["none" if one is None else str(one) for one in (mine[option], value)]
+                changed[method, option] = tuple(shown)
+    assert said == changed
+
+
+def test_mcmahans_rule_chooses_a_rate_for_each_split() -> None:
+    """The labels of the rule are splits: both cells run FedAvg, and each takes its own η."""
+    suite = find("mcmahan/table1")
+    rule = suite.rule
+    assert rule is not None
+    methods = {"iid": {"training.lr": 0.2}, "non_iid": {"training.lr": 0.05}}
+    chosen = with_choices(suite, Choices(rule.name, "chosen", "a command", "2026-11-25", methods, rule.budget))
+    for split, settings in methods.items():
+        cell = chosen.cell(f"{split}/fedavg")
+        source = chosen.sources_of(cell)["training.lr"]
+        assert chosen.experiment(cell).training.lr == settings["training.lr"]
+        assert source is not None and "rule mcmahan" in source.reason
+        tuned = experiment_of(suite, rule, split)
+        assert (tuned.training.lr, tuned.seed) == (0.1, 1000) and tuned.partition == suite.experiment(cell).partition
+    assert not any("here 0.1 for both" in departure.text for departure in chosen.departures)

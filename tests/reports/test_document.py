@@ -164,6 +164,23 @@ def test_markdown_has_as_many_columns_in_every_row() -> None:
     assert "![two" in text and "(figures/curve.svg)" in text
 
 
+def test_a_mark_never_stands_alone_where_a_number_could() -> None:
+    """Of a cell that was not run, the paper's number keeps the mark of its note: a lone 1 would be read as a value."""
+    note = "The paper's number: repaired."
+    rows = (
+        Row((Entry("FLIU75"), Entry("", note=note, below=("97.67", "+0.1")))),
+        Row((Entry("FLIU"), Entry("1", note=note))),
+    )
+    there = Table("t", "Numbers", ((Head("method"), Head("Acc")),), rows)
+    document = Document("d", "d", "", (PageSection("", (there,)),))
+    assert r"97.67<sup>1</sup> \| +0.1 |" in to_markdown(document) and "| 1<sup>1</sup> |" in to_markdown(document)
+    page = to_html(document)
+    assert (
+        '<span class="text"></span>' in page
+        and '97.67</b><sup title="The paper&#39;s number: repaired.">1</sup>' in page
+    )
+
+
 def test_csv_has_every_digit() -> None:
     rows = list(csv.reader(io.StringIO(to_csv(table()))))
     assert rows[0] == ["block", "method", "L1 Acc(L)", "L1 Acc(G)", "remark"]

@@ -36,8 +36,8 @@ DEPARTURES: tuple[Departure, ...] = (
         of_choice=True,
     ),
     Departure(
-        "The paper makes each curve monotone (the best accuracy so far) and interpolates between its rounds: here the "
-        "first round with 99 % or more counts, which every round can be."
+        "The paper makes each curve monotone (the best accuracy so far) and interpolates between its rounds: here "
+        "every round is scored, and the first one with 99 % or more counts."
     ),
     Departure(
         "The paper has IID clients of 600 images by a shuffle, and says nothing of the order within a class of its "

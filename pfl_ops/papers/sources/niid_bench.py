@@ -45,7 +45,9 @@ DEPARTURES: tuple[Departure, ...] = (
     Departure("Whether the last or the best round is published is not stated: here both are shown, the last first."),
     Departure("NIID-Bench augments images of CIFAR-10; whether the rerun does is not stated: here there is none."),
     Departure(
-        "SCAFFOLD is run with the stated momentum 0.9: here without, as the method's paper has it.",
-        "at one rate, momentum 0.9 makes a step ten times longer in the long run: these cells differ in two things",
+        "The setting has momentum 0.9 for all methods. Here SCAFFOLD runs without, as the method's paper has it, at "
+        "the stated η: without momentum a step is ten times shorter in the long run.",
+        "at scale small, MNIST, Dir(0.5), SCAFFOLD has 88.8 ± 0.8 so, and FedAvg 94.8 ± 0.7 with momentum (n = 3). At "
+        "η 0.1 without momentum SCAFFOLD diverged (MNIST, IID, seed 0, round 8)",
     ),
 )
