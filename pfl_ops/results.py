@@ -346,8 +346,10 @@ class Result:
 
     def spent(self, *keys: str) -> float | None:
         """Return the sum of tracked costs over all rounds, `spent("cost/up_bytes")`; None: not tracked, or not read."""
-        there = self.history[[key for key in keys if key in self.history]]
-        return float(there.to_numpy(na_value=0).sum()) if there.notna().to_numpy().any() else None
+        import numpy as np
+
+        there = [self.history[key].to_numpy(float, na_value=math.nan) for key in keys if key in self.history]
+        return None if np.isnan(there).all() else float(np.nansum(there))
 
     @property
     def seconds(self) -> float:

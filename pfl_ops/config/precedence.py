@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from pfl_ops.algorithms import ALGORITHMS
@@ -31,22 +32,24 @@ def merge(root: type[Section], given: Sequence[SettingsLayer], data_dir: str | N
     Raises:
         PflOpsError: nobody names the method, or a path does not exist.
     """
-    algorithm = last(given, "algorithm.name")
+    layers = [_Layer(*layer) for layer in given]
+    algorithm = _last(layers, "algorithm.name")
     if not isinstance(algorithm, str):
         raise PflOpsError(f"an experiment needs algorithm.name, {one_of(ALGORITHMS.names())}")
-    given = [(f"{algorithm}'s recommended values", ALGORITHMS.get(algorithm).recommended), *given]
-    data = last(given, "data.name") or DataSection.model_fields["name"].default
+    layers.insert(0, _Layer(f"{algorithm}'s recommended values", ALGORITHMS.get(algorithm).recommended))
+    data = _last(layers, "data.name") or DataSection.model_fields["name"].default
     # the form of a named partition is checked later; here only whether there is one
-    partition = PARTITION if last(given, "partition.kind") else partition_for(str(data), data_dir)
+    partition = PARTITION if _last(layers, "partition.kind") else partition_for(str(data), data_dir)
     tree: Tree = {
         "data": {"name": data},
         "partition": {"kind": partition},
-        "model": {"name": last(given, "model.name") or model_for(str(data), data_dir)},
+        "model": {"name": _last(layers, "model.name") or model_for(str(data), data_dir)},
         "algorithm": {"name": algorithm},
     }
-    for source, values in given:
-        with _naming(source):
-            tree = change(root, tree, values)
+    for layer in layers:
+        new = layer.tree
+        with _naming(layer.source):
+            tree = _change(root, tree, new)
     return tree
 
 
@@ -58,7 +61,10 @@ def change(root: type[Section], tree: Mapping[str, Any], changes: Mapping[str, A
         tree: nested values with every kind named.
         changes: {path: value}, dotted or nested.
     """
-    new = nest(changes)
+    return _change(root, tree, nest(changes))
+
+
+def _change(root: type[Section], tree: Mapping[str, Any], new: Tree) -> Tree:
     for section, *pair in EITHER:
         _either(section, pair, new.get(section))
     partition, model, data = new.get("partition"), new.get("model"), new.get("data")
@@ -100,9 +106,24 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
 
 def last(given: Sequence[SettingsLayer], path: str) -> Any:
     """The strongest layer's value at `path`; None where no layer has one."""
-    for source, values in reversed(given):
-        with _naming(source):
-            value: Any = nest(values)
+    return _last([_Layer(*layer) for layer in given], path)
+
+
+class _Layer:
+    """The values of one source, nested when they are first looked at."""
+
+    def __init__(self, source: str, values: Mapping[str, Any]) -> None:
+        self.source, self.values = source, values
+
+    @cached_property
+    def tree(self) -> Tree:
+        with _naming(self.source):
+            return nest(self.values)
+
+
+def _last(layers: Sequence[_Layer], path: str) -> Any:
+    for layer in reversed(layers):
+        value: Any = layer.tree
         for name in path.split("."):
             value = value.get(name) if isinstance(value, dict) else None
         if not is_none(value):
