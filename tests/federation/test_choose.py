@@ -36,7 +36,7 @@ TWO = {(size, threads): rate * (1 + 0.2 * (threads - 1)) for size, rate in FAST.
 
 
 def resolved(
-    machine: Machine, *, stackable: bool = True, cohort: int = 10, rounds: int = 10, precision: Precision = "float32",
+    machine: Machine, *, stackable: bool = True, cohort: int = 10, rounds: int = 100, precision: Precision = "float32",
     **asked: Any,
 ) -> tuple[Resolved, list[str]]:  # fmt: skip
     found = choose.resolve(
@@ -81,7 +81,7 @@ def test_as_asked_or_as_timed(
         ({"way": "loop"}, 100_000, ("loop", 1, 2), True),
         ({"way": "loop"}, 25, ("loop", 1, 1), True),
         ({"workers": 1}, 100_000, ("vmap", 10, 1), True),
-        ({"workers": 2}, 1, ("vmap", 5, 2), True),
+        ({"workers": 2}, 100, ("vmap", 5, 2), True),
         ({"workers": 2, "way": "loop"}, 1, ("loop", 1, 2), False),
         ({"workers": 4, "chunk": 4}, 1, ("vmap", 4, 3), False),  # there are three chunks
         ({"workers": 40, "way": "loop"}, 1, ("loop", 1, 10), False),

@@ -1,15 +1,16 @@
 """The speed of real steps on this machine, with each execution backend that a run could take.
 
 All candidates are timed in turns, several times, and the best reading counts. A reading in which a thread waited for a
-core is dropped, unless a candidate has no other. One thread is timed by its CPU time. Timing takes about 1 % of the
-training that is ahead. It is kept for later runs, unless other load disturbed it.
+core is dropped: it is repeated, and other load makes it slower, never faster. One thread is timed by its CPU time.
+Timing takes about 1 % of the training that is ahead. It is kept for later runs if the readings that count were
+undisturbed.
 """
 
 import contextlib
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, get_args
 
@@ -21,15 +22,16 @@ from pfl_ops.system import cores
 from pfl_ops.system.machine import cpu_model
 
 SHARE = 0.01  # of the time of all training, that timing takes
-LEAST, MOST = {"cpu": 0.3, "cuda": 5.0}, {"cpu": 12.0, "cuda": 20.0}  # seconds of timing
-SHORT = 0.25  # of the time of all training, that timing takes at most, however short that is
-READINGS = 40  # that fit into the time of timing, where a single step is not longer
-LAPS = 5  # readings of each candidate that may still win; twice as many where some were dropped
+LEAST, MOST = {"cpu": 0.6, "cuda": 5.0}, {"cpu": 12.0, "cuda": 20.0}  # seconds of timing
+SHORT = 0.1  # of the time of all training, that timing takes at most, however short that is
+READINGS = 60  # that fit into the time of timing, where a single step is not longer
+LAPS = 5  # further readings of each candidate that may still win; twice as many where the best is disturbed
 NEAR = 0.85  # of the best: what may still win, or is not yet a step backwards
 HOPELESS = 0.5  # of the best: a larger stack is tried only where stacks gain
 GAINS = 1.2  # times the rate of the stack before: such growth may catch up
 KEPT = 30 * 24 * 3600  # seconds for which a timing is kept: libraries and firmware change
-WAITED = 0.1  # of a reading, during which a thread was without a core: such a reading is dropped
+WAITED = 0.1  # of a reading, during which a thread was without a core: such a reading is disturbed
+IDLE = 2 / 3  # of a reading, that is not counted as time of timing where it was spent without a core, at most
 
 
 class Candidate(NamedTuple):
@@ -51,30 +53,26 @@ class Lane:
     """Candidates that differ in the size of their stack, smallest first, and the rates found so far.
 
     Attributes:
-        best: of all. stacked: best of the stacks. last: of the size before. losses: sizes below `stacked`.
-        spent: seconds of readings. over: no larger stack is tried.
+        best, last: of all, and of the size before. stacked: that was a stack. spent: seconds.
+        over: no larger stack is tried.
     """
 
     threads: int
     stacks: Sequence[int | None]
     best: float = 0.0
-    stacked: float = 0.0
     last: float = 0.0
-    losses: int = 0
+    stacked: bool = False
     spent: float = 0.0
     over: bool = False
 
     def note(self, stack: int | None, rate: float) -> None:
-        """End the growth where two sizes have lost speed, or where one is far behind and gains too little to catch up.
+        """End the growth where a stack is far behind, and gains too little on the one before to catch up.
 
-        A stack of two that is slower than one client at a time says little about larger ones.
+        A small stack that is slower than one client at a time says nothing about larger ones.
         """
-        if stack is not None:
-            self.losses += rate < NEAR * self.stacked
-            stuck = self.stacked > 0 and rate < GAINS * self.last
-            self.over = self.losses == 2 or not rate or (rate < HOPELESS * self.best and stuck)
-            self.stacked = max(self.stacked, rate)
-        self.best, self.last = max(self.best, rate), rate
+        grows = not self.stacked or rate >= GAINS * self.last
+        self.over = not rate or (rate < HOPELESS * self.best and not grows)
+        self.stacked, self.best, self.last = stack is not None, max(self.best, rate), rate
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Timing:
     Attributes:
         rates: samples a second. scaling: the work of all cores side by side, in multiples of one core's.
         seconds: for which candidates were read, at most.
-        quiet: no candidate that may win lacks a reading with a core for each thread; else the timing is not kept.
+        quiet: the best readings of all candidates that may win had a core for each thread; else it is not kept.
     """
 
     rates: Mapping[Candidate, float]
@@ -128,8 +126,8 @@ class Timing:
 def length(training: float, on: str) -> float:
     """Seconds of timing for a run with so many seconds of training.
 
-    >>> length(600.0, "cpu"), length(10.0, "cpu"), length(0.4, "cpu")  # 1 %; the least; a quarter
-    (6.0, 0.3, 0.1)
+    >>> length(600.0, "cpu"), length(10.0, "cpu"), length(4.0, "cpu")  # 1 %; the least; a tenth
+    (6.0, 0.6, 0.4)
     """
     return min(max(SHARE * training, LEAST[on]), SHORT * training, MOST[on])
 
@@ -143,7 +141,9 @@ class Race:
         samples: that the run trains on, all rounds together.
 
     Attributes:
-        rates: samples a second, by the best reading of each candidate. clean: candidates with a reading that counts.
+        rates: samples a second, by the best reading of each candidate.
+        clean: candidates of which that reading had a core for each thread.
+        spent: seconds of readings, less those that were spent without a core.
     """
 
     def __init__(self, prepare: Prepare, on: torch.device, batch: float, walk: int, samples: float) -> None:
@@ -152,7 +152,7 @@ class Race:
         self.clean: set[Candidate] = set()
         self._ready: dict[Candidate, Go] = {}
         self._steps: dict[Candidate, int] = {}
-        self._began = time.perf_counter()
+        self.spent = 0.0
 
     @property
     def seconds(self) -> float:
@@ -161,34 +161,39 @@ class Race:
 
     def has_time(self, candidate: Candidate, rate: float, steps: int = 1) -> bool:
         """True if so many steps fit into the time that is left, at so many samples a second."""
-        left = self.seconds - (time.perf_counter() - self._began)
-        return steps * (candidate.stack or 1) * self.batch <= left * rate
+        return steps * (candidate.stack or 1) * self.batch <= (self.seconds - self.spent) * rate
 
     def enter(self, candidate: Candidate, against: float = 0.0) -> float:
-        """First readings of a candidate: a step that also pays for what is made once, a real reading, and one more
-        where it is about to lose `against` another.
+        """First readings of a candidate: a step that also pays for what is made once, and two readings: caches and
+        memory are warm after some steps.
 
-        Where the first one is far below already, and took as long as a reading, it is the answer.
+        Where the first step is far below `against` already, and took as long as a reading, it is the answer.
         """
         self._ready[candidate], self._steps[candidate] = self.prepare(candidate), 1
-        rate = self._read(candidate)
+        rate = self._go(candidate)
         brief = (candidate.stack or 1) * self.batch < self.seconds / READINGS * rate
-        for bar in (float("inf"), NEAR * against):
-            hopeless = rate < HOPELESS**2 * against and not brief
-            if not hopeless and rate < bar and self.has_time(candidate, rate, self._steps[candidate]):
-                rate = self._read(candidate)
-            brief = False
+        for _ in range(2):
+            if brief or rate >= HOPELESS**2 * against:
+                rate, brief = self.read(candidate), False
         return rate
 
     def laps(self, candidates: Sequence[Candidate]) -> None:
-        """Read these again, in turns; then those on, of which no reading counts."""
+        """Read these again, in turns; then those on, whose best reading was disturbed."""
         for lap in range(2 * LAPS):
             for c in candidates:
-                needed = len(candidates) > 1 if lap < LAPS else c not in self.clean
-                if needed and self.has_time(c, self.rates[c], self._steps[c]):
-                    self._read(c)
+                if len(candidates) > 1 if lap < LAPS else c not in self.clean:
+                    self.read(c)
 
-    def _read(self, candidate: Candidate) -> float:
+    def read(self, candidate: Candidate) -> float:
+        """A reading, of several walks where one is short, as far as there is time; the best so far counts."""
+        end = self.spent + 0.99 * self.seconds / READINGS
+        while self.has_time(candidate, self.rates[candidate], self._steps[candidate]):
+            self._go(candidate)
+            if self.spent >= end:
+                break
+        return self.rates[candidate]
+
+    def _go(self, candidate: Candidate) -> float:
         """Samples a second, the best so far; 0 where the memory does not suffice."""
         torch.set_num_threads(candidate.threads)
         steps = self._steps[candidate]
@@ -201,15 +206,16 @@ class Race:
             torch.cuda.empty_cache()
             seen = 0
         took, own = max(time.perf_counter() - start, 1e-9), time.thread_time() - own
-        without = took - own if waited is None else (cores.waited() or 0.0) - waited
-        clean = self.on.type != "cpu" or without <= WAITED * took
+        without = 0.0
+        if self.on.type == "cpu":
+            without = took - own if waited is None else max((cores.waited() or 0.0) - waited, 0.0)
+        clean = without <= WAITED * took
+        self.spent += took - min(without / candidate.threads, IDLE * took)
         if self.on.type == "cpu" and candidate.threads == 1:
             took = max(own, 1e-9)
-        if clean and candidate not in self.clean:
-            self.clean.add(candidate)
-            self.rates[candidate] = seen / took  # the readings before are dropped
-        elif clean or candidate not in self.clean:
-            self.rates[candidate] = max(self.rates.get(candidate, 0.0), seen / took)
+        if seen / took >= self.rates.get(candidate, 0.0):
+            self.rates[candidate] = seen / took
+            (self.clean.add if clean else self.clean.discard)(candidate)
         self._steps[candidate] = min(max(round(self.seconds / READINGS * steps / took), 1), self.walk)
         return self.rates[candidate]
 
@@ -234,9 +240,9 @@ def measure(
                 continue
             if lane.spent > race.seconds / (len(lanes) + 1):
                 continue  # the rest of the time is for the other lanes, and for readings in turns
-            start = time.perf_counter()
+            before = race.spent
             lane.note(stack, race.enter(candidate, lane.best))
-            lane.spent += time.perf_counter() - start
+            lane.spent += race.spent - before
     best = max(race.rates, key=lambda c: race.rates[c])
     hints = [c for p in others if race.has_time(c := best._replace(precision=p), race.rates[best], steps=4)]
     for c in hints:
@@ -252,6 +258,18 @@ def measure(
 
 
 _here: dict[str, Timing] = {}
+_anew = False
+
+
+@contextlib.contextmanager
+def timed_anew() -> Iterator[None]:
+    """Within it nothing that is kept serves: for a benchmark of the choice."""
+    global _anew
+    before, _anew = _anew, True
+    try:
+        yield
+    finally:
+        _anew = before
 
 
 def recalled(
@@ -269,9 +287,9 @@ def recalled(
     text = json.dumps({**key, **machine}, sort_keys=True)
     with contextlib.suppress(ValueError, KeyError, TypeError):  # not there, or damaged
         kept = remembered("execution", text)
-        if 0 <= time.time() - kept["made"] < KEPT and serves(found := Timing.from_json(kept)):
+        if not _anew and 0 <= time.time() - kept["made"] < KEPT and serves(found := Timing.from_json(kept)):
             return found
-    if text not in _here or not serves(_here[text]):
+    if _anew or text not in _here or not serves(_here[text]):
         _here[text] = now()
         if _here[text].quiet:
             remember("execution", text, {**_here[text].to_json(), "key": dict(key), "made": int(time.time())})
