@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.federation.execution import choose, review
 from pfl_ops.federation.execution.choose import Chosen, Resolved
 from pfl_ops.federation.execution.review import Executions, kept
+from pfl_ops.federation.loop import simulate
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Checkpoints, Record
@@ -27,14 +29,15 @@ WORKERS = replace(LOOP, workers=2)
 Rates = dict[Resolved, float]
 
 
-def play(promised: Rates, real: Rates, first: Resolved = LOOP, rounds: int = 100, seconds: float = 10.0) -> Executions:
-    """The executions of a run whose rounds are as fast as `real` says."""
-    executions = Executions([(0, first)], dict(promised))
-    records = [Record(0, {}, 0)]
+def record(round_: int, rate: float, seconds: float = 10.0) -> Record:
+    return Record(round_, {"cost/samples_per_second": rate, "cost/train_seconds": seconds}, 0)
+
+
+def play(promised: Rates, real: Rates, rounds: int = 100, seconds: float = 10.0, free: Any = None) -> Executions:
+    """The executions of a run whose rounds are as fast as `real` says, with so many free cores in each."""
+    executions = Executions([(0, LOOP)], dict(promised))
     for t in range(rounds):
-        rate = real[executions.at(t)]
-        records.append(Record(t + 1, {"cost/samples_per_second": rate, "cost/train_seconds": seconds}, 0))
-        executions.review(records, rounds)
+        executions.review(record(t + 1, real[executions.at(t)], seconds), rounds, 2.0 if free is None else free(t))
     return executions
 
 
@@ -81,19 +84,34 @@ def test_the_end_of_a_run_is_not_worth_a_trial() -> None:
 def test_the_faster_of_two_rounds_counts() -> None:
     """The first one starts processes."""
     executions = Executions([(0, WORKERS)], {WORKERS: 100.0, LOOP: 90.0})
-    records = [Record(0, {}, 0)]
-    for rate in (20.0, 99.0):
-        records.append(Record(len(records), {"cost/samples_per_second": rate, "cost/train_seconds": 9.0}, 0))
-        assert executions.review(records, 100) is None
+    for i, rate in enumerate((20.0, 99.0)):
+        assert executions.review(record(i + 1, rate), 100, 2.0) is None
     assert executions.promised == {}, "nothing is left to check"
+
+
+@pytest.mark.parametrize(
+    ("free", "taken"),
+    [
+        (lambda t: 0.8, [(0, LOOP)]),  # no round has a core: after ten of them the check ends
+        (lambda t: 0.8 if t < 6 else 1.0, [(0, LOOP), (8, TWO)]),  # rounds 7 and 8 count
+        (lambda t: 0.8 if t % 2 else 1.0, [(0, LOOP), (3, TWO)]),  # rounds 1 and 3 do
+        (lambda t: 0.8 if t < 10 else 1.0, [(0, LOOP)]),
+    ],
+)
+def test_rounds_under_other_load_do_not_count(free: Callable[[int], float], taken: Any) -> None:
+    assert play({LOOP: 100, TWO: 90}, {LOOP: 50, TWO: 90}, free=free).taken == taken
+
+
+def test_workers_need_as_many_free_cores() -> None:
+    executions = Executions([(0, replace(WORKERS, threads=7))], {replace(WORKERS, threads=7): 100.0, LOOP: 90.0})
+    for free in (1.7, 1.9, 1.7):
+        executions.review(record(1, 10.0), 100, free)
+    assert sum(map(len, executions.measured.values())) == 1
 
 
 def test_the_lines() -> None:
     executions = Executions([(0, WORKERS)], {WORKERS: 100.0, LOOP: 90.0})
-    records, lines = [Record(0, {}, 0)], []
-    for rate in (60.0, 50.0, 10.0, 20.0):
-        records.append(Record(len(records), {"cost/samples_per_second": rate, "cost/train_seconds": 9.0}, 0))
-        lines.append(executions.review(records, 100))
+    lines = [executions.review(record(i + 1, rate), 100, 2.0) for i, rate in enumerate((60.0, 50.0, 10.0, 20.0))]
     assert lines == [
         None,
         "from round 3 on: one client at a time, 1 thread, since one client at a time, 2 workers trained 0.60 times as "
@@ -110,7 +128,7 @@ def test_the_meta_of_a_checkpoint() -> None:
     """The last execution stands where earlier versions have their only one, and theirs is read."""
     for executions in (
         Executions([(0, LOOP)]),
-        Executions([(0, LOOP)], {LOOP: 1.5, TWO: 1.0}),
+        Executions([(0, LOOP)], {LOOP: 1.5, TWO: 1.0}, {LOOP: [1.0]}),
         Executions([(0, LOOP), (2, TWO), (4, LOOP)]),
     ):
         meta = json.loads(json.dumps(executions.to_meta()))
@@ -121,7 +139,7 @@ def test_the_meta_of_a_checkpoint() -> None:
 
 # -- in a run --------------------------------------------------------------------------------------------------------
 
-REAL = {LOOP: 50.0, TWO: 40.0, FOUR: 80.0}
+REAL = {LOOP: 0.5, TWO: 0.4, FOUR: 0.8}  # samples/s
 EXPECTED = [(0, LOOP), (2, TWO), (4, FOUR)]
 Make = Callable[..., Simulation]
 
@@ -131,7 +149,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes runs of 12 rounds on a machine of known speeds: rounds take 10 s, and six are enough for a trial."""
 
     def resolve(execution: Execution, *_: Any, **__: Any) -> Chosen:
-        return Chosen(LOOP, [], {LOOP: 100.0, TWO: 90.0, FOUR: 85.0})
+        return Chosen(LOOP, [], {LOOP: 1.0, TWO: 0.9, FOUR: 0.85})
 
     def cost(self: Simulation, r: Any, seconds: float) -> dict[str, float]:
         known = {"cost/samples_per_second": REAL[self.resolved], "cost/train_seconds": 10.0}
@@ -141,6 +159,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(Simulation, "_cost", cost)
     monkeypatch.setattr(choose, "resolve", resolve)
     monkeypatch.setattr(review, "ROUNDS_PER_TRIAL", 6)
+    monkeypatch.setattr(simulate, "OtherLoad", lambda: SimpleNamespace(share=lambda: 0.0))
 
     def run(method: Any = None, **rest: Any) -> Simulation:
         how = {"rounds": 12, "share": 0.5, "execution": Execution(device="cpu"), "adapt": True, **rest}
@@ -193,7 +212,7 @@ def test_a_resumed_run_repeats_what_was_recorded(make: Make, tmp_path: Path, mon
     whole = make()
     list(whole.run())
     upto(make(folder=tmp_path), 7)
-    monkeypatch.setitem(REAL, FOUR, 1.0)
+    monkeypatch.setitem(REAL, FOUR, 0.01)
     again = make(folder=tmp_path, adapt=False)
     list(again.run())
     assert again.executions.taken == EXPECTED
@@ -224,6 +243,11 @@ def test_what_is_asked_for_is_never_changed(make: Make, tmp_path: Path) -> None:
     list(again.run())
     assert again.executions.taken == [(0, LOOP)]
     assert again.complaints == ["keeps way loop, as it was begun, not vmap; --no-resume starts again"]
+
+
+def test_a_short_run_is_not_checked(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 rounds of two of four clients, at a thousand times the speed: no 30 s of training are promised."""
+    assert make().executions.promised and not make(rounds=1).executions.promised
 
 
 @pytest.mark.parametrize("asked", [{"way": "loop"}, {"way": "vmap", "chunk": 2}, {"workers": 2, "way": "loop"}])

@@ -1,12 +1,12 @@
 """The executions of one run, and the check of a chosen one against the first rounds.
 
 A timing rests on a few steps of clients of average size. Rounds have more: unequal clients, a method's own terms,
-processes that wait for one another. Where the first rounds are slower than promised by a fifth, the next best execution
-is tried for as many rounds, and the fastest of those tried is kept. Each change is part of the run's record: a resumed
-run computes round t with the execution that was recorded for t.
+processes that wait for one another. Where the first rounds are slower than promised by a fifth, although there was not
+much other load, the next best execution is tried for as many rounds, and the fastest of those tried is kept. Each
+change is part of the run's record: a resumed run computes round t with the execution that was recorded for t.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ WRONG = 0.8  # of the promised rate: what is slower was chosen on a wrong figure
 BETTER = 1.1  # times the rate of the execution in use, that another one must promise
 ROUNDS_PER_TRIAL = 20  # of the run: an execution on trial may be slower, for `ROUNDS` of them
 TRIALS = 3
+CORES = 0.9  # of the cores that an execution uses, that must be free of other load in a round that counts
+PATIENCE = 10  # rounds in which to wait for those that count
 
 
 @dataclass
@@ -32,50 +34,56 @@ class Executions:
     Attributes:
         taken: (rounds finished before it, execution), in order; the first one from 0 on.
         promised: samples a second of each execution that was timed; {}: nothing is left to check.
+        measured: samples a second of the rounds that each has computed undisturbed.
     """
 
     taken: list[tuple[int, Resolved]]
     promised: dict[Resolved, float] = field(default_factory=dict)
+    measured: dict[Resolved, list[float]] = field(default_factory=dict)
 
     def at(self, t: int) -> Resolved:
         """The execution of round t, which has t rounds before it."""
         return next(resolved for first, resolved in reversed(self.taken) if first <= t)
 
-    def review(self, records: Sequence[Record], rounds: int) -> str | None:
-        """Compare the execution in use with the rounds that it has computed, and choose again where it was wrong.
+    def review(self, record: Record, rounds: int, free: float) -> str | None:
+        """Note the speed of a round, and choose again if the execution in use was chosen on a wrong figure.
 
         Args:
-            records: of all rounds so far. rounds: of the whole run.
+            record: of the round. rounds: of the whole run.
+            free: cores that other processes left free meanwhile; a round that had too few says nothing.
         Returns:
             A line, if the next round has another execution.
         """
-        (first, now), done = self.taken[-1], records[-1].round
-        if now not in self.promised or done < first + ROUNDS:
+        (first, now), done = self.taken[-1], record.round
+        if not self.promised:
             return None
-        rates = self._measured(records)
-        seconds = min(r.metrics["cost/train_seconds"] for r in records if r.round > first)
-        left = (rounds - done) * seconds >= LONG and len(self.taken) <= min(rounds // ROUNDS_PER_TRIAL, TRIALS)
+        measured = self.measured.setdefault(now, [])
+        if free >= CORES * max(now.threads if now.workers == 1 else 1, now.workers):
+            measured.append(record.metrics["cost/samples_per_second"])
+        elif done >= first + PATIENCE:
+            self.settle()
+            return None
+        if len(measured) < ROUNDS:
+            return None
+        rates = {resolved: max(found) for resolved, found in self.measured.items()}
+        enough = (rounds - done) * record.metrics["cost/train_seconds"] >= LONG
+        more = enough and len(self.taken) <= min(rounds // ROUNDS_PER_TRIAL, TRIALS)
         wrong = len(rates) > 1 or rates[now] < WRONG * self.promised[now]
-        open_ = {**self.promised, **rates} if left else rates
-        best = max(open_, key=lambda r: open_[r])
-        if not wrong or not rates[now] or open_[best] < BETTER * rates[now]:
-            self.promised = {}
+        known = {**self.promised, **rates} if more else rates
+        best = max(known, key=lambda resolved: known[resolved])
+        if not wrong or not rates[now] or known[best] < BETTER * rates[now]:
+            self.settle()
             return None
         slower = rates[now] / self.promised[now]
         self.taken.append((done, best))
         if best in rates:
-            self.promised = {}
+            self.settle()
             return f"from round {done + 1} on again: {best}"
         return f"from round {done + 1} on: {best}, since {now} trained {slower:.2f} times as fast as timed"
 
-    def _measured(self, records: Sequence[Record]) -> dict[Resolved, float]:
-        """Samples a second of each execution so far, in its fastest round."""
-        found: dict[Resolved, float] = {}
-        for record in records:
-            if record.round:
-                used = self.at(record.round - 1)
-                found[used] = max(found.get(used, 0.0), record.metrics["cost/samples_per_second"])
-        return found
+    def settle(self) -> None:
+        """Keep the execution in use, and check it no more."""
+        self.promised, self.measured = {}, {}
 
     # -- on disk ------------------------------------------------------------------------------------------------------
 
@@ -85,6 +93,7 @@ class Executions:
         if len(self.taken) > 1 or self.promised:
             meta["executions"] = [[first, asdict(resolved)] for first, resolved in self.taken]
             meta["promised"] = [[asdict(resolved), rate] for resolved, rate in self.promised.items()]
+            meta["measured"] = [[asdict(resolved), rates] for resolved, rates in self.measured.items()]
         return meta
 
     @classmethod
@@ -97,7 +106,8 @@ class Executions:
         last = Resolved(**meta["resolved"])
         taken = [(int(first), Resolved(**kept)) for first, kept in meta.get("executions", [])]
         promised = {Resolved(**kept): float(rate) for kept, rate in meta.get("promised", [])}
-        return cls([*taken[:-1], (taken[-1][0], last)] if taken else [(0, last)], promised)
+        measured = {Resolved(**kept): [float(rate) for rate in rates] for kept, rates in meta.get("measured", [])}
+        return cls([*taken[:-1], (taken[-1][0], last)] if taken else [(0, last)], promised, measured)
 
 
 def kept(

@@ -3,6 +3,8 @@
 It knows nothing of tracking or tuning.
 """
 
+import math
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
@@ -18,6 +20,7 @@ from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import losses
 from pfl_ops.federation.execution import choose
+from pfl_ops.federation.execution.decide import LONG
 from pfl_ops.federation.execution.review import Executions, kept
 from pfl_ops.federation.execution.stackable import stacks
 from pfl_ops.federation.execution.workers import PooledScorer, PooledTrainer
@@ -36,6 +39,7 @@ from pfl_ops.federation.state.checkpoint import Checkpoint, Checkpoints, Record,
 from pfl_ops.federation.state.rows import RowStore
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.system import memory
+from pfl_ops.system.machine import OtherLoad
 
 ENGINE, DIVERGED = "engine", "diverged"
 """In a checkpoint: the digest of the code that wrote it; the `Diverged` of a run that was to go on all the same."""
@@ -91,6 +95,7 @@ class Simulation:
         self._ending: Ending | None = None
         self._global: Tensor | None = None
         self._kept_l2: np.ndarray | None = None
+        self._free_cores = math.inf
 
         found = None
         self._checkpoints: Checkpoints | None = None
@@ -153,7 +158,7 @@ class Simulation:
                 raise
             line = None
             if self.executions.promised:
-                line = self.executions.review([*self.records, record], self.training.rounds)
+                line = self.executions.review(record, self.training.rounds, self._free_cores)
                 self.complaints += [line] if line else []
             self._keep(record, at_once=line is not None)
             yield record
@@ -195,16 +200,18 @@ class Simulation:
         drawn = cohort.draw(self.method, self.state, self.task, self.participation, self._probabilities, t)
         r = self.round_at(t, drawn)
         self.trainer.meter.clear()
+        load = OtherLoad() if self.executions.promised and self._device.type == "cpu" else None
         started = time.perf_counter()
         update, stages = self._step(r, t + 1)
         self._wait()
         trained = time.perf_counter()
+        self._free_cores = math.inf if load is None else (1 - load.share()) * (os.cpu_count() or 1)
         cost = self._cost(r, trained - started)
         noted = r.notes.keys(None if self._stragglers is None else self._stragglers[r.cohort.cpu().numpy()])
         self._look_for_divergence(t + 1, r.lr, update, stages)
         stages = repeatable(r, stages)
         if r.pooling:  # on all data as one client's, of which nothing was timed
-            self.executions.promised = {}
+            self.executions.settle()
 
         again = last and self.with_final and self._kept_l2 is None
         absent = self._scores.absent_l2(self.state, r, stages) if again else None
@@ -368,10 +375,11 @@ class Simulation:
             executions, lines = kept(found.meta, self.execution, self._device, over=found.results is not None)
             self.complaints += lines
             return executions if adapt and not lines else Executions(executions.taken)
+        work = work_of(self.task, self.feed, self.training)
         loss = losses.LOSSES.digest(self.training.loss)  # None: the package's own, of which timings may be kept already
         chosen = choose.resolve(
             self.execution, self._device, self.training.precision, stackable=stackable,
-            work=work_of(self.task, self.feed, self.training),
+            work=work,
             shapes={
                 "layout": [b.stored for b in self.task.layout.blocks], "optimiser": self.training.optimiser,
                 **({} if loss is None else {"loss": loss}),
@@ -379,7 +387,8 @@ class Simulation:
             prepare=lambda candidate: timed_steps(self.task, self.feed, self.training, candidate),
         )  # fmt: skip
         self.hints = chosen.hints
-        return Executions([(0, chosen.resolved)], dict(chosen.promised) if adapt else {})
+        seconds = work.rounds * work.samples / chosen.promised.get(chosen.resolved, math.inf)
+        return Executions([(0, chosen.resolved)], dict(chosen.promised) if adapt and seconds >= LONG else {})
 
     def _use(self, resolved: choose.Resolved) -> None:
         """Train and score with this execution from now on."""
