@@ -141,7 +141,15 @@ def run_tags(experiment: Experiment, simulation: "Simulation", digest: str, data
         "pfl_ops.workers": str(resolved.workers),
         "pfl_ops.precision": resolved.precision,
         "pfl_ops.state": simulation.state_place,
+        **execution_changes(simulation),
     }
+
+
+def execution_changes(simulation: "Simulation") -> dict[str, str]:
+    """Return the tag of a run whose execution was chosen again: the executions, each with its first round."""
+    taken = simulation.executions.taken
+    told = "; ".join(f"from round {first + 1}: {resolved}" for first, resolved in taken)
+    return {"pfl_ops.executions": told} if len(taken) > 1 else {}
 
 
 def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> None:

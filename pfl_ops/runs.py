@@ -24,7 +24,7 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Checkpoint, CheckpointError, Checkpoints, Record
 from pfl_ops.files import write_whole
-from pfl_ops.recording import DIVERGED, CourierRecorder, Recorder, StoreRecorder, is_kept, run_tags
+from pfl_ops.recording import DIVERGED, CourierRecorder, Recorder, StoreRecorder, execution_changes, is_kept, run_tags
 from pfl_ops.registry import plugins
 from pfl_ops.results import Result, RunOnDisk
 from pfl_ops.tracking.home import Home
@@ -208,7 +208,9 @@ def run(
         mark = folder.with_name(f".{folder.name}{f'-{parent.spool.folder.name}' if parent else ''}.rerun")
         resume = resume and not mark.exists()
         with _leaving_none(place if new else None):
-            simulation = experiment.build(data_dir=data_dir, execution=execution, folder=folder, resume=resume)
+            simulation = experiment.build(
+                data_dir=data_dir, execution=execution, folder=folder, resume=resume, adapt=True
+            )
             opened.callback(simulation.close)
             if on_estimate is not None and not simulation.read:
                 on_estimate(_measured(simulation))
@@ -231,12 +233,13 @@ def run(
             recorder.keep(experiment, simulation)
             if simulation.diverged:
                 raise simulation.diverged.again()  # another one: its traceback has the simulation
-        recorder.end("FINISHED", {})
+        changed = execution_changes(simulation)
+        recorder.end("FINISHED", changed)
         clients = pd.DataFrame(simulation.client_table)
         result = Result.on_disk(
             RunOnDisk(experiment, table(simulation.records), clients, folder, data_dir),
             simulation.final,
-            tags,
+            {**tags, **changed},
             run_id=recorder.run_id,
             name=name or _name(experiment),
             place=_place(experiment, parent),

@@ -37,11 +37,21 @@ def test_usable(files: dict[str, str], expected: int, tmp_path: Path) -> None:
     assert cores.usable(tmp_path) == expected
 
 
-@pytest.mark.parametrize(("load", "count", "expected"), [(2.9, 2, False), (3.1, 2, True), (9.0, 16, False)])
+@pytest.mark.parametrize(("load", "count", "expected"), [(2.0, 2, False), (3.0, 2, True), (9.0, 16, False)])
 def test_busy(load: float, count: int, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: count)
     assert cores.busy() == expected
+
+
+def test_waited_adds_up_the_threads_of_this_process(tmp_path: Path) -> None:
+    """Second column, ns: 1.5 s and 0.25 s."""
+    for thread, text in {"7": "100 1500000000 3\n", "8": "9 250000000 1\n"}.items():
+        folder = tmp_path / "proc/self/task" / thread
+        folder.mkdir(parents=True)
+        (folder / "schedstat").write_text(text)
+    assert cores.waited(tmp_path) == 1.75
+    assert cores.waited(tmp_path / "elsewhere") is None
 
 
 def test_scaling_compares_the_best_readings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ plain, ours, jax_loop   the candidates: what a user would write, the engine's wa
 process    each candidate in a process of its own; stopwatch: what times it there
 entrants   who takes part, after a short trial
 measure    windows, series and ratios
+load       other load on purpose
 peak       the machine's matrix product
 session    all of it, in one run
 report, table, record   the result: JSON, a table, an MLflow run

@@ -23,21 +23,25 @@ class Label:
     Attributes:
         way: "plain" and the JAX scans are peers; "loop" and "vmap" (stacked) are ours.
         chunk: clients stacked at once, 1 for those that take them one by one. workers: processes that share the work.
+        threads: of its process; None: those that the settings ask for, else its own default.
     """
 
     way: Way
     precision: Precision = "float32"
     chunk: int = 1
     workers: int = 1
+    threads: int | None = None
 
     def __str__(self) -> str:
         text = WORDS[self.way] + (f" {self.chunk}" if self.way == "vmap" else "")
+        text += f", {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
         return f"{text}, {self.workers} workers" if self.workers > 1 else text
 
     @property
     def key(self) -> str:
         """For names of metrics: "vmap-20-workers-2/float32"."""
         parts = [self.way, *([str(self.chunk)] if self.way == "vmap" else [])]
+        parts += ["threads", str(self.threads)] if self.threads else []
         return "-".join([*parts, *(["workers", str(self.workers)] if self.workers > 1 else [])]) + f"/{self.precision}"
 
 

@@ -22,14 +22,15 @@ class Entrants:
 
     Args:
         case: what they work on. threads: of each; None: its own default.
+        auto: what `auto` takes; it is always measured.
     Attributes:
         timed: figure -> those that are measured. rough: label -> figure -> the one value of those given up.
         labels: everybody, in the order of appearance. threads: with which each computes.
         notes: lines on who could not take part.
     """
 
-    def __init__(self, case: Case, threads: int | None) -> None:
-        self.case, self._given = case, threads
+    def __init__(self, case: Case, threads: int | None, auto: Label | None = None) -> None:
+        self.case, self._given, self._auto = case, threads, auto
         self.timed: dict[Figure, list[Timed]] = {figure: [] for figure in case.settings.measure}
         self.rough: dict[Label, dict[Figure, Series]] = {}
         self.labels: list[Label] = []
@@ -44,6 +45,8 @@ class Entrants:
         self._admit(Label("plain"), reference=True)
         for precision in self._precisions():
             self._ours(precision)
+        if self._auto is not None and self._auto not in self.labels:
+            self._admit(self._auto)
         if "train" not in self.timed:
             return
         if find_spec("jax") is None:
@@ -119,7 +122,7 @@ class Entrants:
             if by not in tried:
                 tried[by] = self._amounts[by] * candidate.trial(by)
             best = self._best.get(by, 0.0)
-            if reference or tried[by] >= HOPELESS * best:
+            if reference or label == self._auto or tried[by] >= HOPELESS * best:
                 self._best[by] = max(best, tried[by])
                 self.timed[figure].append(Timed(candidate, figure, self._amounts[figure]))
                 admitted = True

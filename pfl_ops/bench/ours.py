@@ -1,6 +1,7 @@
 """Our own candidates: real simulations, asked through the same doors as a run's."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cached_property
 
 import torch
@@ -8,6 +9,8 @@ import torch
 from pfl_ops.bench.candidate import BenchCandidate, Label
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.settings import Figure
+from pfl_ops.federation.execution import choose
+from pfl_ops.federation.execution.timing import timed_anew
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.method.contract import Models
 from pfl_ops.federation.scoring.evaluate import Scores
@@ -105,11 +108,11 @@ class Ours(BenchCandidate):
 
 
 def chosen(case: Case, threads: int | None = None) -> Label:
-    """Return what `auto` would take for this case in float32."""
+    """Return what `auto` takes for a run of this case in float32, timed now, whatever is kept of earlier ones."""
     execution = Execution.model_validate({"device": case.device.type, "threads": threads})
-    simulation = case.experiment("float32", case.settings.clients).build(data_dir=case.data_dir, execution=execution)
-    try:
+    experiment = case.experiment("float32", case.settings.clients).override({"training.rounds": case.settings.rounds})
+    with timed_anew(), closing(experiment.build(data_dir=case.data_dir, execution=execution)) as simulation:
         found = simulation.resolved
-    finally:
-        simulation.close()
-    return Label(found.way, "float32", found.chunk if found.way == "vmap" else 1, found.workers)
+    usual = found.workers > 1 or found.threads == choose.threads(execution)
+    chunk = found.chunk if found.way == "vmap" else 1
+    return Label(found.way, "float32", chunk, found.workers, None if usual else found.threads)

@@ -80,7 +80,7 @@ def make(case: Case, label: Label, threads: int | None) -> BenchCandidate:
         return JaxScan(case, vmapped=label.way == "jax-vmap", threads=count)
     from pfl_ops.bench.ours import Ours
 
-    return Ours(case, label, threads)
+    return Ours(case, label, label.threads or threads)
 
 
 class Inside(Stopwatch):

@@ -8,6 +8,7 @@ import torch
 
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.entrants import Entrants
+from pfl_ops.bench.load import other_load
 from pfl_ops.bench.measure import Series
 from pfl_ops.bench.ours import chosen
 from pfl_ops.bench.peak import matmul_rate
@@ -33,15 +34,16 @@ def bench(settings: BenchSettings, *, data_dir: str | None = None, say: Say = la
     began = time.perf_counter()
     threads = torch.get_num_threads()
     report = Report(machine(choose.device(Execution(device=settings.device), "float32")), settings)
-    for model in settings.model:
-        for batch in settings.batch:
-            try:
-                report.cases.append(measured(Case(settings, model, batch, data_dir), say))
-            except PflOpsError as error:
-                line = f"{model}, B {batch}: " + " ".join(str(error).split())
-                report.skipped.append(line)
-                say("skipped " + line)
-            torch.set_num_threads(threads)
+    with other_load(settings.other_load):
+        for model in settings.model:
+            for batch in settings.batch:
+                try:
+                    report.cases.append(measured(Case(settings, model, batch, data_dir), say))
+                except PflOpsError as error:
+                    line = f"{model}, B {batch}: " + " ".join(str(error).split())
+                    report.skipped.append(line)
+                    say("skipped " + line)
+                torch.set_num_threads(threads)
     report.seconds = time.perf_counter() - began
     return report
 
@@ -50,7 +52,8 @@ def measured(case: Case, say: Say) -> CaseReport:
     """All candidates of one case: a trial, warm-up, windows in turns."""
     settings = case.settings
     say(f"{case.title}: warm-up")
-    with closing(Entrants(case, settings.threads)) as entrants:
+    auto = chosen(case, settings.threads)
+    with closing(Entrants(case, settings.threads, auto)) as entrants:
         entrants.enter()
         peaks: dict[tuple[Precision, int], list[float]] = {
             (label.precision, entrants.threads[label]): [] for label in entrants.labels
@@ -66,7 +69,6 @@ def measured(case: Case, say: Say) -> CaseReport:
                 values.append(matmul_rate(case.device, precision, threads))
             say(f"{case.title}: {repeat + 1} of {settings.repeats}")
         used = entrants.memory_mib()
-    auto = chosen(case, settings.threads)
     rows = [BenchRow(label, entrants.series(label), used.get(label), label == auto) for label in entrants.labels]
     return case_report(
         case, rows, peaks={key: Series(tuple(values)) for key, values in peaks.items()}, threads=entrants.threads,

@@ -24,6 +24,7 @@ QUICK: dict[str, Any] = {
     "workers": (1,),
     "evaluate_models": 8,
     "evaluate_images": 200,
+    "rounds": 20,
 }
 """`--quick`: whether it works at all, in seconds, without data to download. Its numbers say nothing."""
 
@@ -65,6 +66,10 @@ class BenchSettings(Section):
         5, ge=1, le=MOST_COUNT, title="n", description="measurements of each figure, candidates in turns"
     )
     seconds: float = Field(0.3, gt=0, le=3600, description="a measurement's least length, s")
+    rounds: int = Field(
+        1_000_000, ge=1, le=MOST_COUNT, title="T", description="rounds of the run for which auto chooses"
+    )
+    other_load: float = Field(0.0, ge=0, le=1, description="share of one core that another process takes meanwhile")
 
     @field_validator("model", "batch", "precision", "chunk", "workers", "measure", mode="before")
     @classmethod

@@ -35,6 +35,8 @@ def _machine(report: Report) -> Iterator[str]:
     yield f"PyTorch {m['torch']}, Python {m['python']}, {threads(m['threads'])} by default"
     if m["load_before"] > 0.3:
         yield f"others were at work here when this began (load {m['load_before']:g}): trust the ratios more"
+    if report.settings.other_load:
+        yield f"another process took {report.settings.other_load:.0%} of a core meanwhile"
 
 
 def _title(case: CaseReport) -> Text:
@@ -93,7 +95,11 @@ def threads(count: int) -> str:
 
 
 def _remarks(case: CaseReport) -> Iterator[str]:
-    if case.auto is not None and not any(row.chosen for row in case.rows):
+    choice = case.beside_best()
+    if choice is not None:
+        best, ratio, fastest = choice
+        yield f"auto takes: {case.auto}, {ratio:.2f} times as fast as {best.label} (best turns: {fastest:.2f})"
+    elif case.auto is not None and not any(row.chosen for row in case.rows):
         yield f"auto takes: {case.auto}"
     beside = case.beside_jax()
     if beside is not None:

@@ -35,6 +35,8 @@ BENCH = (
     Flag("evaluate-images", "evaluate_images", "INT", "500", "Pooled test images that each of them is shown."),
     Flag("repeats", "repeats", "INT", "5", "Measurements of each figure."),
     Flag("seconds", "seconds", "FLOAT", "0.3", "A measurement's least length."),
+    Flag("rounds", "rounds", "INT", "1000000", "Rounds of the run for which auto chooses."),
+    Flag("other-load", "other_load", "FLOAT", "0.0", "Share of a core that another process takes meanwhile."),
 )
 """Fields of `bench.settings.BenchSettings`."""
 

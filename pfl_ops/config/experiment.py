@@ -399,6 +399,7 @@ class Experiment(Section):
         resume: bool = True,
         stages: Collection[str] | None = None,
         final: bool = True,
+        adapt: bool = False,
     ) -> "Simulation":
         """Build the simulation of the first repetition: data -> clients -> network -> rounds.
 
@@ -407,6 +408,7 @@ class Experiment(Section):
             execution: device, execution backend and processes; none: all automatic.
             folder: for checkpoints; none: nothing is written. resume: go on from those that are there.
             stages: the stages to score; none: all. final: score everything in full once the rounds are over.
+            adapt: compare a timed choice of execution with the first rounds, and choose again where it was wrong.
         Raises:
             PflOpsError: data are missing, the partition is impossible, or the network does not fit.
 
@@ -439,6 +441,7 @@ class Experiment(Section):
             stages=stages,
             final=final,
             resume=resume,
+            adapt=adapt,
         )
 
 

@@ -1,5 +1,6 @@
 """Processor cores: how many this process may really use, and how much they get done side by side."""
 
+import contextlib
 import os
 import threading
 import time
@@ -34,8 +35,21 @@ def _granted(group: Path) -> float | None:
 
 
 def busy() -> bool:
-    """True if more processes want to run than this machine has cores, by half."""
-    return hasattr(os, "getloadavg") and os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
+    """True if the load of the last minute was above the number of cores, so that some processes waited for a core."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
+
+
+def waited(root: Path = Path("/")) -> float | None:
+    """Seconds for which threads of this process were ready to run and had no core, added up; None: not known here.
+
+    Args:
+        root: where /proc is looked for.
+    """
+    found = []
+    for file in (root / "proc/self/task").glob("*/schedstat"):  # of a thread: ns on a core, ns in a queue, time slices
+        with contextlib.suppress(OSError):  # the thread has just ended
+            found.append(int(file.read_text(encoding="ascii").split()[1]))
+    return sum(found) / 1e9 if found else None
 
 
 def scaling(count: int, seconds: float = 0.02, times: int = 5) -> float:

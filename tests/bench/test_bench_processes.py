@@ -22,7 +22,7 @@ from pfl_ops.system import memory
 SMALLEST = {
     "dataset": "digits", "model": "linear", "batch": 10, "clients": 4, "steps": 2, "repeats": 2, "seconds": 0.001,
     "precision": "float32", "chunk": 2, "workers": 1, "evaluate_models": 4, "evaluate_images": 60, "threads": 1,
-    "device": "cpu",
+    "device": "cpu", "rounds": 20,
 }  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """The plain loop and ours do the same work: same accuracies of the same models, same number of samples."""
 
 import copy
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,9 +10,13 @@ import torch
 from bench_case import small
 
 from pfl_ops.bench.candidate import Label
+from pfl_ops.bench.load import PERIOD, other_load
 from pfl_ops.bench.ours import Ours, chosen
 from pfl_ops.bench.plain import PlainLoop
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.execution import choose
+from pfl_ops.federation.execution.choose import Resolved
 from pfl_ops.federation.network.net import Net
 
 LOOP, STACKED = Label("loop"), Label("vmap", chunk=3)
@@ -127,3 +133,43 @@ def test_what_auto_takes_is_a_label(tiny, monkeypatch, tmp_path):
     found = chosen(tiny, threads=1)
     assert found.way in ("loop", "vmap") and found.precision == "float32"
     assert found.way == "vmap" or found.chunk == 1
+
+
+@pytest.mark.parametrize(
+    ("resolved", "asked", "label"),
+    [
+        ({"way": "loop", "threads": 7}, None, Label("loop")),
+        ({"way": "loop", "threads": 1}, None, Label("loop", threads=1)),
+        ({"way": "loop", "threads": 1}, 1, Label("loop")),
+        ({"way": "vmap", "chunk": 5, "threads": 1, "workers": 7}, None, Label("vmap", chunk=5, workers=7)),
+    ],
+)
+def test_what_auto_takes_names_threads_that_are_not_the_default(tiny, resolved, asked, label, monkeypatch):
+    """Seven cores: a process of one thread is another candidate than one of all."""
+    found = Resolved(**{"device": "cpu", "chunk": 1, "precision": "float32", "torch": "", **resolved})
+    monkeypatch.setattr(choose, "threads", lambda execution: execution.threads or 7)
+    built = SimpleNamespace(resolved=found, close=lambda: None)
+    monkeypatch.setattr(Experiment, "build", lambda self, **_: built)
+    assert chosen(tiny, threads=asked) == label
+
+
+def test_the_choice_is_timed_whatever_is_kept(tiny, monkeypatch, tmp_path):
+    monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path))
+    timed, measure = [], choose.measure
+    monkeypatch.setattr(choose, "measure", lambda *args, **given: timed.append(1) or measure(*args, **given))
+    for _ in range(2):
+        chosen(tiny, threads=1)
+    assert len(timed) == 2
+
+
+def test_other_load_takes_a_core_and_ends():
+    import psutil
+
+    with other_load(0.5):
+        [process] = [p for p in psutil.Process().children() if p.is_running()][-1:]
+        while process.cpu_times().user < 0.05 + 3 * PERIOD:  # it works on, without an end
+            time.sleep(0.01)
+    assert not process.is_running()
+    before = psutil.Process().children()
+    with other_load(0.0):
+        assert psutil.Process().children() == before

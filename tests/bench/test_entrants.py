@@ -20,7 +20,7 @@ def enter(monkeypatch):
     """Runs `Entrants` on candidates that reach the given rates; those that are not named are refused."""
     made = []
 
-    def run(rates, **given):
+    def run(rates, auto=None, **given):
         class Entrant:
             figures = ("train", "evaluate", "round")
             count = 1
@@ -42,7 +42,7 @@ def enter(monkeypatch):
 
         monkeypatch.setattr(entrants, "Entrant", Entrant)
         case = small("linear", **{"precision": "float32", "chunk": (2, 3, 4), "workers": (1, 2), **given})
-        found = Entrants(case, None)
+        found = Entrants(case, None, auto)
         found.enter()
         return found
 
@@ -65,6 +65,13 @@ def test_larger_stacks_are_not_tried_once_one_is_far_behind(enter):
 def test_references_are_measured_however_slow(enter):
     found = enter({PLAIN: 10, LOOP: 2, stacked(2): 90, stacked(3): 100, stacked(4): 60})
     assert taking_part(found, "train") == [PLAIN, LOOP, stacked(2), stacked(3), stacked(4)]
+
+
+def test_what_auto_takes_is_measured_however_slow(enter):
+    rates = {PLAIN: 10, LOOP: 90, stacked(2): 100, stacked(3): 20, stacked(7): 30}
+    found = enter(rates, auto=stacked(7))
+    assert taking_part(found, "train") == [PLAIN, LOOP, stacked(2), stacked(7)]
+    assert taking_part(enter(rates, auto=stacked(3)), "train") == [PLAIN, LOOP, stacked(2), stacked(3)]
 
 
 def test_workers_share_the_best_stack(enter):

@@ -37,6 +37,23 @@ def test_ours_is_held_against_the_faster_jax(case):
     assert case.beside_jax() is None
 
 
+def test_what_auto_takes_is_held_against_the_fastest(case):
+    """3,000 and 4,000 samples/s beside 123,456 and 234,567 in the same turns."""
+    best, ratio, by_best_turns = case.beside_best()
+    assert best.label == STACKED
+    assert ratio == pytest.approx((3000 / 123_456 + 4000 / 234_567) / 2)
+    assert by_best_turns == pytest.approx(4000 / 234_567)
+    case.auto = STACKED
+    assert case.beside_best()[1:] == (1.0, 1.0)
+    case.auto = Label("vmap", chunk=7)
+    assert case.beside_best() is None
+
+
+def test_labels_name_threads():
+    label = Label("vmap", chunk=5, threads=1)
+    assert (str(label), label.key) == ("stacked 5, 1 thread", "vmap-5-threads-1/float32")
+
+
 def test_everything_measured_is_in_the_json(report):
     found = json.loads(json.dumps(report.to_dict()))
     row = found["cases"][0]["rows"][1]
@@ -45,6 +62,7 @@ def test_everything_measured_is_in_the_json(report):
         "given_up": False, "over_plain": 2.5, "share_of_peak": pytest.approx(0.35),
     }  # fmt: skip
     assert row["chosen_by_auto"] and row["peak_memory_mib"] == 600.4
+    assert found["cases"][0]["auto_over_best"]["best"] == "stacked 20, 2 workers"
     assert found["cases"][0]["matmul_peak"][0]["values"] == [8e9, 1e10]
     assert {"cpu", "cpu_flags", "cores", "threads", "torch"} <= set(found["machine"])
 
@@ -69,6 +87,7 @@ def test_the_table_fits_a_hundred_columns(report):
     assert "179k" in stacked and "1,234" in stacked
     for part in ("mlp on mnist, B 50, sgd: 20 clients x 12 steps, 199,210 parameters", "10 f32 (1 thread)"):
         assert part in text
+    assert "auto takes: loop, 0.02 times as fast as stacked 20, 2 workers (best turns: 0.02)" in text
     for part in ("skipped cnn, B 50: no data", "a line on who could not take part", "Medians of 5"):
         assert part in text
 

@@ -52,10 +52,10 @@ class Machine:
         self.now += seconds
         self.own += seconds * (1 - self.waits)
 
-    def use(self, monkeypatch: pytest.MonkeyPatch, scaling: float = 2.0, load: bool = False) -> "Machine":
+    def use(self, monkeypatch: pytest.MonkeyPatch, scaling: float = 2.0) -> "Machine":
         """Make it the machine that tests run on."""
         clock = SimpleNamespace(perf_counter=lambda: self.now, thread_time=lambda: self.own, time=lambda: self.now)
         monkeypatch.setattr(timing, "time", clock)
-        monkeypatch.setattr(timing.cores, "scaling", lambda count: min(scaling, count))
-        monkeypatch.setattr(timing.cores, "busy", lambda: load)
+        monkeypatch.setattr(timing.cores, "scaling", lambda count, seconds: min(scaling, count))
+        monkeypatch.setattr(timing.cores, "waited", lambda: self.now - self.own)
         return self

@@ -15,6 +15,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import choose, timing
 from pfl_ops.federation.execution.choose import Resolved
 from pfl_ops.federation.execution.decide import TrainingWork
+from pfl_ops.federation.execution.review import Executions, kept
 from pfl_ops.federation.settings import Execution, Precision
 
 CPU = torch.device("cpu")
@@ -24,8 +25,7 @@ CPU = torch.device("cpu")
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(timing, "_here", {})
-    monkeypatch.setattr(timing.cores, "busy", lambda: False)
-    monkeypatch.setattr(timing, "UNDISTURBED", 0.0)
+    monkeypatch.setattr(timing, "WAITED", float("inf"))
     return tmp_path / "cache" / "execution"
 
 
@@ -36,14 +36,15 @@ TWO = {(size, threads): rate * (1 + 0.2 * (threads - 1)) for size, rate in FAST.
 
 
 def resolved(
-    machine: Machine, *, stackable: bool = True, cohort: int = 10, rounds: int = 1, precision: Precision = "float32",
+    machine: Machine, *, stackable: bool = True, cohort: int = 10, rounds: int = 100, precision: Precision = "float32",
     **asked: Any,
 ) -> tuple[Resolved, list[str]]:  # fmt: skip
-    return choose.resolve(
+    found = choose.resolve(
         Execution(device="cpu", **{"threads": 1, **asked}), CPU, precision, stackable=stackable,
         work=TrainingWork(cohort, rounds, samples=600.0 * cohort, batch=50, walk=12), shapes={},
         prepare=machine.prepare,
     )  # fmt: skip
+    return found.resolved, found.hints
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,9 @@ def test_as_asked_or_as_timed(
         ({}, 100, ("vmap", 10, 1), True),  # eight seconds of training
         ({}, 100_000, ("vmap", 5, 2), True),
         ({"way": "loop"}, 100_000, ("loop", 1, 2), True),
-        ({"way": "loop"}, 50, ("loop", 1, 1), True),
+        ({"way": "loop"}, 25, ("loop", 1, 1), True),
         ({"workers": 1}, 100_000, ("vmap", 10, 1), True),
-        ({"workers": 2}, 1, ("vmap", 5, 2), True),
+        ({"workers": 2}, 100, ("vmap", 5, 2), True),
         ({"workers": 2, "way": "loop"}, 1, ("loop", 1, 2), False),
         ({"workers": 4, "chunk": 4}, 1, ("vmap", 4, 3), False),  # there are three chunks
         ({"workers": 40, "way": "loop"}, 1, ("loop", 1, 10), False),
@@ -106,12 +107,26 @@ def test_workers_need_memory(available: int, workers: int, monkeypatch: pytest.M
     assert resolved(machine, rounds=100_000, threads=2)[0].workers == workers
 
 
-def test_the_length_of_a_run_is_no_part_of_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timing_serves_runs_of_other_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for one that is so long that it is worth more timing, what is kept is of the speed alone."""
     machine = Machine(TWO).use(monkeypatch)
-    assert resolved(machine, rounds=1, threads=2)[0].workers == 1
-    machine.asked.clear()
     assert resolved(machine, rounds=100_000, threads=2)[0].workers == 2
+    machine.asked.clear()
+    assert resolved(machine, rounds=1, threads=2)[0].workers == 1
+    assert resolved(machine, rounds=200_000, threads=2)[0].workers == 2
     assert not machine.asked
+
+
+@pytest.mark.parametrize("changed", ["version", "nothing"])
+def test_another_version_of_pytorch_is_timed_anew(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(FAST).use(monkeypatch)
+    resolved(machine)
+    monkeypatch.setattr(timing, "_here", {})
+    machine.asked.clear()
+    if changed == "version":
+        monkeypatch.setattr(choose.torch, "__version__", "99.0")
+    resolved(machine)
+    assert bool(machine.asked) == (changed == "version")
 
 
 def test_where_threads_are_open_one_may_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +162,7 @@ def test_a_line_where_another_precision_is_much_faster(
     """Also where the timing is that of an earlier run."""
     machine = Machine(FAST, bfloat16=bfloat16).use(monkeypatch)
     for _ in range(2):
-        found, hints = resolved(machine, precision=precision)
+        found, hints = resolved(machine, precision=precision, rounds=100)
         assert found.precision == precision, "it is the user's choice"
         assert [hint[: len(line or "")] for hint in hints] == ([line] if line else [])
         monkeypatch.setattr(timing, "_here", {})
@@ -191,16 +206,17 @@ def test_other_systems_have_one_process(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_simulation_chooses_by_real_steps_and_keeps_to_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves its mark in the cache, and a second one reads it."""
-    auto = Execution(device="cpu", threads=1)
-    first = simulation(FedAvg(), execution=auto)
+    auto, rounds = Execution(device="cpu", threads=1), 100_000  # long enough for all candidates
+    first = simulation(FedAvg(), execution=auto, rounds=rounds)
     assert first.resolved.way in ("loop", "vmap") and len(list(cache.iterdir())) == 1
     [file] = cache.iterdir()
-    kept = json.loads(file.read_text())
-    timing = kept["value"]
+    written = json.loads(file.read_text())
+    timing = written["value"]
     assert {entry["stack"] for entry in timing["rates"]} >= {None, 2} and all(e["rate"] > 0 for e in timing["rates"])
     timing["rates"] = [{"stack": 2, "threads": 1, "precision": "float64", "rate": 1.0}]
-    remember(cache.name, kept["key"], timing)
-    second = simulation(FedAvg(), execution=auto)
+    timing["seconds"] = 12.0
+    remember(cache.name, written["key"], timing)
+    second = simulation(FedAvg(), execution=auto, rounds=rounds)
     assert (second.resolved.way, second.resolved.chunk) == ("vmap", 2)
     other = simulation(FedAvg(), execution=auto, net=network(), training={"batch_size": 2})
     assert len(list(cache.iterdir())) == 2, f"another batch size is another key ({other.resolved})"
@@ -240,7 +256,7 @@ def test_hints_reach_the_simulation_and_its_estimate(monkeypatch: pytest.MonkeyP
 def test_a_resumed_run_keeps_its_execution(execution: dict[str, Any], lines: list[str]) -> None:
     begun = Resolved("cpu", "vmap", 4, 2, "float32", torch.__version__, workers=3)
     meta = {"resolved": json.loads(json.dumps(begun.__dict__))}
-    assert choose.kept(meta, Execution.model_validate(execution), CPU) == (begun, lines)
+    assert kept(meta, Execution.model_validate(execution), CPU) == (Executions([(0, begun)]), lines)
 
 
 # -- devices and precision ---------------------------------------------------------------------------------------------

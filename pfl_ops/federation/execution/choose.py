@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import processes
-from pfl_ops.federation.execution.decide import Scope, TrainingWork, decide, hint
+from pfl_ops.federation.execution.decide import Choice, Scope, TrainingWork, decide, hint, promises
 from pfl_ops.federation.execution.timing import Prepare, Timing, measure, recalled
 from pfl_ops.federation.settings import Execution, Precision
 from pfl_ops.system import cores, memory
@@ -45,6 +45,26 @@ class Resolved:
     def stack(self) -> int | None:
         """Clients stacked at once; None: the loop way."""
         return self.chunk if self.way == "vmap" else None
+
+    def __str__(self) -> str:
+        backend = f"stacks of {self.chunk}" if self.way == "vmap" else "one client at a time"
+        if self.workers > 1:
+            return f"{backend}, {self.workers} workers"
+        return f"{backend}, {self.threads} thread" + "s" * (self.threads > 1)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An execution that was chosen.
+
+    Attributes:
+        resolved: the execution. hints: a line where the timing says that another precision would be much faster.
+        promised: samples a second of all executions that were timed; {}: there was nothing to choose.
+    """
+
+    resolved: Resolved
+    hints: list[str] = field(default_factory=list)
+    promised: Mapping[Resolved, float] = field(default_factory=dict)
 
 
 def device(execution: Execution, precision: Precision) -> torch.device:
@@ -83,43 +103,48 @@ def threads(execution: Execution) -> int:
 def resolve(
     execution: Execution, on: torch.device, precision: Precision, *, stackable: bool, work: TrainingWork,
     shapes: Mapping[str, object], prepare: Prepare,
-) -> tuple[Resolved, list[str]]:  # fmt: skip
+) -> Chosen:  # fmt: skip
     """Nothing left to choose: as asked for, or by timing a few steps of each candidate.
 
     Args:
         on: the device. stackable: whether clients' models can be stacked. work: what there is to train.
         shapes: what the speed depends on: layers, optimiser. prepare: makes a candidate ready to be timed.
-    Returns:
-        The execution; and a line where the timing says that another precision would be much faster.
     Raises:
         PflOpsError: a network that can't be stacked, and vmap asked for; workers where there can be none.
     """
+
+    def resolved(choice: Choice) -> Resolved:
+        way: Literal["loop", "vmap"] = "loop" if choice.stack is None else "vmap"
+        stack = choice.stack or 1
+        return Resolved(on.type, way, stack, choice.threads, precision, torch.__version__, workers=choice.workers)
+
     scope = scope_of(execution, on, stackable, work.cohort)
-    choice, hints = scope.settled, []
-    if choice is None:
-        others = OTHERS.get((on.type, precision), ())
-        key = {
-            **shapes, "batch": work.batch, "precision": precision, "torch": torch.__version__,
-            "device": torch.cuda.get_device_name(on) if on.type == "cuda" else "cpu",
-            "lanes": [[lane.threads, lane.stacks] for lane in scope.lanes],
-        }  # fmt: skip
+    if scope.settled is not None:
+        return Chosen(resolved(scope.settled))
+    others, samples = OTHERS.get((on.type, precision), ()), work.rounds * work.samples
+    key = {
+        **shapes, "batch": work.batch, "precision": precision, "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(on) if on.type == "cuda" else "cpu",
+        "lanes": [[lane.threads, lane.stacks] for lane in scope.lanes],
+    }  # fmt: skip
 
-        def timed() -> Timing:
-            before = torch.get_num_threads()
-            try:
-                return measure(prepare, on, scope.lanes, precision, others, batch=work.batch, walk=work.walk)
-            finally:
-                torch.set_num_threads(before)
-                switch(precision)
+    def timed() -> Timing:
+        before = torch.get_num_threads()
+        try:
+            return measure(
+                prepare, on, scope.lanes, precision, others, batch=work.batch, walk=work.walk, samples=samples
+            )
+        finally:
+            torch.set_num_threads(before)
+            switch(precision)
 
-        timing = recalled(key, timed)
-        choice, line = decide(timing, work, precision, scope), hint(timing, precision)
-        hints = [line] if line else []
-    way: Literal["loop", "vmap"] = "loop" if choice.stack is None else "vmap"
-    found = Resolved(
-        on.type, way, choice.stack or 1, choice.threads, precision, torch.__version__, workers=choice.workers
+    timing = recalled(key, timed, lambda kept: kept.serves(samples, on.type))
+    line = hint(timing, precision)
+    return Chosen(
+        resolved(decide(timing, work, precision, scope)),
+        [line] if line else [],
+        {resolved(choice): rate for choice, rate in promises(timing, work, precision, scope).items()},
     )
-    return found, hints
 
 
 def scope_of(execution: Execution, on: torch.device, stackable: bool, cohort: int) -> Scope:
@@ -149,43 +174,3 @@ def scope_of(execution: Execution, on: torch.device, stackable: bool, cohort: in
     room = memory.available() // (2 * WORKER)
     most = max(1, min(count, chunks, room)) if there else 1
     return Scope(way, chunk, cohort, count, fewer, most=most)
-
-
-def kept(
-    meta: Mapping[str, Any], execution: Execution, on: torch.device, *, over: bool = False
-) -> tuple[Resolved, list[str]]:
-    """The execution that a run was begun with, and a line for each wish that it does not meet.
-
-    Args:
-        over: whether the run has all its rounds: it may be read anywhere.
-    Raises:
-        PflOpsError: it was begun on a device that is not the one at hand.
-    """
-    try:
-        found = Resolved(**meta["resolved"])
-    except (KeyError, TypeError):
-        raise PflOpsError(
-            "the checkpoint was written by another version of pfl-ops; --no-resume starts again"
-        ) from None
-    if over:
-        return found, []
-    if found.device != on.type:
-        raise PflOpsError(
-            f"this run was begun on {found.device}, here it would go on on {on.type}; "
-            f"use --device {found.device}, or --no-resume to start again"
-        )
-    asked = {
-        "way": None if execution.way == "auto" else execution.way,
-        "threads": execution.threads,
-        "workers": execution.workers,
-    }
-    if found.way == "vmap":
-        asked["chunk"] = execution.chunk
-    lines = [
-        f"keeps {name} {getattr(found, name)}, as it was begun, not {wish}; --no-resume starts again"
-        for name, wish in asked.items()
-        if wish not in (None, getattr(found, name))
-    ]
-    if found.torch != torch.__version__:
-        lines.append(f"was begun with PyTorch {found.torch}, goes on with {torch.__version__}: last digits may differ")
-    return found, lines

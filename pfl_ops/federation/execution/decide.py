@@ -1,4 +1,4 @@
-"""The choice among timed candidates: arithmetic on rates, the same answer for the same figures."""
+"""The choice among timed candidates, and its review: arithmetic on rates, the same answer for the same figures."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from pfl_ops.federation.settings import Precision, Way
 
 CHUNKS = (2, 5, 10, 20, 50, 100)
 GAIN = 1.15  # what several processes, or fewer threads, must promise: the promise rests on a few steps
+NEARLY = 0.9  # what several processes must promise in place of one process of several threads
 LONG = 30.0  # seconds of training in one process, below which no others are started; that takes about three
 A_JOB = 0.005  # seconds that sharing out one round takes
 FASTER = 1.5  # from here on, another number format is worth a line
@@ -85,23 +86,41 @@ class Scope:
 
 
 def decide(timing: Timing, work: TrainingWork, precision: Precision, scope: Scope) -> Choice:
-    """The choice that trains fastest; several processes only where the run is long enough for them."""
-    rates = {c: rate for c, rate in timing.rates.items() if c.precision == precision}
-    promises = {c: together(rate, c.stack, work, scope, timing.scaling) for c, rate in rates.items() if c.threads == 1}
-    shared = max(promises, key=lambda c: promises[c], default=None) if scope.most > 1 else None
-    if scope.least > 1 and shared is not None:
-        return _shared(shared, work, scope)
-    best = max((c for c in rates if c.threads == scope.threads), key=lambda c: rates[c], default=None)
-    single = max((c for c in rates if c.threads == 1), key=lambda c: rates[c], default=None)
-    if best is None or (scope.fewer and single is not None and rates[single] > GAIN * rates[best]):
-        assert single is not None
-        best = single
-    seconds = work.rounds * work.samples / max(rates[best], 1e-9)
-    if shared is not None and seconds >= LONG:
-        promised = work.rounds * (work.samples / max(promises[shared], 1e-9) + A_JOB)
-        if seconds >= GAIN * promised:
-            return _shared(shared, work, scope)
-    return Choice(best.stack, best.threads if scope.fewer else scope.threads)
+    """The choice that trains fastest; several processes only where the run is long enough for them.
+
+    Several of one thread are preferred to one of several threads, which stops where other load takes one of its cores.
+    """
+    rates = promises(timing, work, precision, scope)
+    if scope.least > 1:
+        return max(rates, key=lambda c: rates[c])
+    shared = max((c for c in rates if c.workers > 1), key=lambda c: rates[c], default=None)
+    alone = [c for c in rates if c.workers == 1]
+    best = max(alone, key=lambda c: (c.threads == scope.threads, rates[c]))
+    if scope.fewer:
+        single = max((c for c in alone if c.threads == 1), key=lambda c: rates[c], default=best)
+        best = single if rates[single] > GAIN * rates[best] else best
+    timed = any(c.threads == best.threads > 1 for c in timing.rates)  # else the promise is one thread's
+    needed = NEARLY if timed else GAIN
+    long = work.rounds * work.samples / rates[best] >= LONG
+    return shared if shared is not None and long and rates[shared] >= needed * rates[best] else best
+
+
+def promises(timing: Timing, work: TrainingWork, precision: Precision, scope: Scope) -> dict[Choice, float]:
+    """Samples a second of each choice in a round, as far as it was timed."""
+    rates = {c: max(rate, 1e-9) for c, rate in timing.rates.items() if c.precision == precision}
+    found: dict[Choice, float] = {}
+    for c, rate in rates.items():
+        if c.threads == 1 and scope.most > 1:
+            promise = max(together(rate, c.stack, work, scope, timing.scaling), 1e-9)
+            choice = _shared(c, work, scope)
+            if choice.workers > 1 or scope.least > 1:
+                shared = work.samples / (work.samples / promise + A_JOB)
+                found[choice] = max(found.get(choice, 0.0), shared)
+    timed = any(c.threads == scope.threads for c in rates)
+    for c, rate in rates.items():
+        if scope.least == 1 and (scope.fewer or c.threads == scope.threads or not timed):
+            found[Choice(c.stack, c.threads if scope.fewer else scope.threads)] = rate
+    return found
 
 
 def together(rate: float, stack: int | None, work: TrainingWork, scope: Scope, scaling: float) -> float:

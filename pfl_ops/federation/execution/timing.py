@@ -1,15 +1,16 @@
-"""The speed of real steps on this machine, in each way that a run could take: timed once, and kept for the next run.
+"""The speed of real steps on this machine, with each execution backend that a run could take.
 
-All that is timed is timed in turns, several times, and the best reading counts: what disturbs the machine for a moment
-disturbs no candidate alone. One thread is timed by its own clock, which stands still while others have its core. The
-whole of it ends after `SECONDS`, whatever has not been tried by then.
+All candidates are timed in turns, several times, and the best reading counts. A reading in which a thread waited for a
+core is dropped: it is repeated, and other load makes it slower, never faster. One thread is timed by its CPU time.
+Timing takes about 1 % of the training that is ahead. It is kept for later runs if the readings that count were
+undisturbed.
 """
 
 import contextlib
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, get_args
 
@@ -20,13 +21,17 @@ from pfl_ops.federation.settings import Precision
 from pfl_ops.system import cores
 from pfl_ops.system.machine import cpu_model
 
-SECONDS = {"cpu": 1.2, "cuda": 5.0}
-READING = 0.03  # seconds that one reading takes, where a single step is shorter
-LAPS = 5  # readings of each candidate that may still win
+SHARE = 0.01  # of the time of all training, that timing takes
+LEAST, MOST = {"cpu": 0.6, "cuda": 5.0}, {"cpu": 12.0, "cuda": 20.0}  # seconds of timing
+SHORT = 0.1  # of the time of all training, that timing takes at most, however short that is
+READINGS = 60  # that fit into the time of timing, where a single step is not longer
+LAPS = 5  # further readings of each candidate that may still win; twice as many where the best is disturbed
 NEAR = 0.85  # of the best: what may still win, or is not yet a step backwards
-HOPELESS = 0.5  # of the best: no larger stack is tried
+HOPELESS = 0.5  # of the best: a larger stack is tried only where stacks gain
+GAINS = 1.2  # times the rate of the stack before: such growth may catch up
 KEPT = 30 * 24 * 3600  # seconds for which a timing is kept: libraries and firmware change
-UNDISTURBED = 0.8  # of the time of all readings, at least, this thread had a core, or was about to go on
+WAITED = 0.1  # of a reading, during which a thread was without a core: such a reading is disturbed
+IDLE = 2 / 3  # of a reading, that is not counted as time of timing where it was spent without a core, at most
 
 
 class Candidate(NamedTuple):
@@ -45,20 +50,29 @@ Prepare: TypeAlias = Callable[[Candidate], Go]
 
 @dataclass
 class Lane:
-    """Candidates that differ in the size of their stack, smallest first, and how far they have come."""
+    """Candidates that differ in the size of their stack, smallest first, and the rates found so far.
+
+    Attributes:
+        best, last: of all, and of the size before. stacked: that was a stack. spent: seconds.
+        over: no larger stack is tried.
+    """
 
     threads: int
     stacks: Sequence[int | None]
     best: float = 0.0
     last: float = 0.0
-    losses: int = 0
+    stacked: bool = False
+    spent: float = 0.0
     over: bool = False
 
-    def note(self, rate: float) -> None:
-        """Growth ends once two sizes have lost speed, or one is far behind."""
-        self.losses += rate < NEAR * self.best
-        self.over = self.losses == 2 or rate < HOPELESS * self.best
-        self.best, self.last = max(self.best, rate), rate
+    def note(self, stack: int | None, rate: float) -> None:
+        """End the growth where a stack is far behind, and gains too little on the one before to catch up.
+
+        A small stack that is slower than one client at a time says nothing about larger ones.
+        """
+        grows = not self.stacked or rate >= GAINS * self.last
+        self.over = not rate or (rate < HOPELESS * self.best and not grows)
+        self.stacked, self.best, self.last = stack is not None, max(self.best, rate), rate
 
 
 @dataclass(frozen=True)
@@ -66,12 +80,14 @@ class Timing:
     """Timed rates.
 
     Attributes:
-        rates: samples a second. scaling: how many times one core's work all of them do side by side.
-        quiet: nothing else kept the machine busy meanwhile; what is not quiet is used, and not kept.
+        rates: samples a second. scaling: the work of all cores side by side, in multiples of one core's.
+        seconds: for which candidates were read, at most.
+        quiet: the best readings of all candidates that may win had a core for each thread; else it is not kept.
     """
 
     rates: Mapping[Candidate, float]
     scaling: float = 1.0
+    seconds: float = 0.0
     quiet: bool = field(default=True, compare=False)
 
     def fastest(self, precision: Precision) -> Candidate:
@@ -81,7 +97,8 @@ class Timing:
 
     def to_json(self) -> dict[str, Any]:
         """As the cache keeps it."""
-        return {"rates": [{**c._asdict(), "rate": r} for c, r in self.rates.items()], "scaling": self.scaling}
+        rates = [{**c._asdict(), "rate": r} for c, r in self.rates.items()]
+        return {"rates": rates, "scaling": self.scaling, "seconds": self.seconds}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Timing":
@@ -98,7 +115,21 @@ class Timing:
             rates[Candidate(stack, int(entry["threads"]), precision)] = float(entry["rate"])
         if not rates:
             raise ValueError("nothing was timed")
-        return cls(rates, float(kept["scaling"]))
+        return cls(rates, float(kept["scaling"]), float(kept["seconds"]))
+
+    def serves(self, samples: float, on: str) -> bool:
+        """True if it is not much shorter than a timing for a run of so many samples."""
+        wanted = length(samples / max([*self.rates.values(), 1e-9]), on)
+        return self.seconds >= max(wanted / 2, min(wanted, LEAST[on]))
+
+
+def length(training: float, on: str) -> float:
+    """Seconds of timing for a run with so many seconds of training.
+
+    >>> length(600.0, "cpu"), length(10.0, "cpu"), length(4.0, "cpu")  # 1 %; the least; a tenth
+    (6.0, 0.6, 0.4)
+    """
+    return min(max(SHARE * training, LEAST[on]), SHORT * training, MOST[on])
 
 
 class Race:
@@ -107,53 +138,66 @@ class Race:
     Args:
         prepare: makes a candidate ready. on: the device.
         batch: samples that a step shows to each client. walk: steps of a client a round; no reading takes more.
+        samples: that the run trains on, all rounds together.
+
+    Attributes:
+        rates: samples a second, by the best reading of each candidate.
+        clean: candidates of which that reading had a core for each thread.
+        spent: seconds of readings, less those that were spent without a core.
     """
 
-    def __init__(self, prepare: Prepare, on: torch.device, batch: float, walk: int) -> None:
-        self.prepare, self.on, self.batch, self.walk = prepare, on, batch, walk
+    def __init__(self, prepare: Prepare, on: torch.device, batch: float, walk: int, samples: float) -> None:
+        self.prepare, self.on, self.batch, self.walk, self.samples = prepare, on, batch, walk, samples
         self.rates: dict[Candidate, float] = {}
+        self.clean: set[Candidate] = set()
         self._ready: dict[Candidate, Go] = {}
         self._steps: dict[Candidate, int] = {}
-        self._end = time.perf_counter() + SECONDS[on.type]
-        self._wall, self._own = 0.0, 0.0
+        self.spent = 0.0
 
     @property
-    def undisturbed(self) -> bool:
-        """True if this thread ran nearly all the time: it sleeps where it, or one that it waits for, has no core."""
-        return self._own >= UNDISTURBED * self._wall
+    def seconds(self) -> float:
+        """The length of all readings together."""
+        return length(self.samples / max([*self.rates.values(), 1e-9]), self.on.type)
 
     def has_time(self, candidate: Candidate, rate: float, steps: int = 1) -> bool:
         """True if so many steps fit into the time that is left, at so many samples a second."""
-        return steps * (candidate.stack or 1) * self.batch <= (self._end - time.perf_counter()) * rate
+        return steps * (candidate.stack or 1) * self.batch <= (self.seconds - self.spent) * rate
 
     def enter(self, candidate: Candidate, against: float = 0.0) -> float:
-        """First readings of a candidate: a step that also pays for what is made once, a real reading, and one more
-        where it is about to lose `against` another.
+        """First readings of a candidate: a step that also pays for what is made once, and two readings: caches and
+        memory are warm after some steps.
 
-        Where the first one is far below already, and took as long as a reading, it is the answer.
+        Where the first step is far below `against` already, and took as long as a reading, it is the answer.
         """
         self._ready[candidate], self._steps[candidate] = self.prepare(candidate), 1
-        rate = self._read(candidate)
-        brief = (candidate.stack or 1) * self.batch < READING * rate
-        for bar in (float("inf"), NEAR * against):
-            hopeless = rate < HOPELESS**2 * against and not brief
-            if not hopeless and rate < bar and self.has_time(candidate, rate, self._steps[candidate]):
-                rate = self._read(candidate)
-            brief = False
+        rate = self._go(candidate)
+        brief = (candidate.stack or 1) * self.batch < self.seconds / READINGS * rate
+        for _ in range(2):
+            if brief or rate >= HOPELESS**2 * against:
+                rate, brief = self.read(candidate), False
         return rate
 
     def laps(self, candidates: Sequence[Candidate]) -> None:
-        """Read these again, in turns."""
-        for _ in range(LAPS if len(candidates) > 1 else 0):
+        """Read these again, in turns; then those on, whose best reading was disturbed."""
+        for lap in range(2 * LAPS):
             for c in candidates:
-                if self.has_time(c, self.rates[c], self._steps[c]):
-                    self._read(c)
+                if len(candidates) > 1 if lap < LAPS else c not in self.clean:
+                    self.read(c)
 
-    def _read(self, candidate: Candidate) -> float:
+    def read(self, candidate: Candidate) -> float:
+        """A reading, of several walks where one is short, as far as there is time; the best so far counts."""
+        end = self.spent + 0.99 * self.seconds / READINGS
+        while self.has_time(candidate, self.rates[candidate], self._steps[candidate]):
+            self._go(candidate)
+            if self.spent >= end:
+                break
+        return self.rates[candidate]
+
+    def _go(self, candidate: Candidate) -> float:
         """Samples a second, the best so far; 0 where the memory does not suffice."""
         torch.set_num_threads(candidate.threads)
         steps = self._steps[candidate]
-        start, own = time.perf_counter(), time.thread_time()
+        waited, start, own = cores.waited(), time.perf_counter(), time.thread_time()
         try:
             seen = self._ready[candidate](steps)
             if self.on.type == "cuda":
@@ -162,63 +206,91 @@ class Race:
             torch.cuda.empty_cache()
             seen = 0
         took, own = max(time.perf_counter() - start, 1e-9), time.thread_time() - own
+        without = 0.0
         if self.on.type == "cpu":
-            self._wall, self._own = self._wall + took, self._own + own
-            if candidate.threads == 1:
-                took = max(own, 1e-9)
-        self._steps[candidate] = min(max(round(READING * steps / took), 1), self.walk)
-        self.rates[candidate] = max(self.rates.get(candidate, 0.0), seen / took)
+            without = took - own if waited is None else max((cores.waited() or 0.0) - waited, 0.0)
+        clean = without <= WAITED * took
+        self.spent += took - min(without / candidate.threads, IDLE * took)
+        if self.on.type == "cpu" and candidate.threads == 1:
+            took = max(own, 1e-9)
+        if seen / took >= self.rates.get(candidate, 0.0):
+            self.rates[candidate] = seen / took
+            (self.clean.add if clean else self.clean.discard)(candidate)
+        self._steps[candidate] = min(max(round(self.seconds / READINGS * steps / took), 1), self.walk)
         return self.rates[candidate]
 
 
 def measure(
     prepare: Prepare, on: torch.device, lanes: Sequence[Lane], precision: Precision, others: Sequence[Precision],
-    *, batch: float, walk: int,
+    *, batch: float, walk: int, samples: float,
 ) -> Timing:  # fmt: skip
     """Time the candidates of all lanes, growing stacks as long as they gain, and the fastest in other number formats.
 
     Args:
-        prepare, on, batch, walk: see `Race`.
+        prepare, on, batch, walk, samples: see `Race`.
         lanes: stacks to compare at each number of threads.
         precision: the run's. others: what it might use instead.
     """
-    race = Race(prepare, on, batch, walk)
+    race = Race(prepare, on, batch, walk, samples)
     for stack in dict.fromkeys(stack for lane in lanes for stack in lane.stacks):
         for lane in lanes:
             candidate = Candidate(stack, lane.threads, precision)
             known = lane.last or lanes[0].last * lane.threads / lanes[0].threads
             if lane.over or stack not in lane.stacks or (race.rates and not race.has_time(candidate, known, steps=2)):
                 continue
-            lane.note(race.enter(candidate, lane.best))
+            if lane.spent > race.seconds / (len(lanes) + 1):
+                continue  # the rest of the time is for the other lanes, and for readings in turns
+            before = race.spent
+            lane.note(stack, race.enter(candidate, lane.best))
+            lane.spent += race.spent - before
     best = max(race.rates, key=lambda c: race.rates[c])
     hints = [c for p in others if race.has_time(c := best._replace(precision=p), race.rates[best], steps=4)]
     for c in hints:
         race.enter(c, race.rates[best])
     bar = {lane.threads: NEAR * lane.best for lane in lanes}
     fast = race.rates[best]
-    race.laps([c for c, r in race.rates.items() if r >= (fast if c in hints else bar[c.threads])])
+    front = [c for c, r in race.rates.items() if r >= (fast if c in hints else bar[c.threads])]
+    race.laps(front)
     several = max(lane.threads for lane in lanes)
-    scaling = cores.scaling(several) if len(lanes) > 1 else 1.0
-    return Timing(race.rates, scaling, quiet=race.undisturbed and not cores.busy())
+    workers = len(lanes) > 1 and race.seconds >= LEAST[on.type]  # shorter runs have none
+    scaling = cores.scaling(several, seconds=min(0.02, race.seconds / 30)) if workers else 1.0
+    return Timing(race.rates, scaling, race.seconds, quiet=race.clean.issuperset(front))
 
 
 _here: dict[str, Timing] = {}
+_anew = False
 
 
-def recalled(key: Mapping[str, object], now: Callable[[], Timing]) -> Timing:
+@contextlib.contextmanager
+def timed_anew() -> Iterator[None]:
+    """Within it nothing that is kept serves: for a benchmark of the choice."""
+    global _anew
+    before, _anew = _anew, True
+    try:
+        yield
+    finally:
+        _anew = before
+
+
+def recalled(
+    key: Mapping[str, object], now: Callable[[], Timing], serves: Callable[[Timing], bool] = lambda timing: True
+) -> Timing:
     """The timing for `key` (model, shapes, candidates) on this machine: from the user's cache folder, or made now.
 
-    A kept one that is older than `KEPT` is made again. What is timed while others keep the machine busy would be wrong
-    for a long time: only this process goes on with it.
+    One that is older than `KEPT`, or that was made on another processor, is made again; so is one that does not serve.
+    A disturbed timing would be wrong for a long time: only this process uses it again.
+
+    Args:
+        key: all that the rates depend on, but for the machine. now: times. serves: True if a kept one is long enough.
     """
     machine = {"processor": cpu_model(), "host": platform.node(), "cores": cores.usable()}
     text = json.dumps({**key, **machine}, sort_keys=True)
     with contextlib.suppress(ValueError, KeyError, TypeError):  # not there, or damaged
         kept = remembered("execution", text)
-        if 0 <= time.time() - kept["made"] < KEPT:
-            return Timing.from_json(kept)
-    if text not in _here:
+        if not _anew and 0 <= time.time() - kept["made"] < KEPT and serves(found := Timing.from_json(kept)):
+            return found
+    if _anew or text not in _here or not serves(_here[text]):
         _here[text] = now()
-    if _here[text].quiet:
-        remember("execution", text, {**_here[text].to_json(), "key": dict(key), "made": int(time.time())})
+        if _here[text].quiet:
+            remember("execution", text, {**_here[text].to_json(), "key": dict(key), "made": int(time.time())})
     return _here[text]

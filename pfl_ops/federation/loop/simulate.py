@@ -3,9 +3,10 @@
 It knows nothing of tracking or tuning.
 """
 
+import math
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,8 @@ from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import losses
 from pfl_ops.federation.execution import choose
+from pfl_ops.federation.execution.decide import LONG
+from pfl_ops.federation.execution.review import Executions, kept
 from pfl_ops.federation.execution.stackable import stacks
 from pfl_ops.federation.execution.workers import PooledScorer, PooledTrainer
 from pfl_ops.federation.loop import cohort, diverged, engine, finish
@@ -36,6 +39,7 @@ from pfl_ops.federation.state.checkpoint import Checkpoint, Checkpoints, Record,
 from pfl_ops.federation.state.rows import RowStore
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.system import memory
+from pfl_ops.system.machine import OtherLoad
 
 ENGINE, DIVERGED = "engine", "diverged"
 """In a checkpoint: the digest of the code that wrote it; the `Diverged` of a run that was to go on all the same."""
@@ -55,14 +59,16 @@ class Simulation:
         identity: the experiment's hash; a folder of another experiment is refused.
         stages: the stages to score; None: all. final: score everything in full once the rounds are over.
         resume: go on from the folder's checkpoints; False: what it holds is thrown away when `run` starts.
+        adapt: compare a timed choice of execution with the first rounds, and choose again where it was wrong.
 
     Attributes:
         records: one for the start and one a round, those of the checkpoint included.
         final: `final/…`, `best/…` and `reached/…` keys, once the run is over.
         client_table: column -> values of the full evaluation; without one, of the last round's.
-        complaints: lines about damaged checkpoints that were passed over, and about what a resumed run keeps.
+        complaints: lines about damaged checkpoints that were passed over, about what a resumed run keeps, and about an
+            execution that was chosen again.
         hints: a line where another precision would be much faster here.
-        resolved: the execution with nothing left open.
+        resolved: the execution with nothing left open; executions: all that the run has had.
         resumed_from: the round of the checkpoint that it goes on from; None: it starts.
         read: whether the run was over before, so that nothing is computed.
         diverged: set by the first round with a value that is not finite, where `execution.diverged` is "continue"; else
@@ -74,7 +80,7 @@ class Simulation:
         self, network: nn.Module, method: Method, clients: Clients, training: Training, participation: Participation,
         evaluation: Evaluation, *, seed: int = 0, execution: Execution | None = None, stackable: bool = True,
         folder: Path | None = None, identity: str = "", stages: Collection[str] | None = None, final: bool = True,
-        resume: bool = True,
+        resume: bool = True, adapt: bool = False,
     ) -> None:  # fmt: skip
         self.method, self.clients, self.folder, self.identity = CheckedMethod(method), clients, folder, identity
         self.training, self.participation, self.evaluation = training, participation, evaluation
@@ -89,6 +95,7 @@ class Simulation:
         self._ending: Ending | None = None
         self._global: Tensor | None = None
         self._kept_l2: np.ndarray | None = None
+        self._free_cores = math.inf
 
         found = None
         self._checkpoints: Checkpoints | None = None
@@ -108,21 +115,10 @@ class Simulation:
         self._stragglers = cohort.stragglers(participation, self.task.n_clients, seed)
         self.hints: list[str] = []
         mapped = stacks(training.loss, lambda n: make_trainer(self.task, self.feed, training, n, not stackable))
-        self.resolved = self._resolve(found, stackable and mapped)
-        torch.set_num_threads(self.resolved.threads)
-        self.trainer = make_trainer(self.task, self.feed, training, self.resolved.stack, draws=not stackable)
-        held = Feed(clients.held, clients.mean, clients.std, self._device, dtype)
-        if self.resolved.workers > 1:
-            self.trainer = PooledTrainer(self.trainer, self.resolved.workers)
-            self.scorer: Scorer = PooledScorer(self.trainer, clients.held, held, evaluation, seed)
-        else:
-            self.scorer = Scorer(self.trainer, clients.held, held, evaluation, seed)
-        self.round_at: RoundAt = partial(_round_at, self.trainer, training.lr_decay, participation.weighting)
-        row = self.task.initial
-        self._scores = StageScores(
-            self.method, self.scorer, self.round_at, self.wanted, self.resolved.chunk, row.numel() * row.element_size(),
-            evaluation.stages,
-        )  # fmt: skip
+        self._held = Feed(clients.held, clients.mean, clients.std, self._device, dtype)
+        self._seed, self._draws = seed, not stackable
+        self.executions = self._resolve(found, stackable and mapped, adapt)
+        self._use(self.executions.taken[-1][1])
         self._state: State = self.method.init(self.task)
         if evaluation.absent == "last":
             self._kept_l2 = finish.kept_l2(self.task.n_clients, found.meta if found is not None else {})
@@ -160,7 +156,11 @@ class Simulation:
                 if t == 0 and self._checkpoints is not None:
                     self._checkpoints.remove()
                 raise
-            self._keep(record)
+            line = None
+            if self.executions.promised:
+                line = self.executions.review(record, self.training.rounds, self._free_cores)
+                self.complaints += [line] if line else []
+            self._keep(record, at_once=line is not None)
             yield record
         self._finish()
 
@@ -171,8 +171,9 @@ class Simulation:
 
     def close(self) -> None:
         """End the worker processes, if there are any."""
-        if isinstance(self.trainer, PooledTrainer):
-            self.trainer.close()
+        trainer = getattr(self, "trainer", None)  # None: while the first one is made
+        if isinstance(trainer, PooledTrainer):
+            trainer.close()
 
     @property
     def state(self) -> State:
@@ -193,18 +194,24 @@ class Simulation:
         self._unread = None
 
     def _round(self, t: int) -> Record:
+        if self.executions.at(t) != self.resolved:
+            self._use(self.executions.at(t))
         last = t + 1 == self.training.rounds
         drawn = cohort.draw(self.method, self.state, self.task, self.participation, self._probabilities, t)
         r = self.round_at(t, drawn)
         self.trainer.meter.clear()
+        load = OtherLoad() if self.executions.promised and self._device.type == "cpu" else None
         started = time.perf_counter()
         update, stages = self._step(r, t + 1)
         self._wait()
         trained = time.perf_counter()
+        self._free_cores = math.inf if load is None else (1 - load.share()) * (os.cpu_count() or 1)
         cost = self._cost(r, trained - started)
         noted = r.notes.keys(None if self._stragglers is None else self._stragglers[r.cohort.cpu().numpy()])
         self._look_for_divergence(t + 1, r.lr, update, stages)
         stages = repeatable(r, stages)
+        if r.pooling:  # on all data as one client's, of which nothing was timed
+            self.executions.settle()
 
         again = last and self.with_final and self._kept_l2 is None
         absent = self._scores.absent_l2(self.state, r, stages) if again else None
@@ -252,11 +259,11 @@ class Simulation:
         scored = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.feed.sizes)
         return Record(round_, {**scored, **more}, time.time_ns() // 1_000_000)
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record, at_once: bool = False) -> None:
         self.records.append(record)
         if self._checkpoints is None:
             return
-        if record.round % self.execution.checkpoint_every == 0 or record.round == self.training.rounds:
+        if at_once or record.round % self.execution.checkpoint_every == 0 or record.round == self.training.rounds:
             self._checkpoints.save(record.round, self.state, self.records, self._about())
 
     def _cost(self, r: Round, seconds: float) -> dict[str, float]:
@@ -315,7 +322,7 @@ class Simulation:
         noted = {DIVERGED: self.diverged.as_list()} if self.diverged else {}
         if self._kept_l2 is not None:
             noted[finish.KEPT_L2] = [None if np.isnan(score) else score for score in self._kept_l2.tolist()]
-        return {"resolved": asdict(self.resolved), ENGINE: engine.digest(), **noted}
+        return {**self.executions.to_meta(), ENGINE: engine.digest(), **noted}
 
     def _chances(self) -> dict[str, list[Any]]:
         """Columns of the client table where not all clients are alike: probability in a draw, who is a straggler."""
@@ -362,23 +369,45 @@ class Simulation:
 
     # -- where and how ------------------------------------------------------------------------------------------------
 
-    def _resolve(self, found: Checkpoint | None, stackable: bool) -> choose.Resolved:
+    def _resolve(self, found: Checkpoint | None, stackable: bool, adapt: bool) -> Executions:
         """As the checkpoint has it, as asked for, or by timing a few steps of each candidate."""
         if found is not None:
-            resolved, lines = choose.kept(found.meta, self.execution, self._device, over=found.results is not None)
+            executions, lines = kept(found.meta, self.execution, self._device, over=found.results is not None)
             self.complaints += lines
-            return resolved
+            return executions if adapt and not lines else Executions(executions.taken)
+        work = work_of(self.task, self.feed, self.training)
         loss = losses.LOSSES.digest(self.training.loss)  # None: the package's own, of which timings may be kept already
-        resolved, self.hints = choose.resolve(
+        chosen = choose.resolve(
             self.execution, self._device, self.training.precision, stackable=stackable,
-            work=work_of(self.task, self.feed, self.training),
+            work=work,
             shapes={
                 "layout": [b.stored for b in self.task.layout.blocks], "optimiser": self.training.optimiser,
                 **({} if loss is None else {"loss": loss}),
             },
             prepare=lambda candidate: timed_steps(self.task, self.feed, self.training, candidate),
         )  # fmt: skip
-        return resolved
+        self.hints = chosen.hints
+        seconds = work.rounds * work.samples / chosen.promised.get(chosen.resolved, math.inf)
+        return Executions([(0, chosen.resolved)], dict(chosen.promised) if adapt and seconds >= LONG else {})
+
+    def _use(self, resolved: choose.Resolved) -> None:
+        """Train and score with this execution from now on."""
+        self.close()
+        self.resolved = resolved
+        torch.set_num_threads(resolved.threads)
+        self.trainer = make_trainer(self.task, self.feed, self.training, resolved.stack, self._draws)
+        if resolved.workers > 1:
+            self.trainer = PooledTrainer(self.trainer, resolved.workers)
+            self.scorer: Scorer = PooledScorer(self.trainer, self.clients.held, self._held, self.evaluation, self._seed)
+        else:
+            self.scorer = Scorer(self.trainer, self.clients.held, self._held, self.evaluation, self._seed)
+        lr_decay, weighting = self.training.lr_decay, self.participation.weighting
+        self.round_at: RoundAt = partial(_round_at, self.trainer, lr_decay, weighting)
+        row = self.task.initial
+        self._scores = StageScores(
+            self.method, self.scorer, self.round_at, self.wanted, resolved.chunk, row.numel() * row.element_size(),
+            self.evaluation.stages,
+        )  # fmt: skip
 
 
 def _round_at(
