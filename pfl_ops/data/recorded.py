@@ -42,8 +42,8 @@ class Recorded:
     '7f6b62f0d98c'
     """
 
-    train: list[np.ndarray]
-    test: list[np.ndarray] | None
+    train: Sequence[np.ndarray]
+    test: Sequence[np.ndarray] | None
     counts: np.ndarray
     about: dict[str, Any] = field(default_factory=dict)
 
