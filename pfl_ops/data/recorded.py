@@ -64,6 +64,8 @@ class Columns(NamedTuple):
 def write_partition(folder: Path | str, recorded: Recorded) -> Path:
     """Write `partition.parquet` and `partition.json`; an older one is replaced file by file, never half-written.
 
+    For few clients: `partition_files.write_partition` writes the same in parts.
+
     Returns:
         the folder.
     Raises:
