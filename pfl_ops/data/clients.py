@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from mmap import mmap
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ class Pool:
         y: class of each, int64 [n].
         index: each client's sample numbers, sorted int64 [n_k]; every sample has exactly one owner, a client may have
             none. A list of tensors is taken over as `ByClient`.
+        mapped: whether `x` is a file's, whose pages are read when they are touched.
 
     >>> pool = Pool(torch.zeros(4, 2), torch.tensor([0, 1, 1, 1]), [torch.tensor([0, 3]), torch.tensor([1, 2])])
     >>> len(pool), pool.n_clients, pool.sizes.tolist(), pool.owner().tolist()
@@ -35,6 +37,7 @@ class Pool:
     x: Tensor
     y: Tensor
     index: Sequence[Tensor]
+    mapped: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index", ByClient.of(self.index, torch.cat))
@@ -248,7 +251,8 @@ def _pool(samples: Arrays, clients: Sequence[np.ndarray]) -> Pool:
     used = np.zeros(len(samples.y), dtype=bool)
     used[lists.samples] = True
     if used.all():
-        return Pool(_tensor(samples.x), _tensor(samples.y), ByClient(_tensor(lists.samples), lists.offsets))
+        index = ByClient(_tensor(lists.samples), lists.offsets)
+        return Pool(_tensor(samples.x), _tensor(samples.y), index, isinstance(samples.x.base, np.memmap | mmap))
     kept = lists.numbered(np.cumsum(used) - 1)
     return Pool(_tensor(samples.x[used]), _tensor(samples.y[used]), ByClient(_tensor(kept.samples), kept.offsets))
 

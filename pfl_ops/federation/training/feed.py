@@ -25,6 +25,7 @@ class Feed:
         self.y = pool.y.to(device)
         self.index = ByClient(pool.by_client.samples.to(device), pool.by_client.offsets)
         self.sizes = self.index.sizes
+        self.mapped = pool.mapped and self.x.data_ptr() == pool.x.data_ptr()
         self.device, self.dtype = device, dtype
         self.images = self.x.dim() == 4
         self._mean = self._fit(torch.as_tensor(mean, dtype=dtype, device=device))
