@@ -74,7 +74,7 @@ class Scheme(Section):
         labels = np.asarray(labels, dtype=np.int64)
         n_clients: int | None = self.clients  # None where the clients are given (natural, file)
         context = {"rng": rng, "users": users, "origin": origin}
-        function = type(self).function
+        function = self._function()
         wanted = inspect.signature(function).parameters
         given = {name: value for name, value in context.items() if name in wanted}
         chosen = {name: getattr(self, name) for name in type(self).model_fields if name not in Scheme.model_fields}
@@ -88,6 +88,14 @@ class Scheme(Section):
             return self._checked(found, len(labels), n_clients)
         except PartitionError as error:
             raise PartitionError(error.text, data) from None
+
+    def _function(self) -> Callable[..., Sequence[np.ndarray]]:
+        """The scheme's function, or one that gives the same without a loop over clients."""
+        if self.kind != "natural":
+            return type(self).function
+        from pfl_ops.data.own_clients import natural
+
+        return natural
 
     def _checked(self, clients: Sequence[np.ndarray], n: int, n_clients: int | None) -> ByClient[np.ndarray]:
         """Return the arrays of a scheme, sorted; its promises are checked, because it may be a user's."""

@@ -7,7 +7,7 @@ of the hash of runs with its schemes (`code_digest`), so it stays as it is.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from pfl_ops.data.partition import content_hash
 from pfl_ops.data.recorded import FORMAT, Recorded
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import replacing
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SAMPLES_AT_ONCE = 1 << 20
 CLIENTS_AT_ONCE = 1 << 16
@@ -66,14 +63,15 @@ def write_partition(folder: Path | str, recorded: Recorded) -> Path:
     return folder
 
 
-def _schema() -> "pa.Schema":
+def _schema() -> Any:
+    """Return the columns of `partition.parquet`."""
     import pyarrow as pa
 
     split = pa.dictionary(pa.int32(), pa.string())
     return pa.schema([("client", pa.int32()), ("split", split), ("index", pa.int64())])
 
 
-def _tables(name: str, clients: ByClient[np.ndarray]) -> Iterator["pa.Table"]:
+def _tables(name: str, clients: ByClient[np.ndarray]) -> Iterator[Any]:
     """Yield the rows of `partition.parquet` for one split, about `SAMPLES_AT_ONCE` at a time."""
     import pyarrow as pa
 
