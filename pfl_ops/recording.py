@@ -155,7 +155,7 @@ def execution_changes(simulation: "Simulation") -> dict[str, str]:
 def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> None:
     """Keep final scores, configuration, partition, tables, figures and models of a finished run."""
     from pfl_ops import figures
-    from pfl_ops.data.recorded import write_partition
+    from pfl_ops.data.partition_files import write_partition
     from pfl_ops.tracking.questions import scores
 
     last, stage = simulation.records[-1], experiment.algorithm.own_stage

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MANY_CLASSES = 20  # more columns than these are not printed one by one
+MANY_CLIENTS = 1_000  # nor more rows
 
 
 def _every_name() -> list[str]:
@@ -95,7 +96,7 @@ def partition(
 
         say(console, f"figure    {figures.save(figures.partition(clients.table, title=title), plot)}")
     if save:
-        from pfl_ops.data.recorded import write_partition
+        from pfl_ops.data.partition_files import write_partition
 
         say(console, f"saved     {write_partition(save, clients.recorded)}  (--partition file:{save})")
 
@@ -103,7 +104,8 @@ def partition(
 def counts_table(counts: "np.ndarray") -> "Table":
     """Return the table of a partition: a row a client, with its samples and how many of each class.
 
-    More than `MANY_CLASSES` are summed up: how many classes a client has, and the largest of them.
+    More than `MANY_CLASSES` are summed up: how many classes a client has, and the largest of them. Of more than
+    `MANY_CLIENTS` clients the table has quantiles.
 
     Args:
         counts: samples of each client and class, int [K, L].
@@ -111,6 +113,8 @@ def counts_table(counts: "np.ndarray") -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
+    if len(counts) > MANY_CLIENTS:
+        return _quantiles(counts, table)
     table.add_column("client", justify="right")
     table.add_column("samples", justify="right")
     many = counts.shape[1] > MANY_CLASSES
@@ -126,6 +130,26 @@ def counts_table(counts: "np.ndarray") -> "Table":
             else [str(c) if c else "·" for c in row.tolist()]
         )
         table.add_row(name, str(n), *cells, style="bold" if name == "all" else None)
+    return table
+
+
+def _quantiles(counts: "np.ndarray", table: "Table") -> "Table":
+    """Add a row for each quantile over clients, each column sorted by itself: samples, classes, largest class's share.
+
+    Args:
+        counts: samples of each client and class, int [K, L].
+        table: without columns.
+    """
+    import numpy as np
+
+    samples, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    share = counts.max(axis=1) / np.maximum(samples, 1)
+    for head in ("clients", "samples", "classes", "largest class"):
+        table.add_column(head, justify="right")
+    for at, name in ((0, "least"), (0.1, "10 %"), (0.5, "median"), (0.9, "90 %"), (1, "most")):
+        n, of, largest = (np.quantile(values, at) for values in (samples, classes, share))
+        table.add_row(name, f"{n:,.0f}", f"{of:.0f}", f"{largest:.0%}")
+    table.add_row("all", f"{samples.sum():,}", str(int((counts.sum(axis=0) > 0).sum())), "", style="bold")
     return table
 
 

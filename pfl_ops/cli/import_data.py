@@ -102,7 +102,7 @@ def _import_lists(source: Path, save: Path, dataset: str, data_dir: str | None) 
     """Write a recorded partition; returns class counts [K, L] and the flags that use the folder."""
     from pfl_ops.data.datasets import DataSection, load
     from pfl_ops.data.index_lists import make_recorded, read_index_lists
-    from pfl_ops.data.recorded import write_partition
+    from pfl_ops.data.partition_files import write_partition
 
     lists = read_index_lists(source)
     data = load(DataSection(name=dataset, train_size=None), data_dir=data_dir, sealed=True)

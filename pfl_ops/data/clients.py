@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from mmap import mmap
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from pfl_ops import rng
 from pfl_ops.data import cut
+from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.datasets import Arrays, Dataset
 from pfl_ops.data.partition import PartitionError, Scheme
 from pfl_ops.data.recorded import Recorded, locate, read_partition
@@ -22,7 +24,8 @@ class Pool:
         x: as stored, uint8 [n, H, W, C], float32 [n, d] or characters uint8 [n, d].
         y: class of each, int64 [n].
         index: each client's sample numbers, sorted int64 [n_k]; every sample has exactly one owner, a client may have
-            none.
+            none. A list of tensors is taken over as `ByClient`.
+        mapped: whether `x` is a file's, whose pages are read when they are touched.
 
     >>> pool = Pool(torch.zeros(4, 2), torch.tensor([0, 1, 1, 1]), [torch.tensor([0, 3]), torch.tensor([1, 2])])
     >>> len(pool), pool.n_clients, pool.sizes.tolist(), pool.owner().tolist()
@@ -33,10 +36,20 @@ class Pool:
 
     x: Tensor
     y: Tensor
-    index: list[Tensor]
+    index: Sequence[Tensor]
+    mapped: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", ByClient.of(self.index, torch.cat))
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def by_client(self) -> ByClient[Tensor]:
+        """`index`, in the form in which it is stored."""
+        assert isinstance(self.index, ByClient)
+        return self.index
 
     @property
     def n_clients(self) -> int:
@@ -46,13 +59,12 @@ class Pool:
     @property
     def sizes(self) -> Tensor:
         """n_k, int64 [N]."""
-        return torch.tensor([len(rows) for rows in self.index], dtype=torch.int64)
+        return torch.from_numpy(self.by_client.sizes)
 
     def owner(self) -> Tensor:
         """The client of each sample, int64 [n]."""
         owner = torch.empty(len(self), dtype=torch.int64)
-        for k, rows in enumerate(self.index):
-            owner[rows] = k
+        owner[self.by_client.samples] = torch.from_numpy(self.by_client.owner())
         return owner
 
     def class_counts(self, n_classes: int) -> Tensor:
@@ -135,12 +147,12 @@ def build_clients(
     dataset = dataset.merged() if pooled else dataset
     samples, published = dataset.train, dataset.rows()
     given = _given(scheme, dataset)
-    owned = scheme.indices(
+    owned: Sequence[np.ndarray] = scheme.indices(
         samples.y, rng.generator(key, "partition"), samples.client, origin=published, data=dataset.name
     )
 
     # who is tested on what, as positions in `source`; not known, and not asked for, where the test data is sealed
-    tests: list[np.ndarray] | None = None
+    tests: Sequence[np.ndarray] | None = None
     source, source_published = samples, published
     if dataset.pooled and given is not None and given.test is not None:
         tests = locate(given.test, published, "recorded partition's test data")
@@ -151,7 +163,7 @@ def build_clients(
         if given is not None and given.test is not None:
             tests = locate(given.test, source_published, "recorded partition's test data")
         elif scheme.kind == "natural":
-            tests = _of_users(samples, owned, source)
+            tests = _of_users(samples, ByClient.of(owned), source)
         else:
             tests = cut.like(samples.y, owned, source.y, rng.generator(key, "test set"))
 
@@ -164,10 +176,11 @@ def build_clients(
         pools = _pool(samples, kept), _pool(samples, held)
     else:
         pools = _pool(samples, owned), _pool(source, tests or [])
-    table = cut.counts_table(samples.y, owned, dataset.n_classes)
+    by_client = ByClient.of(owned)
+    table = by_client.class_counts(samples.y, dataset.n_classes)
     recorded = Recorded(
-        train=[published[rows] for rows in owned],
-        test=None if tests is None else [source_published[rows] for rows in tests],
+        train=by_client.numbered(published),
+        test=None if tests is None else ByClient.of(tests).numbered(source_published),
         counts=table,
         about={
             "scheme": scheme.identity(),
@@ -203,13 +216,13 @@ def _hold_out(
     return kept, held
 
 
-def _of_users(train: Arrays, owned: Sequence[np.ndarray], test: Arrays) -> list[np.ndarray]:
+def _of_users(train: Arrays, owned: ByClient[np.ndarray], test: Arrays) -> ByClient[np.ndarray]:
     """The test samples of the data set's own clients that `owned` names by their training samples."""
     assert train.client is not None and test.client is not None
     order = np.argsort(test.client, kind="stable")  # positions of each client's samples, ascending
-    names = train.client[np.array([rows[0] for rows in owned], dtype=np.int64)]
+    names = train.client[owned.samples[owned.offsets[:-1]]]
     starts, ends = (np.searchsorted(test.client, names, side, sorter=order) for side in ("left", "right"))
-    return [order[start:end] for start, end in zip(starts, ends, strict=True)]
+    return ByClient.of_spans(order, starts, ends)
 
 
 def _given(scheme: Scheme, dataset: Dataset) -> Recorded | None:
@@ -234,13 +247,14 @@ def _given(scheme: Scheme, dataset: Dataset) -> Recorded | None:
 
 def _pool(samples: Arrays, clients: Sequence[np.ndarray]) -> Pool:
     """Drop samples that no client owns; return the input itself if all are owned."""
+    lists = ByClient.of(clients)
     used = np.zeros(len(samples.y), dtype=bool)
-    for rows in clients:
-        used[rows] = True
-    whole = bool(used.all())
-    place = np.cumsum(used) - 1
-    x, y = (samples.x, samples.y) if whole else (samples.x[used], samples.y[used])
-    return Pool(_tensor(x), _tensor(y), [_tensor(place[rows]) for rows in clients])
+    used[lists.samples] = True
+    if used.all():
+        index = ByClient(_tensor(lists.samples), lists.offsets)
+        return Pool(_tensor(samples.x), _tensor(samples.y), index, isinstance(samples.x.base, np.memmap | mmap))
+    kept = lists.numbered(np.cumsum(used) - 1)
+    return Pool(_tensor(samples.x[used]), _tensor(samples.y[used]), ByClient(_tensor(kept.samples), kept.offsets))
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -240,7 +240,7 @@ class Dataset:
 
         def cut_to(name: str) -> np.ndarray:
             array = self.files.array(f"{name}_{part}")
-            return array if len(rows) == len(array) else array[rows]
+            return np.asarray(array) if len(rows) == len(array) else array[rows]  # mapped still, without np.memmap
 
         x = cut_to("x") if self.features is None else self.features.of(part, self.files.array(f"x_{part}"), rows)
         return Arrays(x, cut_to("y"), cut_to("client") if self.files.has(f"client_{part}") else None)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from pydantic import Field, create_model
 
+from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.cut import counts_table
 from pfl_ops.errors import PflOpsError
 from pfl_ops.registry import Registry
@@ -50,7 +51,7 @@ class Scheme(Section):
         *,
         origin: np.ndarray | None = None,
         data: str = "the data",
-    ) -> list[np.ndarray]:
+    ) -> ByClient[np.ndarray]:
         """Draw each client's samples.
 
         Args:
@@ -74,7 +75,7 @@ class Scheme(Section):
         labels = np.asarray(labels, dtype=np.int64)
         n_clients: int | None = self.clients  # None where the clients are given (natural, file)
         context = {"rng": rng, "users": users, "origin": origin}
-        function = type(self).function
+        function = self._function()
         wanted = inspect.signature(function).parameters
         given = {name: value for name, value in context.items() if name in wanted}
         chosen = {name: getattr(self, name) for name in type(self).model_fields if name not in Scheme.model_fields}
@@ -89,23 +90,31 @@ class Scheme(Section):
         except PartitionError as error:
             raise PartitionError(error.text, data) from None
 
-    def _checked(self, clients: Sequence[np.ndarray], n: int, n_clients: int | None) -> list[np.ndarray]:
+    def _function(self) -> Callable[..., Sequence[np.ndarray]]:
+        """The scheme's function, or one that gives the same without a loop over clients."""
+        if self.kind != "natural":
+            return type(self).function
+        from pfl_ops.data.own_clients import natural
+
+        return natural
+
+    def _checked(self, clients: Sequence[np.ndarray], n: int, n_clients: int | None) -> ByClient[np.ndarray]:
         """Return the arrays of a scheme, sorted; its promises are checked, because it may be a user's."""
-        found = [np.sort(np.asarray(rows, dtype=np.int64)) for rows in clients]
-        if n_clients is not None and len(found) != n_clients:
-            raise PartitionError(f"partition '{self.kind}' made {len(found)} clients instead of {n_clients}")
-        every = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        if n_clients is not None and len(clients) != n_clients:
+            raise PartitionError(f"partition '{self.kind}' made {len(clients)} clients instead of {n_clients}")
+        found = ByClient.of(clients)
+        every = found.samples
         if len(every) and (every.min() < 0 or every.max() >= n):
             raise PartitionError(f"partition '{self.kind}' gave sample numbers outside 0..{n - 1} ({{data}})")
         uses = np.bincount(every, minlength=n)
         if (uses > 1).any():
             raise PartitionError(f"partition '{self.kind}' gave sample {int(np.argmax(uses > 1))} to two clients")
-        for k, rows in enumerate(found):
-            if not len(rows):
-                raise PartitionError(
-                    f"partition '{self.kind}' left client {k} of {len(found)} without a sample ({{data}})"
-                )
-        return found
+        if not found.sizes.all():
+            raise PartitionError(
+                f"partition '{self.kind}' left client {int(np.argmin(found.sizes))} of {len(found)} without a sample "
+                "({data})"
+            )
+        return found.ascending()
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that enter an experiment's hash: all; a recorded partition by its digest, not its path.
@@ -194,11 +203,30 @@ def content_hash(clients: Sequence[np.ndarray]) -> str:
     >>> content_hash(one) == content_hash(same), content_hash(one) == content_hash(one[::-1])
     (True, False)
     """
-    state = hashlib.sha256(f"pfl-ops partition 1: {len(clients)} clients\n".encode())
-    for rows in clients:
-        state.update(f"{len(rows)}\n".encode())
-        state.update(np.sort(rows).astype("<i8").tobytes())
+    lists = ByClient.of(clients).ascending()
+    state = hashlib.sha256(f"pfl-ops partition 1: {len(lists)} clients\n".encode())
+    for first, last in lists.blocks(HASHED_AT_ONCE):
+        state.update(_lines(lists, first, last).data)
     return state.hexdigest()
+
+
+HASHED_AT_ONCE = 1 << 20  # samples whose bytes are in memory at once
+
+
+def _lines(lists: ByClient[np.ndarray], first: int, last: int) -> np.ndarray:
+    """Return the bytes of some clients: of each its number of samples in digits, a line break, its samples as int64."""
+    sizes = lists.sizes[first:last]
+    samples = lists.samples[lists.offsets[first] : lists.offsets[last]].astype("<i8").view(np.uint8)
+    numbers, which = np.unique(sizes, return_inverse=True)
+    texts = [f"{number}\n".encode() for number in numbers.tolist()]
+    widths = np.array([len(text) for text in texts])[which]
+    padded = np.array(texts)[which].view(np.uint8).reshape(len(sizes), -1)
+    lengths = np.stack([widths, 8 * sizes], axis=1).reshape(-1)  # digits, samples, digits, samples, ...
+    is_sample = np.repeat(np.tile([False, True], len(sizes)), lengths)
+    found = np.empty(len(is_sample), np.uint8)
+    found[~is_sample] = padded[np.arange(padded.shape[1]) < widths[:, None]]
+    found[is_sample] = samples
+    return found
 
 
 __all__ = ["PARTITIONS", "PartitionError", "Scheme", "content_hash", "counts_table", "parse", "partition"]

@@ -42,8 +42,8 @@ class Recorded:
     '7f6b62f0d98c'
     """
 
-    train: list[np.ndarray]
-    test: list[np.ndarray] | None
+    train: Sequence[np.ndarray]
+    test: Sequence[np.ndarray] | None
     counts: np.ndarray
     about: dict[str, Any] = field(default_factory=dict)
 
@@ -63,6 +63,8 @@ class Columns(NamedTuple):
 
 def write_partition(folder: Path | str, recorded: Recorded) -> Path:
     """Write `partition.parquet` and `partition.json`; an older one is replaced file by file, never half-written.
+
+    For few clients: `partition_files.write_partition` writes the same in parts.
 
     Returns:
         the folder.

@@ -16,8 +16,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+ROWS = 2_000
+"""Clients that have a row each: a page's height in pixels."""
+QUANTILES = 1_001
+
+
 def partition(table: ArrayLike, classes: Sequence[str] | None = None, title: str | None = None) -> Figure:
     """Draw the clients' data, a row a client: its samples, stacked by class (as the FLIU paper's Figures 2 to 4).
+
+    More than `ROWS` clients have no row that can be seen; they are drawn as a summary, see `_summary`.
 
     Args:
         table: number of samples of each client and class, int [K, L].
@@ -31,6 +38,8 @@ def partition(table: ArrayLike, classes: Sequence[str] | None = None, title: str
     names = [str(i) for i in range(n_classes)] if classes is None else [str(name) for name in classes]
     if len(names) != n_classes:
         raise PflOpsError(f"the table has {n_classes} classes, but {len(names)} names were given")
+    if n_clients > ROWS:
+        return _summary(counts, title)
     row = float(np.clip(9.0 / n_clients, 0.085, 0.3))  # inches
     height = min(row * n_clients, 14.0)
     shades = style.current()
@@ -74,6 +83,36 @@ def partition(table: ArrayLike, classes: Sequence[str] | None = None, title: str
         axes.set_xlabel("samples")
         axes.set_ylabel("client")
         _class_key(figure, axes, names, colours)
+        style.headline(figure, title)
+    return figure
+
+
+def _summary(counts: NDArray[Any], title: str | None) -> Figure:
+    """Draw the distributions, over clients, of the number of samples and of the largest class's share of them.
+
+    Each is a line through `QUANTILES` quantiles, however many clients there are.
+
+    Args:
+        counts: number of samples of each client and class, int [K, L].
+        title: above the picture.
+    """
+    samples = counts.sum(axis=1)
+    share = 100 * counts.max(axis=1)[samples > 0] / samples[samples > 0]
+    shades = style.current()
+    with style.style():
+        figure = style.blank(7.6, 3.4)
+        for axes, values, label, colour in zip(
+            figure.subplots(1, 2), (samples, share), ("samples", "largest class, % of samples"), shades.palette,
+            strict=False,
+        ):  # fmt: skip
+            style.fix_ticks(axes)
+            at = np.linspace(0, 1, QUANTILES)
+            axes.plot(100 * at, np.quantile(values, at) if len(values) else np.zeros(QUANTILES), color=colour)
+            axes.set_xlim(0, 100)
+            axes.set_ylim(bottom=0)
+            axes.yaxis.set_major_formatter("{x:,.0f}")
+            axes.set_xlabel(f"{len(counts):,} clients, from least to most (%)")
+            axes.set_ylabel(label)
         style.headline(figure, title)
     return figure
 

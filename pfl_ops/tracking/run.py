@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROUNDS_AT_ONCE = 10
 POINTS_AT_ONCE = 1000
+ROWS_AT_ONCE = 1 << 16  # of a table
 SECONDS_AT_MOST = 5.0  # between a record and its sending, when rounds are slow
 
 
@@ -164,9 +165,9 @@ class Run:
         self.text(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True), name)
 
     def table(self, columns: pd.DataFrame | Mapping[str, Any], name: str) -> None:
-        """Keep a table as Parquet; `name` ends with .parquet."""
+        """Keep a table as Parquet, written in parts of `ROWS_AT_ONCE` rows; `name` ends with .parquet."""
         staged, folder = self._place(name)
-        pd.DataFrame(columns).to_parquet(staged, index=False)
+        pd.DataFrame(columns).to_parquet(staged, index=False, row_group_size=ROWS_AT_ONCE)
         self._artifact(staged, folder)
 
     def figure(self, figure: "Figure", name: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from full_disk import full_disk
 
+from pfl_ops.data import partition_files
 from pfl_ops.data.clients import Clients, build_clients
 from pfl_ops.data.datasets import DataSection, load
 from pfl_ops.data.partition import PARTITIONS, PartitionError, content_hash
@@ -49,6 +50,20 @@ def test_what_is_read_is_what_was_written(folder: Path) -> None:
     for file in ("partition.json", "partition.parquet"):
         assert read_partition(folder / file).digest == made.digest
     assert sorted(p.name for p in folder.iterdir()) == ["partition.json", "partition.parquet"]
+
+
+def test_parts_of_a_partition_hold_the_same_as_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of about 50 samples and of 3 clients: the same JSON, byte for byte, and the same rows of the table."""
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(partition_files, "SAMPLES_AT_ONCE", 50)
+    monkeypatch.setattr(partition_files, "CLIENTS_AT_ONCE", 3)
+    made = clients_of(clients=7).recorded
+    whole, parts = write_partition(tmp_path / "whole", made), partition_files.write_partition(tmp_path / "parts", made)
+    assert (whole / "partition.json").read_bytes() == (parts / "partition.json").read_bytes()
+    tables = [pq.read_table(folder / "partition.parquet").to_pydict() for folder in (whole, parts)]
+    assert tables[0] == tables[1] and pq.ParquetFile(parts / "partition.parquet").num_row_groups > 7
+    assert read_partition(parts).digest == made.digest
 
 
 def test_another_library_can_read_it(folder: Path) -> None:

@@ -82,6 +82,17 @@ def test_a_partition_has_a_row_a_client_as_long_as_its_samples():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["0", "1", "2"]
 
 
+def test_partition_of_many_clients_is_a_summary():
+    """3,000 clients: 1,500 have 4 samples of one class, 1,500 have 2 of each of two classes, so 4 samples each; the
+    largest class has 50 % at the lower quarter, 100 % at the upper one. Lines have as many points for 30,000."""
+    counts = np.array([[4, 0], [2, 2]])
+    lines = [[axes.lines[0] for axes in figures.partition(np.tile(counts, (n, 1))).axes] for n in (1500, 15_000)]
+    assert [len(line.get_xdata()) for few, many in zip(*lines, strict=True) for line in (few, many)] == [1001] * 4
+    samples, share = (line.get_ydata() for line in lines[0])
+    assert (samples == 4).all() and (share[250], share[750]) == (50, 100)
+    assert len(figures.partition(np.tile(counts, (1000, 1))).axes[0].collections) == 1  # 2,000: a row each
+
+
 @pytest.mark.parametrize("n_clients", [10, 20, 100, 1000])
 def test_partitions_of_any_size_stay_within_a_page(n_clients, tmp_path):
     figure = figures.partition(np.ones((n_clients, 10), dtype=int))

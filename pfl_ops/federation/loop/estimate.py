@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from pfl_ops.federation.execution import choose
 from pfl_ops.federation.loop.simulate import Simulation, commit
@@ -23,6 +24,9 @@ T = TypeVar("T")
 
 LIBRARIES_MIB = 750  # the interpreter with PyTorch and MLflow, before any model
 FEW = 5  # clients, at most, that are measured where training stacks none
+SAMPLE_BYTES = 70  # of a sample beside x: its class, owner and number in several orders, as the clients are made
+CELL_BYTES = 16  # of a client and class: counts of the training data, for the method and for the record
+AROUND = 64 << 10  # bytes that the kernel maps around a page of a file that is read (Linux)
 WORKER_MIB = choose.WORKER / 2**20
 TRACKING_SECONDS = 4.0  # to import MLflow and open its database: 3.9 to 5.4 measured on two cores of an AMD EPYC
 BUSY = 0.25  # share of the machine's processors that others took, from which on a measured time says so
@@ -136,7 +140,7 @@ def estimate(simulation: Simulation) -> Estimate:
     state = sum(rows.values()) + sum(v.numel() * v.element_size() / 2**20 for k, v in s.items() if k not in rows)
     part = min(state, snapshot.PART / 2**20)
 
-    data = sum(feed.x.numel() * feed.x.element_size() for feed in (simulation.feed, simulation.scorer.feed)) / 2**20
+    data = _data_mib(simulation, drawn)
     memory = LIBRARIES_MIB + data + sum(rows.values()) - in_file + p * (2.5 * cohort + 8 * few) + 4 * part
     tracked = 0.0
     if simulation.with_final:
@@ -202,6 +206,7 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
     if not models:
         return 0.0
     some = next((m for m in models.values() if m.clients is not None), next(iter(models.values())))
+    some = _scored(some, scorer.clients)
 
     def ask() -> Scores:
         scorer.forget()
@@ -237,6 +242,30 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
             still = 1 - share if subset == last else 1.0  # who was not asked the same a moment before
             total += still * an_answer * (local + scored * last)
     return total
+
+
+def _data_mib(simulation: Simulation, drawn: int) -> float:
+    """MiB of the data at the peak of a run in which so many clients train, and so many are scored as always.
+
+    Of samples that are mapped from a file only those that are read become resident, with the pages around them.
+    """
+    shown = len(simulation.scorer.clients) + len(simulation.scorer.final)
+    found = 0.0
+    for feed, reads in ((simulation.feed, drawn), (simulation.scorer.feed, shown)):
+        x = feed.x.numel() * feed.x.element_size()
+        own = x / max(len(feed.sizes), 1)
+        found += min(x, reads * (own + AROUND)) if feed.mapped else x
+        found += SAMPLE_BYTES * len(feed.y)
+    return (found + CELL_BYTES * simulation.task.class_counts.numel()) / 2**20
+
+
+def _scored(models: Models, clients: Tensor) -> Models:
+    """The models of clients as if they were models of scored clients, so that each has samples to be asked about."""
+    if models.clients is None or bool(torch.isin(models.clients.cpu(), clients).all()):
+        return models
+    n = min(len(models.clients), len(clients))
+    ctx = {name: value[:n] for name, value in models.ctx.items()}
+    return replace(models, params=models.params[:n], clients=clients[:n], ctx=ctx)
 
 
 def _same_as_l1(simulation: Simulation, r: Round, update: Update, l2: Models) -> bool:

@@ -39,16 +39,22 @@ def best(records: Sequence[Record], split: metrics.Split) -> dict[str, float]:
 
 
 KEPT_L2 = "kept_l2"
-"""Key of a checkpoint's metadata: for each client the L2 score of the last round in which it took part."""
+"""Key of a checkpoint's metadata: for each scored client the L2 score of the last round in which it took part."""
 
 
-def kept_l2(n_clients: int, meta: Mapping[str, Any]) -> np.ndarray:
-    """Return the L2 scores that a checkpoint's metadata have kept, [N]; NaN: the client has not taken part yet.
+def kept_l2(scored: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
+    """Return the L2 scores that a checkpoint's metadata have kept, [S]; NaN: the client has not taken part yet.
 
-    >>> kept_l2(2, {"kept_l2": [0.5, None]}), kept_l2(2, {})
-    (array([0.5, nan]), array([nan, nan]))
+    Args:
+        scored: the clients that are scored, int64 [S]. Earlier checkpoints list all N clients.
+
+    >>> kept_l2(np.array([0, 2]), {"kept_l2": [0.5, None]}), kept_l2(np.array([0, 2]), {"kept_l2": [0.5, 0.1, 0.75]})
+    (array([0.5, nan]), array([0.5 , 0.75]))
+    >>> kept_l2(np.array([0, 2]), {})
+    array([nan, nan])
     """
-    return np.array(meta.get(KEPT_L2) or [None] * n_clients, dtype=float)
+    found = np.array(meta.get(KEPT_L2) or [None] * len(scored), dtype=float)
+    return found if len(found) == len(scored) else found[scored]
 
 
 REACHED = (("local", "mean"), ("local", "worst"), ("global", "mean"))  # views and statistics that targets are for
@@ -71,29 +77,26 @@ def reached(records: Sequence[Record], split: metrics.Split, targets: Sequence[f
 def table(
     scores: Mapping[str, Scores],
     scorer: Scorer,
-    trained: Sequence[int],
-    more: Mapping[str, Sequence[Any]] | None = None,
+    trained: np.ndarray,
+    more: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, list[Any]]:
     """Column -> values, one line a client and stage: sizes and accuracies of an evaluation, NaN for none.
 
     Args:
-        trained: training samples of each client.
+        trained: training samples of each client, int64 [N].
         more: further columns, a value for each of the N clients.
     """
-    clients, held = scorer.clients.tolist(), scorer.feed.sizes.tolist()
-    nothing = np.full(len(held), np.nan)
+    clients = scorer.clients.numpy()
+    nothing = np.full(len(clients), np.nan)
     columns: dict[str, list[Any]] = {}
     for stage, s in scores.items():
         views = {"local": s.local, "global": nothing if s.pooled is None else s.pooled}
         views |= {metrics.synthetic_view(c): s.synthetic.get(c, nothing) for c in scorer.settings.synthetic}
-        rows = {
-            "client": clients,
-            "stage": [stage] * len(clients),
-            "n_train": [trained[k] for k in clients],
-            "n_held": [held[k] for k in clients],
-            **{column: [values[k] for k in clients] for column, values in (more or {}).items()},
-            **{view: [float(values[k]) for k in clients] for view, values in views.items()},
-        }
-        for name, values in rows.items():
-            columns.setdefault(name, []).extend(values)
+        given = {"n_train": trained, **(more or {})}
+        rows = {"client": clients, "n_held": scorer.sizes, **{name: values[clients] for name, values in given.items()}}
+        order = ("client", "stage", "n_train", "n_held", *(more or {}), *views)
+        texts = {"stage": [stage] * len(clients)}
+        values = texts | {name: column.tolist() for name, column in {**rows, **views}.items()}
+        for name in order:
+            columns.setdefault(name, []).extend(values[name])
     return columns

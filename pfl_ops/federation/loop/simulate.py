@@ -121,7 +121,7 @@ class Simulation:
         self._use(self.executions.taken[-1][1])
         self._state: State = self.method.init(self.task)
         if evaluation.absent == "last":
-            self._kept_l2 = finish.kept_l2(self.task.n_clients, found.meta if found is not None else {})
+            self._kept_l2 = finish.kept_l2(self.scorer.clients.numpy(), found.meta if found is not None else {})
         self._unread = found
         if found is not None:
             self.records = found.records
@@ -256,7 +256,7 @@ class Simulation:
         self.diverged = found
 
     def _record(self, round_: int, scores: Mapping[str, Scores], more: Mapping[str, float]) -> Record:
-        scored = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.feed.sizes)
+        scored = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.sizes)
         return Record(round_, {**scored, **more}, time.time_ns() // 1_000_000)
 
     def _keep(self, record: Record, at_once: bool = False) -> None:
@@ -306,9 +306,9 @@ class Simulation:
         if self._ending is not None:
             self._global = self._ending.model
             scores = self._ending.scores or {}
-            self.final = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.feed.sizes, "final/")
+            self.final = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.sizes, "final/")
             shown = scores if self.with_final else self._ending.curves
-            self.client_table = finish.table(shown, self.scorer, self.task.sizes.tolist(), self._chances())
+            self.client_table = finish.table(shown, self.scorer, self.task.sizes.cpu().numpy(), self._chances())
         self.final |= finish.best(self.records, self.evaluation.split)
         self.final |= finish.reached(self.records, self.evaluation.split, self.evaluation.targets)
         if self._checkpoints is not None:
@@ -324,10 +324,10 @@ class Simulation:
             noted[finish.KEPT_L2] = [None if np.isnan(score) else score for score in self._kept_l2.tolist()]
         return {**self.executions.to_meta(), ENGINE: engine.digest(), **noted}
 
-    def _chances(self) -> dict[str, list[Any]]:
+    def _chances(self) -> dict[str, np.ndarray]:
         """Columns of the client table where not all clients are alike: probability in a draw, who is a straggler."""
         found = {"probability": self._probabilities, "straggler": self._stragglers}
-        return {name: values.tolist() for name, values in found.items() if values is not None}
+        return {name: values for name, values in found.items() if values is not None}
 
     def _again(self) -> None:
         """Killed between the last checkpoint and the final scores: the last round is run again for them.
@@ -342,7 +342,7 @@ class Simulation:
         if before is not None:
             self._state, first = before.restore(self._state), before.round
         if self._kept_l2 is not None:
-            self._kept_l2 = finish.kept_l2(self.task.n_clients, before.meta if before is not None else {})
+            self._kept_l2 = finish.kept_l2(self.scorer.clients.numpy(), before.meta if before is not None else {})
         for t in range(first, self.training.rounds):
             self._round(t)
 

@@ -27,17 +27,18 @@ from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
 
 BATCH = 500  # samples that one model is shown at once
+KEPT_ANSWERS = 1 << 28  # bytes: above it, a model that a client holds in two stages is asked twice
 ANSWERS = 10_000  # models times samples at once: activations take memory
 
 
 @dataclass
 class Scores:
-    """Accuracies of one stage, by client; NaN where a client was not scored or has no sample.
+    """Accuracies of one stage by client, of the S clients that are scored (`Scorer.clients`); NaN: no model or sample.
 
     Attributes:
-        local: each model on its own client's held-out samples, [N].
-        pooled: each model on the pooled samples, [N]; None: this view was not asked for.
-        synthetic: c -> each model on its own and c % of the other clients' samples, [N].
+        local: each model on its own client's held-out samples, [S].
+        pooled: each model on the pooled samples, [S]; None: this view was not asked for.
+        synthetic: c -> each model on its own and c % of the other clients' samples, [S].
         samples: behind `pooled`, where they are not all of them; else 0.
         error: standard error of the mean of `pooled` by the choice of these; NaN: they are all, or fewer than two.
     """
@@ -63,6 +64,21 @@ class Answers:
     right: dict[int, Tensor]
 
 
+class Shown(NamedTuple):
+    """The samples that a model of all clients is shown.
+
+    Attributes:
+        samples: their numbers, ascending, int64 [m].
+        own: places of the scored clients' samples in `samples`, int64 [l]. owner: positions of their clients, [l].
+        pool: places of the pooled samples in `samples`, int64.
+    """
+
+    samples: Tensor
+    own: Tensor
+    owner: Tensor
+    pool: Tensor
+
+
 class Groups(NamedTuple):
     """Models that are asked in one call: each on its own client's samples, or all on the pooled ones."""
 
@@ -78,6 +94,10 @@ class Scorer:
         pool: held-out samples by client. feed: the same on the device.
         settings: the experiment's evaluation section.
         seed: the run's seed.
+
+    Attributes:
+        clients: the clients that are scored, ascending, int64 [S]. sizes: their held-out samples, int64 [S].
+        everything, subset, final: pooled samples: all, those of the curves, those of the last round.
     """
 
     def __init__(self, trainer: Trainer, pool: Pool, feed: Feed, settings: Evaluation, seed: int) -> None:
@@ -101,9 +121,13 @@ class Scorer:
             self.final = pool.subset(settings.final, rng.generator(seed, "evaluation/subset")).to(feed.device)
         self._owner = pool.owner().to(feed.device)
         self._sizes = feed.sizes
+        self.sizes = feed.sizes[everyone]
+        kept = len(everyone) * max(len(self.subset), len(self.final))
+        self._keeps_answers = kept <= KEPT_ANSWERS
         self._seed = seed
         self._last: tuple[Models, int, bool, Tensor] | None = None
         self._answered: dict[int, Answers] = {}
+        self._shown_samples: dict[bool, Shown] = {}
 
     def score(self, models: Iterable[Models], *, pooled: bool, full: bool = False) -> Scores:
         """Scores of one stage.
@@ -113,8 +137,7 @@ class Scorer:
             pooled: ask for the global view of models that clients hold each for itself (a shared model's is free).
             full: on the samples for the last round instead of those for the curves.
         """
-        nothing = np.full(self.n_clients, np.nan)
-        scores = Scores(nothing.copy())
+        scores = Scores(self._nothing())
         pool = self.final if full else self.subset
         right, number = torch.zeros(len(pool), dtype=torch.float64, device=self.feed.device), 0
         for chunk in models:
@@ -136,7 +159,7 @@ class Scorer:
         shown = 0.0
         for chunk in models:
             if chunk.clients is None:
-                shown += len(self.feed.y)
+                shown += len(self._shown(full=False).samples)
             else:
                 numbers = chunk.clients.cpu()[torch.isin(chunk.clients.cpu(), self.clients)].numpy()
                 shown += float(self._sizes[numbers].sum()) + len(numbers) * len(self.subset)
@@ -148,26 +171,41 @@ class Scorer:
     def _shared(self, scores: Scores, models: Models, full: bool) -> tuple[Tensor, int]:
         """Score one model for all; return its right answers on the pool, [n], and 1."""
         one = Models(models.params.reshape(1, -1), None, {k: v[None] for k, v in models.ctx.items()}, models.predict)
-        pool, clients = self.final if full else self.subset, self.clients.numpy()
-        scored = torch.zeros(self.n_clients, dtype=torch.bool, device=self.feed.device)
-        scored[self.clients.to(self.feed.device)] = True
-        asked = scored[self._owner]
-        asked[pool] = True
-        samples = asked.nonzero()[:, 0]
+        shown, pool = self._shown(full), self.final if full else self.subset
         right = self._given(models, full)
         if right is None:
-            right = torch.zeros(len(self.feed.y), dtype=torch.float64, device=self.feed.device)
             with self.trainer.passes.answering():
-                right[samples] = self._answers(one, samples)[0].double()
+                right = self._answers(one, shown.samples)[0].double()
             self._last = (models, models.params._version, full, right)
-        by_owner = right.new_zeros(self.n_clients).index_add_(0, self._owner, right).cpu().numpy()
+        by_client = right.new_zeros(len(self.clients)).index_add_(0, shown.owner, right[shown.own]).cpu().numpy()
         with np.errstate(invalid="ignore", divide="ignore"):
-            scores.local[clients] = by_owner[clients] / self._sizes[clients]
-        scores.pooled = np.full(self.n_clients, np.nan)
+            scores.local = by_client / self.sizes
+        scores.pooled = self._nothing()
         if len(pool):
-            scores.pooled[clients] = float(right[pool].mean())
-            self._synthetic(scores, clients, right[pool][None], pool)
-        return right[pool], 1
+            scores.pooled[:] = float(right[shown.pool].mean())
+            self._synthetic(scores, self.clients.numpy(), right[shown.pool][None], pool)
+        return right[shown.pool], 1
+
+    def _shown(self, full: bool) -> Shown:
+        """The samples of the scored clients and of the pool, of the last round (`full`) or of the curves."""
+        if full not in self._shown_samples:
+            position = torch.full((self.n_clients,), -1, dtype=torch.int64, device=self.feed.device)
+            position[self.clients.to(self.feed.device)] = torch.arange(len(self.clients), device=self.feed.device)
+            owner, pool = position[self._owner], self.final if full else self.subset
+            is_shown = owner >= 0
+            is_shown[pool] = True
+            samples = is_shown.nonzero()[:, 0]
+            own = (owner[samples] >= 0).nonzero()[:, 0]
+            self._shown_samples[full] = Shown(samples, own, owner[samples[own]], torch.searchsorted(samples, pool))
+        return self._shown_samples[full]
+
+    def _nothing(self) -> np.ndarray:
+        """NaN for each client that is scored, [S]."""
+        return np.full(len(self.clients), np.nan)
+
+    def _positions(self, clients: np.ndarray) -> np.ndarray:
+        """Positions of scored clients among all that are scored, int64 [c]."""
+        return np.searchsorted(self.clients.numpy(), clients)
 
     def _given(self, models: Models, full: bool) -> Tensor | None:
         """The answers of the shared model that was asked last, where this is the same one: L1 and G often are."""
@@ -218,12 +256,13 @@ class Scorer:
         with self.trainer.passes.answering():
             for part in order.split(self.stack) if len(order) else ():
                 own, numbers = _take(models, part), everyone[part].numpy()
-                scores.local[numbers], right = self._asked(own, numbers, pool if pooled else pool[:0])
+                positions = self._positions(numbers)
+                scores.local[positions], right = self._asked(own, numbers, pool if pooled else pool[:0])
                 if not (pooled and len(pool)):
                     continue
                 if scores.pooled is None:
-                    scores.pooled = np.full(self.n_clients, np.nan)
-                scores.pooled[numbers] = right.double().mean(dim=1).cpu().numpy()
+                    scores.pooled = self._nothing()
+                scores.pooled[positions] = right.double().mean(dim=1).cpu().numpy()
                 total, number = total + right.double().sum(dim=0), number + len(right)
                 self._synthetic(scores, numbers, right, pool)
         return total, number
@@ -235,7 +274,8 @@ class Scorer:
         if len(asked) < len(prints):
             none, local = pool[:0].bool(), self._local(models, clients).tolist()
             asked = [Answers(p, accuracy, {0: none}) for p, accuracy in zip(prints, local, strict=True)]
-            self._answered |= dict(zip(clients.tolist(), asked, strict=True))
+            if self._keeps_answers:
+                self._answered |= dict(zip(clients.tolist(), asked, strict=True))
         if not all(len(pool) in a.right for a in asked):
             for a, right in zip(asked, self._answers(models, pool), strict=True):
                 a.right[len(pool)] = right
@@ -294,8 +334,8 @@ class Scorer:
         accuracy = np.broadcast_to(accuracy, (len(clients), self.n_clients))
         sizes = metrics.alike(sizes) if self.settings.equal_tests else sizes
         for c in self.settings.synthetic:
-            values = scores.synthetic.setdefault(c, np.full(self.n_clients, np.nan))
-            values[clients] = metrics.synthetic(accuracy, sizes, c, seed=self._seed, clients=clients)
+            values = scores.synthetic.setdefault(c, self._nothing())
+            values[self._positions(clients)] = metrics.synthetic(accuracy, sizes, c, seed=self._seed, clients=clients)
 
 
 def spans(whole: tuple[int, int], size: int) -> list[tuple[int, int]]:

@@ -159,7 +159,7 @@ def made(stage: Stage, clients: Tensor) -> Models:
 def keys(
     scores: Mapping[str, Scores], split: metrics.Split, eps: Sequence[float], sizes: np.ndarray, prefix: str = ""
 ) -> dict[str, float]:
-    """The tracked keys of these scores; `sizes`: held-out samples of each client, [N]."""
+    """The tracked keys of these scores; `sizes`: held-out samples of each client that is scored, [S]."""
     found: dict[str, float] = {}
     for stage, s in scores.items():
         found |= metrics.tracked(stage, split, "local", s.local, eps, prefix, sizes)

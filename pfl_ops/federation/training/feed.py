@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.clients import Pool
 
 
@@ -22,8 +23,9 @@ class Feed:
     def __init__(self, pool: Pool, mean: np.ndarray, std: np.ndarray, device: torch.device, dtype: torch.dtype) -> None:
         self.x = pool.x.to(device, dtype) if pool.x.is_floating_point() else pool.x.to(device)
         self.y = pool.y.to(device)
-        self.index = [i.to(device) for i in pool.index]
-        self.sizes = np.array([len(i) for i in pool.index], dtype=np.int64)
+        self.index = ByClient(pool.by_client.samples.to(device), pool.by_client.offsets)
+        self.sizes = self.index.sizes
+        self.mapped = pool.mapped and self.x.data_ptr() == pool.x.data_ptr()
         self.device, self.dtype = device, dtype
         self.images = self.x.dim() == 4
         self._mean = self._fit(torch.as_tensor(mean, dtype=dtype, device=device))
@@ -36,8 +38,8 @@ class Feed:
     def as_one(self) -> "Feed":
         """The same samples, all of them with client 0."""
         one = copy(self)
-        one.index = [torch.cat(self.index).sort().values]
-        one.sizes = self.sizes.sum(keepdims=True)
+        one.index = ByClient(self.index.samples.sort().values, self.index.offsets[[0, -1]])
+        one.sizes = one.index.sizes
         return one
 
     def inputs(self, samples: Tensor) -> Tensor:

@@ -1,0 +1,153 @@
+"""Nothing that a run does grows with the number of clients, but for operations on whole arrays."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fork_server
+import numpy as np
+import pytest
+
+from pfl_ops import figures
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.data.partition_files import write_partition
+from pfl_ops.federation.loop.estimate import estimate
+from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state import durable
+
+FEW, MANY = 3_000, 30_000
+"""Above the number of clients that are drawn one by one."""
+FIXED = Execution(device="cpu", way="vmap", chunk=10, workers=1, threads=1, state="file")
+
+
+def data_of(n: int, folder: Path) -> Path:
+    """Write n clients of 4 training samples and 1 test sample, 3 features, 3 classes; client k's samples are apart."""
+    draws = np.random.default_rng(0)
+    arrays = {}
+    for part, each in (("train", 4), ("test", 1)):
+        y = draws.integers(0, 3, n * each)
+        x = (draws.standard_normal((n * each, 3)) + y[:, None]).astype(np.float32)
+        arrays |= {f"x_{part}": x, f"y_{part}": y, f"client_{part}": np.tile(np.arange(n), each)}
+    np.savez(folder / f"n{n}.npz", **arrays)
+    return folder / f"n{n}.npz"
+
+
+def experiment(n: int, data: Path, method: str = "ditto") -> Experiment:
+    """A cohort of 10 clients."""
+    return Experiment.of(
+        method, dataset=str(data), train_size=None, model="linear", rounds=4, participation=10 / n, optimiser="sgd"
+    )
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    folder = tmp_path_factory.mktemp("many")
+    return {n: data_of(n, folder) for n in (FEW, MANY)}
+
+
+def calls(work: Callable[[], Any]) -> int:
+    """Functions that are called, Python's and those in C."""
+    count = 0
+
+    def counted(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("method", ["ditto", "scaffold", "fliu"])
+def test_calls_of_a_run_do_not_grow_with_clients(method: str, data: dict[int, Path], tmp_path: Path) -> None:
+    """Start-up, rounds, final evaluation, partition files and the figure, of ten times as many clients."""
+
+    def whole(n: int, folder: Path) -> None:
+        simulation = experiment(n, data[n], method).build(execution=FIXED, folder=folder)
+        assert len(list(simulation.run())) == 5
+        write_partition(folder / "partition", simulation.clients.recorded)
+        figures.save(figures.partition(simulation.clients.table), folder / "partition.png")
+
+    whole(FEW, tmp_path / "warm")  # imports, caches
+    whole(MANY, tmp_path / "warm too")
+    few, many = (calls(lambda n=n: whole(n, tmp_path / str(n))) for n in (FEW, MANY))
+    assert many < 1.05 * few, (few, many)
+
+
+def test_bytes_of_a_round_do_not_grow_with_clients(
+    data: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint has the rows of the cohort, not those of all clients: 10 rows of 12 numbers are 480 bytes."""
+    written: list[int] = []
+    write = durable.write
+
+    def counted(*given: Any) -> durable.Folder:
+        folder = write(*given)
+        written.append(sum(file.stat().st_size for file in folder.place.iterdir()))
+        return folder
+
+    monkeypatch.setattr(durable, "write", counted)
+    sizes = {}
+    for n in (FEW, MANY):
+        written.clear()
+        list(experiment(n, data[n]).build(execution=FIXED, folder=tmp_path / str(n)).run())
+        sizes[n] = np.array(written)
+    assert len(sizes[FEW]) == 6  # the start, four rounds, what stays
+    assert np.allclose(sizes[FEW], sizes[MANY], rtol=0.15), (
+        sizes
+    )  # metrics are written with as many digits as they have
+
+
+def test_an_estimate_asks_models_of_scored_clients(data: dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 of 30,000 clients are scored, hardly one of the few that are measured: their models are asked all the same.
+
+    A client has one test sample, the subset 1,000: each model gives 1,001 answers.
+    """
+    simulation = experiment(MANY, data[MANY]).build(execution=FIXED)
+    asked: list[float] = []
+    answers = simulation.scorer.answers
+    monkeypatch.setattr(simulation.scorer, "answers", lambda models: asked.append(answers(models)) or asked[-1])
+    estimate(simulation)
+    assert asked == [10 * 1001]
+
+
+DYING = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from test_many_clients import FIXED, MANY, experiment
+for record in experiment(MANY, Path({data!r})).build(execution=FIXED, folder=Path({folder!r})).run():
+    if record.round == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _timeless(records: Any) -> list[dict[str, float]]:
+    return [{k: v for k, v in record.metrics.items() if not k.startswith("cost/")} for record in records]
+
+
+def test_a_killed_run_of_many_clients_ends_the_same(data: dict[int, Path], tmp_path: Path) -> None:
+    """SIGKILL after round 2 of 4, state in a sparse file; then rounds, scores and rows are those of an unbroken run."""
+
+    def states(folder: str) -> Iterator[Any]:
+        simulation = experiment(MANY, data[MANY]).build(execution=FIXED, folder=tmp_path / folder)
+        yield simulation.resumed_from
+        records = list(simulation.run())
+        rows = simulation.state["personal"]
+        who = rows.written.nonzero()[:, 0]
+        yield json.dumps([_timeless(records), simulation.final, simulation.client_table])
+        yield who.tolist(), rows[who].numpy().tobytes(), simulation.state["central"].numpy().tobytes()
+
+    code = DYING.format(tests=str(Path(__file__).parent), data=str(data[MANY]), folder=str(tmp_path / "killed"))
+    done = subprocess.run([*fork_server.python(), "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -9, done.stderr
+    whole, killed = list(states("whole")), list(states("killed"))
+    assert (whole[0], killed[0]) == (None, 2)
+    assert whole[1:] == killed[1:]
