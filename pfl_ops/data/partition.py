@@ -100,6 +100,7 @@ class Scheme(Section):
 
     def _checked(self, clients: Sequence[np.ndarray], n: int, n_clients: int | None) -> ByClient[np.ndarray]:
         """Return the arrays of a scheme, sorted; its promises are checked, because it may be a user's."""
+        clients = clients if isinstance(clients, ByClient) else list(clients)  # a user's may be any iterable
         if n_clients is not None and len(clients) != n_clients:
             raise PartitionError(f"partition '{self.kind}' made {len(clients)} clients instead of {n_clients}")
         found = ByClient.of(clients)
