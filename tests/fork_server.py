@@ -1,4 +1,4 @@
-"""Commands in forks of a process that has imported the libraries already: a start takes 0.3 s of CPU time, not 3 to 5.
+"""Commands in forks of a process that has imported everything already: a start takes 0.05 s of CPU time, not 3 to 5.
 
     [*fork_server.python(), "-c", CODE, *WORDS]   a command line that does what `[sys.executable, "-c", ...]` does
     [*fork_server.python(), FILE, *WORDS]         one that does what `[sys.executable, FILE, ...]` does
@@ -6,14 +6,15 @@
     fork_server.ray_worker()                      a file by which a Ray of this process starts its workers that way
 
 One server for a test session: `tests/conftest.py` starts it with the session and ends it. It imports at the first
-request. The started process is this file's client, which hands its arguments, folder, environment and open files
-to the server, waits for the forked process, and ends as that one ended: with its exit code, or by its signal. SIGINT
-and SIGTERM are passed on. A client that dies takes the forked process with it, by SIGKILL.
+request. The started process is a client (`fork_client.py`), which hands its arguments, folder, environment and open
+files to the server, waits for the forked process, and ends as that one ended: with its exit code, or by its signal.
+SIGINT and SIGTERM are passed on. A client that dies takes the forked process with it, by SIGKILL.
 
 The fork is a process as Python starts it, with these differences:
 
-- Libraries (`LIBRARIES`) are imported; modules of pfl_ops and of the tests are not. Nothing that depends on when a
-  library is imported, or on how long that takes, can be tested in it.
+- Libraries (`LIBRARIES`) and pfl_ops are imported; modules of the tests are not. Nothing that depends on when a module
+  is imported, or on how long that takes, can be tested in it. A fork that would find another copy of pfl_ops on its
+  path imports that one.
 - Libraries read their environment variables when they are imported. If one that counts (`READ_AT_IMPORT`) differs from
   the server's, or if there is no server, the client starts a real process in its place.
 - Hash seeds, resource limits, the mask of new files' modes, and the process group are those of the server; all forks
@@ -26,14 +27,16 @@ The fork is a process as Python starts it, with these differences:
   not finalised.
 """
 
-import array
 import atexit
 import contextlib
 import fcntl
 import functools
 import gc
+import importlib.machinery
 import json
+import marshal
 import os
+import pkgutil
 import selectors
 import shutil
 import signal
@@ -48,6 +51,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fork_client import REAL, ask
+
 ADDRESS = "FORK_SERVER_SOCKET"
 """Environment variable of the processes that run tests: the server's socket."""
 DEFAULTS = ("pfl_ops.tracking", "pfl_ops.jobs.resources")
@@ -57,7 +62,10 @@ LIBRARIES = (
     *("mlflow", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store", "alembic.command"),
     *("ray", "ray.tune", "optuna", "rich.live", "rich.markdown", "typer.rich_utils", "sqlalchemy.dialects.sqlite"),
     *("matplotlib.figure", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
+    *("aiohttp.web", "optuna.storages._rdb.models"),
 )
+NOT_IMPORTED = ("pfl_ops.bench", "pfl_ops.testing")
+"""Packages and modules of pfl_ops that the server leaves out: commands hardly use them."""
 READ_AT_IMPORT = (
     *("PYTHON", "LD_", "MALLOC_", "OMP_", "GOMP_", "MKL_", "OPENBLAS_", "CUDA_", "TORCH_", "PYTORCH_"),
     *("RAY_", "TUNE_", "MLFLOW_", "MPL", "ARROW_", "LANG", "LC_", "TZ", "HOME"),
@@ -74,7 +82,7 @@ FIRST_JOB, NO_JOB = "01000000", "ffffffff"
 """Ray's numbers of its first driver and of a driver that comes later. Workers of these are forks: Ray's library reads
 the number once, when it is imported."""
 MOST_FILES = 64  # that a client hands on
-REAL = "real"  # the server's answer if the client shall start a real process
+CLIENT = str(Path(__file__).with_name("fork_client.py"))
 
 
 # -- for the tests -----------------------------------------------------------------------------------------------------
@@ -103,7 +111,7 @@ def running() -> Iterator[None]:
 
 def python() -> list[str]:
     """Return what starts Python by the server; without one, as ever."""
-    return [sys.executable, "-IS", __file__, os.environ[ADDRESS]] if ADDRESS in os.environ else [sys.executable]
+    return [sys.executable, "-IS", CLIENT, os.environ[ADDRESS]] if ADDRESS in os.environ else [sys.executable]
 
 
 def scripts() -> Path:
@@ -115,10 +123,13 @@ def scripts() -> Path:
 def ray_worker() -> str:
     """Return the file that starts a Ray's workers by the server, for `ray_constants.SETUP_WORKER_FILENAME`; without a
     server, Ray's own."""
-    return str(Path(os.environ[ADDRESS]).parent / RAY_WORKER) if ADDRESS in os.environ else "setup_worker.py"
+    if ADDRESS not in os.environ:
+        return "setup_worker.py"
+    subprocess.run([*python(), "-c", ""], check=True)  # it imports now: Ray gives up a worker after 60 s, and waits on
+    return str(Path(os.environ[ADDRESS]).parent / RAY_WORKER)
 
 
-# -- the client --------------------------------------------------------------------------------------------------------
+# -- for Ray -----------------------------------------------------------------------------------------------------------
 
 
 def start_ray_worker(address: str, words: list[str]) -> NoReturn:
@@ -145,57 +156,6 @@ def start_ray_worker(address: str, words: list[str]) -> NoReturn:
     ask(address, own, ray=True)
 
 
-def ask(address: str, words: list[str], ray: bool = False) -> NoReturn:
-    """Have the server at this address run Python with these arguments, and end as that ends.
-
-    Args:
-        ray: as a worker of Ray, which needs other variables at import than the server has.
-    """
-    real = [sys.executable, *words]
-    files = sorted(int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}"))
-    request = {
-        "words": words, "folder": os.getcwd(), "environment": dict(os.environ), "client": os.getpid(),
-        "session": os.getsid(0) == os.getpid(), "files": files,
-        "ray": ray,
-    }  # fmt: skip
-    process = 0
-    early = []  # signals that came before there was a process
-
-    def pass_on(number: int, frame: types.FrameType | None) -> None:
-        if process:
-            os.kill(process, number)
-        else:
-            early.append(number)
-
-    for passed in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(passed) is not signal.SIG_IGN:
-            signal.signal(passed, pass_on)
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address)
-        data = json.dumps(request).encode()
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
-        connection.sendmsg([len(data).to_bytes(4, "big")], rights)
-        connection.sendall(data)
-        with connection.makefile() as answers:
-            found = answers.readline().strip()
-            if found == REAL:
-                os.execv(sys.executable, real)
-            if not found:
-                sys.exit("the fork server is gone")
-            process = int(found)
-            for number in early:
-                os.kill(process, number)
-            null = os.open(os.devnull, os.O_RDWR)
-            for stream in range(3):  # the fork's alone: else a reader would wait for this process too
-                os.dup2(null, stream)
-            code = int(answers.readline() or 1)
-    if code < 0:
-        with contextlib.suppress(OSError):  # SIGKILL has no handler
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
-
-
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +164,7 @@ class Server:
 
     Attributes:
         start: variables of READ_AT_IMPORT when it was started. defaults: those that imports set where they are unset.
+        own_defaults: all variables that pfl_ops sets where they are unset.
         path: of imports, without PYTHONPATH.
     """
 
@@ -211,6 +172,7 @@ class Server:
         self.listener = listener
         self.interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is sent to all processes of a terminal
         self.defaults: dict[str, str] | None = None
+        self.own_defaults: dict[str, str] = {}
         self.start = counted(os.environ)
         given = {os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p}
         self.path = [p for p in sys.path[1:] if p not in given]
@@ -241,7 +203,7 @@ class Server:
         size = int.from_bytes(head, "big")
         with connection.makefile("rb") as file:
             data = file.read(size)
-        request: dict[str, Any] = {**json.loads(data), "received": files} if len(data) == size else {}
+        request: dict[str, Any] = {**marshal.loads(data), "received": files} if len(data) == size else {}
         self.defaults = self.warm() if self.defaults is None else self.defaults
         if request and (request["ray"] or self.is_like(request["environment"])):
             return request
@@ -258,14 +220,16 @@ class Server:
         return {**self.defaults, **counted(environment)} == {**self.defaults, **self.start}
 
     def warm(self) -> dict[str, str]:
-        """Import the libraries in the environment in which pfl_ops imports them. Returns what it adds to that."""
+        """Import pfl_ops, and libraries in the environment in which it imports them. Returns what that adds to it."""
         before = dict(os.environ)
         workers = {"RAY_JOB_ID": FIRST_JOB, "RAY_RAYLET_PID": str(os.getpid())}
         os.environ.update(workers)
         for name in DEFAULTS:
             __import__(name)
-        with own_random_numbers():
-            for name in LIBRARIES:
+        self.own_defaults = {k: v for k, v in os.environ.items() if k not in {**before, **workers}}
+        with own_random_numbers(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name in (*LIBRARIES, *own_modules()):
                 __import__(name)
         for name in workers:
             del os.environ[name]
@@ -273,8 +237,6 @@ class Server:
 
         ray._private.ray_constants.SETUP_WORKER_FILENAME = str(Path(self.listener.getsockname()).parent / RAY_WORKER)
         added = {name: value for name, value in counted(os.environ).items() if name not in before}
-        for name in [name for name in sys.modules if name.partition(".")[0] == "pfl_ops"]:
-            del sys.modules[name]
         threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
         assert not threads, f"{threads} would not live on in a fork"
         gc.collect()
@@ -337,12 +299,21 @@ def own_random_numbers() -> Iterator[None]:
         ray.actor.ActorClassID = real  # type: ignore[misc]
 
 
+def own_modules() -> Iterator[str]:
+    """Yield the names of pfl_ops' modules."""
+    import pfl_ops
+
+    for _, name, _ in pkgutil.walk_packages(pfl_ops.__path__, "pfl_ops."):
+        if not name.startswith(NOT_IMPORTED) and not name.endswith(".__main__"):
+            yield name
+
+
 def counted(environment: Any) -> dict[str, str]:
     """Return the variables that are read when a library is imported."""
     return {k: v for k, v in environment.items() if k.startswith(READ_AT_IMPORT) and k not in READ_LATER}
 
 
-def become(request: dict[str, Any], path: list[str]) -> types.CodeType:
+def become(request: dict[str, Any], path: list[str], own_defaults: dict[str, str]) -> types.CodeType:
     """Make this fork the process that was asked for. Returns the code that it is to run."""
     import multiprocessing.process
 
@@ -374,6 +345,12 @@ def become(request: dict[str, Any], path: list[str]) -> types.CodeType:
     folders = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     sys.path[:] = [here, *folders, *path]
     sys.path_importer_cache.clear()
+    found = importlib.machinery.PathFinder.find_spec("pfl_ops")
+    if found and found.origin == sys.modules["pfl_ops"].__file__:
+        os.environ.update({name: value for name, value in own_defaults.items() if name not in os.environ})
+    else:
+        for module in [module for module in sys.modules if module.partition(".")[0] == "pfl_ops"]:
+            del sys.modules[module]
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__, **({} if first == "-c" else {"__file__": first}))
@@ -441,14 +418,12 @@ def write_scripts(folder: Path) -> None:
     for name in SCRIPTS:
         real = Path(sys.executable).parent / name
         (folder / name).write_text(
-            f'#!/bin/sh\nexec "{sys.executable}" -IS "{__file__}" "{folder}/socket" "{real}" "$@"\n'
+            f'#!/bin/sh\nexec "{sys.executable}" -IS "{CLIENT}" "{folder}/socket" "{real}" "$@"\n'
         )
         (folder / name).chmod(0o700)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] != "--serve":
-        ask(sys.argv[1], sys.argv[2:])
     server = Server(socket.socket(fileno=int(sys.argv[2])))
     asked = server.serve()
-    run(become(asked, server.path))
+    run(become(asked, server.path, server.own_defaults))

@@ -12,7 +12,7 @@ import fork_server
 import pytest
 
 pytestmark = pytest.mark.skipif(fork_server.ADDRESS not in os.environ, reason="the fork server runs on Linux only")
-IS_FORK = "import sys; 'torch' in sys.modules and 'pfl_ops' not in sys.modules or sys.exit('no fork')\n"
+IS_FORK = "import sys; 'pfl_ops.runs' in sys.modules or sys.exit('no fork')\n"
 
 
 def run(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
@@ -116,6 +116,21 @@ def test_other_variable_read_at_import_gets_a_real_process() -> None:
     done = run("-c", "import sys; print('torch' in sys.modules, sys.flags.hash_randomization)",
                env={**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
     assert done.stdout == "False 0\n"
+
+
+def test_another_copy_of_the_package_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "pfl_ops").mkdir()
+    (tmp_path / "pfl_ops" / "__init__.py").write_text("copy = True\n")
+    code = "import sys; print('torch' in sys.modules, 'pfl_ops.runs' in sys.modules); import pfl_ops; pfl_ops.copy"
+    done = run("-c", code, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("True False\n", "")
+
+
+def test_variables_that_the_package_sets_are_set() -> None:
+    names = ("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_HTTP_REQUEST_TIMEOUT")
+    code = f"{IS_FORK}import os; print(*(os.environ[name] for name in {names}))"
+    done = run("-c", code, env={name: value for name, value in os.environ.items() if name not in names})
+    assert done.stdout == "true 10\n", done.stderr
 
 
 def test_number_of_threads_is_read_by_the_fork() -> None:
