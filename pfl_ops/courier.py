@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.tracking import requests
-from pfl_ops.tracking.home import Home, Target
+from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.requests import LOCK, LOG, OWNER, REQUEST, Request
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ def _track(folder: Path) -> None:
     for plugin in request.plugins:
         load_plugin(Path(plugin))
     experiment = Experiment.model_validate(request.experiment)
-    home = Home(folder.parents[1])
+    home = WorkFolder(folder.parents[1])
     is_live = requests.is_locked(folder / OWNER)
     if not is_live and requests.read_end(folder).status == "FINISHED":
         _check(experiment, home, request)
-    with Store(home, Target.of(home, f"sqlite:///{home.database}"), offline=True) as store:
+    with Store(home, TrackingTarget.of(home, f"sqlite:///{home.database}"), offline=True) as store:
         run = store.run(
             request.group,
             request.name,
@@ -113,7 +113,7 @@ def _track(folder: Path) -> None:
         )
 
 
-def _check(experiment: "Experiment", home: Home, request: Request) -> None:
+def _check(experiment: "Experiment", home: WorkFolder, request: Request) -> None:
     """Refuse to compute a run: its checkpoint must be there, and belong to this experiment."""
     from pfl_ops import runs
 

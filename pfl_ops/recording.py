@@ -12,7 +12,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.registry import plugins
 from pfl_ops.system.scratch import scratch
-from pfl_ops.tracking.requests import End, RequestedRun
+from pfl_ops.tracking.requests import RequestedRun, RunEnd
 
 if TYPE_CHECKING:
     from pfl_ops.federation.loop.simulate import Simulation
@@ -101,7 +101,7 @@ class CourierRecorder:
         pass
 
     def end(self, status: str, tags: Mapping[str, str]) -> None:
-        self.requested.end(End(status, dict(tags)))
+        self.requested.end(RunEnd(status, dict(tags)))
 
 
 def is_kept(found: "list[RunInfo]", digest: str, parent: "Run | None") -> bool:

@@ -27,7 +27,7 @@ from pfl_ops.files import write_whole
 from pfl_ops.recording import DIVERGED, CourierRecorder, Recorder, StoreRecorder, execution_changes, is_kept, run_tags
 from pfl_ops.registry import plugins
 from pfl_ops.results import Result, RunOnDisk
-from pfl_ops.tracking.home import Home
+from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tracking.notes import experiment_name, title
 from pfl_ops.tracking.requests import Request, RequestedRun
 from pfl_ops.tracking.short import short_address
@@ -95,7 +95,7 @@ def kept_clients(
     return latest.results.clients if latest and latest.results else {}
 
 
-def records_of(home: Home, digest: str) -> list[Record]:
+def records_of(home: WorkFolder, digest: str) -> list[Record]:
     """Return the records that `run` has on disk of the experiment with this hash."""
     return _records(home.checkpoints / digest, digest)
 
@@ -126,7 +126,7 @@ def forget(
     data_dir: str | None = None,
     stages: Collection[str] | None = None,
 ) -> None:
-    """Remove what `simulate` has kept of a run that nobody will go on with; should somebody, it starts again."""
+    """Remove what `simulate` has kept of a run that is given up; if it is started again, it begins with round 1."""
     shutil.rmtree(_folder(experiment, home, data_dir, stages), ignore_errors=True)
 
 
@@ -134,7 +134,7 @@ def _folder(
     experiment: Experiment, home: Path | str | None, data_dir: str | None, stages: Collection[str] | None
 ) -> Path:
     part = "" if stages is None else "-" + "-".join(sorted(stages))
-    return Home.open(home).checkpoints / (experiment.digest(data_dir) + part)
+    return WorkFolder.open(home).checkpoints / (experiment.digest(data_dir) + part)
 
 
 def estimate(experiment: Experiment, *, data_dir: str | None = None, execution: Execution | None = None) -> "Estimate":
@@ -198,8 +198,8 @@ def run(
     experiment = experiment if experiment.repetitions == 1 else experiment.repetition(0)
     tree = experiment.identity(data_dir)
     digest = fingerprint(tree)
-    new = store is None and not Home.at(home).root.exists()
-    place = store.home if store else Home.open(home)
+    new = store is None and not WorkFolder.at(home).root.exists()
+    place = store.home if store else WorkFolder.open(home)
     apart = not wait and store is None and requests.is_possible(place, tracking_uri)
     folder = place.checkpoints / digest
     if not computed:
@@ -283,7 +283,7 @@ def _name(experiment: Experiment) -> str:
 
 
 def _requested(
-    experiment: Experiment, digest: str, home: Home, data_dir: str | None, execution: Execution | None,
+    experiment: Experiment, digest: str, home: WorkFolder, data_dir: str | None, execution: Execution | None,
     name: str | None, tags: Mapping[str, str], rerun: str,
 ) -> Recorder:  # fmt: skip
     """Leave the tracking of a run to a courier.
@@ -310,7 +310,7 @@ def _requested(
 
 
 @contextmanager
-def _leaving_none(place: Home | None) -> Iterator[None]:
+def _leaving_none(place: WorkFolder | None) -> Iterator[None]:
     """Remove a work folder that was made for a run which never began; None: there was one before."""
     try:
         yield
@@ -384,7 +384,7 @@ def _ending(recorder: Recorder) -> Iterator[None]:
         raise
 
 
-def _origin(simulation: "Simulation", home: Home, identity: Tree, computed: bool) -> str:
+def _origin(simulation: "Simulation", home: WorkFolder, identity: Tree, computed: bool) -> str:
     """Return `Result.origin`, and note the run for the origin of later ones."""
     from pfl_ops.tracking import earlier
 

@@ -71,7 +71,7 @@ class Federation:
         return self.pool.n_clients
 
 
-class Play:
+class MethodSimulation:
     """One method on one federation, round by round, without scores or files.
 
     Args:
@@ -88,7 +88,7 @@ class Play:
         traffic: what one client sent and received in each round.
 
     >>> how = Training(rounds=2, local_epochs=None, local_steps=1, batch_size=None, lr=0.5, precision="float64")
-    >>> play = Play(quadratic_task([0.0, 6.0], sizes=[1, 3], start=2.0), FedAvg(), how)
+    >>> play = MethodSimulation(quadratic_task([0.0, 6.0], sizes=[1, 3], start=2.0), FedAvg(), how)
     >>> values = play.round()  # θ = 1 and 4, Θ = (1 · 1 + 3 · 4) / 4
     >>> values["L2"].tolist(), values["G"].tolist(), play.t
     ([[1.0], [4.0]], [3.25], 1)
@@ -294,7 +294,7 @@ def quadratic_play(
     weighting: Literal["samples", "uniform"] = "samples",
     cohorts: Sequence[Sequence[int] | None] | None = None,
     **training: Any,
-) -> tuple[Play, list[Values]]:
+) -> tuple[MethodSimulation, list[Values]]:
     """Return the play of `quadratic`, and the state and the stages after each round.
 
     >>> play, values = quadratic_play(FedAvg(), centres=[0.0, 6.0], start=2.0, rounds=2)
@@ -303,7 +303,7 @@ def quadratic_play(
     """
     how: dict[str, Any] = {"local_epochs": None, "local_steps": steps, "batch_size": None, "precision": "float64"}
     settings = Training(**{**how, "rounds": rounds, "lr": lr, **training})
-    play = Play(quadratic_task(centres, sizes, start), method, settings, weighting=weighting)
+    play = MethodSimulation(quadratic_task(centres, sizes, start), method, settings, weighting=weighting)
     return play, play.run(cohorts or [None] * rounds)
 
 
@@ -338,7 +338,7 @@ def quadratic_round(
     """
     how: dict[str, Any] = {"local_epochs": None, "local_steps": steps, "batch_size": None, "precision": "float64"}
     settings = Training(**{**how, "rounds": 1, "lr": lr, **training})
-    play = Play(quadratic_task(centres, sizes, start), FedAvg(), settings, weighting=weighting)
+    play = MethodSimulation(quadratic_task(centres, sizes, start), FedAvg(), settings, weighting=weighting)
     return play.at(play.everyone if clients is None else clients)
 
 
@@ -553,8 +553,10 @@ class AlgorithmContract:
         assert found, "the method's `requires` rules out all of `trainings`; give others"
         return found
 
-    def _play(self, training: Training, *, stack: int | None = 5, algorithm: Algorithm | None = None) -> Play:
-        return Play(self.federation or _ragged(), algorithm or self.algorithm, training, stack=stack)
+    def _play(
+        self, training: Training, *, stack: int | None = 5, algorithm: Algorithm | None = None
+    ) -> MethodSimulation:
+        return MethodSimulation(self.federation or _ragged(), algorithm or self.algorithm, training, stack=stack)
 
 
 @functools.cache
@@ -631,7 +633,7 @@ def _with_another(method: Algorithm, name: str) -> Algorithm:
 __all__ = [
     "AlgorithmContract",
     "Federation",
-    "Play",
+    "MethodSimulation",
     "Values",
     "quadratic",
     "quadratic_play",

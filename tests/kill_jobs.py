@@ -24,13 +24,13 @@ from pfl_ops.data import store as cache
 from pfl_ops.data.recorded import Recorded, read_partition, write_partition
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import write_whole
-from pfl_ops.reports.document import Document, Entry, Head, PageSection, Row, Table
+from pfl_ops.reports.document import Document, Head, PageSection, Row, Table, TableCell
 from pfl_ops.reports.write import write
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.begin import Beginning, Means
-from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning.begin import PreparedStudy, StudyOptions
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study_storage import StudyStorage
 
 
 def template(name: str) -> Path:
@@ -45,7 +45,7 @@ def make_template(name: str) -> None:
         Store.open(folder, f"sqlite:///{folder}/{name}").close()
     else:
         folder.mkdir()
-        ledgers.storage(f"sqlite:///{folder}/{name}").engine.dispose()  # type: ignore[attr-defined]
+        study_storages.storage(f"sqlite:///{folder}/{name}").engine.dispose()  # type: ignore[attr-defined]
     (folder / name).rename(template(name))
 
 
@@ -182,7 +182,7 @@ class WorkFolder(Job):
     def work(self, folder: Path) -> None:
         with Store.open(folder, f"sqlite:///{folder}/mlflow.db") as store:
             store.run("first", "one", identity="one").finish()
-        ledgers.storage(f"sqlite:///{folder}/studies.db")
+        study_storages.storage(f"sqlite:///{folder}/studies.db")
 
     def outcome(self, folder: Path) -> dict[str, Any]:
         with contextlib.closing(sqlite3.connect(folder / "studies.db")) as database:
@@ -212,16 +212,16 @@ class StudyBegins(Job):
         shutil.copy(template("studies.db"), folder / "studies.db")
 
     def work(self, folder: Path) -> None:
-        means = Means.of(
+        means = StudyOptions.of(
             home=folder, storage=None, data_dir=None, cpus_per_trial=None, gpus_per_trial=None, concurrency=None,
             execution=None, address=None, on_event=None,
         )  # fmt: skip
-        Beginning(self.experiment, self.settings, "killed", 1).begin(means, resume=False)
+        PreparedStudy(self.experiment, self.settings, "killed", 1).begin(means, resume=False)
 
     def outcome(self, folder: Path) -> dict[str, Any]:
-        found = Ledger("killed", ledgers.storage(f"sqlite:///{folder}/studies.db"))
+        found = StudyStorage("killed", study_storages.storage(f"sqlite:///{folder}/studies.db"))
         queued = [t.system_attrs.get("fixed_params") for _, t in found.trials()]
-        return {"settings": found.settings, "queued": queued, "studies": list(ledgers.recorded(found.store))}
+        return {"settings": found.settings, "queued": queued, "studies": list(study_storages.recorded(found.store))}
 
 
 def visible(folder: Path) -> list[str]:
@@ -281,7 +281,7 @@ class Partition(Job):
 
 def document(title: str) -> Document:
     """A report with a table of a hundred rows."""
-    rows = tuple(Row((Entry(str(n)), Entry(str(n * n), float(n * n)))) for n in range(100))
+    rows = tuple(Row((TableCell(str(n)), TableCell(str(n * n), float(n * n)))) for n in range(100))
     table = Table("numbers", "Squares", ((Head("n"), Head("square")),), rows)
     return Document("squares", title, "", (PageSection("Numbers", (table,)),))
 

@@ -12,7 +12,7 @@ import pytest
 
 from pfl_ops.federation.execution.processes import Processes
 from pfl_ops.system import child
-from pfl_ops.system.hosting import Hosted
+from pfl_ops.system.hosting import HostedProcess
 
 PATIENCE = 60.0  # seconds; a deadline for a busy machine, not a measurement
 
@@ -126,7 +126,7 @@ class Seen(Exception):
     "start",
     [
         Processes(1, {}).start,
-        lambda: Hosted("builtins.dict"),
+        lambda: HostedProcess("builtins.dict"),
     ],
     ids=["workers", "hosted"],
 )

@@ -1041,7 +1041,7 @@ def test_results_of_smoke_are_not_kept(words: tuple[str, ...], tmp_path: Path) -
 def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """DRDM's Table 3 and Fig. 5 whole, at full; of FLIU two cells at medium, whose rounds are changed."""
     from pfl_ops.papers.default_plan import LARGER
-    from pfl_ops.reports.verdicts import Standing
+    from pfl_ops.reports.verdicts import ClaimSummary
 
     plans: list[Any] = []
 
@@ -1056,9 +1056,9 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
 
     def keep(found: Any, *_: Any) -> Any:
         standings = [
-            Standing("DRDM first", False, "holds", "undecided", 5, 13.04, 1.0, 16),
-            Standing("FedAvg last", True, "holds", "holds", 5, 99.0, 1.0, 4),
-            Standing("not run", False, "holds", "not run"),
+            ClaimSummary("DRDM first", False, "holds", "undecided", 5, 13.04, 1.0, 16),
+            ClaimSummary("FedAvg last", True, "holds", "holds", 5, 99.0, 1.0, 4),
+            ClaimSummary("not run", False, "holds", "not run"),
         ]
         changes = ("training.rounds=10",) if found.part.changes else ()
         return SimpleNamespace(

@@ -17,7 +17,7 @@ from pfl_ops import recording, runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.tracking import Store, requests
-from pfl_ops.tracking.home import Home
+from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tracking.store import RunInfo
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children")]
@@ -37,7 +37,7 @@ def home(tmp_path: Path, furnish: Callable[[Path], Path], monkeypatch: pytest.Mo
     monkeypatch.delenv("PFL_OPS_COURIER")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     yield furnish(tmp_path / "home")
-    requests.settle(Home(tmp_path / "home"))
+    requests.settle(WorkFolder(tmp_path / "home"))
 
 
 def go(e: Experiment, home: Path, **more: Any) -> runs.Result:
@@ -128,7 +128,7 @@ def test_a_killed_run_is_killed_in_mlflow_too_and_goes_on(home):
     code = KILLED.format(tests=str(Path(__file__).parent), home=str(home))
     done = subprocess.run([*fork_server.python(), "-c", code], capture_output=True, timeout=100, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert len(requests.pending(Home(home))) == 1
+    assert len(requests.pending(WorkFolder(home))) == 1
     killed = only(home)
     assert killed.status == "KILLED" and recording.FINISHED not in killed.metrics
     with Store.open(home) as store:
@@ -143,11 +143,11 @@ def test_a_killed_run_that_goes_on_at_once_leaves_no_trace_of_the_kill(home, wai
     """Its request is dropped, by whichever process tracks: it would mark the finished run as killed later."""
     code = KILLED.format(tests=str(Path(__file__).parent), home=str(home))
     subprocess.run([*fork_server.python(), "-c", code], capture_output=True, timeout=100, check=False)
-    (folder,) = requests.pending(Home(home))
+    (folder,) = requests.pending(WorkFolder(home))
     runs.run(experiment(), home=home, execution=LOOP, progress=False, wait=wait)
     assert not folder.exists()
     run = only(home)
-    assert (run.status, requests.pending(Home(home))) == ("FINISHED", [])
+    assert (run.status, requests.pending(WorkFolder(home))) == ("FINISHED", [])
     with Store.open(home) as store:
         assert list(store.history(run.run_id, ["train/lr"])["train/lr"].dropna().index) == [1, 2, 3]
 
@@ -207,20 +207,20 @@ def test_a_request_that_fails_stays_with_its_reason(home, tmp_path, caplog, monk
     file.write_text(PLUGIN.replace("return", "s = dict(s)\n        return"))
     go(experiment(), home)
     assert only(home).params["algorithm.name"] == "fliu"
-    (line,) = requests.problems(Home(home))
+    (line,) = requests.problems(WorkFolder(home))
     assert (
         line.startswith("run 'own clients=3 model=linear rounds=1 seed0' is not in MLflow yet: ")
         and "changed since it was run" in line
     )
     assert line in caplog.text
-    (folder,) = requests.pending(Home(home))
+    (folder,) = requests.pending(WorkFolder(home))
     assert json.loads((folder / "request.json").read_text())["digest"] == result.hash
     file.write_text(PLUGIN)
     with Store.open(home) as store:
         assert {run.params["algorithm.name"]: run.status for run in store.runs()} == {
             "fliu": "FINISHED", "own": "FINISHED",
         }  # fmt: skip
-    assert requests.problems(Home(home)) == []
+    assert requests.problems(WorkFolder(home)) == []
 
 
 def test_a_request_of_another_user_is_refused(home, monkeypatch, tmp_path):
@@ -228,19 +228,19 @@ def test_a_request_of_another_user_is_refused(home, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(requests, "start", lambda folders, **_: None)
         go(experiment(), home)
-    (folder,) = requests.pending(Home(home))
+    (folder,) = requests.pending(WorkFolder(home))
     file, text = folder / "request.json", (folder / "request.json").read_text()
     file.write_text(json.dumps(json.loads(text) | {"plugins": [f"{tmp_path}/theirs.py"]}))
     (tmp_path / "theirs.py").write_text(f"open('{tmp_path}/was-run', 'w')")
     with Store.open(home) as store:
         assert store.runs() == []
-    (line,) = requests.problems(Home(home))
+    (line,) = requests.problems(WorkFolder(home))
     assert "another user or machine made it" in line and not (tmp_path / "was-run").exists()
     file.write_text(text)
     shutil.rmtree(home / "checkpoints" / experiment().digest())
     with Store.open(home) as store:
         assert store.runs() == []
-    (line,) = requests.problems(Home(home))
+    (line,) = requests.problems(WorkFolder(home))
     assert "its checkpoint was removed; the same command computes it again" in line
     assert not (home / "checkpoints" / experiment().digest()).exists()
 
@@ -252,16 +252,16 @@ def test_a_damaged_request_is_named_and_can_be_removed(home):
     folder.mkdir()
     (folder / "request.json").write_text('{"experiment": ')
     assert only(home).status == "FINISHED"
-    (line,) = requests.problems(Home(home))
+    (line,) = requests.problems(WorkFolder(home))
     assert f"remove {folder}" in line
     shutil.rmtree(folder)
-    assert requests.problems(Home(home)) == []
+    assert requests.problems(WorkFolder(home)) == []
 
 
 def test_a_server_or_the_variable_leaves_no_request(home, tmp_path, monkeypatch):
     elsewhere = f"sqlite:///{tmp_path}/other.db"
-    assert requests.is_possible(Home(home), None) and not requests.is_possible(Home(home), elsewhere)
-    assert not requests.is_possible(Home(home), "http://127.0.0.1:1")
+    assert requests.is_possible(WorkFolder(home), None) and not requests.is_possible(WorkFolder(home), elsewhere)
+    assert not requests.is_possible(WorkFolder(home), "http://127.0.0.1:1")
     monkeypatch.setenv("PFL_OPS_COURIER", "off")
     assert go(experiment(), home).run_id is not None
     assert not (home / "requests").exists()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.system.hosting import Hosted, Meanwhile, OutOfMemory, ProcessDeath, answers
+from pfl_ops.system.hosting import AnswerWithWork, HostedProcess, OutOfMemory, ProcessDeath, answers
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children")]
 
@@ -24,8 +24,8 @@ class Thing:
         self.count += n
         return self.count
 
-    def go_on(self) -> Meanwhile:
-        return Meanwhile(self.count, lambda: self.add(1))
+    def go_on(self) -> AnswerWithWork:
+        return AnswerWithWork(self.count, lambda: self.add(1))
 
     def fail(self) -> None:
         raise ZeroDivisionError("a bug\nof it")
@@ -54,7 +54,7 @@ def host(monkeypatch):
     monkeypatch.syspath_prepend(os.path.dirname(__file__))  # where the process finds this module
 
     def make(start=0):
-        made.append(Hosted("test_hosting.Thing", start))
+        made.append(HostedProcess("test_hosting.Thing", start))
         return made[-1]
 
     yield make

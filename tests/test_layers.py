@@ -77,7 +77,7 @@ ONLY = {"mlflow": {"tracking"}, "ray": {"jobs"}, "optuna": {"tuning"}, "typer": 
 PRIVATE = {
     "jobs": ROOT / "jobs" / "ray_instance.py",
     "tracking": ROOT / "tracking" / "mlflow_private.py",
-    "tuning": ROOT / "tuning" / "ledger.py",
+    "tuning": ROOT / "tuning" / "study_storage.py",
 }
 """The file of each package that may use private parts of Ray, MLflow and Optuna."""
 ENGINE = {"federation", "algorithms", "data", "models"}

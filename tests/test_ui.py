@@ -20,7 +20,7 @@ from ports import reserved_port
 from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.reports import Document, Entry, Head, PageSection, Row, Table, to_html
+from pfl_ops.reports import Document, Head, PageSection, Row, Table, TableCell, to_html
 from pfl_ops.tracking import Store, newest_pages
 from pfl_ops.tracking.views import compare_address, view_address
 
@@ -82,7 +82,7 @@ def compared(tuned: Tuned) -> list[runs.Result]:
 @pytest.fixture(scope="module")
 def report(tuned: Tuned) -> str:
     """A report as the product writes it, kept with a run; where the page shows it."""
-    cells = (Entry("FLIU"), Entry("97.1", 97.1, mark="best"), Entry("96.8", 96.8))
+    cells = (TableCell("FLIU"), TableCell("97.1", 97.1, mark="best"), TableCell("96.8", 96.8))
     table = Table("table1", "Accuracy [%]", ((Head("method"), Head("ours"), Head("paper")),), (Row(cells),))
     document = Document("table1", "Table I, ours beside theirs", "a test", (PageSection("Results", (table,)),))
     with Store.open(tuned.home / "mlruns") as store, store.run("a-suite", "fliu/table1", identity="a suite") as run:

@@ -23,7 +23,7 @@ from pfl_ops.algorithms.base import (
 
 @register("centralized")
 class Centralized(Algorithm):
-    """One model, trained on everybody's samples as if there were no clients.
+    """One model, trained on the samples of all clients as if there were no clients.
 
         η ← η (1 + cos(π t / T)) / 2                     t from 0; the experiment's η, decay included
         Θ ← train(Θ)                                     E epochs (or J steps) over all n samples

@@ -1,4 +1,4 @@
-"""FedPG: a global model that gets better for every client, and personal ones that make it worse for nobody."""
+"""FedPG: a global model that gets better for every client, and personal ones that make it worse for no client."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal

@@ -10,7 +10,7 @@ from pfl_ops.algorithms.base import Algorithm, Field, Models, Round, Rows, Stage
 
 @register("scaffold")
 class Scaffold(Algorithm):
-    """FedAvg whose clients correct their steps by what they know of everybody's gradient.
+    """FedAvg whose clients correct their steps by what they know of the mean gradient of all clients.
 
         θ_k ← θ_k − η (∇F_k(θ_k; ξ) − c_k + c)           J_k steps from Θ
         c_k⁺ = c_k − c + (Θ − θ_k) / (J_k η)

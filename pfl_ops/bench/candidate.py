@@ -67,7 +67,7 @@ class BenchCandidate:
 
     def round(self) -> object:
         """A round of FedAvg: training, the average, every trained model on its own client's held-out samples, and the
-        average on everybody's."""
+        average on the data of all clients."""
         raise NotImplementedError
 
     def probe(self, figure: Figure) -> float:

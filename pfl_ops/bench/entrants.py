@@ -17,7 +17,7 @@ JUDGED_BY: dict[Figure, Figure] = {"train": "train", "round": "train", "evaluate
 """Figure -> the one whose trial decides whether a candidate takes part in it."""
 
 
-class Entrants:
+class CaseCandidates:
     """The candidates of one case.
 
     Args:
@@ -25,7 +25,7 @@ class Entrants:
         auto: what `auto` takes; it is always measured.
     Attributes:
         timed: figure -> those that are measured. rough: label -> figure -> the one value of those given up.
-        labels: everybody, in the order of appearance. threads: with which each computes.
+        labels: of all, in the order of appearance. threads: with which each computes.
         notes: lines on who could not take part.
     """
 

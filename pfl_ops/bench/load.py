@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pfl_ops.system.hosting import Hosted
+from pfl_ops.system.hosting import HostedProcess
 
 PERIOD = 0.1  # seconds
 
@@ -27,7 +27,7 @@ def other_load(share: float) -> Iterator[None]:
     if not share:
         yield
         return
-    process = Hosted("pfl_ops.bench.load.Load")
+    process = HostedProcess("pfl_ops.bench.load.Load")
     try:
         process.begin("burn", share)
         yield

@@ -18,7 +18,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 
 
-class Ours(BenchCandidate):
+class EngineCandidate(BenchCandidate):
     """The engine in one of its ways. Training is a cohort's `Round.train`: batch plans, data and optimiser included.
 
     Args:

@@ -13,7 +13,7 @@ from pfl_ops.bench.stopwatch import Stopwatch, Window
 from pfl_ops.federation.execution import choose
 from pfl_ops.federation.settings import Execution
 from pfl_ops.system import memory
-from pfl_ops.system.hosting import Hosted
+from pfl_ops.system.hosting import HostedProcess
 
 
 class Entrant:
@@ -31,7 +31,7 @@ class Entrant:
         self.label = label
         settings = case.settings.model_copy(update={"steps": case.steps})
         of_case = (settings, case.model, case.batch, case.data_dir)
-        self._process = Hosted("pfl_ops.bench.process.Inside", of_case, label, threads)
+        self._process = HostedProcess("pfl_ops.bench.process.Inside", of_case, label, threads)
         try:
             self.figures: tuple[Figure, ...]
             self.figures, self.count = self._process.call("about")
@@ -78,12 +78,12 @@ def make(case: Case, label: Label, threads: int | None) -> BenchCandidate:
         from pfl_ops.bench.jax_loop import JaxScan  # the extra `peers`
 
         return JaxScan(case, vmapped=label.way == "jax-vmap", threads=count)
-    from pfl_ops.bench.ours import Ours
+    from pfl_ops.bench.ours import EngineCandidate
 
-    return Ours(case, label, label.threads or threads)
+    return EngineCandidate(case, label, label.threads or threads)
 
 
-class Inside(Stopwatch):
+class TimedCandidate(Stopwatch):
     """A candidate and its stopwatch, in the candidate's process."""
 
     def __init__(self, of_case: tuple[Any, ...], label: Label, threads: int | None) -> None:

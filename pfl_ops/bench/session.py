@@ -7,7 +7,7 @@ from contextlib import closing
 import torch
 
 from pfl_ops.bench.case import Case
-from pfl_ops.bench.entrants import Entrants
+from pfl_ops.bench.entrants import CaseCandidates
 from pfl_ops.bench.load import other_load
 from pfl_ops.bench.measure import Series
 from pfl_ops.bench.ours import chosen
@@ -53,7 +53,7 @@ def measured(case: Case, say: Say) -> CaseReport:
     settings = case.settings
     say(f"{case.title}: warm-up")
     auto = chosen(case, settings.threads)
-    with closing(Entrants(case, settings.threads, auto)) as entrants:
+    with closing(CaseCandidates(case, settings.threads, auto)) as entrants:
         entrants.enter()
         peaks: dict[tuple[Precision, int], list[float]] = {
             (label.precision, entrants.threads[label]): [] for label in entrants.labels

@@ -96,13 +96,13 @@ def run_benchmark(
     def report(made: "Benchmark") -> Path | None:
         try:
             written.append(_write(made))
-        except Exception as error:  # the benchmark is done; what is wrong with its page is told below its table
+        except Exception as error:  # the benchmark is done; a fault of its page is reported below its table
             wrong.append(error)
             return None
         return written[-1].parent
 
     try:
-        with tuning.Show() as show:
+        with tuning.StudyProgress() as show:
             made = benchmark(
                 experiments, execution=execution, final_repetitions=finals, on_event=show, report=report, **given
             )

@@ -48,7 +48,7 @@ def registry_of(kind: str) -> "Registry[Any]":
 
 
 def names_of(kind: str) -> Names:
-    """The same, later: nothing is imported before somebody presses the tab key."""
+    """The same, later: nothing is imported before the tab key is pressed."""
     return lambda: known(kind)
 
 

@@ -11,7 +11,7 @@ from pfl_ops.cli.checks import check_data_dir, check_folder
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, with_flags
 from pfl_ops.cli.reproduce_results import show_results
-from pfl_ops.cli.reproduce_watch import Watch
+from pfl_ops.cli.reproduce_watch import ReproduceProgress
 from pfl_ops.cli.run import PAGE, served
 from pfl_ops.errors import PflOpsError, echo, in_a_line, together
 
@@ -216,7 +216,7 @@ def reproduce(
     found: list[Reproduced] = []
     try:
         for plan in plans:
-            with Watch(dry_run) as watch:
+            with ReproduceProgress(dry_run) as watch:
                 found += tuning.reproduce(
                     plan,
                     cpus_per_cell=cpus_per_cell,
@@ -285,7 +285,7 @@ def _choose(
 
     say(err(), f"{len(suite.rule.cells)} methods, each {suite.rule.budget}")
     try:
-        with tuning.Show() as show:
+        with tuning.StudyProgress() as show:
             found = choose(
                 suite,
                 suite.rule,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 BAR_COLUMNS = 24
 
 
-class Watch:
+class ReproduceProgress:
     """Progress while cells run: bars on a terminal, plain lines elsewhere.
 
     Args:
@@ -30,7 +30,7 @@ class Watch:
         self.done = self.wanted = 0
         self.running: dict[str, tuple[str, int, int]] = {}  # job's hash -> name, rounds done, rounds
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "ReproduceProgress":
         return self
 
     def __exit__(self, *_: object) -> None:

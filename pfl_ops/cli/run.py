@@ -77,7 +77,7 @@ def run(
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.tracking import requests
     from pfl_ops.tracking.earlier import SHORT
-    from pfl_ops.tracking.home import Home, check_places
+    from pfl_ops.tracking.home import WorkFolder, check_places
     from pfl_ops.tracking.notes import experiment_name
 
     check_places(tracking_uri)
@@ -86,7 +86,7 @@ def run(
             raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
     if dry_run:
-        apart = requests.is_possible(Home.at(), tracking_uri)
+        apart = requests.is_possible(WorkFolder.at(), tracking_uri)
         found = runs.estimate(experiment, **where).with_startup(tracking=not apart)
         for told in (str(found), *found.hints):
             say(out(), told)
@@ -112,7 +112,7 @@ def run(
         say(console, f"run {result.hash[:SHORT]}  (seed {result.experiment.seed})")
     if results:
         say(console, look_closer(tracking_uri, results[-1].page, "experiment", experiment_name(results[-1].experiment)))
-    for line in requests.problems(Home.at()):
+    for line in requests.problems(WorkFolder.at()):
         say(err(), line)
     for seed, how in diverged.items():
         say(err(), f"seed {seed}: {how}")
@@ -161,9 +161,9 @@ def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -
     from pfl_ops.cli.output import err, say
     from pfl_ops.display.progress import RunProgress
     from pfl_ops.tracking import requests
-    from pfl_ops.tracking.home import Home
+    from pfl_ops.tracking.home import WorkFolder
 
-    apart = requests.is_possible(Home.at(), where["tracking_uri"])
+    apart = requests.is_possible(WorkFolder.at(), where["tracking_uri"])
 
     def tell(found: "Estimate") -> None:
         each = f"each of {experiment.repetitions} repetitions: " if experiment.repetitions > 1 else ""

@@ -16,7 +16,7 @@ from pfl_ops.cli.output import out, say
 from pfl_ops.errors import unknown
 
 if TYPE_CHECKING:
-    from pfl_ops.config.fields import Allowed
+    from pfl_ops.config.fields import AllowedValues
     from pfl_ops.section import Section
     from pfl_ops.spaces import Space
 
@@ -134,7 +134,7 @@ class ShownRow(NamedTuple):
     path: str
     symbol: str
     default: str
-    allowed: "Allowed"
+    allowed: "AllowedValues"
     when: str
     meaning: str
 
@@ -152,7 +152,7 @@ def rows_of(
     """
     from pydantic_core import PydanticUndefined
 
-    from pfl_ops.config.fields import Allowed, Kinds, node
+    from pfl_ops.config.fields import AllowedValues, Kinds, node
 
     for name, info in section.model_fields.items():
         path, inside = f"{prefix}{name}", node(info)
@@ -161,9 +161,9 @@ def rows_of(
             continue
         if inside is None:
             shown = "needed" if default is PydanticUndefined else _value(default)
-            yield ShownRow(path, info.title or "", shown, Allowed.of(info), when, info.description or "")
+            yield ShownRow(path, info.title or "", shown, AllowedValues.of(info), when, info.description or "")
         elif isinstance(inside, Kinds):
-            kinds = Allowed("choice", choices=tuple(inside.names()))
+            kinds = AllowedValues("choice", choices=tuple(inside.names()))
             yield ShownRow(
                 f"{path}.{inside.tag}",
                 info.title or "",

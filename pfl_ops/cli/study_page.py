@@ -10,15 +10,15 @@ import pfl_ops
 from pfl_ops.display import tables
 from pfl_ops.reports.document import (
     Document,
-    Entry,
     Head,
-    Items,
+    ItemList,
     PageBlock,
     PageSection,
     Panel,
     Picture,
     Row,
     Table,
+    TableCell,
     Text,
 )
 from pfl_ops.reports.rows import score, table_of
@@ -73,7 +73,7 @@ def page(study: "Study") -> Document:
         PageSection("Confirmation", tuple(_confirmation(study))),
         PageSection("Search", tuple(_search(study))),
         PageSection("Parameters", tuple(_parameters(study))),
-        PageSection("What all trials share", (Items(tuple(about.items())),)),
+        PageSection("What all trials share", (ItemList(tuple(about.items())),)),
     )
     return Document(
         study.name,
@@ -110,7 +110,12 @@ def _confirmation(study: "Study") -> Iterator[PageBlock]:
     scores = found.table.pivot(index="trial", columns="seed", values="value").reindex(list(found.values))
     head = (Head("trial"), *(Head(f"seed {seed}") for seed in scores.columns))
     rows = [
-        Row((Entry(f"{'*' * (trial == found.winner)}{trial:03d}"), *(score(found.metric, value) for value in values)))
+        Row(
+            (
+                TableCell(f"{'*' * (trial == found.winner)}{trial:03d}"),
+                *(score(found.metric, value) for value in values),
+            )
+        )
         for trial, values in zip(scores.index, scores.to_numpy(), strict=True)
     ]
     note = "*: chosen. In the order of the search, its best first."
@@ -122,7 +127,7 @@ def _search(study: "Study") -> Iterator[PageBlock]:
     """The trials, and what ended the search."""
     told = [text for text in (study.ended, study.noise) if text]
     if told:
-        yield Items(tuple(("", text) for text in told))
+        yield ItemList(tuple(("", text) for text in told))
     if study.has_plot:
         one = "The trials one by one, and the best value so far."
         two = "The trials and their Pareto front; the chosen one is marked."

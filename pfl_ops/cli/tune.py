@@ -146,9 +146,9 @@ def tune(
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
     from pfl_ops.tuning.budget import MOST_TRIALS, affordable, budget_text, check_budget, of_runs
     from pfl_ops.tuning.environments import names_given, parse_values
-    from pfl_ops.tuning.ledger import check_storage
     from pfl_ops.tuning.resource_request import ResourceRequest, check_request
     from pfl_ops.tuning.settings import check_confirmation, check_environments, check_same_seeds, check_seeds
+    from pfl_ops.tuning.study_storage import check_storage
 
     check_places(tracking_uri)
     if storage:
@@ -297,7 +297,7 @@ def tune(
         return
     check_writable(REPORTS, "the folder of the report", "run this in another folder")
     try:
-        with tuning.Show() as show:
+        with tuning.StudyProgress() as show:
             study = tuning.tune(experiment, execution=execution, final_repetitions=finals, on_event=show, **given)
     except tuning.StudyInterrupted as stopped:
         say(err(), str(stopped))

@@ -110,7 +110,7 @@ def _union(info: FieldInfo) -> Kinds:
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedValues:
     """Return the values that a field takes, as its annotation says.
 
     Attributes:
@@ -128,11 +128,11 @@ class Allowed:
     high_open: bool = False
     choices: tuple[Any, ...] | None = None
     nullable: bool = False
-    item: "Allowed | None" = None
-    either: "tuple[Allowed, ...]" = ()
+    item: "AllowedValues | None" = None
+    either: "tuple[AllowedValues, ...]" = ()
 
     @classmethod
-    def of(cls, info: FieldInfo) -> "Allowed":
+    def of(cls, info: FieldInfo) -> "AllowedValues":
         """Return the values that `info` allows."""
         return _allowed_by(info)
 
@@ -165,8 +165,8 @@ class Allowed:
 
 
 @_once_a_field
-def _allowed_by(info: FieldInfo) -> Allowed:
-    return Allowed(**_allowed(info.annotation, info.metadata))
+def _allowed_by(info: FieldInfo) -> AllowedValues:
+    return AllowedValues(**_allowed(info.annotation, info.metadata))
 
 
 def _number(bound: float) -> str:
@@ -186,7 +186,7 @@ def _allowed(annotation: Any, metadata: Iterable[Any]) -> dict[str, Any]:
         if len(rest) == 1:
             found = _allowed(rest[0], ())
         else:
-            found["either"] = tuple(Allowed(**_allowed(a, ())) for a in rest)
+            found["either"] = tuple(AllowedValues(**_allowed(a, ())) for a in rest)
         found["nullable"] = len(rest) < len(arguments)
     elif origin is Literal:
         found = {
@@ -195,7 +195,7 @@ def _allowed(annotation: Any, metadata: Iterable[Any]) -> dict[str, Any]:
             "nullable": None in arguments,
         }
     elif origin in (list, tuple, set, frozenset) or annotation in (list, tuple):
-        found = {"type": "list", "item": Allowed(**_allowed(arguments[0], ())) if arguments else None}
+        found = {"type": "list", "item": AllowedValues(**_allowed(arguments[0], ())) if arguments else None}
     elif annotation in _NAMES:
         found = {"type": _NAMES[annotation]}
     for mark in metadata:
@@ -224,7 +224,7 @@ class Setting:
     """One path: what stands there, what may stand there, what it means.
 
     Attributes:
-        path: dotted. value: now; default: where nobody says otherwise (None too where a value must be given).
+        path: dotted. value: now; default: its value unless it is set (None too where a value must be given).
         allowed: type, bounds and choices. symbol: as in the paper, or "". description: one line.
         is_tag: this path decides which others exist.
     """
@@ -232,7 +232,7 @@ class Setting:
     path: str
     value: Any
     default: Any
-    allowed: Allowed
+    allowed: AllowedValues
     symbol: str = ""
     description: str = ""
     is_tag: bool = False
@@ -275,7 +275,9 @@ def settings(section: Section | type[Section], prefix: str = "") -> Iterator[Set
         value = default if isinstance(section, type) else getattr(section, name)
         inside, path = node(info), f"{prefix}{name}"
         if inside is None:
-            yield Setting(path, value, default, Allowed.of(info), info.title or "", info.description or "", info=info)
+            yield Setting(
+                path, value, default, AllowedValues.of(info), info.title or "", info.description or "", info=info
+            )
         elif isinstance(inside, Kinds):
             if value is None and inside.default:
                 value = inside.get(inside.default)
@@ -286,7 +288,7 @@ def settings(section: Section | type[Section], prefix: str = "") -> Iterator[Set
                 f"{path}.{inside.tag}",
                 now,
                 inside.default,
-                Allowed("choice", choices=names),
+                AllowedValues("choice", choices=names),
                 info.title or "",
                 about,
                 is_tag=True,
@@ -309,7 +311,7 @@ def plain(info: FieldInfo, value: Any, path: str) -> Any:
         PflOpsError: a value that pydantic would take for another: true for 1, "yes" or 1 for true, a number beyond 64
             bits for one that tensors can hold.
     """
-    allowed = Allowed.of(info)
+    allowed = AllowedValues.of(info)
     if allowed.nullable and is_none(value):
         return None
     if _misread(allowed, value):
@@ -320,7 +322,7 @@ def plain(info: FieldInfo, value: Any, path: str) -> Any:
     return value
 
 
-def _misread(allowed: Allowed, value: Any) -> bool:
+def _misread(allowed: AllowedValues, value: Any) -> bool:
     """True if pydantic would take the value for another one, or if no tensor and no terminal can hold it."""
     if allowed.either:
         return all(_misread(one, value) for one in allowed.either)

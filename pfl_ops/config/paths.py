@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from pfl_ops.config.fields import Allowed, Kinds, Tree, node, one_of, plain, settings, show, symbol
+from pfl_ops.config.fields import AllowedValues, Kinds, Tree, node, one_of, plain, settings, show, symbol
 from pfl_ops.errors import LONGEST_NAME, PflOpsError, echo, nearest
 from pfl_ops.section import Section
 
@@ -186,7 +186,7 @@ def _line(path: str, info: FieldInfo | None, problem: Mapping[str, Any]) -> str:
     kind = problem["type"]
     name = f"{path}{symbol(info)}"
     if kind == "missing":
-        what = f": {Allowed.of(info)}" if info else ""
+        what = f": {AllowedValues.of(info)}" if info else ""
         return f"{name} is needed{what}"
     if kind == "extra_forbidden":
         return f"no setting named '{path}'"
@@ -195,10 +195,10 @@ def _line(path: str, info: FieldInfo | None, problem: Mapping[str, Any]) -> str:
         return f"{name}: {own}" if path else str(own)
     if info is None:
         return f"{name}: {problem['msg']}, got {show(problem['input'])}" if path else str(problem["msg"])
-    return f"{name} must be {Allowed.of(info)}, got {show(problem['input'])}{_near(info, problem['input'])}"
+    return f"{name} must be {AllowedValues.of(info)}, got {show(problem['input'])}{_near(info, problem['input'])}"
 
 
 def _near(info: FieldInfo, value: Any) -> str:
-    choices = Allowed.of(info).choices or ()
+    choices = AllowedValues.of(info).choices or ()
     close = nearest(value, [str(c) for c in choices]) if isinstance(value, str) else None
     return f"; did you mean '{close}'?" if close else ""

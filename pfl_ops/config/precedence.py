@@ -30,7 +30,7 @@ def merge(root: type[Section], given: Sequence[SettingsLayer], data_dir: str | N
     Returns:
         Nested values that name every kind; fields that no layer names are left to their defaults.
     Raises:
-        PflOpsError: nobody names the method, or a path does not exist.
+        PflOpsError: no source names the method, or a path does not exist.
     """
     layers = [_Layer(*layer) for layer in given]
     algorithm = _last(layers, "algorithm.name")

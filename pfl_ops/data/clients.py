@@ -73,7 +73,7 @@ class Pool:
         return flat.reshape(self.n_clients, n_classes)
 
     def pooled(self) -> "Pool":
-        """The same samples with one owner, for training on everybody's data."""
+        """The same samples with one owner, for training on the data of all clients."""
         return Pool(self.x, self.y, [torch.arange(len(self))])
 
     def subset(self, n: int | None, generator: np.random.Generator) -> Tensor:

@@ -66,7 +66,7 @@ Count = Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["all"] | None
 
 
 class TestDataSealed(DataError):
-    """Somebody reached for test data where only validation data may be seen."""
+    """Test data were read where only validation data may be seen."""
 
     __test__ = False  # not a test, whatever its name says to pytest
 

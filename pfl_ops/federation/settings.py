@@ -129,7 +129,7 @@ class Evaluation(Section):
         (0.95,), title="ε", description="rho counts the clients above it; one or several"
     )
     targets: Annotated[tuple[Fraction, ...], _listed()] = Field(
-        (), description="accuracies whose first round is told at the end, reached/…/mean_90"
+        (), description="accuracies whose first round is printed at the end, reached/…/mean_90"
     )
     synthetic: Annotated[tuple[Annotated[int, Field(ge=0, le=100)], ...], _listed({"sweep": SWEEP})] = Field(
         (), title="c", description=f"percent of the others' data joined to a client's own; sweep: {list(SWEEP)}"

@@ -59,7 +59,7 @@ def to_svg(figure: Figure, name: str = "", alt: str = "") -> str:
     Args:
         name: what its ids begin with; without one, a digest of the picture. Two equal pictures in one page, or one
             that is shown twice, need a name each.
-        alt: what a reader who can't see it is told.
+        alt: the description for readers who can't see it.
     """
     found = re.search(r"<svg\b([^>]*)>(.*)</svg>", _bytes(figure, "svg", 72, transparent=True).decode(), re.DOTALL)
     assert found is not None

@@ -100,7 +100,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Place:
+class SharedPaths:
     """Folders and files that all jobs' processes share.
 
     Attributes:

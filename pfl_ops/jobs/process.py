@@ -12,7 +12,7 @@ from ray import tune
 from pfl_ops.errors import nearest
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs import plugins
-from pfl_ops.jobs.job import Payload, Place
+from pfl_ops.jobs.job import Payload, SharedPaths
 from pfl_ops.jobs.report import (
     ERRORS,
     FAILURE,
@@ -42,7 +42,7 @@ class JobProcess(tune.Trainable):
     objective: a step runs on to the next round in which all of it was evaluated.
     """
 
-    def setup(self, config: dict[str, Any], place: Place | None = None, work: Work | None = None) -> None:
+    def setup(self, config: dict[str, Any], place: SharedPaths | None = None, work: Work | None = None) -> None:
         assert place is not None and work is not None
         self.place, self.work = place, work
         self.records: Iterator[Record] = iter(())

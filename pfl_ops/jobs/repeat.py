@@ -12,9 +12,9 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs import plugins
-from pfl_ops.jobs.job import Job, Place
+from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import cluster, joining, most_cpus, nodes, share
-from pfl_ops.jobs.runner import Interrupted, JobEvent, Listed, Runner
+from pfl_ops.jobs.runner import Interrupted, JobEvent, JobList, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.tracking.store import Store
 
@@ -106,8 +106,8 @@ def repeat(
                     jobs = [
                         Job.of("repetition", f"seed {each[i].seed}", i, each[i], data_dir, how, part) for i in missing
                     ]
-                    place = Place(str(store.home.root), data_dir, address is not None, plugins.pack())
-                    Runner(place, part.concurrency, take, queue=queue).run(Listed(jobs), folder, "repetitions")
+                    place = SharedPaths(str(store.home.root), data_dir, address is not None, plugins.pack())
+                    Runner(place, part.concurrency, take, queue=queue).run(JobList(jobs), folder, "repetitions")
         except Interrupted:
             raise KeyboardInterrupt from None
         found = Repeated()

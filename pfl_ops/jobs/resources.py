@@ -17,7 +17,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.system import cores
 from pfl_ops.system.scratch import scratch
 
-# Ray reads these when it is imported or started. Defaults: whoever sets them keeps their own.
+# Ray reads these when it is imported or started. They are defaults: a value that the user has set is kept.
 for _name, _value in {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -15,7 +15,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.stopper import Stopper
 
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.jobs.job import Job, Place
+from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.process import IDLE, JOB, JobProcess
 from pfl_ops.jobs.ray_instance import environment, silent
 from pfl_ops.jobs.report import FAILURE, RECORDS, Failure, has_died
@@ -32,7 +32,7 @@ UNBEGUN = 3  # times that a job may be given a process that is dead by then
 
 @dataclass(frozen=True)
 class JobEvent:
-    """Something that happened to a job.
+    """A change in the state of a job.
 
     Attributes:
         kind: started (again, if its process died: its rounds so far follow once more), rounds, or ended.
@@ -52,10 +52,10 @@ class JobEvent:
 OnJob: TypeAlias = Callable[[JobEvent], None]
 
 
-class Listed:
+class JobList:
     """Jobs in their order.
 
-    >>> source = Listed([])
+    >>> source = JobList([])
     >>> source.next() is None
     True
     """
@@ -82,7 +82,7 @@ class Runner:
         queue: tracks finished jobs; closed before `run` returns. None: nothing is tracked in a thread.
     """
 
-    place: Place
+    place: SharedPaths
     concurrency: int
     on_job: OnJob
     scheduler: TrialScheduler | None = None

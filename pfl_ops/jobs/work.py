@@ -10,16 +10,16 @@ from filelock import FileLock
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.jobs.job import Payload, Place
+from pfl_ops.jobs.job import Payload, SharedPaths
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
 
-Work: TypeAlias = Callable[[Payload, Place], Iterator[Record]]
+Work: TypeAlias = Callable[[Payload, SharedPaths], Iterator[Record]]
 """The work of a job's process: a module-level function, since it travels. `simulate` is the real one."""
 
 
-def simulate(payload: Payload, place: Place) -> Iterator[Record]:
+def simulate(payload: Payload, place: SharedPaths) -> Iterator[Record]:
     """Records of the whole run, checkpointed in the work folder; nothing is tracked.
 
     Raises:
@@ -43,7 +43,7 @@ def simulate(payload: Payload, place: Place) -> Iterator[Record]:
         )
 
 
-def _in_turn(payload: Payload, place: Place) -> AbstractContextManager[object]:
+def _in_turn(payload: Payload, place: SharedPaths) -> AbstractContextManager[object]:
     """Two trials may draw the same point: the second waits, and then reads the first one's checkpoint."""
     if not payload.sealed:
         return nullcontext()
@@ -52,7 +52,7 @@ def _in_turn(payload: Payload, place: Place) -> AbstractContextManager[object]:
     return FileLock(checkpoints / f".{payload.digest}.lock")
 
 
-def check(experiment: "Experiment", payload: Payload, place: Place) -> None:
+def check(experiment: "Experiment", payload: Payload, place: SharedPaths) -> None:
     """Refuse to compute another experiment than the driver has: other data or other code under the same name."""
     from pfl_ops.data.datasets import load
 

@@ -115,7 +115,7 @@ def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Net
     name = section.name
     chosen = {key: value for key, value in section if key not in ("name", "weights")}
     with torch.random.fork_rng(devices=[]):
-        # the CPU's generator only: torch.manual_seed would also reseed the GPUs, which fork_rng is told to leave out
+        # the CPU's generator only: torch.manual_seed would also reseed the GPUs, which fork_rng leaves out here
         torch.random.default_generator.manual_seed(rng.torch_seed(seed, "model"))
         try:
             network = MODELS.get(name).network(shape, n_classes, **chosen)

@@ -7,7 +7,7 @@ Beside them are public tables, numbers that others have published of methods tha
     exhibits    what a report shows
     published   the papers' numbers
     provenance  origin of each setting: stated in the paper, or an assumption (sources: those of the five papers)
-    stand_in    smaller, or on other data
+    substitute    smaller, or on other data
     suite_run   a suite as far as it has been run
     user_suites suites of a user's own, from a file
     overrides   settings of cells changed by the user (`--set`)

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, unknown
-from pfl_ops.papers import stand_in
+from pfl_ops.papers import substitute
 from pfl_ops.papers.claims import Claim, Verdict, decided
 from pfl_ops.papers.exhibits import Exhibit
 from pfl_ops.papers.expression import matching
@@ -123,7 +123,7 @@ class Suite:
             named here.
         medium: the paper's sizes with a network that two CPU cores can train; its n is that of full. No change: the
             paper's own network is small enough.
-        small, smoke: the suite at these scales; smoke is cut further, see `stand_in.cut`.
+        small, smoke: the suite at these scales; smoke is cut further, see `substitute.cut`.
         rule: by which settings that the paper does not state are chosen on validation data; None: there is none.
         file: name of the user's file that it comes from; "": it is the package's own.
         choices: name of the file of choices that the user gave it (`--choices`); "": none.
@@ -252,8 +252,8 @@ class Suite:
             changes |= _instead(more, changes)
         try:
             whole = Experiment.compose(flags={**changes, "repetitions": size.repetitions})
-            whole = stand_in.moved(whole, data) if data else whole
-            return stand_in.cut(whole) if scale == "smoke" else whole
+            whole = substitute.moved(whole, data) if data else whole
+            return substitute.cut(whole) if scale == "smoke" else whole
         except PflOpsError as error:
             raise type(error)(f"{self.name}, cell {cell.name}: {error}") from error
 

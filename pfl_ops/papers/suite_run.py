@@ -60,7 +60,7 @@ class SuiteRun:
         changes = {path: value for path, value in self.changes.items() if not moved or path != "data.name"}
         try:
             return overrides.changed(unchanged, changes)
-        except PflOpsError:  # a cell that can't be run; its problem is told
+        except PflOpsError:  # a cell that can't be run; its problem is reported
             return unchanged
 
     @cached_property

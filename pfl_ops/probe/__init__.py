@@ -8,6 +8,6 @@ What a tuning study measures before it begins, and how a trial keeps within its 
     settle     an execution with nothing left to choose
 """
 
-from pfl_ops.probe.processes import Probe, Speed, TooBig
+from pfl_ops.probe.processes import Probe, ProbeOutOfMemory, Speed
 
-__all__ = ["Probe", "Speed", "TooBig"]
+__all__ = ["Probe", "ProbeOutOfMemory", "Speed"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_ops.errors import PflOpsError
 from pfl_ops.probe import memory
 from pfl_ops.probe.settle import settle
-from pfl_ops.system.hosting import Meanwhile
+from pfl_ops.system.hosting import AnswerWithWork
 from pfl_ops.system.memory import peak
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Rounds = Generator[float, None, None]
 
 
 @dataclass(frozen=True)
-class Measured:
+class ProbedExperiment:
     """The experiment that every process runs, as plain values.
 
     Attributes:
@@ -42,7 +42,7 @@ class Measured:
 class Trial:
     """The experiment in this process."""
 
-    def __init__(self, measured: Measured) -> None:
+    def __init__(self, measured: ProbedExperiment) -> None:
         from pfl_ops.config.experiment import Experiment
 
         self.measured, self.experiment = measured, Experiment.model_validate(measured.experiment)
@@ -57,21 +57,21 @@ class Trial:
         self._start_again(execution, gpus)
         return settle(self.experiment, execution, self.measured.data_dir, self.measured.stages)
 
-    def prepare(self, execution: "Execution", gpus: float) -> memory.Held:
+    def prepare(self, execution: "Execution", gpus: float) -> memory.HeldMemory:
         """Warm up, and see what memory that takes."""
         self._start_again(execution, gpus)
         weigh = bool(gpus) or not self.weighed  # on a GPU within every share anew
         self.rounds = self._train(self._short(execution, weigh), execution)
         self.another()
         self.weighed = True
-        return memory.device_held(self.device_before) if gpus else memory.Held(peak())
+        return memory.device_held(self.device_before) if gpus else memory.HeldMemory(peak())
 
-    def go(self, seconds: float) -> Meanwhile:
+    def go(self, seconds: float) -> AnswerWithWork:
         """Samples a second, over rounds that last so long together; it trains on, for the others are still timed."""
         start, seen = time.perf_counter(), 0.0
         while not seen or time.perf_counter() - start < seconds:
             seen += self.another()
-        return Meanwhile(seen / (time.perf_counter() - start), self.another)
+        return AnswerWithWork(seen / (time.perf_counter() - start), self.another)
 
     def stop(self) -> None:
         """Nothing: that a call has come ended the rounds."""

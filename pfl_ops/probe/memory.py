@@ -7,12 +7,12 @@ MEMORY_SHARE = 0.9  # of a process's share of a GPU; the rest is for CUDA itself
 CUDA_ITSELF = 600 << 20  # bytes a process, where the driver does not tell
 
 
-class Held(NamedTuple):
+class HeldMemory(NamedTuple):
     """The memory that a process held.
 
     Attributes:
         peak: bytes at its peak. beside: what CUDA takes for the process beyond that; right only where it is alone.
-        room: bytes of the GPU that nobody else held; None: a CPU.
+        room: bytes of the GPU that no other process held; None: a CPU.
     """
 
     peak: int
@@ -21,7 +21,7 @@ class Held(NamedTuple):
 
 
 def keep_within(threads: int, gpus: float) -> None:
-    """Keep this process within its share: CPU threads, and memory of the GPU, which nobody else limits.
+    """Keep this process within its share: CPU threads, and memory of the GPU, which nothing else limits.
 
     Args:
         gpus: share of a GPU; 0: none.
@@ -57,7 +57,7 @@ def device_used() -> int | None:
         return None
 
 
-def device_held(before: int | None) -> Held:
+def device_held(before: int | None) -> HeldMemory:
     """Of the first GPU, since `keep_within`.
 
     Args:
@@ -67,6 +67,6 @@ def device_held(before: int | None) -> Held:
 
     own, now = torch.cuda.max_memory_reserved(), device_used()
     if now is None or before is None:
-        return Held(own, CUDA_ITSELF, torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + CUDA_ITSELF)
+        return HeldMemory(own, CUDA_ITSELF, torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + CUDA_ITSELF)
     total = torch.cuda.get_device_properties(0).total_memory
-    return Held(own, max(0, now - before - torch.cuda.memory_reserved()), total - before)
+    return HeldMemory(own, max(0, now - before - torch.cuda.memory_reserved()), total - before)

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.probe.inside import Measured
-from pfl_ops.probe.memory import Held
-from pfl_ops.system.hosting import Hosted, OutOfMemory, answers
+from pfl_ops.probe.inside import ProbedExperiment
+from pfl_ops.probe.memory import HeldMemory
+from pfl_ops.system.hosting import HostedProcess, OutOfMemory, answers
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -23,7 +23,7 @@ SECONDS = 2.0  # of each measurement, once all are warm
 PATIENCE = 300.0  # seconds without an answer
 
 
-class TooBig(PflOpsError):
+class ProbeOutOfMemory(PflOpsError):
     """The processes did not fit into memory together."""
 
 
@@ -33,7 +33,7 @@ class Speed(NamedTuple):
     Attributes:
         rate: samples trained a second by all of them, evaluation included where rounds are short.
         peak: bytes of memory of the largest at its peak: on the device, CUDA's own included, or of the process.
-        room: bytes of the device that nobody held before; None: a CPU.
+        room: bytes of the device that were free before; None: a CPU.
     """
 
     rate: float
@@ -58,13 +58,15 @@ class Probe:
         if experiment.evaluation.split != "validation":
             raise PflOpsError("measured as a trial is, on evaluation.split=validation; test data stay closed")
         stages = None if stages is None else tuple(stages)
-        measured = Measured(experiment.resolved, data_dir, stages)
+        measured = ProbedExperiment(experiment.resolved, data_dir, stages)
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # one GPU is enough to learn from
         self._beside = 0
-        self._processes: list[Hosted] = []
+        self._processes: list[HostedProcess] = []
         try:
             for _ in range(processes):
-                trial = Hosted("pfl_ops.probe.inside.Trial", measured, environment={"CUDA_VISIBLE_DEVICES": first})
+                trial = HostedProcess(
+                    "pfl_ops.probe.inside.Trial", measured, environment={"CUDA_VISIBLE_DEVICES": first}
+                )
                 self._processes.append(trial)
         except BaseException:
             self.close()
@@ -102,7 +104,7 @@ class Probe:
         Raises:
             TooBig: they do not fit into memory; after that this probe can only be closed.
         """
-        held: list[Held] = self._ask(count, "prepare", execution, gpus)
+        held: list[HeldMemory] = self._ask(count, "prepare", execution, gpus)
         if count == 1:
             self._beside = held[0].beside
         rates = self._ask(count, "go", seconds)
@@ -117,4 +119,4 @@ class Probe:
         try:
             return answers(asked, PATIENCE)
         except OutOfMemory as error:
-            raise TooBig(str(error)) from None
+            raise ProbeOutOfMemory(str(error)) from None

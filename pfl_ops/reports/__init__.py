@@ -8,7 +8,7 @@
 None of these reads a store: they are given what they show.
 """
 
-from pfl_ops.reports.document import Document, Entry, Head, Items, PageSection, Panel, Picture, Row, Table, Text
+from pfl_ops.reports.document import Document, Head, ItemList, PageSection, Panel, Picture, Row, Table, TableCell, Text
 from pfl_ops.reports.html import to_html
 from pfl_ops.reports.latex import to_latex
 from pfl_ops.reports.markdown import to_csv, to_markdown
@@ -16,14 +16,14 @@ from pfl_ops.reports.write import write
 
 __all__ = [
     "Document",
-    "Entry",
     "Head",
-    "Items",
+    "ItemList",
     "PageSection",
     "Panel",
     "Picture",
     "Row",
     "Table",
+    "TableCell",
     "Text",
     "to_csv",
     "to_html",

@@ -10,7 +10,7 @@ import pandas as pd
 
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.document import Entry, Head, Items, PageBlock, Row, Table, Text
+from pfl_ops.reports.document import Head, ItemList, PageBlock, Row, Table, TableCell, Text
 from pfl_ops.results import BYTES, Result
 from pfl_ops.system.machine import cpu_model
 
@@ -30,10 +30,10 @@ def left_open(run: SuiteRun) -> Iterator[PageBlock]:
     """Parts of the paper's text that are damaged, and parts of the exhibit that are not measured."""
     if run.suite.damage:
         yield Text("What extraction of the paper's text damaged:")
-        yield Items(tuple(("", text) for text in run.suite.damage))
+        yield ItemList(tuple(("", text) for text in run.suite.damage))
     if run.suite.unmeasured:
         yield Text("What it shows and this does not:")
-        yield Items(tuple(("", text) for text in run.suite.unmeasured))
+        yield ItemList(tuple(("", text) for text in run.suite.unmeasured))
 
 
 def cost(run: SuiteRun) -> Iterator[PageBlock]:
@@ -41,7 +41,7 @@ def cost(run: SuiteRun) -> Iterator[PageBlock]:
     outcomes = [outcome for cell in run.suite.cells for outcome in run.outcomes.get(cell.name, ())]
     if run.problems:
         yield Text("Could not be run:")
-        yield Items(tuple(run.problems.items()))
+        yield ItemList(tuple(run.problems.items()))
     items = dict(run.about)
     for tag, title in TAGS.items():
         values = sorted({outcome.tags[tag] for outcome in outcomes if outcome.tags.get(tag)})
@@ -55,7 +55,7 @@ def cost(run: SuiteRun) -> Iterator[PageBlock]:
     if sent:
         items["sent"] = amount(sum(sent))
     if items:
-        yield Items(tuple(items.items()))
+        yield ItemList(tuple(items.items()))
     if outcomes:
         yield _runs(run)
 
@@ -70,11 +70,11 @@ def _runs(run: SuiteRun) -> Table:
         sent = _mean([value for value in map(traffic, found) if value is not None])
         rows.append(
             Row((
-                Entry(cell.name, link=run.link(found[0])),
-                Entry(str(len(found)), len(found)),
-                Entry(", ".join(str(outcome.seed) for outcome in found)),
-                Entry("–", mark="muted") if math.isnan(seconds) else Entry(duration(seconds), seconds),
-                Entry("–", mark="muted") if math.isnan(sent) else Entry(amount(sent), sent),
+                TableCell(cell.name, link=run.link(found[0])),
+                TableCell(str(len(found)), len(found)),
+                TableCell(", ".join(str(outcome.seed) for outcome in found)),
+                TableCell("–", mark="muted") if math.isnan(seconds) else TableCell(duration(seconds), seconds),
+                TableCell("–", mark="muted") if math.isnan(sent) else TableCell(amount(sent), sent),
             ))
         )  # fmt: skip
         each += [

@@ -10,7 +10,7 @@ from pfl_ops.comparison import LEVEL, Line, Test
 from pfl_ops.display.tables import sampling_notes
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.compared_pictures import pictures
-from pfl_ops.reports.document import Document, Entry, Head, Mark, PageBlock, PageSection, Row, Table, Text, anchor
+from pfl_ops.reports.document import Document, Head, Mark, PageBlock, PageSection, Row, Table, TableCell, Text, anchor
 from pfl_ops.reports.numbers import (
     MIB,
     VIEWS,
@@ -189,8 +189,8 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     best = {metric: highest(c, group, metric) for metric in views.values()}
     rows = []
     for line in group.lines:
-        title = Entry(line.label, below=tuple(filter(None, line.settings.split(", "))))
-        entries = [title, Entry(str(len(line.runs)), len(line.runs)), Entry(line.stage)]
+        title = TableCell(line.label, below=tuple(filter(None, line.settings.split(", "))))
+        entries = [title, TableCell(str(len(line.runs)), len(line.runs)), TableCell(line.stage)]
         for metric in views.values():
             marked: Mark = "best" if line is best[metric] else "muted" if line.unfinished else ""
             entries.append(_entry(line, metric, c.at, marked))
@@ -202,15 +202,15 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), notes, data)
 
 
-def _tested(c: Comparison, group: Group, line: Line) -> tuple[Entry, Entry]:
+def _tested(c: Comparison, group: Group, line: Line) -> tuple[TableCell, TableCell]:
     test = line.difference
     if test is None or not test.n:
-        return Entry(ahead(c, group, line), mark="" if test is None else "muted"), Entry("–", mark="muted")
+        return TableCell(ahead(c, group, line), mark="" if test is None else "muted"), TableCell("–", mark="muted")
     ends = () if test.low is None or test.high is None else (test.low, test.high)
     between = (" to ".join(signed(end, group.metric) for end in ends),) if ends else ()
     return (
-        Entry(signed(test.difference, group.metric), test.difference * unit_of(group.metric).factor, below=between),
-        Entry(chance(test.p), test.p, mark="" if test.p is None or test.p < LEVEL else "muted"),
+        TableCell(signed(test.difference, group.metric), test.difference * unit_of(group.metric).factor, below=between),
+        TableCell(chance(test.p), test.p, mark="" if test.p is None or test.p < LEVEL else "muted"),
     )
 
 
@@ -219,7 +219,7 @@ def stages(c: Comparison, group: Group) -> Table:
     there = [stage for stage in metrics.STAGES if any(stage in line.stages for line in group.lines)]
     names = list(VIEWS)[:3]
     rows = [
-        Row((Entry(line.label), *(_entry(line, f"{s}/{VIEWS[name]}", c.at) for s in there for name in names)))
+        Row((TableCell(line.label), *(_entry(line, f"{s}/{VIEWS[name]}", c.at) for s in there for name in names)))
         for line in group.lines
     ]
     over = (Head(""), *(Head(stage, len(names)) for stage in there))
@@ -233,18 +233,18 @@ def costs(c: Comparison, group: Group) -> Table:
     target = [] if c.target is None else [target_title(c.target_metric, c.target)]
     rows = []
     for line in group.lines:
-        entries = [Entry(line.label)]
+        entries = [TableCell(line.label)]
         for metric, at in others.values():
             entries.append(_entry(line, metric, at, digits=1 if metric == BEST_ROUND else None))
         if c.target is not None:
             reached = line.rounds_to(c.target, c.target_metric)
             there = [r for r in reached.values() if r is not None]
-            entries.append(Entry(rounds_text(reached), mean_std(there)[0] if there else None))
+            entries.append(TableCell(rounds_text(reached), mean_std(there)[0] if there else None))
         for cost in TRAFFIC.values():
             values = line.cost(cost)
-            entries.append(Entry(mebibytes(values), mean_std(values.values())[0] / MIB if values else None))
+            entries.append(TableCell(mebibytes(values), mean_std(values.values())[0] / MIB if values else None))
         seconds = line.cost("cost/train_seconds")
-        entries.append(Entry(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
+        entries.append(TableCell(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
         rows.append(Row(tuple(entries)))
     heads = tuple(map(Head, ("setting", *others, *target, *TRAFFIC, SECONDS)))
     return Table(_name(c, group, "costs"), f"{group.title}: rounds and cost.", (heads,), tuple(rows))
@@ -255,8 +255,8 @@ def run_table(c: Comparison) -> Table:
     rows = [
         Row(
             (
-                Entry(str(run.run_id)[:8], more=(str(run.run_id),)),
-                *map(Entry, (run.name, group.title, line.label, run.place, str(run.seed))),
+                TableCell(str(run.run_id)[:8], more=(str(run.run_id),)),
+                *map(TableCell, (run.name, group.title, line.label, run.place, str(run.seed))),
                 _entry(line, group.metric, c.at, seed=run.seed),
             )
         )
@@ -280,11 +280,11 @@ def overview(c: Comparison) -> Table:
         rows.append(
             Row(
                 (
-                    Entry(group.title, link=f"#{anchor(group.title)}"),
-                    Entry(str(len(group.lines)), len(group.lines)),
-                    Entry(str(n), n),
-                    Entry(word),
-                    Entry(metric + text_of(first, group.metric, c.at)),
+                    TableCell(group.title, link=f"#{anchor(group.title)}"),
+                    TableCell(str(len(group.lines)), len(group.lines)),
+                    TableCell(str(n), n),
+                    TableCell(word),
+                    TableCell(metric + text_of(first, group.metric, c.at)),
                 )
             )
         )
@@ -295,13 +295,13 @@ def overview(c: Comparison) -> Table:
 
 def _entry(
     line: Line, metric: str, at: At, mark: Mark = "", digits: int | None = None, seed: int | None = None
-) -> Entry:
+) -> TableCell:
     """A metric of a line, or of one of its runs."""
     values = {s: v for s, v in in_unit(line.values(metric, at), metric).items() if seed in (None, s)}
     if not values:
-        return Entry("–", mark="missing")
+        return TableCell("–", mark="missing")
     digits = unit_of(metric).digits if digits is None else digits
-    return Entry(spread(values, digits), mean_std(values.values())[0], mark=mark)
+    return TableCell(spread(values, digits), mean_std(values.values())[0], mark=mark)
 
 
 def highest(c: Comparison, group: Group, metric: str) -> Line | None:

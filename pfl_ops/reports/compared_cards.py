@@ -7,7 +7,7 @@ from pfl_ops.display.tables import TableRows
 from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.compared import folded, highest, results, size_of
 from pfl_ops.reports.compared_pictures import pictures
-from pfl_ops.reports.document import Entry
+from pfl_ops.reports.document import TableCell
 from pfl_ops.reports.numbers import count, title_of
 
 MOST_OPEN = 3  # groups that are open and have a picture
@@ -45,7 +45,7 @@ def _rows(c: Comparison, group: Group) -> TableRows:
     return TableRows("", table.columns, rows, left, marked)
 
 
-def _text(entry: Entry) -> str:
+def _text(entry: TableCell) -> str:
     return f"{entry.text} ({', '.join(entry.below)})" if entry.below else entry.text
 
 

@@ -18,7 +18,7 @@ not run. elsewhere: was run under other settings than its neighbours."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableCell:
     """One cell of a table.
 
     Attributes:
@@ -59,7 +59,7 @@ class Row:
         kind: "block": a heading across the table; "rule": a row with a line above.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TableCell, ...] = ()
     title: str = ""
     kind: Literal["", "block", "rule"] = ""
 
@@ -173,13 +173,13 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Items:
+class ItemList:
     """Terms and what is said of each; a list of bullets where the terms are empty."""
 
     items: tuple[tuple[str, str], ...]
 
 
-PageBlock: TypeAlias = Table | Picture | Text | Items
+PageBlock: TypeAlias = Table | Picture | Text | ItemList
 
 
 @dataclass(frozen=True)

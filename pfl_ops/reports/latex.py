@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from pfl_ops.reports.document import Document, Entry, Items, PageBlock, Picture, Row, Table, Text
+from pfl_ops.reports.document import Document, ItemList, PageBlock, Picture, Row, Table, TableCell, Text
 
 LONG = 34  # characters from which a column breaks lines
 SIGNS = dict(
@@ -82,7 +82,7 @@ def _block(block: PageBlock) -> str:
             r"\begin{figure}[htbp]", r"\centering", rf"\includegraphics[width=\linewidth]{{figures/{block.name}.png}}",
             rf"\caption{{{tex(block.caption)}}}", rf"\label{{fig:{_label(block.name)}}}", r"\end{figure}",
         ])  # fmt: skip
-    if isinstance(block, Items):
+    if isinstance(block, ItemList):
         lines = [rf"\item{f'[{tex(term)}]' if term else ''} {tex(said)}" for term, said in block.items]
         kind = "description" if any(term for term, _ in block.items) else "itemize"
         return "\n".join([rf"\begin{{{kind}}}", *lines, rf"\end{{{kind}}}"]) if lines else ""
@@ -131,7 +131,7 @@ def _row(table: Table, row: Row) -> str:
     return " & ".join(_entry(table, entry) for entry in row.entries)
 
 
-def _entry(table: Table, entry: Entry) -> str:
+def _entry(table: Table, entry: TableCell) -> str:
     shown, sign, spread = entry.text.partition(" ± ")
     text = tex(shown)
     if entry.mark == "best":

@@ -11,7 +11,7 @@ import pandas as pd
 
 from pfl_ops.papers import SCALES, Cell, Grid, Measure
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.document import Entry, Head, Row, Table
+from pfl_ops.reports.document import Head, Row, Table, TableCell
 from pfl_ops.statistics import mean_std
 
 MEASURE = "measure"
@@ -94,11 +94,11 @@ class _Layout:
     def _title(self, axis: str, label: str) -> str:
         return self.run.suite.measure(label).title if axis == MEASURE else self.run.title(axis, label)
 
-    def _titles(self, row: Place, before: Place | None) -> Iterator[Entry]:
+    def _titles(self, row: Place, before: Place | None) -> Iterator[TableCell]:
         """The titles of a row; the outer ones once for all rows that share them."""
         for i, (axis, label) in enumerate(zip(self.grid.rows, row, strict=True)):
             again = before is not None and i < len(row) - 1 and row[: i + 1] == before[: i + 1]
-            yield Entry("" if again else self._title(axis, label))
+            yield TableCell("" if again else self._title(axis, label))
 
     def _head(self, columns: Sequence[Place]) -> tuple[tuple[Head, ...], ...]:
         """A row for each axis of the columns; measures that begin with one word ("L1 Acc") are gathered under it."""
@@ -167,21 +167,21 @@ class _Layout:
         experiment = self.run.experiment(cell)
         return f"{experiment.data!r} {experiment.partition!r}"
 
-    def _entry(self, block: Place, row: Place, column: Place, best: bool) -> Entry:
+    def _entry(self, block: Place, row: Place, column: Place, best: bool) -> TableCell:
         number = self._number(block, row, column)
-        return entry(self.run, *number, best=best) if number else Entry()
+        return entry(self.run, *number, best=best) if number else TableCell()
 
 
-def _without(titles: list[Entry], entries: list[Entry]) -> list[Entry]:
+def _without(titles: list[TableCell], entries: list[TableCell]) -> list[TableCell]:
     """Return a row; one of which nothing was run says so once, behind its title, and keeps the paper's numbers."""
-    there = [one for one in entries if one != Entry()]
+    there = [one for one in entries if one != TableCell()]
     if titles and there and all(one.mark == "missing" for one in there):
         titles[-1] = replace(titles[-1], text=f"{titles[-1].text}, {NOT_RUN}")
         entries = [replace(one, text="") for one in entries]
     return [*titles, *entries]
 
 
-def _once(entry: Entry, number: tuple[Cell, Measure] | None, said: set[str]) -> Entry:
+def _once(entry: TableCell, number: tuple[Cell, Measure] | None, said: set[str]) -> TableCell:
     """Return an entry; a cell that was not run says so once in a table, and keeps the paper's numbers."""
     if number is None or entry.mark != "missing" or not entry.text:
         return entry
@@ -196,7 +196,7 @@ def _apart(title: str, shared: Collection[str]) -> tuple[str, str]:
     return (first, rest) if first in shared else ("", title)
 
 
-def entry(run: SuiteRun, cell: Cell, measure: Measure, best: bool = False) -> Entry:
+def entry(run: SuiteRun, cell: Cell, measure: Measure, best: bool = False) -> TableCell:
     """A number of ours with the paper's and the difference; or in words why there is none."""
     published = run.published(cell.name, measure)
     paper = "–" if published is None or published.value is None else spread(
@@ -215,27 +215,27 @@ def entry(run: SuiteRun, cell: Cell, measure: Measure, best: bool = False) -> En
     if cell.name in run.stand_ins:
         if not set(run.outcomes) <= set(run.stand_ins):
             note = f"{note} On {run.stand_ins[cell.name]}, which stands in for the paper's data.".strip()
-        return Entry(text, mean, run.link(outcome), "elsewhere", note, below)
+        return TableCell(text, mean, run.link(outcome), "elsewhere", note, below)
     if published and published.value is not None and math.isfinite(mean) and run.scale != "smoke":
         below = (paper, signed(mean - published.value, measure.digits))
-    return Entry(text, mean, run.link(outcome), "best" if best else "", note, below)
+    return TableCell(text, mean, run.link(outcome), "best" if best else "", note, below)
 
 
-def _absent(run: SuiteRun, cell: Cell, measure: Measure, below: tuple[str, ...], note: str) -> Entry:
+def _absent(run: SuiteRun, cell: Cell, measure: Measure, below: tuple[str, ...], note: str) -> TableCell:
     if cell.name in run.problems:
         reason = f"{cell.name} could not be run: {run.problems[cell.name]}"
-        return Entry("failed", mark="bad", note=reason, below=below)
+        return TableCell("failed", mark="bad", note=reason, below=below)
     if run.outcomes.get(cell.name):
-        return Entry("–", mark="muted", note=note or "This method has no such number.", below=below)
+        return TableCell("–", mark="muted", note=note or "This method has no such number.", below=below)
     for scale in sorted(run.elsewhere, key=_size, reverse=True):
         values = run.values(cell.name, measure, scale)
         if values:
             note = f"{note} Run at scale {scale} (n = {len(values)}), not at {run.scale}.".strip()
             outcome = run.elsewhere[scale][cell.name][0]
-            return Entry(
+            return TableCell(
                 _text(values, measure.digits), _moments(values)[0], run.link(outcome), "elsewhere", note, below
             )
-    return Entry(NOT_RUN, mark="missing", note=note, below=below)
+    return TableCell(NOT_RUN, mark="missing", note=note, below=below)
 
 
 def _size(scale: str) -> int:

@@ -10,7 +10,18 @@ import pandas as pd
 from pfl_ops import figures
 from pfl_ops.comparison import TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
-from pfl_ops.reports.document import Document, Entry, Head, Items, Mark, PageBlock, PageSection, Picture, Row, Table
+from pfl_ops.reports.document import (
+    Document,
+    Head,
+    ItemList,
+    Mark,
+    PageBlock,
+    PageSection,
+    Picture,
+    Row,
+    Table,
+    TableCell,
+)
 from pfl_ops.reports.numbers import chance, difference_title, signed
 from pfl_ops.reports.rows import finite, score, table_of
 from pfl_ops.units import with_unit
@@ -55,7 +66,7 @@ def leaderboard(
         ahead.append(
             Picture(
                 "local-global",
-                "Local against global: each method's own models on their clients' data, and on everybody's. Dots are "
+                "Local against global: each method's own models on their clients' data, and on all data. Dots are "
                 "seeds, marks their means.",
                 lambda: figures.scatter(points, colours=colours),
             )
@@ -85,7 +96,7 @@ def leaderboard(
     if tests["seed"].nunique() > 1:
         sections.append(PageSection("Seed by seed", (_by_seed(table, tests),)))
     if about:
-        sections.append(PageSection("What all methods share", (Items(tuple(about.items())),)))
+        sections.append(PageSection("What all methods share", (ItemList(tuple(about.items())),)))
     subtitle = f"{len(table)} methods, {tables.searched(table)}"
     return Document(name, title, subtitle, tuple(sections), generated)
 
@@ -107,25 +118,25 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
         rows.append(
             Row(
                 (
-                    Entry("–" if pd.isna(row["rank"]) else str(row["rank"])),
+                    TableCell("–" if pd.isna(row["rank"]) else str(row["rank"])),
                     _method(row),
-                    Entry(row["scored_at"]),
+                    TableCell(row["scored_at"]),
                     score(metric, row["validation"], mark="" if tested else best),  # of what the ranks are
-                    Entry(test, finite(row["test"]), mark=best if finite(row["test"]) is not None else "missing"),
+                    TableCell(test, finite(row["test"]), mark=best if finite(row["test"]) is not None else "missing"),
                     *(score(f"{view}/mean", row[name]) for name, view in VIEWS.items()),
                     _difference(row),
-                    Entry() if first else _chance(row["p_holm"]),
+                    TableCell() if first else _chance(row["p_holm"]),
                 )
             )
         )
     return Table("leaderboard", _caption(table), (head,), tuple(rows), tuple(notes), data=table, titles=2)
 
 
-def _method(row: Mapping[Any, Any]) -> Entry:
+def _method(row: Mapping[Any, Any]) -> TableCell:
     """The method, with a mark if it is restricted."""
     failed = f"{row['status']}: {row['error']}" if row["error"] else ""
     held = f"restricted: {row['restricted']}" if row["restricted"] else ""
-    return Entry(row["method"] + " *" * bool(held), note="; ".join(filter(None, (failed, held))))
+    return TableCell(row["method"] + " *" * bool(held), note="; ".join(filter(None, (failed, held))))
 
 
 def _caption(table: pd.DataFrame) -> str:
@@ -134,12 +145,12 @@ def _caption(table: pd.DataFrame) -> str:
     return f"Leaderboard after {tables.searched(table)}: scores of the last round; test: {over}"
 
 
-def _difference(row: Mapping[Any, Any]) -> Entry:
+def _difference(row: Mapping[Any, Any]) -> TableCell:
     if not math.isfinite(row["difference"]):
-        return Entry("")
+        return TableCell("")
     low, high, middle = (signed(row[name], row["metric"]) for name in ("low", "high", "difference"))
     between = f" [{low}, {high}]" if math.isfinite(row["low"]) else ""
-    return Entry(middle + between, row["difference"])
+    return TableCell(middle + between, row["difference"])
 
 
 NUMBERS = {
@@ -153,13 +164,13 @@ def _spent(table: pd.DataFrame) -> Table:
     rows = [
         Row(
             (
-                Entry(row["method"]),
-                *(Entry(str(row[k]), float(row[k])) for k in NUMBERS),
-                Entry(f"{row['search_samples']:,}", float(row["search_samples"])),
-                Entry(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
-                Entry(_or_dash(row["test_seconds"], "{:,.0f} s"), finite(row["test_seconds"])),
-                Entry(_or_dash(row["sent_bytes"] / 1e6, "{:,.1f} MB"), finite(row["sent_bytes"])),
-                Entry(str(row["openings"]), float(row["openings"])),
+                TableCell(row["method"]),
+                *(TableCell(str(row[k]), float(row[k])) for k in NUMBERS),
+                TableCell(f"{row['search_samples']:,}", float(row["search_samples"])),
+                TableCell(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
+                TableCell(_or_dash(row["test_seconds"], "{:,.0f} s"), finite(row["test_seconds"])),
+                TableCell(_or_dash(row["sent_bytes"] / 1e6, "{:,.1f} MB"), finite(row["sent_bytes"])),
+                TableCell(str(row["openings"]), float(row["openings"])),
             )
         )
         for row in table.to_dict("records")
@@ -189,9 +200,9 @@ def _chosen(table: pd.DataFrame) -> Table:
     rows = [
         Row(
             (
-                Entry(row["method"]),
-                Entry("–" if pd.isna(row["trial"]) else f"{int(row['trial']):03d}"),
-                Entry(row["settings"]),
+                TableCell(row["method"]),
+                TableCell("–" if pd.isna(row["trial"]) else f"{int(row['trial']):03d}"),
+                TableCell(row["settings"]),
             )
         )
         for row in table.to_dict("records")
@@ -205,7 +216,7 @@ def _by_seed(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
     scores = tests.pivot(index="method", columns="seed", values="score")
     scores = scores.reindex([method for method in table["method"] if method in scores.index])
     rows = [
-        Row((Entry(str(method)), *(score(metrics[method], value) for value in values)))
+        Row((TableCell(str(method)), *(score(metrics[method], value) for value in values)))
         for method, values in zip(scores.index, scores.to_numpy(), strict=True)
     ]
     head = (Head("method"), *(Head(f"seed {seed}") for seed in scores.columns))
@@ -226,8 +237,8 @@ def _best_so_far(traces: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray
     }
 
 
-def _chance(p: float) -> Entry:
-    return Entry(chance(finite(p)), finite(p), mark="bad" if p < CLEAR else "")
+def _chance(p: float) -> TableCell:
+    return TableCell(chance(finite(p)), finite(p), mark="bad" if p < CLEAR else "")
 
 
 def _or_dash(value: float, form: str) -> str:

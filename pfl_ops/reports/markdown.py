@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from pfl_ops import csv_text
-from pfl_ops.reports.document import Document, Entry, Items, PageBlock, Picture, Table, Text
+from pfl_ops.reports.document import Document, ItemList, PageBlock, Picture, Table, TableCell, Text
 
 SPECIAL = re.compile(r"([\\|*_<>\[\]~#])")
 
@@ -34,7 +34,7 @@ def to_csv(table: Table) -> str:
     return csv_text.rows_to_csv(lines)
 
 
-def _plain(entry: Entry) -> str:
+def _plain(entry: TableCell) -> str:
     return entry.text if entry.value is None else repr(float(entry.value))
 
 
@@ -43,7 +43,7 @@ def _block(block: PageBlock) -> str:
         return "\n\n".join(_table(block))
     if isinstance(block, Picture):
         return f"![{_inline(block.alt or block.caption)}](figures/{block.name}.svg)\n\n*{_inline(block.caption)}*"
-    if isinstance(block, Items):
+    if isinstance(block, ItemList):
         return "\n".join(f"- {f'**{_inline(term)}**: ' if term else ''}{_inline(said)}" for term, said in block.items)
     return _text(block)
 
@@ -88,7 +88,7 @@ def _marks(table: Table, place: int) -> str:
     return "".join(found)
 
 
-def _entry(table: Table, entry: Entry) -> str:
+def _entry(table: Table, entry: TableCell) -> str:
     text = _inline(entry.text)
     if entry.mark == "best":
         shown, sign, spread = text.partition(" ± ")

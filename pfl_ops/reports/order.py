@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from pfl_ops.papers import Measure
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.document import Entry, Head, PageBlock, Row, Table
+from pfl_ops.reports.document import Head, PageBlock, Row, Table, TableCell
 from pfl_ops.statistics import Agreement, agreement
 
 METHOD = "method"
@@ -46,13 +46,13 @@ def _rows(run: SuiteRun, measure: Measure) -> Iterator[Row]:
             titles = [run.suite.axes[a][one].title or one for a, one in zip(axes, labels, strict=True)]
             interval = "–" if found.low is None else f"{found.low:.2f} to {found.high:.2f}".replace("-", "−")
             yield Row((
-                Entry(", ".join(titles)),
-                Entry(measure.title),
-                Entry(str(len(names)), len(names)),
-                Entry(str(found.n), found.n),
-                Entry(f"{found.agreeing} of {found.pairs}", found.agreeing),
-                Entry(f"{found.tau:.2f}".replace("-", "−"), found.tau),
-                Entry(interval),
+                TableCell(", ".join(titles)),
+                TableCell(measure.title),
+                TableCell(str(len(names)), len(names)),
+                TableCell(str(found.n), found.n),
+                TableCell(f"{found.agreeing} of {found.pairs}", found.agreeing),
+                TableCell(f"{found.tau:.2f}".replace("-", "−"), found.tau),
+                TableCell(interval),
             ))  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from pfl_ops.papers import Cell
 from pfl_ops.papers.provenance import Source
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.document import Entry, Head, Mark, PageBlock, Row, Table, Text
+from pfl_ops.reports.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
 
 MOST_VALUES = 5  # rows of one setting; more are summed up in one
 UNKNOWN = "–"
@@ -93,7 +93,7 @@ class Origins:
         for line, cells in lines.items():
             mark: Mark = "open" if line.group in ("set", "changed") else ""
             texts = (f"`{path}`", line.stated, line.full, line.here, where(self.run, cells), line.origin)
-            yield Row(tuple(Entry(text, mark=mark if i == HERE else "") for i, text in enumerate(texts)))
+            yield Row(tuple(TableCell(text, mark=mark if i == HERE else "") for i, text in enumerate(texts)))
 
     def count(self, group: SettingGroup) -> int:
         """Number of settings in a group."""
@@ -126,7 +126,7 @@ def departures(run: SuiteRun) -> Iterator[PageBlock]:
     """Differences from the paper that no single setting shows, with their effect."""
     if run.suite.departures:
         rows = tuple(
-            Row((Entry(departure.text), Entry(departure.effect or "not measured")))
+            Row((TableCell(departure.text), TableCell(departure.effect or "not measured")))
             for departure in run.suite.departures
         )
         note = "Single settings that are run otherwise than stated are in the next table."
@@ -145,7 +145,7 @@ def configurations(run: SuiteRun) -> Iterator[PageBlock]:
     """The whole configuration of each cell, here and at full, as files that `pfl-ops run --config` reads."""
     scales = list(dict.fromkeys((run.scale, "full")))
     rows = [
-        Row((Entry(cell.name), *(Entry(f"at {scale}", link=place(cell, scale)) for scale in scales)))
+        Row((TableCell(cell.name), *(TableCell(f"at {scale}", link=place(cell, scale)) for scale in scales)))
         for cell in run.suite.cells
     ]
     if rows:

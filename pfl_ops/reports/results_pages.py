@@ -10,7 +10,7 @@ from pfl_ops.papers import PUBLIC, TITLES, Suite
 from pfl_ops.papers.results_files import COMMIT, TORCH, file_name
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import order, verdicts
-from pfl_ops.reports.document import Document, Entry, Head, PageBlock, PageSection, Row, Table, Text
+from pfl_ops.reports.document import Document, Head, PageBlock, PageSection, Row, Table, TableCell, Text
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.reports.numbers import count
 from pfl_ops.reports.sensitivity import sensitivity
@@ -142,8 +142,10 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
             groups.setdefault((where, claim.derived), Counter())[claim.ours] += 1
             judged.add((one.suite.name, claim.text))
     for (where, derived), counts in groups.items():
-        entries = [Entry(str(counts[status]), counts[status]) for status in (*DECIDED, "undecided")]
-        rows.append(Row((Entry(where), Entry("derived claims" if derived else "claims of the papers"), *entries)))
+        entries = [TableCell(str(counts[status]), counts[status]) for status in (*DECIDED, "undecided")]
+        rows.append(
+            Row((TableCell(where), TableCell("derived claims" if derived else "claims of the papers"), *entries))
+        )
     total = sum(len(suite.claims) for suite in all_suites)
     only_run, parts = len(unjudged - judged), len(in_part - judged - unjudged)
     apart = f" {only_run} more were run and not judged, for the reasons given below;" if only_run else ""
@@ -176,7 +178,7 @@ def _suites(found: Sequence[SuiteRun]) -> Table:
         seeds = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else "".join(map(str, counts[:1]))
         page = f"{file_name(one.suite, one.scale)}.md"
         entries = (one.suite.title, one.scale, cells, f"{sum(counts):,}", seeds)
-        rows.append(Row((Entry(one.suite.name, link=page), *map(Entry, entries))))
+        rows.append(Row((TableCell(one.suite.name, link=page), *map(TableCell, entries))))
     heads = tuple(map(Head, ("suite", "shows", "scale", "cells", "runs", "seeds a cell")))
     return Table("suites", "Numbers, by suite", (heads,), tuple(rows))
 
@@ -189,14 +191,14 @@ def _claims(run: SuiteRun) -> PageSection:
         seeds = "–" if claim.seeds is None else f"{'' if claim.ours in DECIDED else 'about '}{claim.seeds}"
         rows.append(
             Row((
-                Entry(f"{claim.text}{' (derived)' * claim.derived}"),
-                Entry(claim.paper),
-                Entry(text, mark=mark),
-                Entry(claim.agrees or "–"),
-                Entry(str(claim.n), claim.n),
-                Entry(verdicts.number(claim.supporting), claim.supporting),
-                Entry(verdicts.number(claim.opposing), claim.opposing),
-                Entry(seeds, claim.seeds),
+                TableCell(f"{claim.text}{' (derived)' * claim.derived}"),
+                TableCell(claim.paper),
+                TableCell(text, mark=mark),
+                TableCell(claim.agrees or "–"),
+                TableCell(str(claim.n), claim.n),
+                TableCell(verdicts.number(claim.supporting), claim.supporting),
+                TableCell(verdicts.number(claim.opposing), claim.opposing),
+                TableCell(seeds, claim.seeds),
             ))
         )  # fmt: skip
     heads = ("claim", "in the paper's numbers", "in ours", "as claimed", "n", "e for", "e against", "seeds to decide")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pfl_ops.reports.document import Entry, Head, Mark, Row, Table
+from pfl_ops.reports.document import Head, Mark, Row, Table, TableCell
 from pfl_ops.units import with_unit
 
 if TYPE_CHECKING:
@@ -23,16 +23,17 @@ def table_of(
     """
     title = caption or rows.title
     body = (
-        Row(tuple(Entry(text) if i in rows.left else _entry(text) for i, text in enumerate(row))) for row in rows.rows
+        Row(tuple(TableCell(text) if i in rows.left else _entry(text) for i, text in enumerate(row)))
+        for row in rows.rows
     )
     return Table(
         name, title[:1].upper() + title[1:], (tuple(map(Head, rows.heads)),), tuple(body), tuple(notes), data=data
     )
 
 
-def score(metric: str, value: float, mark: Mark = "") -> Entry:
+def score(metric: str, value: float, mark: Mark = "") -> TableCell:
     """Return a score of a metric with its unit; "–": there is none."""
-    return Entry(with_unit(metric, value), finite(value), mark=mark)
+    return TableCell(with_unit(metric, value), finite(value), mark=mark)
 
 
 def finite(value: float) -> float | None:
@@ -40,9 +41,9 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _entry(text: str) -> Entry:
+def _entry(text: str) -> TableCell:
     """A cell; one that begins with a number has it as its value."""
     try:
-        return Entry(text, float(text.partition(" ")[0].replace(",", "")))
+        return TableCell(text, float(text.partition(" ")[0].replace(",", "")))
     except ValueError:
-        return Entry(text)
+        return TableCell(text)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from pfl_ops.reports.document import Entry, Head, Row, Table
-from pfl_ops.reports.verdicts import STANDINGS, Standing
+from pfl_ops.reports.document import Head, Row, Table, TableCell
+from pfl_ops.reports.verdicts import STANDINGS, ClaimSummary
 
 NOTE = "Instances whose means are as claimed, which is no test, and the verdict with the number of seeds."
 
 
-def sensitivity(suite: str, scale: str, columns: Sequence[tuple[str, Sequence[Standing]]]) -> Table:
+def sensitivity(suite: str, scale: str, columns: Sequence[tuple[str, Sequence[ClaimSummary]]]) -> Table:
     """A row a claim that was run in some column, a column each change.
 
     Args:
@@ -18,14 +18,16 @@ def sensitivity(suite: str, scale: str, columns: Sequence[tuple[str, Sequence[St
     for text in dict.fromkeys(claim.text for _, standings in columns for claim in standings):
         claims = [next((one for one in each if one.text == text), None) for _, each in columns]
         if any(claim is not None and claim.ours != "not run" for claim in claims):
-            rows.append(Row((Entry(text), *map(_entry, claims))))
+            rows.append(Row((TableCell(text), *map(_entry, claims))))
     heads = (Head("claim"), *(Head(changes or "unchanged") for changes, _ in columns))
     caption = f"{suite} at {scale}: does the order hold under changed settings?"
     return Table(f"sensitivity-{suite.replace('/', '-')}-{scale}", caption, (heads,), tuple(rows), (NOTE,))
 
 
-def _entry(claim: Standing | None) -> Entry:
+def _entry(claim: ClaimSummary | None) -> TableCell:
     if claim is None or not claim.agrees:
-        return Entry("not judged" if claim is not None and claim.ours == "not judged" else "not run", mark="missing")
+        return TableCell(
+            "not judged" if claim is not None and claim.ours == "not judged" else "not run", mark="missing"
+        )
     _, mark = STANDINGS[claim.ours]
-    return Entry(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n}",))
+    return TableCell(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n}",))

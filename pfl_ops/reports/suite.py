@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pfl_ops.papers import TITLES, Grid, Suite
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import background, charts, layout, order, origins, verdicts
-from pfl_ops.reports.document import Document, Items, PageBlock, PageSection, Text
+from pfl_ops.reports.document import Document, ItemList, PageBlock, PageSection, Text
 
 
 def suite_report(run: SuiteRun) -> Document:
@@ -77,7 +77,7 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
             "decided for this network here, and count apart from those at full.",
             "warning",
         )
-    yield Items(tuple(_items(run)))
+    yield ItemList(tuple(_items(run)))
 
 
 def replaced(run: SuiteRun) -> list[str]:

@@ -17,7 +17,7 @@ from pfl_ops.files import write_named
 from pfl_ops.papers import SCALES, TITLES
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import verdicts
-from pfl_ops.reports.document import Document, Entry, Head, Mark, PageSection, Row, Table, Text
+from pfl_ops.reports.document import Document, Head, Mark, PageSection, Row, Table, TableCell, Text
 from pfl_ops.reports.sensitivity import sensitivity
 from pfl_ops.reports.suite import replaced, suite_report
 from pfl_ops.reports.write import write
@@ -58,7 +58,7 @@ class SuiteSummary:
     derived: Mapping[str, int] = field(default_factory=dict)
     networks: Sequence[str] = ()
     changes: Sequence[str] = ()
-    standings: Sequence[verdicts.Standing] = ()
+    standings: Sequence[verdicts.ClaimSummary] = ()
     warnings: Sequence[str] = ()
 
     @staticmethod
@@ -223,10 +223,10 @@ def _of_changed(changed: Mapping[str, SuiteSummary]) -> Table:
     """The reports with settings that the user changed: their claims, beside those with other changes."""
     rows = [
         Row((
-            Entry(one.suite, link=f"{place}/index.html"),
-            Entry(", ".join(one.changes)),
-            Entry(one.scale),
-            Entry(one.run, one.cells),
+            TableCell(one.suite, link=f"{place}/index.html"),
+            TableCell(", ".join(one.changes)),
+            TableCell(one.scale),
+            TableCell(one.run, one.cells),
             *_counts(one.ours),
             *_counts(one.derived),
         ))
@@ -250,20 +250,20 @@ def _sensitivity(unchanged: Sequence[SuiteSummary], changed: Mapping[str, SuiteS
         yield sensitivity(suite, scale, [(", ".join(one.changes), one.standings) for one in columns])
 
 
-def _entries(summary: SuiteSummary) -> Iterator[Entry]:
-    yield Entry(summary.suite, link=f"{summary.suite}/index.html")
-    yield Entry(summary.title)
+def _entries(summary: SuiteSummary) -> Iterator[TableCell]:
+    yield TableCell(summary.suite, link=f"{summary.suite}/index.html")
+    yield TableCell(summary.title)
     below = ("stand-in data",) if summary.stand_ins else ()
-    yield Entry(summary.scale, below=(*below, *(("another network",) if summary.networks else ())))
+    yield TableCell(summary.scale, below=(*below, *(("another network",) if summary.networks else ())))
     failed = (f"{summary.failed} failed",) if summary.failed else ()
-    yield Entry(summary.run, summary.cells, below=failed)
+    yield TableCell(summary.run, summary.cells, below=failed)
     yield from _counts(summary.paper, "not printed")
     yield from _counts(summary.ours)
     absent = summary.ours.get("not run", 0) + summary.ours.get("not judged", 0)
-    yield Entry(str(absent or "·"), absent, mark="muted")
+    yield TableCell(str(absent or "·"), absent, mark="muted")
     decided, derived = sum(summary.derived.get(name, 0) for name in DECIDED), sum(summary.derived.values())
-    yield Entry(f"{decided} of {derived}" if derived else "·", decided, mark="" if decided else "muted")
-    yield Entry(duration(summary.seconds), summary.seconds)
+    yield TableCell(f"{decided} of {derived}" if derived else "·", decided, mark="" if decided else "muted")
+    yield TableCell(duration(summary.seconds), summary.seconds)
 
 
 def _by_scale(summaries: Sequence[SuiteSummary]) -> Table:
@@ -278,10 +278,10 @@ def _by_scale(summaries: Sequence[SuiteSummary]) -> Table:
                 if counts:
                     absent = counts["not run"] + counts["not judged"]
                     entries = (
-                        Entry(f"{scale}, another network" if network else scale),
-                        Entry(title),
+                        TableCell(f"{scale}, another network" if network else scale),
+                        TableCell(title),
                         *_counts(counts),
-                        Entry(str(absent or "·"), absent, mark="muted"),
+                        TableCell(str(absent or "·"), absent, mark="muted"),
                     )
                     rows.append(Row(entries))
     columns = ("scale", "", "hold", "do not", "open", "not judged")
@@ -289,10 +289,10 @@ def _by_scale(summaries: Sequence[SuiteSummary]) -> Table:
     return Table("decided", "Claims in our numbers, by scale", (tuple(map(Head, columns)),), tuple(rows), (note,))
 
 
-def _counts(standings: Mapping[str, int], more: str = "") -> Iterator[Entry]:
+def _counts(standings: Mapping[str, int], more: str = "") -> Iterator[TableCell]:
     for standing, mark in COLUMNS:
         count = standings.get(standing, 0) + (standings.get(more, 0) if standing == "undecided" else 0)
-        yield Entry(str(count or "·"), count, mark=mark if count else "muted")
+        yield TableCell(str(count or "·"), count, mark=mark if count else "muted")
 
 
 def _order(summary: SuiteSummary) -> tuple[tuple[int, str], bool, list[tuple[int, str]]]:

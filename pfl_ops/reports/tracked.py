@@ -17,7 +17,7 @@ SHORTEST_ID = 4  # characters of an id that are taken for one
 
 
 @dataclass(frozen=True)
-class Selection:
+class SelectedRuns:
     """The runs that were meant.
 
     Attributes:
@@ -42,7 +42,7 @@ def select(
     where: str | None = None,
     tags: Mapping[str, str] | None = None,
     trials: bool = False,
-) -> Selection:
+) -> SelectedRuns:
     """Select runs by name.
 
     Args:
@@ -86,7 +86,7 @@ def select(
         for some in (finished, diverged, started)
     )
     unfinished = tuple(run.name for run in others if run not in started)
-    return Selection(records, unfinished, lost, begun, Counter(run.experiment for run in smoke))
+    return SelectedRuns(records, unfinished, lost, begun, Counter(run.experiment for run in smoke))
 
 
 def _named(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pfl_ops.papers import Instance, Verdict
 from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.papers.suite_run import OPTIMISER, SuiteRun
-from pfl_ops.reports.document import Entry, Head, Mark, PageBlock, Row, Table, Text
+from pfl_ops.reports.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
 
 STANDINGS: Mapping[str, tuple[str, Mark]] = {
     "holds": ("✓ holds", "good"),
@@ -49,7 +49,7 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
             rows.append(Row(title=title, kind="block"))
         rows += [
             Row((
-                Entry(claim.text, below=(claim.remark,) if claim.remark else (), more=(f"`{claim.says}`",)),
+                TableCell(claim.text, below=(claim.remark,) if claim.remark else (), more=(f"`{claim.says}`",)),
                 _entry(paper, "not printed"),
                 _entry(ours, "not run"),
             ))
@@ -102,7 +102,7 @@ def _one_answer(run: SuiteRun) -> Iterator[Text]:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ClaimSummary:
     """A claim in a line.
 
     Attributes:
@@ -123,10 +123,10 @@ class Standing:
     agrees: str = ""
 
 
-def standings(run: SuiteRun) -> list[Standing]:
+def standings(run: SuiteRun) -> list[ClaimSummary]:
     """Return how each claim stands, in the suite's order."""
     return [
-        Standing(
+        ClaimSummary(
             claim.text,
             claim.derived,
             paper,
@@ -172,19 +172,19 @@ def count(standings: Sequence[str]) -> str:
     return ", ".join(f"{counted[s]} {plural.get(s, s) if counted[s] > 1 else s}" for s in STANDINGS if counted[s])
 
 
-def _entry(verdict: Verdict | None, absent: str) -> Entry:
+def _entry(verdict: Verdict | None, absent: str) -> TableCell:
     if verdict is None:
         text, mark = STANDINGS["not judged"]
-        return Entry(text, mark=mark)
+        return TableCell(text, mark=mark)
     text, mark = STANDINGS[absent if verdict.status == "not run" else verdict.status]
     decision = (told,) if (told := standing(verdict)) else ()
     if len(verdict.instances) == 1 or verdict.status == "not run":
         detail = verdict.instances[0].detail if verdict.instances else ""
-        return Entry(text, mark=mark, below=((detail, *decision) if detail else ()))
+        return TableCell(text, mark=mark, below=((detail, *decision) if detail else ()))
     count = verdict.count.replace("not run", absent)
     least = f"; claimed for {verdict.least}" if verdict.least < len(verdict.instances) else ""
     below = (f"as claimed in {count}{least}", *decision)
-    return Entry(text, mark=mark, below=below, more=tuple(_instance(one, absent) for one in verdict.instances))
+    return TableCell(text, mark=mark, below=below, more=tuple(_instance(one, absent) for one in verdict.instances))
 
 
 def standing(verdict: Verdict) -> str:

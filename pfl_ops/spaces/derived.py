@@ -6,7 +6,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from pfl_ops.algorithms.base import Algorithm
-from pfl_ops.config.fields import Allowed, node
+from pfl_ops.config.fields import AllowedValues, node
 from pfl_ops.federation.settings import Training
 from pfl_ops.spaces.reading import from_dict
 from pfl_ops.spaces.space import Point, Space, point_problem
@@ -44,7 +44,7 @@ def from_fields(method: type[Algorithm]) -> Space:
     first: Point = {}
     for name, info in method.model_fields.items():
         default = _default(info)
-        entry = None if node(info) is not None else _entry(Allowed.of(info), default)
+        entry = None if node(info) is not None else _entry(AllowedValues.of(info), default)
         if entry is not None:
             body[f"algorithm.{name}"], first[f"algorithm.{name}"] = entry, default
     for path, entry in TRAINING.items():
@@ -60,7 +60,7 @@ def _default(info: FieldInfo) -> Any:
     return info.get_default(call_default_factory=True)
 
 
-def _entry(allowed: Allowed, default: Any) -> dict[str, Any] | None:
+def _entry(allowed: AllowedValues, default: Any) -> dict[str, Any] | None:
     """Return the entry of a field, as in a file; None: it is not varied."""
     if allowed.type in ("bool", "choice"):
         choices = [False, True] if allowed.type == "bool" else [*(allowed.choices or ())]
@@ -76,7 +76,7 @@ def _entry(allowed: Allowed, default: Any) -> dict[str, Any] | None:
     return {**entry, "log": True} if low > 0 and high / low >= LOG_FROM else entry
 
 
-def _ends(allowed: Allowed, default: float) -> tuple[float, float]:
+def _ends(allowed: AllowedValues, default: float) -> tuple[float, float]:
     """The lowest and highest value, both allowed; (0, 0) if the bounds do not say."""
     low, high = allowed.low, allowed.high
     if low is None or high is None:

@@ -57,7 +57,7 @@ def scaling(count: int, seconds: float = 0.02, times: int = 5) -> float:
 
     The best of several readings of each, in turns. One-threaded products of matrices that fit into a core's cache, in
     threads of this process: they need no interpreter, so it does not matter that there is only one. By the clock of
-    each thread: whoever else wants the cores at this moment is left out of it.
+    each thread: other processes on the cores are left out of it.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

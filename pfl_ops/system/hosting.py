@@ -42,7 +42,7 @@ class ProcessKill(ProcessDeath, OutOfMemory):
 
 
 @dataclass(frozen=True)
-class Meanwhile:
+class AnswerWithWork:
     """A method's answer, and what the process goes on with until the next call.
 
     Attributes:
@@ -53,7 +53,7 @@ class Meanwhile:
     step: Callable[[], object]
 
 
-class Hosted:
+class HostedProcess:
     """An object in a process of its own.
 
     The object is made with the first call, so that several processes may start at once.
@@ -147,13 +147,13 @@ class Hosted:
         return ProcessDeath(f"a child process died: {lines[-1] if lines else f'exit {self._process.returncode}'}")
 
 
-def answers(hosted: Sequence[Hosted], patience: float) -> list[Any]:
+def answers(hosted: Sequence[HostedProcess], patience: float) -> list[Any]:
     """Return the answers of several, in their order, to a method that was begun in all of them.
 
     Args:
         patience: seconds for all of them.
     Raises:
-        PflOpsError: as `Hosted.call`; or one gave no answer in time.
+        PflOpsError: as `HostedProcess.call`; or one gave no answer in time.
     """
     found: dict[Any, Any] = {}
     while len(found) < len(hosted):
@@ -188,8 +188,8 @@ def serve(handle: int) -> None:
                 module, _, name = factory.rpartition(".")
                 made = getattr(import_module(module), name)(*arguments)
             value = getattr(made, method)(*given)
-            pipe.send(("done", value.answer if isinstance(value, Meanwhile) else value))
-            while isinstance(value, Meanwhile) and calls.empty():
+            pipe.send(("done", value.answer if isinstance(value, AnswerWithWork) else value))
+            while isinstance(value, AnswerWithWork) and calls.empty():
                 value.step()
         except Exception as error:
             sys.excepthook(type(error), error, error.__traceback__)

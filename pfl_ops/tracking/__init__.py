@@ -1,6 +1,6 @@
 """Tracking: what a run leaves behind in MLflow. The only package that imports it.
 
-The settings below must stand before MLflow is imported. They are defaults: whoever sets the variables keeps their own.
+The settings below must stand before MLflow is imported. They are defaults: a variable that the user has set is kept.
 No retries inside MLflow: a server that is down would block each call for minutes, and `delivery` retries by itself.
 """
 
@@ -19,7 +19,7 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 
-from pfl_ops.tracking.home import Home, Target  # noqa: E402
+from pfl_ops.tracking.home import TrackingTarget, WorkFolder  # noqa: E402
 from pfl_ops.tracking.provenance import provenance  # noqa: E402
 
 if TYPE_CHECKING:
@@ -47,4 +47,14 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"pfl_ops.tracking.{_WHERE[name]}"), name)
 
 
-__all__ = ["Home", "Run", "RunInfo", "Store", "Target", "newest_pages", "provenance", "settle_runs", "ui_command"]
+__all__ = [
+    "Run",
+    "RunInfo",
+    "Store",
+    "TrackingTarget",
+    "WorkFolder",
+    "newest_pages",
+    "provenance",
+    "settle_runs",
+    "ui_command",
+]

@@ -51,7 +51,7 @@ class Outage(Exception):
 
 
 @dataclass
-class Trouble:
+class DeliveryProblem:
     """Trouble with one spool.
 
     Attributes:
@@ -107,7 +107,7 @@ class Delivery:
         self._change = threading.Condition()
         self._stop = False
         self._down_since: float | None = -math.inf if down else None  # down from the start: no wait
-        self._troubles: dict[str, Trouble] = {}
+        self._troubles: dict[str, DeliveryProblem] = {}
         self._thread = threading.Thread(target=self._run, name="pfl-ops tracking", daemon=True)
         self._thread.start()
 
@@ -299,13 +299,13 @@ class Delivery:
             self._refuse(spool, end, entry, error)
         return True
 
-    def _delay(self, spool: Spool, error: Exception) -> Trouble:
+    def _delay(self, spool: Spool, error: Exception) -> DeliveryProblem:
         """Leave a spool alone for a while; each time for longer."""
         now, name = time.monotonic(), key(spool.header)
         logs.details.error("trouble with %s", spool.folder, exc_info=error)
         trouble = self._troubles.get(name)
         if trouble is None:
-            trouble = self._troubles[name] = Trouble(now, now, FIRST_PAUSE)
+            trouble = self._troubles[name] = DeliveryProblem(now, now, FIRST_PAUSE)
             log.warning(
                 "records of run '%s' have to wait (%s); they are kept in %s and tried again%s",
                 spool.header["name"],

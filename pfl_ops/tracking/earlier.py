@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pfl_ops.config.fields import Tree
 from pfl_ops.config.identity import CODE, VERSION, code_line, differing_code, fingerprint
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking.home import Home
+from pfl_ops.tracking.home import WorkFolder
 
 if TYPE_CHECKING:
     from pfl_ops.tracking.store import RunInfo, Store
@@ -50,7 +50,7 @@ def describe_read(digest: str, time: int, same_engine: bool) -> str:
     )
 
 
-def note(home: Home, identity: Tree, digest: str, time: int) -> str:
+def note(home: WorkFolder, identity: Tree, digest: str, time: int) -> str:
     """Note a run, and return the line that names the newest one with the same settings and data and other code.
 
     The notes of a work folder are lines `<digest> <time> <code>` in a file for each settings and data.

@@ -17,7 +17,7 @@ NAME = "tracking address"
 
 
 @dataclass(frozen=True)
-class Home:
+class WorkFolder:
     """The work folder: `./mlruns`, or `PFL_OPS_HOME`.
 
     Attributes:
@@ -27,7 +27,7 @@ class Home:
     root: Path
 
     @classmethod
-    def at(cls, path: Path | str | None = None) -> "Home":
+    def at(cls, path: Path | str | None = None) -> "WorkFolder":
         """Return the work folder without making it.
 
         Raises:
@@ -38,7 +38,7 @@ class Home:
         return cls(root)
 
     @classmethod
-    def open(cls, path: Path | str | None = None) -> "Home":
+    def open(cls, path: Path | str | None = None) -> "WorkFolder":
         """The work folder, made if need be; two processes that start at once both find it whole.
 
         Raises:
@@ -98,7 +98,7 @@ class Home:
 
 
 @dataclass(frozen=True)
-class Target:
+class TrackingTarget:
     """The place that tracking goes to.
 
     Attributes:
@@ -110,7 +110,7 @@ class Target:
     artifacts: Path | None
 
     @classmethod
-    def of(cls, home: Home, tracking_uri: str | None = None) -> "Target":
+    def of(cls, home: WorkFolder, tracking_uri: str | None = None) -> "TrackingTarget":
         """The given address, else `MLFLOW_TRACKING_URI`, else the work folder's own SQLite file.
 
         A foreign `sqlite:///x/t.db` keeps `artifacts/` beside itself.
@@ -153,4 +153,4 @@ def check_places(tracking_uri: str | None = None, home: Path | str | None = None
     Raises:
         PflOpsError: the folder can't be written, or the address can't be used.
     """
-    Target.of(Home.at(home), tracking_uri)
+    TrackingTarget.of(WorkFolder.at(home), tracking_uri)

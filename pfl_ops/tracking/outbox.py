@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import staged
 from pfl_ops.tracking.journal import DamagedJournal, Header, identity_key, key
-from pfl_ops.tracking.spool import Busy, Spool
+from pfl_ops.tracking.spool import RunLocked, Spool
 from pfl_ops.tracking.spool_folder import (
     ASIDE,
     DELIVERED,
@@ -45,7 +45,7 @@ def adopt(root: Path, target: str, known: Collection[str]) -> Iterator[Spool]:
             continue
         try:
             spool = _adopted(root, folder, target)
-        except Busy:
+        except RunLocked:
             continue
         except (PflOpsError, OSError) as error:
             log.warning("the records in %s can't be sent (%s)", folder, error)
@@ -107,7 +107,7 @@ def check_idle(root: Path, header: Header, known: Mapping[str, Spool]) -> None:
             with unused(root / key(other)):
                 pass
         elif not spool.closed:
-            raise Busy(f"run '{other['name']}' is being recorded; finish it before it is computed anew")
+            raise RunLocked(f"run '{other['name']}' is being recorded; finish it before it is computed anew")
 
 
 def _same_run(root: Path, header: Header) -> Iterator[Header]:
@@ -133,7 +133,7 @@ def unused(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise Busy(f"the run in {folder} is being recorded by another process; wait for it or stop it") from None
+        raise RunLocked(f"the run in {folder} is being recorded by another process; wait for it or stop it") from None
     try:
         yield
     finally:

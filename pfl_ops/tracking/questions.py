@@ -46,7 +46,7 @@ def methods(kind: str, split: Split, known: Collection[str]) -> View:
                 (
                     Chart("BAR", "Acc = Acc(L) + Acc(G)", ("score/acc",)),
                     Chart("BAR", "Acc(L): on each client's own data", ("score/local/mean",)),
-                    Chart("BAR", "Acc(G): on everybody's data", ("score/global/mean",)),
+                    Chart("BAR", "Acc(G): on the data of all clients", ("score/global/mean",)),
                     Chart("BAR", "the worst client", ("score/local/worst",)),
                     Chart("SCATTER", "local against global", ("score/global/mean", "score/local/mean")),
                 ),

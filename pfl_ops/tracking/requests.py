@@ -38,7 +38,7 @@ from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import replacing, write_whole
 from pfl_ops.system import child
-from pfl_ops.tracking.home import Home, Target
+from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 
 log = logging.getLogger("pfl_ops.tracking")
 
@@ -79,7 +79,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class End:
+class RunEnd:
     """The end of a run.
 
     Attributes:
@@ -90,15 +90,15 @@ class End:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-def is_possible(home: Home, tracking_uri: str | None) -> bool:
+def is_possible(home: WorkFolder, tracking_uri: str | None) -> bool:
     """True if a courier may track: into the work folder's own database, unless `PFL_OPS_COURIER` is "off".
 
     A tracking server may outlive this machine, so a command waits until the server has everything.
     """
-    return os.environ.get(COURIER) != "off" and is_own(home, Target.of(home, tracking_uri))
+    return os.environ.get(COURIER) != "off" and is_own(home, TrackingTarget.of(home, tracking_uri))
 
 
-def is_own(home: Home, target: Target) -> bool:
+def is_own(home: WorkFolder, target: TrackingTarget) -> bool:
     """True if a target is the work folder's own database."""
     return target.uri == f"sqlite:///{home.database}"
 
@@ -112,7 +112,7 @@ class RequestedRun:
         PflOpsError: the folder can't be written.
     """
 
-    def __init__(self, home: Home, request: Request) -> None:
+    def __init__(self, home: WorkFolder, request: Request) -> None:
         name = f"{time.time_ns():019d}-{request.digest[:12]}-{uuid.uuid4().hex[:8]}"
         self.folder, draft = home.requests / name, home.requests / f".{name}"
         try:
@@ -143,7 +143,7 @@ class RequestedRun:
             assert pipe is not None
             threading.Thread(target=_write, args=(self._lines, pipe), name="pfl-ops records", daemon=True).start()
 
-    def end(self, end: End) -> None:
+    def end(self, end: RunEnd) -> None:
         """Note how the run ended; the courier does the rest.
 
         Raises:
@@ -215,15 +215,15 @@ def _signature(text: str) -> str:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
-def read_end(folder: Path) -> End:
+def read_end(folder: Path) -> RunEnd:
     """Return how a run ended that no process simulates any more; without a word of its process it was killed."""
     try:
-        return End(**json.loads((folder / END).read_text()))
+        return RunEnd(**json.loads((folder / END).read_text()))
     except (OSError, ValueError, TypeError):
-        return End("KILLED")
+        return RunEnd("KILLED")
 
 
-def pending(home: Home, digest: str = "") -> list[Path]:
+def pending(home: WorkFolder, digest: str = "") -> list[Path]:
     """Return the requests of runs that are over, oldest first.
 
     Args:
@@ -259,7 +259,7 @@ def is_locked(file: Path) -> bool:
     return False
 
 
-def settle(home: Home, digest: str = "", patience: float = PATIENCE_SECONDS) -> None:
+def settle(home: WorkFolder, digest: str = "", patience: float = PATIENCE_SECONDS) -> None:
     """Wait until the runs that are over are tracked; what no courier tracks, a new one does.
 
     Args:
@@ -284,7 +284,7 @@ def settle(home: Home, digest: str = "", patience: float = PATIENCE_SECONDS) -> 
         log.warning(line)
 
 
-def drop_killed(home: Home, digest: str) -> None:
+def drop_killed(home: WorkFolder, digest: str) -> None:
     """Remove the requests of killed runs of an experiment that goes on: its rounds are tracked with the others."""
     for folder in pending(home, digest):
         if _is_killed(folder):
@@ -296,7 +296,7 @@ def _is_killed(folder: Path) -> bool:
     return not (folder / END).exists() and not is_locked(folder / LOCK)
 
 
-def problems(home: Home, digest: str = "", silent: bool = False) -> list[str]:
+def problems(home: WorkFolder, digest: str = "", silent: bool = False) -> list[str]:
     """Return a line for each request whose courier has failed.
 
     Args:
@@ -328,9 +328,9 @@ def _release(lock: FileLock) -> None:
 
 __all__ = [
     "COURIER",
-    "End",
     "Request",
     "RequestedRun",
+    "RunEnd",
     "drop_killed",
     "is_possible",
     "pending",

@@ -109,7 +109,7 @@ class Run:
         self.append({"op": "tags", "tags": {key: str(value) for key, value in tags.items()}})
 
     def present(self, *, note: str = "", views: Iterable[View] = ()) -> None:
-        """Describe its MLflow experiment; what somebody has written or saved there stays.
+        """Describe its MLflow experiment; what users have written or saved there stays.
 
         Args:
             note: a description, Markdown. views: for the page's menu "Views".

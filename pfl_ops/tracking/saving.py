@@ -82,7 +82,7 @@ def save_model(
 
 
 def _leave_paths_out(folder: Path) -> None:
-    """MLflow notes where files came from on this machine, which says nothing to whoever loads the model."""
+    """MLflow notes where files came from on this machine, which means nothing on another machine."""
     model = Model.load(str(folder))
     flavour = model.flavors["python_function"]
     flavour["model_code_path"] = Path(flavour["model_code_path"]).name

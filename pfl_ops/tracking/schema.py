@@ -17,13 +17,13 @@ from mlflow.utils.uri import append_to_uri_path, resolve_uri_if_local
 from pfl_ops import databases
 from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking.home import Target
+from pfl_ops.tracking.home import TrackingTarget
 from pfl_ops.tracking.mlflow_private import latest_revision, make_tables, table_names
 
 log = logging.getLogger("pfl_ops.tracking")
 
 
-def connect(target: Target) -> MlflowClient:
+def connect(target: TrackingTarget) -> MlflowClient:
     """Return a client of a target, whose tables are made first if it is a database without them.
 
     Nothing is sent to a tracking server.
@@ -43,7 +43,7 @@ def connect(target: Target) -> MlflowClient:
         return client
 
 
-def _make_whole(file: Path, target: Target) -> None:
+def _make_whole(file: Path, target: TrackingTarget) -> None:
     if not databases.is_empty(file):
         state = _state(file)
         if state == "older":

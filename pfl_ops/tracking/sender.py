@@ -35,7 +35,7 @@ from mlflow.models import Model
 
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import views
-from pfl_ops.tracking.home import Target
+from pfl_ops.tracking.home import TrackingTarget
 from pfl_ops.tracking.journal import DamagedJournal, Header, JournalEntry, key
 from pfl_ops.tracking.outbox import newest
 from pfl_ops.tracking.schema import connect
@@ -71,7 +71,7 @@ class Sender:
         target: where to.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: TrackingTarget) -> None:
         self.target = target
         self._client: MlflowClient | None = None
         self._mutex = threading.RLock()

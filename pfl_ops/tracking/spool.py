@@ -58,7 +58,7 @@ from pfl_ops.tracking.spool_folder import (
 AFTER = "after "  # marks the place of lines that are missing
 
 
-class Busy(PflOpsError):
+class RunLocked(PflOpsError):
     """Another process records the same run."""
 
 
@@ -120,7 +120,7 @@ class Spool:
         try:
             lock.acquire()
         except Timeout:
-            raise Busy(
+            raise RunLocked(
                 f"run '{header['name']}' is being recorded by another process ({_owner(self.folder)}) "
                 f"in {self.root.parent}; wait for it or stop it"
             ) from None

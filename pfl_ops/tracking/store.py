@@ -30,7 +30,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import logs, outbox, requests
 from pfl_ops.tracking.delivery import Delivery, verdict
-from pfl_ops.tracking.home import Home, Target
+from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.journal import Header, key
 from pfl_ops.tracking.run import Run, now
 from pfl_ops.tracking.sender import IDENTITY, PARENT, SUPERSEDED, Sender
@@ -70,7 +70,7 @@ class RunInfo:
 class Store:
     """Runs in one MLflow target, and the work folder that goes with them. Made by `Store.open`."""
 
-    def __init__(self, home: Home, target: Target, offline: bool = False) -> None:
+    def __init__(self, home: WorkFolder, target: TrackingTarget, offline: bool = False) -> None:
         self.home = home
         self.target = target
         self._live: dict[str, Run] = {}  # spool folder -> the run last opened there
@@ -103,8 +103,8 @@ class Store:
             PflOpsError: the folder can't be written, or the address can't be used.
             ServerUnavailable: the target does not answer, and `offline` is False.
         """
-        place = Home.open(home)
-        target = Target.of(place, tracking_uri)
+        place = WorkFolder.open(home)
+        target = TrackingTarget.of(place, tracking_uri)
         if requests.is_own(place, target):
             requests.settle(place)
         return cls(place, target, offline)
@@ -202,7 +202,7 @@ class Store:
         return ""
 
     def _make_known(self, spool: Spool) -> None:
-        """Find or make the run now, so that the caller has an id to show; when nobody answers, the delivery does it."""
+        """Find or make the run now, so that the caller has an id to show; without an answer, the delivery does it."""
         if self._delivery.down:
             return
         try:
@@ -253,7 +253,7 @@ class Store:
             where: only those that MLflow's search finds: "params.`training.lr` = '0.05' and metrics.`train/loss` < 1".
             superseded: also those that were computed anew by a later run.
         Raises:
-            PflOpsError: MLflow can't read `where`, or nobody answers.
+            PflOpsError: MLflow can't read `where`, or does not answer.
         """
         parent_id = parent.run_id if isinstance(parent, Run) else parent
         below = f"tags.`{PARENT}` = '{parent_id}'" if parent is not None else None
@@ -306,7 +306,7 @@ class Store:
             path: where it is in the run's artifacts.
             to: folder that it is put into; none: a temporary one, which goes when the store is closed.
         Raises:
-            PflOpsError: no such run or artifact, or nobody answers.
+            PflOpsError: no such run or artifact, or no answer.
         """
         into = Path(to) if to else self._downloads.enter_context(scratch())
         into.mkdir(parents=True, exist_ok=True)

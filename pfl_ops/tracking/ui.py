@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pfl_ops
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking.home import Home, Target
+from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 
 PLUGIN = Path(__file__).with_name("mlflow_app")  # its entry point makes `page_app` known to `mlflow server`
 
@@ -29,7 +29,7 @@ def ui_command(
     Raises:
         PflOpsError: the address is a server, which has a page of its own; or the port is taken.
     """
-    target = Target.of(Home.open(home), tracking_uri)
+    target = TrackingTarget.of(WorkFolder.open(home), tracking_uri)
     if target.server:
         raise PflOpsError(f"{target.label} is a tracking server with a page of its own: open it in a browser")
     with socket.socket() as probe:
@@ -75,7 +75,7 @@ def newest_pages(home: str | None = None, tracking_uri: str | None = None, most:
     from pfl_ops.tracking.short import short_address
     from pfl_ops.tracking.views import FIRST, TAG
 
-    target = Target.of(Home.open(home), tracking_uri)
+    target = TrackingTarget.of(WorkFolder.open(home), tracking_uri)
     if target.uri.startswith("sqlite:") and not Path(target.uri.removeprefix("sqlite:///").split("?")[0]).exists():
         return []  # asking would make it
     found = []

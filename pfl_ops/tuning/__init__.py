@@ -3,7 +3,7 @@
 The only package that imports Optuna.
 
     settings   the definition of a study
-    ledger     the study on disk: its trials and how they ended
+    study storage     the study on disk: its trials and how they ended
     budget     trials, hours, samples: the limits of a search
     search     Optuna: the proposals and the results
     trials     a study's trials as jobs, tracked
@@ -26,7 +26,7 @@ The only package that imports Optuna.
     study      `tune`
     terms      the settings that methods must share to be compared
     benchmark  `benchmark`: several methods under one budget
-    board      its leaderboard
+    leaderboard      its leaderboard
     costs      methods at equal cost of their searches
     show       a study in the terminal
     dashboard  Optuna's dashboard on the studies
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pfl_ops.tuning.reproducing import reproduce as reproduce
     from pfl_ops.tuning.session import StudyInterrupted as StudyInterrupted
     from pfl_ops.tuning.settings import Settings as Settings
-    from pfl_ops.tuning.show import Show as Show
+    from pfl_ops.tuning.show import StudyProgress as StudyProgress
     from pfl_ops.tuning.study import Study as Study
     from pfl_ops.tuning.study import recorded as recorded
     from pfl_ops.tuning.study import started_from as started_from
@@ -71,7 +71,7 @@ _WHERE = {
     "Confirmation": "confirm",
     "Event": "events",
     "Settings": "settings",
-    "Show": "show",
+    "StudyProgress": "show",
     "Study": "study",
     "StudyInterrupted": "session",
     "recorded": "study",
@@ -91,9 +91,9 @@ __all__ = [
     "Event",
     "Reproduced",
     "Settings",
-    "Show",
     "Study",
     "StudyInterrupted",
+    "StudyProgress",
     "plan",
     "recorded",
     "reproduce",

@@ -36,7 +36,7 @@ class Baselines:
         self.session, self.share, self.execution = session, share, execution
         combination = session.settings.combination
         self.parts = combination.parts if combination and session.settings.environments else ()
-        known = {(record["environment"], record["seed"]) for record in session.ledger.baselines()}
+        known = {(record["environment"], record["seed"]) for record in session.study_storage.baselines()}
         self._waiting = deque(i for i, part in enumerate(self.parts) if (part.environment, part.seed) not in known)
         self._running: dict[int, TrackedJob] = {}
         self._error: Exception | None = None
@@ -96,7 +96,7 @@ class Baselines:
             error = f"FedAvg in {part}: {wrong}, so that scores there can't be divided by its score; {todo}"
             self._error = self._error or PflOpsError(error)
         else:
-            session.ledger.keep_baseline(
+            session.study_storage.keep_baseline(
                 environment=part.environment,
                 seed=part.seed,
                 values=values,
@@ -111,7 +111,7 @@ class Baselines:
 def scales_of(session: "Session") -> dict[str, dict[str, float]]:
     """Return FedAvg's recorded scores: environment -> metric of the study -> mean over seeds."""
     by_environment: dict[str, list[dict[str, Any]]] = {}
-    for record in session.ledger.baselines():
+    for record in session.study_storage.baselines():
         by_environment.setdefault(record["environment"], []).append(record["values"])
     metrics = session.settings.objective.metrics
     return {

@@ -14,26 +14,26 @@ from pfl_ops.config.identity import CODE, code_line, differing_code
 from pfl_ops.errors import PflOpsError, check_name
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import plugins
-from pfl_ops.tracking import Home
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tracking import WorkFolder
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.budget import MOST_TRIALS, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
-from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
 from pfl_ops.tuning.settings import CONFIRM_TOP, EARLIER_RANDOM_START, Settings
+from pfl_ops.tuning.study_storage import StudyStorage
 
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
 
 
 @dataclass(frozen=True)
-class Means:
+class StudyOptions:
     """The settings that studies run with, whatever they tune; `study.tune` describes them.
 
     Attributes:
         home: the work folder. studies: where they lie, opened; storage: as it was asked for. data_dir: absolute.
     """
 
-    home: Home
+    home: WorkFolder
     studies: BaseStorage
     storage: str | None
     data_dir: str | None
@@ -55,11 +55,11 @@ class Means:
         execution: Execution | None,
         address: str | None,
         on_event: OnEvent | None,
-    ) -> "Means":
+    ) -> "StudyOptions":
         """Checked; a database for studies is made if there is none."""
         asked, how = ResourceRequest.of(cpus_per_trial, gpus_per_trial, concurrency), execution or Execution()
         check_request(asked, how.device, address)
-        place = Home.open(home)
+        place = WorkFolder.open(home)
         data_dir = _absolute(data_dir or (None if address else os.environ.get("PFL_OPS_DATA")))
         studies = stored(storage, place)
         return cls(place, studies, storage, data_dir, asked, how, address, on_event)
@@ -77,7 +77,7 @@ class Means:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class PreparedStudy:
     """A study before it begins.
 
     Attributes:
@@ -98,19 +98,19 @@ class Beginning:
 
     def wanting(
         self,
-        ledger: Ledger,
+        study_storage: StudyStorage,
         trials: int | None,
         confirm: int | None = None,
         confirm_top: int | None = None,
         hours: float | None = None,
         samples: float | None = None,
         terminate: int | None = None,
-    ) -> "Beginning":
+    ) -> "PreparedStudy":
         """With the budgets, and the numbers of seeds and configurations to confirm, that are wanted now.
 
         The study remembers them. None: as it did before; a study of an earlier version confirmed nothing.
         """
-        known = ledger.settings
+        known = study_storage.settings
         settings = self.settings.wanting(known["trials"] if trials is None else trials).confirming(
             known.get("confirm", 0) if confirm is None else confirm,
             known.get("confirm_top", CONFIRM_TOP) if confirm_top is None else confirm_top,
@@ -118,10 +118,10 @@ class Beginning:
         settings = replace(settings, random_start=known.get("random_start", EARLIER_RANDOM_START))
         settings = settings.as_recorded(known).within(hours, samples, terminate)
         names = ("trials", "confirm", "confirm_top", "hours", "samples", "terminate")
-        ledger.remember(**{name: getattr(settings, name) for name in names})
+        study_storage.remember(**{name: getattr(settings, name) for name in names})
         return replace(self, settings=settings)
 
-    def begin(self, means: Means, resume: bool) -> Ledger:
+    def begin(self, means: StudyOptions, resume: bool) -> StudyStorage:
         """The study on disk: a new one with its first points queued, or one that may be gone on with.
 
         Raises:
@@ -130,33 +130,33 @@ class Beginning:
         digest = self.settings.digest(means.data_dir)
         code = code_line(self.settings.experiment.identity(means.data_dir))
         record = {**self.settings.as_dict(), "digest": digest, CODE: code, BENCHMARK: self.benchmark}
-        ledger = Ledger(self.name, means.studies, self.settings.objective, record, resume)
-        if not ledger.new:
-            self._check_same(ledger, digest, code, resume)
+        study_storage = StudyStorage(self.name, means.studies, self.settings.objective, record, resume)
+        if not study_storage.new:
+            self._check_same(study_storage, digest, code, resume)
         space = self.settings.space
-        ledger.enqueue([space.encoded(point) for point in space.first])
-        return ledger
+        study_storage.enqueue([space.encoded(point) for point in space.first])
+        return study_storage
 
-    def _check_same(self, ledger: Ledger, digest: str, code: str, resume: bool) -> None:
-        if (theirs := ledger.settings.get(BENCHMARK, "")) != self.benchmark:
+    def _check_same(self, study_storage: StudyStorage, digest: str, code: str, resume: bool) -> None:
+        if (theirs := study_storage.settings.get(BENCHMARK, "")) != self.benchmark:
             raise PflOpsError(
                 f"study '{self.name}' is part of benchmark '{theirs}'; go on with that one: --name {theirs} --resume"
                 if theirs
                 else f"study '{self.name}' exists and is no part of a benchmark; choose another --name"
             )
-        if ledger.settings["digest"] != digest:
-            differs = self.settings.difference(Settings.from_dict(ledger.settings))
+        if study_storage.settings["digest"] != digest:
+            differs = self.settings.difference(Settings.from_dict(study_storage.settings))
             other = f"settings (now {differs})" if differs else "code or data"
-            if not differs and (parts := differing_code(code, ledger.settings.get(CODE, ""))):
+            if not differs and (parts := differing_code(code, study_storage.settings.get(CODE, ""))):
                 other = f"code ({parts}), so its trials are not comparable with new ones"
             raise PflOpsError(f"study '{self.name}' was begun with other {other}; choose another --name")
-        mine, known = self.settings, self.settings.as_recorded(ledger.settings)
+        mine, known = self.settings, self.settings.as_recorded(study_storage.settings)
         wanted = known.within(mine.hours, mine.samples, mine.terminate or None)
-        unfinished = ledger.is_cut_short() or not spent(wanted, ledger)
-        if ledger.done() < wanted.trials and unfinished and ledger.begun() and not resume:
+        unfinished = study_storage.is_cut_short() or not spent(wanted, study_storage)
+        if study_storage.done() < wanted.trials and unfinished and study_storage.begun() and not resume:
             raise PflOpsError(
-                f"study '{self.name}' exists, {count(ledger.done(), wanted.trials)} trials have a result; go on with "
-                "--resume, or choose another --name"
+                f"study '{self.name}' exists, {count(study_storage.done(), wanted.trials)} trials have a result; "
+                "go on with --resume, or choose another --name"
             )
 
 
@@ -174,18 +174,18 @@ def check(trials: int | None, finals: int, name: str | None) -> None:
         check_name("study", name)
 
 
-def stored(storage: str | None, place: Home) -> BaseStorage:
-    """Return the storage of studies: at an address (`ledger.storage`), else studies.db in the work folder."""
-    return ledgers.storage(storage or f"sqlite:///{place.studies}")
+def stored(storage: str | None, place: WorkFolder) -> BaseStorage:
+    """Return the storage of studies: at an address (`study_storage.storage`), else studies.db in the work folder."""
+    return study_storages.storage(storage or f"sqlite:///{place.studies}")
 
 
-def existing(name: str, studies: BaseStorage) -> Ledger:
+def existing(name: str, studies: BaseStorage) -> StudyStorage:
     """Return a study that exists.
 
     Raises:
         PflOpsError: there is no such study, or it was killed before its settings were recorded.
     """
-    found = Ledger(name, studies)
+    found = StudyStorage(name, studies)
     if "digest" not in found.settings:
         raise PflOpsError(
             f"study '{name}' was stopped before its settings were recorded; begin it again: the whole command line, "

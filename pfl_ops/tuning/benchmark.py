@@ -30,20 +30,20 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space
-from pfl_ops.tracking import Home, Run, Store, notes, provenance
-from pfl_ops.tuning import board, costs
-from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.begin import BENCHMARK, Beginning, Means, check, stored
-from pfl_ops.tuning.board import MethodStudy
+from pfl_ops.tracking import Run, Store, WorkFolder, notes, provenance
+from pfl_ops.tuning import costs, leaderboard
+from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning.begin import BENCHMARK, PreparedStudy, StudyOptions, check, stored
 from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
-from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning.leaderboard import MethodStudy
 from pfl_ops.tuning.presented import trials_view
 from pfl_ops.tuning.resource_request import Amount
 from pfl_ops.tuning.session import StudyInterrupted
 from pfl_ops.tuning.settings import TRIALS, Settings, check_confirmation, check_same_seeds, check_seeds
 from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.study import Study, conduct
+from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
 
 
@@ -54,7 +54,7 @@ class Benchmark:
     Attributes:
         name: of the MLflow experiment that holds all of it. run_id: of its run.
         studies: of each method that has a result. failures: why the others have none.
-        table: the leaderboard, see `board.leaderboard`. traces: one row a trial. tests: one row a test run.
+        table: the leaderboard, see `leaderboard.leaderboard`. traces: one row a trial. tests: one row a test run.
         costs: best validation scores of the searches at equal cost, see `costs.equal_cost`.
         notes: what has to be said with the table.
         lines: the test runs of each method, the best first, as `compare` has them: `lines[0].runs[0].model(3)`.
@@ -163,7 +163,7 @@ def benchmark(
     check_budget(hours, samples, terminate)
     check_confirmation(confirm, confirm_top)
     check_seeds(seeds_per_trial)
-    means = Means.of(
+    means = StudyOptions.of(
         home=home,
         storage=storage,
         data_dir=data_dir,
@@ -174,7 +174,7 @@ def benchmark(
         address=address,
         on_event=on_event,
     )
-    old = _members(ledgers.recorded(means.studies), name) if name else {}
+    old = _members(study_storages.recorded(means.studies), name) if name else {}
     for each in old.values():
         check_same_seeds(seeds_per_trial, str(name), each.seeds_per_trial)
         seeds_per_trial, scheduler = each.seeds_per_trial, scheduler or each.scheduler
@@ -189,7 +189,7 @@ def benchmark(
     for each in settings.values():
         check_builds(each, means)
     name = name or _name(list(settings.values()), means.data_dir)
-    there = old or _members(ledgers.recorded(means.studies), name)
+    there = old or _members(study_storages.recorded(means.studies), name)
     default = MOST_TRIALS if hours or samples else TRIALS
     trials = trials or max([each.trials for each in there.values()], default=default)
     for each in there.values():  # a method that is added later has the others' budgets, and is confirmed as they were
@@ -198,7 +198,7 @@ def benchmark(
         confirm = each.confirm if confirm is None else confirm
         confirm_top = each.confirm_top if confirm_top is None else confirm_top
     plans = [
-        Beginning(
+        PreparedStudy(
             one,
             settings[method].wanting(trials).confirming(confirm, confirm_top).within(hours, samples, terminate),
             f"{name}.{method}",
@@ -209,19 +209,22 @@ def benchmark(
         for method in [one.algorithm.name]
     ]
 
-    with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
+    with study_storages.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)
         begun = _begin(plans, means, name, resume)
         means.wait(name, trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans, means) as run:
             try:
-                missing = any(ledger.is_cut_short() or not spent(plan.settings, ledger) for plan, ledger in begun)
+                missing = any(
+                    study_storage.is_cut_short() or not spent(plan.settings, study_storage)
+                    for plan, study_storage in begun
+                )
                 if missing:
                     means.wait(name, trials, "starting Ray ...")
                 with cluster(address) if missing else nullcontext():  # one Ray for all of them
                     entries = [
-                        _sit(i, plan, ledger, len(begun), means, tracking, run)
-                        for i, (plan, ledger) in enumerate(begun)
+                        _run_study(i, plan, study_storage, len(begun), means, tracking, run)
+                        for i, (plan, study_storage) in enumerate(begun)
                     ]
                 return _finish(name, entries, run, report)
             except (KeyboardInterrupt, StudyInterrupted):
@@ -231,7 +234,7 @@ def benchmark(
 
 def members(name: str, *, home: str | Path | None = None, storage: str | None = None) -> dict[str, Settings]:
     """The settings of each method of a benchmark that exists, by method, in the order in which they were begun."""
-    return _members(ledgers.recorded(stored(storage, Home.open(home))), name)
+    return _members(study_storages.recorded(stored(storage, WorkFolder.open(home))), name)
 
 
 def _name(settings: Sequence[Settings], data_dir: str | None) -> str:
@@ -246,9 +249,11 @@ def _members(known: Mapping[str, Mapping[str, object]], name: str) -> dict[str, 
     return {each.experiment.algorithm.name: each for each in found}
 
 
-def _begin(plans: Sequence[Beginning], means: Means, name: str, resume: bool) -> list[tuple[Beginning, Ledger]]:
+def _begin(
+    plans: Sequence[PreparedStudy], means: StudyOptions, name: str, resume: bool
+) -> list[tuple[PreparedStudy, StudyStorage]]:
     """Every study on disk; those that exist are looked at first, so that a refusal leaves nothing behind."""
-    known = ledgers.recorded(means.studies)
+    known = study_storages.recorded(means.studies)
     if name in known:
         raise PflOpsError(f"a study is named '{name}' already; choose another --name")
     if resume and not _members(known, name):
@@ -258,11 +263,11 @@ def _begin(plans: Sequence[Beginning], means: Means, name: str, resume: bool) ->
         )
     begun = {}
     for plan in sorted(plans, key=lambda plan: plan.name not in known):
-        ledger = plan.begin(means, resume and plan.name in known)
+        study_storage = plan.begin(means, resume and plan.name in known)
         wanted = plan.settings
         begun[plan.name] = (
             plan.wanting(
-                ledger,
+                study_storage,
                 wanted.trials,
                 wanted.confirm,
                 wanted.confirm_top,
@@ -270,12 +275,12 @@ def _begin(plans: Sequence[Beginning], means: Means, name: str, resume: bool) ->
                 wanted.samples,
                 wanted.terminate,
             ),
-            ledger,
+            study_storage,
         )
     return [begun[plan.name] for plan in plans]
 
 
-def _run(store: Store, name: str, plans: Sequence[Beginning], means: Means) -> Run:
+def _run(store: Store, name: str, plans: Sequence[PreparedStudy], means: StudyOptions) -> Run:
     """The benchmark's own run: what all methods share are its parameters."""
     flat = plans[0].settings.experiment.flat
     shared = {path: value for path, value in flat.items() if path.startswith(COMMON)}
@@ -296,7 +301,9 @@ def _run(store: Store, name: str, plans: Sequence[Beginning], means: Means) -> R
     )
 
 
-def _sit(i: int, plan: Beginning, ledger: Ledger, of: int, means: Means, tracking: Store, run: Run) -> MethodStudy:
+def _run_study(
+    i: int, plan: PreparedStudy, study_storage: StudyStorage, of: int, means: StudyOptions, tracking: Store, run: Run
+) -> MethodStudy:
     """One method's study; whatever ends it but Ctrl-C is its own affair."""
     place = f"{i + 1} of {of}"
     tell = means.on_event
@@ -306,15 +313,15 @@ def _sit(i: int, plan: Beginning, ledger: Ledger, of: int, means: Means, trackin
             tell(replace(event, method=plan.method, place=place))
 
     try:
-        study = conduct(plan, ledger, replace(means, on_event=told), tracking, run)
-        entry = MethodStudy(plan, ledger, study)
-        scores = board.summary(entry)
+        study = conduct(plan, study_storage, replace(means, on_event=told), tracking, run)
+        entry = MethodStudy(plan, study_storage, study)
+        scores = leaderboard.summary(entry)
     except StudyInterrupted:
         raise
     except Exception as error:
-        entry = MethodStudy(plan, ledger, error=in_a_line(error))
+        entry = MethodStudy(plan, study_storage, error=in_a_line(error))
         scores = f"failed: {entry.error}"
-    told(Event("study", plan.name, plan.settings.trials, ledger.done(), text=scores))
+    told(Event("study", plan.name, plan.settings.trials, study_storage.done(), text=scores))
     return entry
 
 
@@ -327,7 +334,7 @@ def _finish(name: str, entries: Sequence[MethodStudy], run: Run, report: Report 
     failures = {entry.plan.method: entry.error for entry in entries if entry.error}
     if len(failures) == len(entries):
         raise PflOpsError(f"no method of benchmark '{name}' has a result\n{together(failures)}")
-    table = board.leaderboard(entries)
+    table = leaderboard.leaderboard(entries)
     at_equal_cost = costs.equal_cost(entries)
     made = Benchmark(
         name,
@@ -335,19 +342,19 @@ def _finish(name: str, entries: Sequence[MethodStudy], run: Run, report: Report 
         {entry.plan.method: entry.study for entry in entries if entry.study},
         failures,
         table,
-        board.traces(entries),
-        board.tests(entries),
-        (*board.notes(entries, table), *costs.notes(at_equal_cost)),
+        leaderboard.traces(entries),
+        leaderboard.tests(entries),
+        (*leaderboard.notes(entries, table), *costs.notes(at_equal_cost)),
         run.page("tests"),
         at_equal_cost,
-        board.compared(entries),
+        leaderboard.compared(entries),
     )
     kept_tables = {"leaderboard": table, "traces": made.traces, "tests": made.tests, "equal_cost": made.costs}
     for file, kept in kept_tables.items():
         run.text(to_csv(kept), f"{file}.csv")
     links = [notes.charts("tests", "charts of the tests")]
     links += [notes.charts(trials_view(method, shared=True), f"{method}'s trials") for method in made.studies]
-    run.note(f"**Benchmark {name}**: {', '.join(links)}.\n\n{board.markdown(made.table, made.notes)}")
+    run.note(f"**Benchmark {name}**: {', '.join(links)}.\n\n{leaderboard.markdown(made.table, made.notes)}")
     run.log(_points(made))
     folder = report(made) if report else None
     for path in sorted(folder.iterdir()) if folder else ():
@@ -367,9 +374,12 @@ def _points(made: Benchmark) -> list[Record]:
     return [Record(step, found, int(1000 * time.time())) for step, found in sorted(points.items())]
 
 
-def _go_on(begun: Sequence[tuple[Beginning, Ledger]], name: str, means: Means) -> str:
+def _go_on(begun: Sequence[tuple[PreparedStudy, StudyStorage]], name: str, means: StudyOptions) -> str:
     methods = ",".join(plan.method for plan, _ in begun)
-    done, wanted = sum(ledger.done() for _, ledger in begun), sum(plan.settings.trials for plan, _ in begun)
+    done, wanted = (
+        sum(study_storage.done() for _, study_storage in begun),
+        sum(plan.settings.trials for plan, _ in begun),
+    )
     command = f"pfl-ops tune {methods} --name {name}{means.repeated(begun[0][0].finals)} --resume"
     return f"stopped with {count(done, wanted)} trials done; go on with: {command}"
 

@@ -14,8 +14,8 @@ from pfl_ops.errors import PflOpsError, echo
 
 if TYPE_CHECKING:
     from pfl_ops.federation.loop.estimate import Estimate
-    from pfl_ops.tuning.ledger import Ledger
     from pfl_ops.tuning.settings import Settings
+    from pfl_ops.tuning.study_storage import StudyStorage
 
 MOST_TRIALS = 100_000
 MOST_HOURS = 1e6
@@ -88,7 +88,7 @@ def has_several(settings: "Settings") -> bool:
     return bool(settings.hours or settings.samples or settings.terminate)
 
 
-def spent(settings: "Settings", ledger: "Ledger", seconds: float | None = None) -> Cause | None:
+def spent(settings: "Settings", study_storage: "StudyStorage", seconds: float | None = None) -> Cause | None:
     """Return the budget that is spent; None: the search goes on.
 
     A cause that was recorded holds as long as its budget is not changed.
@@ -96,29 +96,29 @@ def spent(settings: "Settings", ledger: "Ledger", seconds: float | None = None) 
     Args:
         seconds: of the search so far; None: as recorded.
     """
-    if ledger.done() >= settings.trials:
+    if study_storage.done() >= settings.trials:
         return "trials"
-    recorded = ledger.ended()
+    recorded = study_storage.ended()
     if recorded and getattr(settings, recorded[0]) == recorded[1]:
         return recorded[0]
-    if settings.hours and (ledger.search_seconds() if seconds is None else seconds) >= settings.hours * HOUR:
+    if settings.hours and (study_storage.search_seconds() if seconds is None else seconds) >= settings.hours * HOUR:
         return "hours"
-    if settings.samples and ledger.search_samples() >= settings.samples:
+    if settings.samples and study_storage.search_samples() >= settings.samples:
         return "samples"
-    if settings.terminate and ledger.since_best() >= settings.terminate:
+    if settings.terminate and study_storage.since_best() >= settings.terminate:
         return "terminate"
     return None
 
 
-def ending(settings: "Settings", ledger: "Ledger") -> str:
+def ending(settings: "Settings", study_storage: "StudyStorage") -> str:
     """Return a line on the budget that ended the search; "": it goes on, or trials are the only budget."""
-    cause = spent(settings, ledger)
+    cause = spent(settings, study_storage)
     if cause is None or not has_several(settings):
         return ""
-    seconds = ledger.search_seconds()
+    seconds = study_storage.search_seconds()
     time_text = f"{seconds / HOUR:.3g} h" if seconds >= 0.1 * HOUR else f"{seconds:.0f} s"
-    used = time_text, f"{ledger.search_samples():,} samples"
-    trials = f"{ledger.done()} trial{'s' * (ledger.done() != 1)}"
+    used = time_text, f"{study_storage.search_samples():,} samples"
+    trials = f"{study_storage.done()} trial{'s' * (study_storage.done() != 1)}"
     match cause:
         case "trials":
             return f"search ended by --trials: all {settings.trials} are done ({', '.join(used)})"
@@ -128,7 +128,7 @@ def ending(settings: "Settings", ledger: "Ledger") -> str:
             return f"search ended by --samples {settings.samples:,}: {used[1]} are spent ({trials}, {used[0]})"
         case "terminate":
             change = "raised" if settings.objective.modes[0] == "max" else "lowered"
-            why = f"{ledger.since_best()} trials have not {change} the best value"
+            why = f"{study_storage.since_best()} trials have not {change} the best value"
             return f"search ended by --terminate {settings.terminate}: {why} ({trials}, {', '.join(used)})"
 
 
@@ -137,17 +137,17 @@ class Clock:
     """Seconds of a study's search, over all of its calls.
 
     Attributes:
-        ledger: where they are recorded. now: monotonic seconds.
+        study_storage: where they are recorded. now: monotonic seconds.
     """
 
-    ledger: "Ledger"
+    study_storage: "StudyStorage"
     now: Callable[[], float] = time.monotonic
     _before: float = field(init=False)
     _begun: float = field(init=False)
     _saved: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._before = self.ledger.search_seconds()
+        self._before = self.study_storage.search_seconds()
         self._begun = self._saved = self.now()
 
     @property
@@ -158,5 +158,5 @@ class Clock:
     def save(self, every: float = SAVE_EVERY) -> None:
         """Record the seconds, unless that was done less than `every` seconds ago: a kill loses no more than these."""
         if self.now() - self._saved >= every:
-            self.ledger.set_search_seconds(self.seconds)
+            self.study_storage.set_search_seconds(self.seconds)
             self._saved = self.now()

@@ -62,7 +62,7 @@ class ChildRun:
             tags={
                 **provenance(experiment=digest, group=group),
                 **described(experiment, kind),
-                "pfl_ops.study": session.ledger.name,
+                "pfl_ops.study": session.study_storage.name,
                 "pfl_ops.method": title(experiment),
                 **self.tags,
             },

@@ -15,8 +15,8 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import cluster
 from pfl_ops.papers import Suite
 from pfl_ops.papers.rules import ChoiceRule, Choices
-from pfl_ops.tracking import Home
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tracking import WorkFolder
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import stored
 from pfl_ops.tuning.events import OnEvent
 from pfl_ops.tuning.resource_request import Amount
@@ -46,7 +46,7 @@ def choose(
     """
     methods: dict[str, Mapping[str, Any]] = {}
     scores: dict[str, float] = {}
-    known = ledgers.recorded(stored(None, Home.open(home)))
+    known = study_storages.recorded(stored(None, WorkFolder.open(home)))
     with cluster(None):
         for label in rule.cells:
             name = study_name(rule, label)

@@ -23,9 +23,9 @@ from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.metrics import error_key
 from pfl_ops.statistics import above, holm, mean_std
-from pfl_ops.tuning.ledger import point_of
 from pfl_ops.tuning.parts import PartResult, TrialPart
 from pfl_ops.tuning.settings import SEED_OFFSET
+from pfl_ops.tuning.study_storage import point_of
 from pfl_ops.tuning.tracked_job import TrackedJob
 from pfl_ops.units import signed, unit_of, with_unit
 
@@ -225,10 +225,10 @@ class Confirmations:
 
     def plan(self) -> None:
         """Queue the runs that are missing for the next look; make the choice if there are none."""
-        session, ledger = self.session, self.session.ledger
+        session, study_storage = self.session, self.session.study_storage
         n, k, goal = session.settings.confirm, session.settings.confirm_top, session.settings.objective
         if self._trials is None:
-            self._read(ledger.top(k) if n and goal.single else [])
+            self._read(study_storage.top(k) if n and goal.single else [])
         assert self._trials is not None
         if len(self._trials) < 2:
             self.over = True
@@ -245,8 +245,8 @@ class Confirmations:
             if self.result.separated or len(left) < 2:
                 break
         assert self.result is not None
-        if ledger.choose(self.result.winner, list(self._trials)):
-            session.tell("confirmed", text=f"{ledger.name}: {self.result}")
+        if study_storage.choose(self.result.winner, list(self._trials)):
+            session.tell("confirmed", text=f"{study_storage.name}: {self.result}")
         self.over = True
 
     def _missing(self, number: int, seed: int) -> list[tuple[int, int, str]]:
@@ -306,7 +306,7 @@ class Confirmations:
     def _read(self, trials: Iterable[tuple[int, FrozenTrial]]) -> None:
         """Take the runs that are recorded for these configurations."""
         self._trials = dict(trials)
-        recorded = self.session.ledger.confirmations()
+        recorded = self.session.study_storage.confirmations()
         points = [point_of(trial) for trial in self._trials.values()]
         self._earlier = len(
             {repr(sorted(record["params"].items())) for record in recorded if record["params"] not in points}
@@ -343,7 +343,7 @@ class Confirmations:
         elif not math.isfinite(value):
             error = f"has {metric} {value}"
         if event.failure is None or event.failure.diverged:
-            session.ledger.confirm(
+            session.study_storage.confirm(
                 trial=now.number,
                 params=point_of(self._trials[now.number]),
                 seed=now.part.seed,

@@ -9,8 +9,8 @@ import pandas as pd
 from optuna.trial import TrialState
 
 from pfl_ops.comparison import EQUAL
-from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.board import MethodStudy
+from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning.leaderboard import MethodStudy
 
 COSTS = ("trials", "samples", "sent_bytes", "seconds")
 
@@ -72,15 +72,15 @@ def _order(ranked: pd.DataFrame) -> str:
 
 def _search(entry: MethodStudy) -> pd.DataFrame:
     """The trials of a search in the order in which they ended: trial, value (NaN: not complete), and `COSTS`."""
-    ended = [(number, trial) for number, trial in entry.ledger.trials() if trial.state.is_finished()]
+    ended = [(number, trial) for number, trial in entry.study_storage.trials() if trial.state.is_finished()]
     rows = [
         (
             number,
             float(trial.values[0]) if trial.state is TrialState.COMPLETE else math.nan,
             1,
-            trial.user_attrs.get(ledgers.SAMPLES, 0),
-            trial.user_attrs.get(ledgers.SENT_BYTES, math.nan),
-            ledgers.seconds_of(trial) or 0.0,
+            trial.user_attrs.get(study_storages.SAMPLES, 0),
+            trial.user_attrs.get(study_storages.SENT_BYTES, math.nan),
+            study_storages.seconds_of(trial) or 0.0,
         )
         for number, trial in sorted(ended, key=lambda pair: (pair[1].datetime_complete, pair[0]))
     ]

@@ -11,9 +11,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from optuna.storages import BaseStorage
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking import Home
+from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.begin import stored
-from pfl_ops.tuning.ledger import recorded
+from pfl_ops.tuning.study_storage import recorded
 
 HOST = "127.0.0.1"
 EXTRA = "pfl-ops[dashboard]"
@@ -44,7 +44,7 @@ def dashboard(*, home: str | Path | None = None, storage: str | None = None, por
     """
     if find_spec("optuna_dashboard") is None:
         raise PflOpsError(f"the page of studies needs optuna-dashboard: pip install '{EXTRA}'")
-    studies = stored(storage, Home.open(home))
+    studies = stored(storage, WorkFolder.open(home))
     if not recorded(studies):
         raise PflOpsError("there is no study yet; make one (pfl-ops tune fliu), or name a --storage")
     try:

@@ -9,7 +9,7 @@ from pfl_ops.spaces import Point
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened in a study.
+    """A change in the state of a study.
 
     Attributes:
         kind: wait (something slow starts); packing (how many trials run at once is tried, is found); begin (the study,

@@ -12,7 +12,7 @@ from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import ResourceShare, most_cpus
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.jobs.tracking_queue import TrackingQueue
-from pfl_ops.tuning.ledger import longest_run
+from pfl_ops.tuning.study_storage import longest_run
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
@@ -38,7 +38,7 @@ def run_final(experiment: Experiment, name: str, session: "Session", computed: b
         store=session.store,
         parent=session.parent,
         name=name,
-        tags={"pfl_ops.kind": "final", "pfl_ops.study": session.ledger.name, **session.settings.tags},
+        tags={"pfl_ops.kind": "final", "pfl_ops.study": session.study_storage.name, **session.settings.tags},
         computed=computed,
     )
 
@@ -78,7 +78,7 @@ class Finals:
 
     def _widen(self, part: ResourceShare) -> None:
         """Let the tests of long trials have all that the trials had together, where they are fewer."""
-        best = self.session.ledger.chosen()
+        best = self.session.study_storage.chosen()
         seconds = longest_run(best[1]) if best else 0.0
         times = part.concurrency // len(self.missing)
         if times > 1 and not part.gpus and seconds > LONG:

@@ -1,7 +1,7 @@
 """The number of trials that run at once: measurements of one, two, four, ... of them, and the best packing.
 
 On a GPU each trial gets a share of it, else a share of the CPU's cores. More trials at once get more done together
-until they stand in each other's way; where that is, nobody can tell without trying.
+until they slow each other down; only a measurement shows where that begins.
 """
 
 import json
@@ -16,7 +16,7 @@ import torch
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.store import remember, remembered
 from pfl_ops.federation.settings import Execution
-from pfl_ops.probe import Probe, Speed, TooBig
+from pfl_ops.probe import Probe, ProbeOutOfMemory, Speed
 from pfl_ops.system import cores, memory
 
 ON_A_GPU = (1, 2, 4, 8)
@@ -45,7 +45,7 @@ class PackingLayout(NamedTuple):
         return max(1, math.floor(self.cpus))
 
 
-class Tried(NamedTuple):
+class PackingRate(NamedTuple):
     """A layout and what it reached.
 
     Attributes:
@@ -132,7 +132,7 @@ def gpu_layouts(cores: float, most: int, cpus: float | None = None) -> list[Pack
     return [PackingLayout(n, cpus or min(1.0, cores / n), 1 / n) for n in ON_A_GPU if n <= max(at_most, 1)]
 
 
-def best(tried: Sequence[Tried], room: int) -> Tried | None:
+def best(tried: Sequence[PackingRate], room: int) -> PackingRate | None:
     """The layout that gets the most done; of those that are about as good, the one with the fewest trials at once.
 
     Args:
@@ -147,7 +147,7 @@ def best(tried: Sequence[Tried], room: int) -> Tried | None:
     return min((t for t in fitting if t.rate >= NEAR * most), key=lambda t: t.layout.trials)
 
 
-def hopeless(tried: Sequence[Tried]) -> bool:
+def hopeless(tried: Sequence[PackingRate]) -> bool:
     """True if still more trials at once are not worth trying: memory is at its end, or two steps have lost speed."""
     if tried and tried[-1].rate == 0:
         return True
@@ -180,7 +180,7 @@ def measure(
     room = memory.available()
     layouts = [lay for lay in layouts if lay.trials * A_PROCESS <= room] or layouts[:1]
     device = execution.device if kind == "gpu" else "cpu"
-    tried: list[Tried] = []
+    tried: list[PackingRate] = []
     settled: dict[int, Execution] = {}
     with Probe(experiment, layouts[-1].trials, data_dir=data_dir, stages=stages) as probe:
         for layout in layouts:
@@ -191,16 +191,16 @@ def measure(
             needs = layout.trials * tried[-1].peak if tried else 0
             try:
                 if kind == "cpu" and needs > room:
-                    raise TooBig(f"{layout.trials} trials need {needs / 2**30:.1f} GiB")
+                    raise ProbeOutOfMemory(f"{layout.trials} trials need {needs / 2**30:.1f} GiB")
                 if threads not in settled:
                     settled[threads] = probe.resolve(asked, layout.gpus)
                 speed = probe.speed(layout.trials, settled[threads], layout.gpus)
-            except TooBig as error:
+            except ProbeOutOfMemory as error:
                 if not tried:
                     raise _not_even_one(kind, error) from None
-                tried.append(Tried(layout, 0.0, 0, asked))
+                tried.append(PackingRate(layout, 0.0, 0, asked))
             else:
-                tried.append(Tried(layout, speed.rate, _held(speed, kind), settled[threads]))
+                tried.append(PackingRate(layout, speed.rate, _held(speed, kind), settled[threads]))
                 room = room if speed.room is None else speed.room
     chosen = best(tried, room)
     assert chosen is not None  # the first one ran
@@ -214,9 +214,11 @@ def _held(speed: Speed, kind: Kind) -> int:
     return speed.peak + (RAY_ITSELF if kind == "cpu" else 0)
 
 
-def _not_even_one(kind: Kind, error: TooBig) -> TooBig:
+def _not_even_one(kind: Kind, error: ProbeOutOfMemory) -> ProbeOutOfMemory:
     place, hint = ("the GPU", ", or --device cpu") if kind == "gpu" else ("this machine's memory", "")
-    return TooBig(f"not even one trial fits into {place} ({error}); use a smaller --batch-size, --chunk, --model{hint}")
+    return ProbeOutOfMemory(
+        f"not even one trial fits into {place} ({error}); use a smaller --batch-size, --chunk, --model{hint}"
+    )
 
 
 def machine(kind: Kind) -> str:

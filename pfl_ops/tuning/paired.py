@@ -16,8 +16,8 @@ import optuna
 from optuna.trial import TrialState, create_trial
 
 from pfl_ops.errors import PflOpsError, echo
-from pfl_ops.tuning.ledger import PARTS, Ledger
 from pfl_ops.tuning.parts import Combination, PartResult
+from pfl_ops.tuning.study_storage import PARTS, StudyStorage
 
 CLIENT_GROUPS = 10
 """Groups of clients in a run: client k is in group k mod 10."""
@@ -66,11 +66,11 @@ class PairedPruner:
     """Decides after each run of a trial whether its other runs are worth it.
 
     Args:
-        maximise: True if larger is better. ledger: has the trials that are over.
+        maximise: True if larger is better. study_storage: has the trials that are over.
     """
 
-    def __init__(self, maximise: bool, ledger: Ledger) -> None:
-        self.maximise, self.ledger = maximise, ledger
+    def __init__(self, maximise: bool, study_storage: StudyStorage) -> None:
+        self.maximise, self.study_storage = maximise, study_storage
 
     def is_worse(self, results: Sequence[PartResult], combination: Combination) -> bool:
         """Return True if a trial with these results is worse than the best one, in the instances of both.
@@ -90,7 +90,7 @@ class PairedPruner:
 
     def _best(self, combination: Combination) -> dict[tuple[int, str], float]:
         sign = 1 if self.maximise else -1
-        complete = [trial for _, trial in self.ledger.trials() if trial.state is TrialState.COMPLETE]
+        complete = [trial for _, trial in self.study_storage.trials() if trial.state is TrialState.COMPLETE]
         for trial in sorted(complete, key=lambda trial: -sign * trial.values[0]):
             found = instances([PartResult.from_dict(one) for one in trial.user_attrs.get(PARTS, ())], combination)
             if found:

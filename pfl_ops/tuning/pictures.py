@@ -21,8 +21,8 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import in_a_line
 from pfl_ops.spaces import decoded
 from pfl_ops.spaces.space import VARIANT
-from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.units import heading
 
 if TYPE_CHECKING:
@@ -41,17 +41,17 @@ class Pictures:
     """The pictures of a study, drawn on demand.
 
     Args:
-        ledger: the study. experiment: as its trials have it. goal: what it optimises.
+        study_storage: the study. experiment: as its trials have it. goal: what it optimises.
     Attributes:
         skipped: name of a picture -> cause, of those that the study is too small for.
         importance: parameter, fanova, ped_anova: shares that sum to 1; empty: not known.
     """
 
-    def __init__(self, ledger: Ledger, experiment: Experiment, goal: Objective) -> None:
+    def __init__(self, study_storage: StudyStorage, experiment: Experiment, goal: Objective) -> None:
         self.goal = goal
-        self.trials = [trial for _, trial in ledger.trials() if trial.state.is_finished()]
+        self.trials = [trial for _, trial in study_storage.trials() if trial.state.is_finished()]
         self.names = labels(self.trials, experiment)
-        self.study = _renamed(self.trials, self.names, ledger.study.directions)
+        self.study = _renamed(self.trials, self.names, study_storage.study.directions)
         self.complete = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         self.varied = _varied(self.complete)
         self.skipped = {name: why for name in NAMES if (why := self._unfit(name))}

@@ -18,7 +18,7 @@ class CellRun:
     Attributes:
         experiment: what is run. digest: its identity. number: of the repetition, from 0.
         suite, cell: where it was met first.
-        stand_in: the data set in place of the cell's own; "": none.
+        substitute: the data set in place of the cell's own; "": none.
         changes: those of the plan that change this cell's experiment.
     """
 
@@ -27,7 +27,7 @@ class CellRun:
     number: int
     suite: Suite
     cell: Cell
-    stand_in: str = ""
+    substitute: str = ""
     changes: Changes = field(default_factory=dict)
 
     @property
@@ -130,7 +130,7 @@ def _part(
     for cell in suite.cells:
         try:
             own = overrides.changed(suite.experiment(cell, scale), changes)
-            data = stand_in(suite, own.data.name, scale, data_dir)
+            data = substitute(suite, own.data.name, scale, data_dir)
             unchanged = suite.experiment(cell, scale, data=data)
             experiment = overrides.changed(
                 unchanged, {path: changes[path] for path in changes if not data or path != DATA}
@@ -155,7 +155,7 @@ def _named(suite: Suite, cell: Cell, reason: str) -> str:
     return reason if reason.startswith(where) else f"{where}{reason}"
 
 
-def stand_in(suite: Suite, data: str, scale: ScaleName, data_dir: str | None = None) -> str | None:
+def substitute(suite: Suite, data: str, scale: ScaleName, data_dir: str | None = None) -> str | None:
     """The data set that takes the place of one that is not here; None: it is here, or has to be fetched.
 
     A smoke run fetches nothing.

@@ -8,14 +8,14 @@ import pandas as pd
 from pfl_ops import statistics
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Run, notes, questions
-from pfl_ops.tuning.begin import Beginning
+from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.objective import Objective
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.study import Study
 
 
-def begin(parent: Run, plan: Beginning, shared: bool) -> None:
+def begin(parent: Run, plan: PreparedStudy, shared: bool) -> None:
     """Views of a study's trials, from its first round on; `shared`: its MLflow experiment has other studies too."""
     settings, goal = plan.settings, plan.settings.objective
     experiment = settings.experiment

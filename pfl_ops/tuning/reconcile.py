@@ -8,8 +8,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tuning.children import ChildRun
-from pfl_ops.tuning.ledger import ERROR, PARTS, STATE, point_of, state_of
 from pfl_ops.tuning.parts import PartResult, TrialPart
+from pfl_ops.tuning.study_storage import ERROR, PARTS, STATE, point_of, state_of
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session
@@ -72,8 +72,8 @@ def reconcile(session: "Session") -> list[int]:
 
 def _ended(session: "Session") -> Iterator[_Ended]:
     """The runs that have ended, as the study says."""
-    ledger, children, combination = session.ledger, session.children, session.settings.combination
-    for number, trial in ledger.trials():
+    study_storage, children, combination = session.study_storage, session.children, session.settings.combination
+    for number, trial in study_storage.trials():
         point = point_of(trial)
         for result in map(PartResult.from_dict, trial.user_attrs.get(PARTS, ()) if combination else ()):
             assert combination is not None
@@ -84,11 +84,11 @@ def _ended(session: "Session") -> Iterator[_Ended]:
             state, error = state_of(trial), str(trial.user_attrs.get(ERROR, ""))
             failed = state in ("failed", "diverged")
             yield _Ended(children.trial(number, point), failed, error, state, (number, trial))
-    for record in ledger.confirmations():
+    for record in study_storage.confirmations():
         part = TrialPart(record["seed"], record.get("environment", ""))
         run = children.confirmation(record["trial"], record["params"], part)
         yield _Ended(run, bool(record["error"]), record["error"])
-    for record in ledger.baselines():
+    for record in study_storage.baselines():
         yield _Ended(children.baseline(TrialPart(record["seed"], record["environment"])), False, "")
 
 

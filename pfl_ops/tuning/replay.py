@@ -35,12 +35,12 @@ from pfl_ops.jobs.process import JOB
 from pfl_ops.jobs.report import ROUND
 from pfl_ops.spaces import Parameter, Point, Space
 from pfl_ops.tuning.confirm import FEWEST, judge
-from pfl_ops.tuning.ledger import PARTS, Ledger
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.paired import PairedPruner, check_metric, value_of_stopped
 from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, RANDOM_START, TRIALS, Scheduler, check_confirmation
+from pfl_ops.tuning.study_storage import PARTS, StudyStorage
 from pfl_ops.tuning.trial_table import SearchProblem
 
 STUDIES = 30
@@ -200,13 +200,13 @@ class _Replay:
     def __init__(self, problem: SearchProblem, rule: StudyRule, seeds: Sequence[int], sampler_seed: int) -> None:
         self.problem, self.seeds = problem, seeds
         goal = Objective((problem.metric,), ("max" if problem.larger else "min",))
-        self.ledger = Ledger("replay", InMemoryStorage(), goal)
-        self.ledger.enqueue([problem.space.encoded(point) for point in problem.space.first])
+        self.study_storage = StudyStorage("replay", InMemoryStorage(), goal)
+        self.study_storage.enqueue([problem.space.encoded(point) for point in problem.space.first])
         start = rule.random_start if rule.sampler == "tpe" else len(problem.points)
-        self.search = Search(self.ledger, problem.space, goal, problem.rounds, sampler_seed, start)
+        self.search = Search(self.study_storage, problem.space, goal, problem.rounds, sampler_seed, start)
         parts = tuple(TrialPart(seed) for seed in seeds)
         self.combination = Combination(parts, goal.metrics, goal.metrics, goal.modes)
-        self.pruner = PairedPruner(problem.larger, self.ledger) if rule.early_stop == "paired" else None
+        self.pruner = PairedPruner(problem.larger, self.study_storage) if rule.early_stop == "paired" else None
         self.early_stop: EarlyStop | None = None
         first = rule.grace or problem.full_every
         if rule.early_stop == "asha" and first < problem.rounds:  # as in a study's session
@@ -285,12 +285,12 @@ class _Replay:
 
     def best(self) -> int | None:
         """The configuration of the best trial; None: none is complete."""
-        found = self.ledger.best()
+        found = self.study_storage.best()
         return _number(found[0][1]) if found else None
 
     def top(self, k: int) -> list[int]:
         """The configurations of the k best trials."""
-        return [_number(trial) for _, trial in self.ledger.top(k)]
+        return [_number(trial) for _, trial in self.study_storage.top(k)]
 
 
 def _study(problem: SearchProblem, rule: StudyRule, number: int, seed: int) -> ReplayedStudy:

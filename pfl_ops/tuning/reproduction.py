@@ -10,7 +10,7 @@ from pfl_ops import runs
 from pfl_ops.errors import in_a_line
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins
-from pfl_ops.jobs.job import Job, Place
+from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
@@ -108,7 +108,7 @@ class Reproduction:
             with cluster(self.address) as folder:
                 part, execution = self._share()
                 source = _Cells(self, cells, queue, part, execution)
-                place = Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
+                place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
                 Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")
         except Interrupted:
             raise KeyboardInterrupt from None
@@ -173,7 +173,7 @@ class Reproduction:
             "pfl_ops.suite": job.suite.name,
             "pfl_ops.cell": job.cell.name,
             "pfl_ops.scale": self.plan.scale,
-            **({"pfl_ops.stand_in": job.stand_in} if job.stand_in else {}),
+            **({"pfl_ops.stand_in": job.substitute} if job.substitute else {}),
             **({CHOICES: job.suite.choices} if job.suite.choices else {}),
             **({CHANGED: ", ".join(as_flags(job.changes))} if job.changes else {}),
         }
@@ -203,7 +203,7 @@ class Reproduction:
             self.outcomes[job.digest] = read_ahead(self.store, run, self._shown & set(run.metrics))
             return
         keys = {measure.key for measure in job.suite.measures}
-        for one in () if job.stand_in else self.kept.get(job.suite.name, {}).get(job.cell.name, ()):
+        for one in () if job.substitute else self.kept.get(job.suite.name, {}).get(job.cell.name, ()):
             if one.seed == job.experiment.seed and keys <= set(one.measures or ()):
                 self.rows[job.suite.name, job.digest] = one
 

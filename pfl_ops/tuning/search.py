@@ -16,11 +16,11 @@ from optuna.trial import Trial, TrialState
 from pfl_ops.jobs.report import ERRORS, LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, Space
-from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.ledger import DIVERGED, ERROR, NOTE, PARTS, ROUNDS, STANDARD_ERRORS, SUMMANDS, Ledger
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.parts import SCORES, STDS
 from pfl_ops.tuning.settings import RANDOM_START
+from pfl_ops.tuning.study_storage import DIVERGED, ERROR, NOTE, PARTS, ROUNDS, STANDARD_ERRORS, SUMMANDS, StudyStorage
 
 STUCK = 0.99  # of the first round's training loss: a trial whose last one is above has learnt nothing
 
@@ -29,7 +29,7 @@ class Search:
     """Proposes the trials of a study.
 
     Args:
-        ledger: the study, opened, recovered, and with its first points queued.
+        study_storage: the study, opened, recovered, and with its first points queued.
         space: what to vary.
         objective: what to optimise.
         rounds: of a whole trial; one that ends before was stopped.
@@ -39,26 +39,29 @@ class Search:
 
     def __init__(
         self,
-        ledger: Ledger,
+        study_storage: StudyStorage,
         space: Space,
         objective: Objective,
         rounds: int,
         seed: int,
         random_start: int = RANDOM_START,
     ) -> None:
-        self.ledger, self.space, self.objective, self.rounds = ledger, space, objective, rounds
+        self.study_storage, self.space, self.objective, self.rounds = study_storage, space, objective, rounds
         self._reported: set[tuple[int, int]] = set()  # (Optuna's number of a trial, round)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group are
             sampler = optuna.samplers.TPESampler(
-                seed=seed + len(ledger.study.get_trials(deepcopy=False)),
+                seed=seed + len(study_storage.study.get_trials(deepcopy=False)),
                 n_startup_trials=random_start,
                 multivariate=True,
                 group=True,  # parameters that exist together are modelled together
                 constant_liar=True,  # trials that are still running count as poor: no two near ones at once
             )
         self.study = optuna.load_study(
-            study_name=ledger.name, storage=ledger.store, sampler=sampler, pruner=optuna.pruners.NopPruner()
+            study_name=study_storage.name,
+            storage=study_storage.store,
+            sampler=sampler,
+            pruner=optuna.pruners.NopPruner(),
         )
 
     def ask(self) -> tuple[Trial, Point]:
@@ -68,7 +71,7 @@ class Search:
 
     def ask_again(self) -> tuple[Trial, Point] | None:
         """Return a trial that was cut short and waits to be continued, and its point; None: there is none."""
-        trial = self.ledger.take_cut_short(self.study)
+        trial = self.study_storage.take_cut_short(self.study)
         return (trial, self.space(trial)) if trial else None
 
     def report(self, trial: Trial, report: Mapping[str, Any]) -> None:
@@ -77,7 +80,7 @@ class Search:
         self._note_cost(trial, report)
         parts = [part for metric in self.objective.metrics for part in summands(metric) if part in report]
         trial.set_user_attr(SUMMANDS, {part: float(report[part]) for part in parts})
-        for name, key in ((ledgers.STDS, STDS), (STANDARD_ERRORS, ERRORS), (ledgers.SCORES, SCORES)):
+        for name, key in ((study_storages.STDS, STDS), (STANDARD_ERRORS, ERRORS), (study_storages.SCORES, SCORES)):
             if report.get(key):
                 trial.set_user_attr(name, dict(report[key]))
         if self.objective.single:
@@ -129,12 +132,12 @@ class Search:
 
     def best(self) -> tuple[int, dict[str, float]] | None:
         """Return (number, values) of the best complete trial of a single objective."""
-        best = self.ledger.best() if self.objective.single else []
+        best = self.study_storage.best() if self.objective.single else []
         return (best[0][0], {self.objective.metrics[0]: float(best[0][1].values[0])}) if best else None
 
     def _note_cost(self, trial: Trial, report: Mapping[str, Any]) -> None:
-        trial.set_user_attr(ledgers.SAMPLES, int(report.get(SAMPLES, 0)))
-        trial.set_user_attr(ledgers.SENT_BYTES, float(report.get(SENT_BYTES, 0.0)))
+        trial.set_user_attr(study_storages.SAMPLES, int(report.get(SAMPLES, 0)))
+        trial.set_user_attr(study_storages.SENT_BYTES, float(report.get(SENT_BYTES, 0.0)))
 
     def _fail(self, trial: Trial, error: str, state: TrialState = TrialState.FAIL) -> None:
         """Record why a trial has no result; a diverged one (PRUNED) has the last finite value."""

@@ -11,10 +11,10 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.early_stop import EarlyStop
-from pfl_ops.jobs.job import Job, Place
+from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import ResourceShare, cluster, is_running, share
 from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
-from pfl_ops.probe import TooBig
+from pfl_ops.probe import ProbeOutOfMemory
 from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
 from pfl_ops.spaces import Point
@@ -26,13 +26,13 @@ from pfl_ops.tuning.children import Children
 from pfl_ops.tuning.confirm import Confirmation, Confirmations
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.finals import Finals
-from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.packing import Kind, Packing
 from pfl_ops.tuning.paired import PairedPruner
 from pfl_ops.tuning.parts import Combination
 from pfl_ops.tuning.resource_request import ResourceRequest
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study_storage import StudyStorage, point_of
 from pfl_ops.tuning.tested import PlannedTest, planned_tests, runs_table
 from pfl_ops.tuning.tracked_job import TrackedRun
 from pfl_ops.tuning.trials import Trials
@@ -64,7 +64,7 @@ class Session:
     """
 
     settings: Settings
-    ledger: Ledger
+    study_storage: StudyStorage
     store: Store
     parent: Run
     data_dir: str | None
@@ -91,8 +91,8 @@ class Session:
             PflOpsError: the objective is not measured by this experiment, no trial has a result, or a run that was to
                 confirm the choice has none.
         """
-        missing = self.settings.trials - self.ledger.done()
-        if missing > 0 and (self.ledger.is_cut_short() or not spent(self.settings, self.ledger)):
+        missing = self.settings.trials - self.study_storage.done()
+        if missing > 0 and (self.study_storage.is_cut_short() or not spent(self.settings, self.study_storage)):
             self._run_trials(missing)
             return
         confirmations = Confirmations(self, None, self.execution)
@@ -104,8 +104,8 @@ class Session:
 
     def _run_trials(self, missing: int) -> None:
         """Run trials, and then the confirmation and the tests in the same processes."""
-        settings, ledger = self.settings, self.ledger
-        ledger.recover()
+        settings, study_storage = self.settings, self.study_storage
+        study_storage.recover()
         release()  # what an estimate left on the GPU
         runs = missing * settings.at_once
         packing = self._packing(runs)
@@ -115,7 +115,7 @@ class Session:
             self._note_execution(execution)
             rounds = settings.experiment.training.rounds
             search = Search(
-                ledger, settings.space, settings.goal, rounds, settings.experiment.seed, settings.random_start
+                study_storage, settings.space, settings.goal, rounds, settings.experiment.seed, settings.random_start
             )
 
             def make(number: int, point: Point, index: int) -> Job:
@@ -125,7 +125,7 @@ class Session:
             def open_run(number: int, point: Point, index: int) -> TrackedRun:
                 return self.children.trial(number, point, index).open()
 
-            clock = Clock(ledger)
+            clock = Clock(study_storage)
             is_over = self._budget(clock)
             trials = Trials(
                 search,
@@ -143,7 +143,7 @@ class Session:
             scheduler = None
             if settings.scheduler == "asha" and settings.full_every < rounds:  # else no rung lies before the end
                 (metric,), (mode,) = settings.objective.metrics, settings.objective.modes
-                scheduler = EarlyStop(metric, mode, rounds, settings.full_every, ledger.curves().values())
+                scheduler = EarlyStop(metric, mode, rounds, settings.full_every, study_storage.curves().values())
             self.tell("begin")
             confirmations, tests = Confirmations(self, part, execution), Finals(self, part, execution)
             baselines = Baselines(self, part, execution)
@@ -157,7 +157,7 @@ class Session:
                 queue=tests.queue,
             )
             try:
-                runner.run(jobs, folder, ledger.name)
+                runner.run(jobs, folder, study_storage.name)
             except Interrupted:
                 raise StudyInterrupted from None
             finally:
@@ -173,19 +173,19 @@ class Session:
     def _pruner(self) -> PairedPruner | None:
         """Return the paired pruner; None: the study has another scheduler."""
         paired = self.settings.scheduler == "paired"
-        return PairedPruner(self.settings.objective.modes[0] == "max", self.ledger) if paired else None
+        return PairedPruner(self.settings.objective.modes[0] == "max", self.study_storage) if paired else None
 
     def _budget(self, clock: Clock) -> Callable[[], bool]:
         """Return a function that is True once a budget of the search is spent; it records which, and tells it."""
-        settings, ledger, over = self.settings, self.ledger, False
+        settings, study_storage, over = self.settings, self.study_storage, False
 
         def is_over() -> bool:
             nonlocal over
-            if not over and (cause := spent(settings, ledger, clock.seconds)):
+            if not over and (cause := spent(settings, study_storage, clock.seconds)):
                 over = True
                 clock.save(0.0)
-                ledger.end(cause, getattr(settings, cause))
-                if text := ending(settings, ledger):
+                study_storage.end(cause, getattr(settings, cause))
+                if text := ending(settings, study_storage):
                     self.tell("ended", text=text)
             return over
 
@@ -204,7 +204,7 @@ class Session:
             jobs = _Phases(confirmations, tests)
             runner = Runner(self._place(), part.concurrency, jobs.take, queue=tests.queue)
             try:
-                runner.run(jobs, folder, self.ledger.name)
+                runner.run(jobs, folder, self.study_storage.name)
             except Interrupted:
                 raise StudyInterrupted from None
             finally:
@@ -221,7 +221,7 @@ class Session:
                 tests.execution = self._execution(tests.share, None)
                 runner = Runner(self._place(), tests.share.concurrency, tests.take, queue=tests.queue)
                 try:
-                    runner.run(tests, folder, self.ledger.name)
+                    runner.run(tests, folder, self.study_storage.name)
                 except Interrupted:
                     raise StudyInterrupted from None
         self._gather(confirmations, tests)
@@ -239,8 +239,8 @@ class Session:
             self.tell("wait", text="starting Ray ...")
         return cluster(self.address)
 
-    def _place(self) -> Place:
-        return Place(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
+    def _place(self) -> SharedPaths:
+        return SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
 
     @property
     def combination(self) -> Combination | None:
@@ -258,7 +258,7 @@ class Session:
     def _packing(self, missing: int) -> Packing | None:
         """Return how many trials run at once, where that is to be measured, or was when the study began."""
         kind = self.asked.kind(self.execution.device, self.address)
-        kept = None if self.asked.number_given else Packing.recorded(self.ledger.settings.get("packing"))
+        kept = None if self.asked.number_given else Packing.recorded(self.study_storage.settings.get("packing"))
         try:
             if kept and kept.kind == (kind or "cpu") and kept.machine == packings.machine(kept.kind):
                 packing, begun = kept, " (as this study began)"
@@ -267,14 +267,14 @@ class Session:
                 packing, begun = self._measure(kind, missing), " (on this machine)" if self.address else ""
             else:
                 return None
-        except TooBig:
+        except ProbeOutOfMemory:
             raise
         except PflOpsError as error:
             if self.asked.gpus == "auto" or self.asked.cpus == "auto":
                 raise
             self.tell("packing", text=f"packing: could not be measured ({error}); a quarter of a GPU a trial")
             return None
-        self.ledger.remember(packing=packing.as_dict())
+        self.study_storage.remember(packing=packing.as_dict())
         self.parent.tags({"pfl_ops.packing": str(packing)})
         self.tell("packing", text=f"packing: {packing}{begun}")
         return packing
@@ -322,18 +322,18 @@ class Session:
 
     def chosen(self, original: Experiment) -> Experiment:
         """The chosen configuration, as its test runs have it: training and validation data together, scored on test."""
-        best = self.ledger.chosen()
+        best = self.study_storage.chosen()
         assert best is not None
         fixed = {"evaluation.split": "test", "partition.seed": self.settings.experiment.partition.seed}
         return original.override({**point_of(best[1]), **fixed})
 
     def open_tests(self, chosen: Experiment, repetitions: int) -> list[Experiment]:
         """Record that the test data are opened for the choice; return its repetitions, seeds seed, seed + 1, ..."""
-        best = self.ledger.chosen()
+        best = self.study_storage.chosen()
         assert best is not None
         if repetitions:
             seeds = [chosen.seed + i for i in range(repetitions)]
-            openings = self.ledger.open_test(best[0], point_of(best[1]), seeds)
+            openings = self.study_storage.open_test(best[0], point_of(best[1]), seeds)
             self.parent.tags({"pfl_ops.test_openings": openings})
         if self.settings.environments:
             self.planned = planned_tests(self.settings, point_of(best[1]), repetitions, self.data_dir)
@@ -347,11 +347,11 @@ class Session:
 
     def tell(self, kind: str, trial: int | None = None, text: str = "", round: int = 0, rounds: int = 0) -> None:
         if self.on_event:
-            done = self.ledger.done()
+            done = self.study_storage.done()
             self.on_event(
                 Event(
                     kind,  # type: ignore[arg-type]
-                    self.ledger.name,
+                    self.study_storage.name,
                     self.settings.trials,
                     done,
                     trial=trial,

@@ -18,7 +18,7 @@ from pfl_ops.units import in_words
 LINES = 6  # trials shown: those that run, and the latest that ended
 
 
-class Show:
+class StudyProgress:
     """Draws the events of a study; give it to `tune` as `on_event`, within `with`.
 
     Args:
@@ -34,7 +34,7 @@ class Show:
         self.running: dict[int, Event] = {}
         self.ended: dict[int, Event] = {}
 
-    def __enter__(self) -> "Show":
+    def __enter__(self) -> "StudyProgress":
         self.live = live.picture(self._picture, self.console, transient=True)
         return self
 
@@ -128,7 +128,7 @@ def watching(on_event: OnEvent | None, progress: bool | None) -> Iterator[OnEven
     if not live.is_shown(progress, watched=on_event is not None):
         yield on_event
         return
-    with Show() as show:
+    with StudyProgress() as show:
 
         def tell(event: Event) -> None:
             show(event)

@@ -18,17 +18,16 @@ from pfl_ops.jobs.resources import joining
 from pfl_ops.metrics import summands
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Point, Space
-from pfl_ops.tracking import Home, Run, Store, provenance
+from pfl_ops.tracking import Run, Store, WorkFolder, provenance
 from pfl_ops.tracking.provenance import described
-from pfl_ops.tuning import board, presented
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning import leaderboard, presented
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.baselines import scales_of
-from pfl_ops.tuning.begin import Beginning, Means, check, existing, recorded_settings, stored
+from pfl_ops.tuning.begin import PreparedStudy, StudyOptions, check, existing, recorded_settings, stored
 from pfl_ops.tuning.budget import check_budget, count, ending
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.environments import names_given
 from pfl_ops.tuning.events import OnEvent
-from pfl_ops.tuning.ledger import SCORES, STANDARD_ERRORS, Ledger, point_of
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
@@ -42,6 +41,7 @@ from pfl_ops.tuning.settings import (
     check_seeds,
 )
 from pfl_ops.tuning.show import watching
+from pfl_ops.tuning.study_storage import SCORES, STANDARD_ERRORS, StudyStorage, point_of
 from pfl_ops.tuning.terms import check_build
 from pfl_ops.tuning.tested import FEDAVG, summary
 from pfl_ops.tuning.warm_start import WarmStart, warm_start
@@ -73,8 +73,8 @@ class Study:
         ended: a line on the budget that ended the search; "": trials were the only one.
         environments: scores of the choice and of FedAvg in each environment, tuned or held out, see `tested.summary`;
             None: the study has none, and `finals` has its test runs. tests: one row a test run in an environment.
-        parts: one row a run of a trial that has several, see `Ledger.parts_table`; None: a trial is one run.
-        baselines: one row a run of FedAvg on validation data, see `Ledger.baselines_table`; None: no environments.
+        parts: one row a run of a trial that has several, see `StudyStorage.parts_table`; None: a trial is one run.
+        baselines: a row for each validation run of FedAvg, see `StudyStorage.baselines_table`; None: no environments.
         standard_errors: metric -> standard error of the evaluation of the chosen trial, if it was on a sample of the
             pooled validation data.
     """
@@ -196,7 +196,7 @@ class Study:
             confirmed = self.confirmation
             mean = confirmed.standard_error if confirmed else None
             new = f", of the mean over new seeds {deviation(mean, confirmed.metric)}" if confirmed and mean else ""
-            told.append(f"standard error of the evaluation {' and '.join(errors)}{new} ({board.SAMPLED})")
+            told.append(f"standard error of the evaluation {' and '.join(errors)}{new} ({leaderboard.SAMPLED})")
         return f"noise of trial {self.trial:03d}'s value: {'; '.join(told)}" if told else ""
 
     @property
@@ -281,7 +281,7 @@ def tune(
             them (see `paired`); "none" runs all to the end.
         cpus_per_trial, gpus_per_trial, concurrency: see `ResourceRequest`. None: one CPU, and if this machine has a GPU
             the share of it that is measured to be the best. A resumed study keeps what was measured for it.
-        storage: of the study, see `ledger.storage`; none: studies.db in the work folder.
+        storage: of the study, see `study_storage.storage`; none: studies.db in the work folder.
         name: of the study; none: <algorithm>-<dataset>-<partition>-<hash>.
         resume: go on with a study that exists. One that has all its trials is read without this.
         address: of a Ray cluster to join; none: this machine. There, each machine reads the data from its own
@@ -320,7 +320,7 @@ def tune(
     environments = names_given(environments, "environments")
     held_out = names_given(held_out, "held_out")
     check_environments(environments, vary, held_out, aggregate)
-    means = Means.of(
+    means = StudyOptions.of(
         home=home,
         storage=storage,
         data_dir=data_dir,
@@ -370,25 +370,27 @@ def tune(
     name = name or f"{settings.label(experiment)}-{settings.digest(means.data_dir)[:8]}"
     for one in (*settings.environments, *settings.held_out):
         check_build(one.of(settings.experiment), means, f"environment '{one.name}'")
-    plan = Beginning(experiment, settings, name, final_repetitions)
+    plan = PreparedStudy(experiment, settings, name, final_repetitions)
 
-    with ledgers.lock(means.home.root, name), watching(on_event, progress) as tell:
+    with study_storages.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)
-        ledger = plan.begin(means, resume)
+        study_storage = plan.begin(means, resume)
         if warm is not None:
-            ledger.remember(from_study=str(warm))
-        plan = plan.wanting(ledger, trials, confirm, confirm_top, hours, samples, terminate)
+            study_storage.remember(from_study=str(warm))
+        plan = plan.wanting(study_storage, trials, confirm, confirm_top, hours, samples, terminate)
         means.wait(name, plan.settings.trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking:
             try:
-                return conduct(plan, ledger, means, tracking)
+                return conduct(plan, study_storage, means, tracking)
             except StudyInterrupted:
-                done = f"stopped with {count(ledger.done(), plan.settings.trials)} trials done; go on with: "
+                done = f"stopped with {count(study_storage.done(), plan.settings.trials)} trials done; go on with: "
                 command = f"pfl-ops tune {plan.method} --name {name}{means.repeated(final_repetitions)} --resume"
                 raise StudyInterrupted(done + command) from None
 
 
-def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, below: Run | None = None) -> Study:
+def conduct(
+    plan: PreparedStudy, study_storage: StudyStorage, means: StudyOptions, tracking: Store, below: Run | None = None
+) -> Study:
     """Run the trials that are missing, the confirmation, the choice, its test; tracked as a run of its own.
 
     Args:
@@ -398,10 +400,10 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
         StudyInterrupted: Ctrl-C. PflOpsError: no trial has a result.
     """
     settings = plan.settings
-    with _parent(tracking, plan, ledger, means, below) as parent:
+    with _parent(tracking, plan, study_storage, means, below) as parent:
         session = Session(
             settings,
-            ledger,
+            study_storage,
             tracking,
             parent,
             means.data_dir,
@@ -418,7 +420,7 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
             session.run()
             study = _result(session, plan.experiment)
             if below:
-                parent.log(board.points(board.MethodStudy(plan, ledger, study)))
+                parent.log(leaderboard.points(leaderboard.MethodStudy(plan, study_storage, study)))
             if study.confirmation:
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})
@@ -449,22 +451,24 @@ def conduct(plan: Beginning, ledger: Ledger, means: Means, tracking: Store, belo
 
 def recorded(name: str, *, home: str | Path | None = None, storage: str | None = None) -> Settings:
     """The settings of a study that exists: what `tune --name NAME --resume` goes on with."""
-    return recorded_settings(name, stored(storage, Home.open(home)))
+    return recorded_settings(name, stored(storage, WorkFolder.open(home)))
 
 
 def started_from(
     settings: Settings, name: str, *, home: str | Path | None = None, storage: str | None = None
 ) -> WarmStart:
     """Return the configurations that `tune(from_study=name)` tries first in a study with these settings."""
-    return warm_start(existing(name, stored(storage, Home.open(home))), settings)
+    return warm_start(existing(name, stored(storage, WorkFolder.open(home))), settings)
 
 
-def _parent(store: Store, plan: Beginning, ledger: Ledger, means: Means, below: Run | None) -> Run:
+def _parent(
+    store: Store, plan: PreparedStudy, study_storage: StudyStorage, means: StudyOptions, below: Run | None
+) -> Run:
     """The study's own run."""
-    experiment, digest = plan.settings.experiment, ledger.settings["digest"]
+    experiment, digest = plan.settings.experiment, study_storage.settings["digest"]
     tags = {"pfl_ops.study": plan.name} | ({"pfl_ops.benchmark": plan.benchmark} if below else {})
-    if "from_study" in ledger.settings:
-        tags["pfl_ops.from_study"] = ledger.settings["from_study"]
+    if "from_study" in study_storage.settings:
+        tags["pfl_ops.from_study"] = study_storage.settings["from_study"]
     tags |= described(experiment, "study")
     run = store.run(
         below.experiment if below else plan.name,
@@ -485,9 +489,9 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     Raises:
         PflOpsError: no trial has a result.
     """
-    ledger, parent, goal = session.ledger, session.parent, session.settings.goal
-    best = ledger.chosen()
-    table = ledger.table(goal.metrics)
+    study_storage, parent, goal = session.study_storage, session.parent, session.settings.goal
+    best = study_storage.chosen()
+    table = study_storage.table(goal.metrics)
     if len(table):
         parent.table(table, "trials.parquet")
         parent.text(to_csv(table), "trials.csv")
@@ -496,7 +500,7 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     if best is None:
         errors = [error for error in table["error"] if error] if len(table) else []
         last = f"; the last one: {errors[-1]}" if errors else ""
-        raise PflOpsError(f"no trial of study '{ledger.name}' was completed ({len(errors)} failed{last})")
+        raise PflOpsError(f"no trial of study '{study_storage.name}' was completed ({len(errors)} failed{last})")
     number, trial = best
     chosen = session.chosen(experiment)
     values = dict(zip(goal.metrics, map(float, trial.values or ()), strict=True))
@@ -504,14 +508,14 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     parent.tags({"pfl_ops.best_trial": f"trial-{number:03d}"} | {f"best.{key}": value for key, value in values.items()})
     parent.choose(session.children.trial(number, point_of(trial)).identity)
     if not goal.single:
-        parent.table(_front(ledger, table), "pareto.parquet")
+        parent.table(_front(study_storage, table), "pareto.parquet")
     return session.open_tests(chosen, repetitions)
 
 
 def _result(session: Session, experiment: Experiment) -> Study:
     """Return the result of a study that was decided and tested."""
-    ledger, parent, goal = session.ledger, session.parent, session.settings.goal
-    best, table = ledger.chosen(), ledger.table(goal.metrics)
+    study_storage, parent, goal = session.study_storage, session.parent, session.settings.goal
+    best, table = study_storage.chosen(), study_storage.table(goal.metrics)
     assert best is not None
     number, trial = best
     tracked = session.settings.objective.metrics
@@ -520,7 +524,7 @@ def _result(session: Session, experiment: Experiment) -> Study:
         scores = trial.user_attrs.get(SCORES, {})
         environments = summary(session.settings, scales_of(session), scores, session.tested)
     return Study(
-        ledger.name,
+        study_storage.name,
         parent.run_id,
         goal,
         point_of(trial),
@@ -528,19 +532,19 @@ def _result(session: Session, experiment: Experiment) -> Study:
         dict(zip(goal.metrics, map(float, trial.values or ()), strict=True)),
         session.chosen(experiment),
         table,
-        None if goal.single else _front(ledger, table),
+        None if goal.single else _front(study_storage, table),
         session.finals,
-        len(ledger.openings()),
+        len(study_storage.openings()),
         parent.page(session.view),
         session.diverged,
         session.confirmation,
-        ending(session.settings, ledger),
-        Pictures(ledger, session.settings.experiment, goal),
+        ending(session.settings, study_storage),
+        Pictures(study_storage, session.settings.experiment, goal),
         dict(trial.user_attrs.get(STANDARD_ERRORS, {})),
         environments,
         session.tested,
-        ledger.parts_table(tracked) if session.settings.combination else None,
-        None if environments is None else ledger.baselines_table(tracked),
+        study_storage.parts_table(tracked) if session.settings.combination else None,
+        None if environments is None else study_storage.baselines_table(tracked),
     )
 
 
@@ -556,9 +560,9 @@ def _keep_pictures(parent: Run, study: Study) -> None:
         parent.tags({"pfl_ops.pictures": told[:500]})
 
 
-def _front(ledger: Ledger, table: pd.DataFrame) -> pd.DataFrame:
+def _front(study_storage: StudyStorage, table: pd.DataFrame) -> pd.DataFrame:
     """The Pareto front of several objectives, as rows of the table."""
-    return table[table["trial"].isin([number for number, _ in ledger.best()])].reset_index(drop=True)
+    return table[table["trial"].isin([number for number, _ in study_storage.best()])].reset_index(drop=True)
 
 
 def _picture(table: pd.DataFrame, goal: Objective, chosen: int | None) -> "tuple[str, Figure] | None":

@@ -14,8 +14,8 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces import Axes, Point, grid_points
 from pfl_ops.spaces.space import short
 from pfl_ops.tuning.environments import Environment
-from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.trial_table import RunRecord, TrialTable, rows_of
 
 CONFIGURATIONS, SEEDS = 40, 15
@@ -174,7 +174,7 @@ def sample(settings: Settings, number: int) -> list[Point]:
     space, found = settings.space, dict[str, Point]()
     for point in space.first:
         _add(found, dict(point), settings)
-    study = Ledger("sample", InMemoryStorage(), settings.objective).study
+    study = StudyStorage("sample", InMemoryStorage(), settings.objective).study
     study.sampler = optuna.samplers.RandomSampler(settings.experiment.seed)
     drawn: set[str] = set()  # an experiment takes far longer than a draw
     for _ in range(DRAWS * number):

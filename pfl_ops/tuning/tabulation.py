@@ -25,7 +25,7 @@ from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 from pfl_ops.federation.settings import Execution
 from pfl_ops.files import sync
 from pfl_ops.jobs import plugins
-from pfl_ops.jobs.job import Job, Place
+from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.process import samples_seen
 from pfl_ops.jobs.report import SAMPLES, SENT_BYTES
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
@@ -112,7 +112,7 @@ class Tabulation:
             with lock, cluster(None) as folder, (self.folder / JOURNAL).open("a", encoding="utf-8") as journal:
                 _end_line(self.folder / JOURNAL)
                 part = share(1.0, None, self.concurrency, len(missing), self.execution.device)
-                place = Place(str(self.folder), self.data_dir, False, plugins.pack())
+                place = SharedPaths(str(self.folder), self.data_dir, False, plugins.pack())
                 self.begun = time.monotonic()
                 for first in range(0, len(missing), BATCH):
                     source = _Source(self, missing[first : first + BATCH], part, journal)

@@ -11,7 +11,7 @@ from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, together
 from pfl_ops.spaces import MethodSpace, Space
-from pfl_ops.tuning.begin import Means
+from pfl_ops.tuning.begin import StudyOptions
 from pfl_ops.tuning.settings import Settings
 
 COMMON = ("data.", "partition.", "model.", "participation.", "evaluation.", "seed", "training.rounds", "training.loss")
@@ -39,7 +39,7 @@ def settings_of(
         seeds_per_trial: of each method's trials, see `study.tune`.
         begun: of methods that are part of the comparison already. Those of `experiments` keep their first points: what
             was recommended by methods that came later is not tried with them, so they are not compared with these by
-            a test (`board.differing`).
+            a test (`leaderboard.differing`).
     Raises:
         PflOpsError: no such thing as the settings say, no methods to compare, or no single validation score.
     """
@@ -117,12 +117,12 @@ def _terms(settings: Settings) -> dict[str, Any]:
     return {**settings.experiment.flat, SEEDS: settings.seeds_per_trial, SCHEDULER: settings.scheduler}
 
 
-def check_builds(settings: Settings, means: Means) -> None:
+def check_builds(settings: Settings, means: StudyOptions) -> None:
     """Refuse what a trial's first step would: data that are missing, an impossible partition or network."""
     check_build(settings.experiment, means, settings.experiment.algorithm.name)
 
 
-def check_build(experiment: Experiment, means: Means, label: str) -> None:
+def check_build(experiment: Experiment, means: StudyOptions, label: str) -> None:
     """Refuse an experiment that can't be built; `label`: begins the message."""
     here = means.execution.model_copy(update={"device": "cpu", "workers": 1, "threads": 1})
     here = here.model_copy(update={"way": "loop" if here.way == "auto" else here.way, "chunk": here.chunk or 1})

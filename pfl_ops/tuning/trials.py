@@ -16,10 +16,10 @@ from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.events import Event, OnEvent
-from pfl_ops.tuning.ledger import PARTS, STATE, state_of
 from pfl_ops.tuning.paired import PairedPruner, by_group, value_of_stopped
 from pfl_ops.tuning.parts import Combination, PartResult, failure_of, spent_so_far
 from pfl_ops.tuning.search import Search
+from pfl_ops.tuning.study_storage import PARTS, STATE, state_of
 from pfl_ops.tuning.tracked_job import TrackedJob, TrackedRun
 
 MakeJob: TypeAlias = Callable[[int, Point, int], Job]
@@ -97,7 +97,7 @@ class Trials:
                 return None
             self.missing -= 1
             trial, point = proposal
-            number = self.search.ledger.number(trial.number)
+            number = self.search.study_storage.number(trial.number)
             results = self._kept(trial)
             try:
                 jobs = [self.make(number, point, part) for part in range(self.n_parts) if part not in results]
@@ -172,7 +172,7 @@ class Trials:
         self.search.end(now.trial, event.report, event.failure)
         if event.failure and event.failure.hopeless:
             self.hopeless = ObjectiveMissing(event.failure.line)
-        frozen = self.search.ledger.study.get_trials(deepcopy=False)[now.trial.number]
+        frozen = self.search.study_storage.study.get_trials(deepcopy=False)[now.trial.number]
         error, state = str(frozen.user_attrs.get("error", "")), state_of(frozen)
         now.given[0].end(error, event.account, {STATE: state})
         if state in ("pruned", "diverged") and self.on_pruned is not None:
@@ -215,7 +215,7 @@ class Trials:
         else:
             report = self.combination.report(results)
         self.search.end(now.trial, report, now.failure)
-        frozen = self.search.ledger.study.get_trials(deepcopy=False)[now.trial.number]
+        frozen = self.search.study_storage.study.get_trials(deepcopy=False)[now.trial.number]
         error, state = str(frozen.user_attrs.get("error", "")), state_of(frozen)
         if state in ("pruned", "diverged") and self.on_pruned is not None:
             self.on_pruned(now.point)
@@ -267,14 +267,14 @@ class Trials:
     ) -> None:  # fmt: skip
         if self.on_event is None:
             return
-        report, ledger = report or {}, self.search.ledger
+        report, study_storage = report or {}, self.search.study_storage
         keys = [key for metric in self.search.objective.metrics for key in (metric, *summands(metric))]
-        with ledger.reading_once():
+        with study_storage.reading_once():
             event = Event(
                 kind,
-                ledger.name,
+                study_storage.name,
                 self.wanted,
-                done=ledger.done(),
+                done=study_storage.done(),
                 running=sum(now.begun for now in self.running.values()),
                 trial=number,
                 round=int(report.get("round", 0)),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.spaces import Point
 from pfl_ops.spaces.space import point_problem, short
-from pfl_ops.tuning.ledger import Ledger, point_of
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study_storage import StudyStorage, point_of
 
 MOST = 3  # configurations of an earlier study
 
@@ -44,7 +44,7 @@ class WarmStart:
         return replace(settings, space=replace(settings.space, first=(*points, *others)))
 
 
-def warm_start(source: Ledger, settings: Settings) -> WarmStart:
+def warm_start(source: StudyStorage, settings: Settings) -> WarmStart:
     """Return what a study takes over: the earlier one's choice, then its best trials, at most three configurations.
 
     Args:

@@ -8,7 +8,7 @@ from pfl_ops.algorithms.channels import Channels
 from pfl_ops.data.clients import Pool
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Federation, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, Federation, MethodSimulation, quadratic_play, ragged_task
 
 SAMPLES = (  # (x, y) of each client
     [(1.0, 0), (2.0, 1), (-1.0, 1)],
@@ -89,7 +89,7 @@ def test_four_rounds_by_hand():
     Round 3       the second channel is private, and starts from its shared value.
     Round 4       it starts from where its client left it; client 1, who was not there in round 3, has the shared value.
     """
-    play = Play(federation(), CD2PFed(share=0.75, beta=BETA), training(local_epochs=2, rounds=4))
+    play = MethodSimulation(federation(), CD2PFed(share=0.75, beta=BETA), training(local_epochs=2, rounds=4))
 
     def trained(model, own, distil):
         once = mix([step(model, own, distil), model], [BETA / 2, 1 - BETA / 2])
@@ -112,7 +112,7 @@ def test_four_rounds_by_hand():
 @pytest.mark.parametrize(("share", "distils"), [(0.3, False), (0.5, True), (1.0, False)])
 def test_both_groups_learn_from_one_another_only_where_every_layer_has_both(share, distils):
     """10 and 2 channels: 3 and 0 of them private, 5 and 1, 10 and 2."""
-    play = Play(
+    play = MethodSimulation(
         federation(body=nn.Sequential(nn.Linear(1, 10), nn.Tanh(), nn.Linear(10, 2))),
         CD2PFed(share=share, temporal=False), training(),
     )  # fmt: skip
@@ -130,7 +130,7 @@ def columns(method, t, rounds=5, **how):
     network = nn.Module()
     network.body, network.head = body, nn.Linear(8, 3)
     pool = Pool(torch.zeros(1, 4, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), [torch.tensor([0])])
-    play = Play(Federation(network.double(), pool, 3), method, training(rounds=rounds))
+    play = MethodSimulation(Federation(network.double(), pool, 3), method, training(rounds=rounds))
     return play.task.layout.views(method.private(play.task, t))
 
 
@@ -150,15 +150,15 @@ def test_private_shares_grow_to_the_whole_share():
     found = [columns(CD2PFed(share=0.7), t) for t in range(5)]
     assert [int(f["body.1.bias"].sum()) for f in found] == [0, 1, 3, 5, 7]
     assert [int(f["body.3.bias"].sum()) for f in found] == [0, 0, 1, 2, 2]
-    task = Play(federation(width=100), CD2PFed(), training(rounds=2)).task
+    task = MethodSimulation(federation(width=100), CD2PFed(), training(rounds=2)).task
     assert int(Channels(share=0.29).private(task, 1)[:100].sum()) == 29
-    alone = Play(federation(), CD2PFed(), training(rounds=1)).task
+    alone = MethodSimulation(federation(), CD2PFed(), training(rounds=1)).task
     assert not Channels(share=1.0).private(alone, 0).any(), "a single round is the first"
 
 
 def test_private_channels_never_reach_the_shared_model_or_another_client():
     """Zero where shared, at rest in Θ, untouched for who is absent; and L1 holds them as they were trained."""
-    play = Play(ragged_task(hidden=4), CD2PFed(share=0.5, temporal=False), training(rounds=3, lr=0.5))
+    play = MethodSimulation(ragged_task(hidden=4), CD2PFed(share=0.5, temporal=False), training(rounds=3, lr=0.5))
     play.run([None, None])
     before = play.values()["state/own"]
     private = play.method.private(play.task, 2)
@@ -173,7 +173,7 @@ def test_private_channels_never_reach_the_shared_model_or_another_client():
 
 def test_an_unfinished_epoch_is_not_averaged():
     """n = 3, B = 1, J = 4: one epoch of three steps and one step more, so E = 4/3 and β_0 = β · ¾."""
-    play = Play(
+    play = MethodSimulation(
         federation([SAMPLES[0]]), CD2PFed(beta=0.5, share=0), training(local_epochs=None, local_steps=4, batch_size=1)
     )
     r = play.at([0])
@@ -203,7 +203,7 @@ def test_an_unfinished_epoch_is_not_averaged():
 )
 def test_networks_that_have_no_such_channels_are_refused(body, message):
     with pytest.raises(PflOpsError, match=message):
-        Play(federation(body=nn.Sequential(*body)), CD2PFed(), training())
+        MethodSimulation(federation(body=nn.Sequential(*body)), CD2PFed(), training())
 
 
 def test_a_network_without_a_body_is_refused():
@@ -213,7 +213,7 @@ def test_a_network_without_a_body_is_refused():
 
 def test_only_shared_channels_are_sent():
     """P = 2 + 4 + 2; in round 2 one channel, 1 + 2 of them, is private: 8 down, as was shared before, and 5 up."""
-    play = Play(federation(), CD2PFed(share=0.5), training(rounds=2))
+    play = MethodSimulation(federation(), CD2PFed(share=0.5), training(rounds=2))
     sent = []
     for t in range(2):
         play.t = t

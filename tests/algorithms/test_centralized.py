@@ -8,7 +8,7 @@ from pfl_ops import rng
 from pfl_ops.algorithms.centralized import Centralized
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.training import plan
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
 
 
 def test_three_rounds_by_hand():
@@ -49,7 +49,7 @@ def test_it_is_plain_pytorch_on_the_pooled_data(optimiser, stack):
         rounds=4, local_epochs=2, batch_size=4, optimiser=optimiser, lr=0.05, momentum=momentum, weight_decay=0.01,
         precision="float64",
     )  # fmt: skip
-    play = Play(federation, Centralized(), training, stack=stack)
+    play = MethodSimulation(federation, Centralized(), training, stack=stack)
 
     network = deepcopy(federation.network)
     if optimiser == "sgd":

@@ -6,7 +6,7 @@ import torch
 from pfl_ops.algorithms.ditto import Ditto
 from pfl_ops.algorithms.local import Local
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic, quadratic_play, ragged_task
 
 
 def test_two_rounds_by_hand():
@@ -44,7 +44,7 @@ def test_personal_epochs():
 def test_without_pull_the_personal_models_are_local_training():
     """Up to the order of summation: the two draw their batches in streams of their own, so take all samples at once."""
     training = Training(rounds=2, local_epochs=3, batch_size=None, lr=0.3, precision="float64")
-    alone, tied = (Play(ragged_task(), m, training).run([[0, 3], None]) for m in (Local(), Ditto(lam=0.0)))
+    alone, tied = (MethodSimulation(ragged_task(), m, training).run([[0, 3], None]) for m in (Local(), Ditto(lam=0.0)))
     torch.testing.assert_close(tied[-1]["L1"], alone[-1]["L1"], rtol=0, atol=1e-12)
 
 
@@ -64,7 +64,7 @@ def test_the_two_models_walk_through_batches_of_their_own(curved):
     training = Training(rounds=6, local_epochs=1, batch_size=1, lr=lr, precision="float64")
     apart = 0
     for t in range(6):
-        play = Play(curved([samples], start=1.0), Ditto(lam=0.0), training)
+        play = MethodSimulation(curved([samples], start=1.0), Ditto(lam=0.0), training)
         play.t = t
         values = play.round()
         theta, v = values["G"].item(), values["L2"].item()

@@ -8,7 +8,7 @@ from pfl_ops import Experiment, rng
 from pfl_ops.algorithms.drdm import DRDM
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, quadratic_task, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, quadratic_task, ragged_task
 
 THREE = {"centres": [0, 6, 10], "sizes": [1, 3, 2], "start": 2, "steps": 2, "cohorts": [[0, 2, 2, 2], [1, 2]]}
 
@@ -69,7 +69,7 @@ def test_a_snapshot_of_the_last_step():
     Θ' = (0.75 + 4.5 + 7)/3 = 49/12, v = ½ ((49/12)², (23/12)², (71/12)²), λ = (1/6, 1/2, 1/3) + (v − mean v)/32.
     """
     training = Training(local_epochs=None, local_steps=2, batch_size=None, lr=0.5, precision="float64")
-    play = Play(quadratic_task([0, 6, 10], [1, 3, 2], start=2), DRDM(alpha=0.5, gamma=1 / 64), training)
+    play = MethodSimulation(quadratic_task([0, 6, 10], [1, 3, 2], start=2), DRDM(alpha=0.5, gamma=1 / 64), training)
     play.t = 2
     assert int(play.at([0]).rng("snapshot").integers(1, 3)) == 2
     values = play.round()
@@ -122,7 +122,7 @@ def round_with_a_step_beyond_the_ball():
     Client 1: stays at 0, its own optimum and Θ.
     """
     training = Training(local_epochs=None, local_steps=2, batch_size=None, lr=1.5, precision="float64")
-    play = Play(quadratic_task([4, 0]), DRDM(alpha=0.5, gamma=1 / 64, radius=5), training)
+    play = MethodSimulation(quadratic_task([4, 0]), DRDM(alpha=0.5, gamma=1 / 64, radius=5), training)
     assert int(play.at([0, 1]).rng("snapshot").integers(1, 3)) == 1
     return play.round()
 
@@ -151,7 +151,7 @@ def test_the_snapshot_is_projected_by_hand():
 def test_lambda_stays_on_the_simplex_and_h_is_what_it_says(h):
     training = Training(rounds=4, local_epochs=None, local_steps=2, batch_size=2, lr=0.1, precision="float64")
     for seed in range(3):
-        play = Play(ragged_task(seed=seed), DRDM(gamma=0.5, alpha=0.3, h=h), training, stack=5, seed=seed)
+        play = MethodSimulation(ragged_task(seed=seed), DRDM(gamma=0.5, alpha=0.3, h=h), training, stack=5, seed=seed)
         play.trainer.task = replace(play.task, cohort_size=3)
         for play.t in range(4):
             before = play.state["lam"]

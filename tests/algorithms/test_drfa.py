@@ -9,7 +9,7 @@ from pfl_ops import Experiment, rng
 from pfl_ops.algorithms.drfa import DRFA
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, quadratic_task, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, quadratic_task, ragged_task
 
 COHORTS = [[0, 2, 2, 2], [1, 2], [0, 1, 1]]
 
@@ -92,7 +92,7 @@ def test_clients_draw_snapshots_of_their_own():
     training = Training(local_epochs=None, local_steps=3, batch_size=None, lr=0.5, precision="float64")
     seen = set()
     for t in range(8):
-        play = Play(quadratic_task(b.tolist(), start=2), DRFA(snapshot="own", gamma=1 / 256), training)
+        play = MethodSimulation(quadratic_task(b.tolist(), start=2), DRFA(snapshot="own", gamma=1 / 256), training)
         play.t = t
         at = play.at([0]).rng("snapshot").integers(0, 2, 3)
         theta = b + (2 - b) * 0.5**at
@@ -121,7 +121,7 @@ def test_a_floor_lifts_the_first_that_is_low():
 def test_lambda_stays_on_the_simplex(gamma):
     training = Training(rounds=5, local_epochs=None, local_steps=2, batch_size=2, lr=0.3, precision="float64")
     for seed in range(4):
-        play = Play(ragged_task(seed=seed), DRFA(gamma=gamma), training, stack=5, seed=seed)
+        play = MethodSimulation(ragged_task(seed=seed), DRFA(gamma=gamma), training, stack=5, seed=seed)
         play.trainer.task = replace(play.task, cohort_size=3)
         for play.t in range(5):
             drawn = play.method.cohort(play.state, play.trainer.task, rng.generator(seed, "cohort", play.t))

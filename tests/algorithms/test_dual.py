@@ -12,13 +12,13 @@ from pfl_ops.algorithms import dual
 from pfl_ops.algorithms.drfa import DRFA
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import Play, quadratic_task, ragged_task
+from pfl_ops.testing import MethodSimulation, quadratic_task, ragged_task
 
 
 def play(federation, m, batch_size=None):
     """A federation whose cohorts are of m clients."""
     training = Training(rounds=3, local_epochs=None, local_steps=2, batch_size=batch_size, lr=0.5, precision="float64")
-    play = Play(federation, DRFA(), training, stack=2)
+    play = MethodSimulation(federation, DRFA(), training, stack=2)
     play.trainer.task = replace(play.task, cohort_size=m)
     return play
 

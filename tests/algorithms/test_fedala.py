@@ -6,7 +6,7 @@ import torch
 from pfl_ops.algorithms.fedala import FedALA
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, quadratic_task, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, quadratic_task, ragged_task
 
 PLAIN = Training(rounds=2, batch_size=None, lr=0.125, precision="float64")
 
@@ -85,7 +85,7 @@ def test_three_rounds_by_hand():
 def test_how_long_the_first_learning_takes(how, expected):
     """As in round 2 above; none before it, one pass after it."""
     clients = quadratic_task([0, 6, 4], [1, 3, 2], start=2)
-    play = Play(clients, FedALA(weight_lr=0.01, **how), PLAIN.model_copy(update={"lr": 1.5}))
+    play = MethodSimulation(clients, FedALA(weight_lr=0.01, **how), PLAIN.model_copy(update={"lr": 1.5}))
     assert passes(play, [0, 1]) == {0: 0, 1: 0}
     play.round([0, 1])
     assert passes(play, [0, 1]) == expected
@@ -101,7 +101,7 @@ def test_lower_layers_are_the_global_ones(product):
               client 0: W = 1 − ¼·(−2.154296875·1.96875)·(−0.5625)     client 1: 1 − ¼·(0.845703125·1.96875)·0.1875
               start = (1.96875, h^old + (0.9375 − h^old) W), and from there a step of both
     """
-    play = Play(product, FedALA(weight_lr=0.25, most_passes=1), PLAIN)
+    play = MethodSimulation(product, FedALA(weight_lr=0.25, most_passes=1), PLAIN)
     _, second = play.run([[0, 1], [0, 1]])
     weight = [1 - 2.154296875 * 1.96875 * 0.5625 / 4, 1 - 0.845703125 * 1.96875 * 0.1875 / 4]
     assert second["state/weights"][:2, 0].tolist() == pytest.approx(weight)
@@ -113,7 +113,7 @@ def test_lower_layers_are_the_global_ones(product):
 
 def test_more_layers(product):
     """p = 2: the body is mixed too. Client 0's ∂a = (h a − y) h = −2.154296875·0.9375 at Θ, and a^old = 2.25."""
-    play = Play(product, FedALA(layers=2, weight_lr=0.25, most_passes=1), PLAIN)
+    play = MethodSimulation(product, FedALA(layers=2, weight_lr=0.25, most_passes=1), PLAIN)
     _, second = play.run([[0, 1], [0, 1]])
     assert second["state/weights"][0].tolist() == pytest.approx(
         [1 - 2.154296875 * 0.9375 * 0.28125 / 4, 1 - 2.154296875 * 1.96875 * 0.5625 / 4]
@@ -125,7 +125,9 @@ def test_weights_stay_between_0_and_1():
     _, (_, last) = quadratic_play(FedALA(most_passes=1), [0, 6], [1, 3], start=2, lr=1.5)
     assert last["state/weights"][0].item() == 0
     training = Training(rounds=4, batch_size=3, lr=0.5, precision="float64")
-    seen = [v["state/weights"] for v in Play(ragged_task(), FedALA(weight_lr=20.0), training).run([None] * 4)]
+    seen = [
+        v["state/weights"] for v in MethodSimulation(ragged_task(), FedALA(weight_lr=20.0), training).run([None] * 4)
+    ]
     assert all(bool(((w >= 0) & (w <= 1)).all()) for w in seen)
     assert {0.0, 1.0} <= set(seen[-1].flatten().tolist()) and bool(((seen[-1] > 0) & (seen[-1] < 1)).any())
 
@@ -135,7 +137,7 @@ def test_weights_learn_on_a_share_drawn_anew_each_round(curved):
 
     A step is W ← W − η_w a (θ̂ − b)(Θ − θ^old) of one sample (a, b); the two have their own, the mean a third.
     """
-    play = Play(
+    play = MethodSimulation(
         curved([[(1.0, -3.0), (1.0, 5.0)], [(1.0, 9.0)]], start=2.0),
         FedALA(share=50, weight_lr=1e-3, most_passes=3),
         PLAIN.model_copy(update={"rounds": 12}),
@@ -164,7 +166,7 @@ def test_one_clients_learning_does_not_hang_on_anothers():
     training = Training(rounds=2, batch_size=2, lr=0.5, precision="float64")
     counts, weights = [], []
     for cohort in ([0, 1, 2, 3, 4], [2, 4]):
-        play = Play(ragged_task(), FedALA(spread=0.01), training)
+        play = MethodSimulation(ragged_task(), FedALA(spread=0.01), training)
         play.round()
         counts.append(passes(play, cohort))
         weights.append(play.round(cohort)["state/weights"])
@@ -174,14 +176,16 @@ def test_one_clients_learning_does_not_hang_on_anothers():
 
 def test_every_pass_of_a_round_sees_the_same_minibatches():
     """With W held at 1 the final loss is the same in each, so even a tiny spread is met after eleven."""
-    play = Play(ragged_task(), FedALA(weight_lr=0.0, spread=1e-9), PLAIN.model_copy(update={"batch_size": 2}))
+    play = MethodSimulation(
+        ragged_task(), FedALA(weight_lr=0.0, spread=1e-9), PLAIN.model_copy(update={"batch_size": 2})
+    )
     play.round()
     assert passes(play, [0, 1, 4]) == {0: 11, 1: 11, 4: 11}
 
 
 def test_too_many_layers_are_refused(product):
     with pytest.raises(PflOpsError, match=r"fedala needs algorithm\.layers <= 2, the network's layers; got 3"):
-        Play(product, FedALA(layers=3), PLAIN)
+        MethodSimulation(product, FedALA(layers=3), PLAIN)
 
 
 class TestContract(AlgorithmContract):

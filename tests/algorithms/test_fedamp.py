@@ -8,7 +8,7 @@ from pfl_ops.algorithms.fedamp import FedAMP
 from pfl_ops.algorithms.local import Local
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
 
 
 def test_three_rounds_by_hand():
@@ -95,7 +95,7 @@ def test_a_small_sigma_is_local_training():
     """Every ξ underflows, and without pull nothing is left of the others."""
     training = Training(rounds=2, batch_size=3, lr=0.3, precision="float64")
     far, alone = (
-        Play(ragged_task(), m, training).run([[0, 3], None])
+        MethodSimulation(ragged_task(), m, training).run([[0, 3], None])
         for m in (FedAMP(alpha=1e-6, sigma=1e-6, lam=0, unit="absolute"), Local())
     )
     torch.testing.assert_close(far[-1]["L1"], alone[-1]["L1"], rtol=0, atol=1e-12)

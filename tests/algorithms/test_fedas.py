@@ -12,7 +12,7 @@ from pfl_ops.algorithms.fedas import FedAS
 from pfl_ops.data.clients import Pool
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Federation, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, Federation, MethodSimulation, quadratic_play, ragged_task
 
 SAMPLES = (  # (x, y) of each client
     [(1.0, 4)],
@@ -77,7 +77,7 @@ def test_two_rounds_by_hand():
 
     The weights are the traces', not n_k's (1, 3, 2), and the change counts from Θ_body as received.
     """
-    play = Play(federation(), FedAS(align_lr=ALIGN_LR), training())
+    play = MethodSimulation(federation(), FedAS(align_lr=ALIGN_LR), training())
     zero, one, two = SAMPLES
 
     (a0, h0), (a1, h1) = step((A, H), zero), step((A, H), one)
@@ -100,7 +100,7 @@ def test_two_rounds_by_hand():
 
 def after_one(method, **how):
     """A play after a round of clients 0 and 1, and what they trained."""
-    play = Play(federation(), method, training(**how))
+    play = MethodSimulation(federation(), method, training(**how))
     return play, play.round([0, 1])
 
 
@@ -145,7 +145,9 @@ def test_alignment_beside_training():
 
 def test_alignment_to_the_others():
     """To the class means of all other clients' last features; classes that nobody else has stay out of it."""
-    play = Play(ragged_task((4, 3, 5), classes=4, seed=5), FedAS(align="global", align_lr=0.3), training(lr=0.5))
+    play = MethodSimulation(
+        ragged_task((4, 3, 5), classes=4, seed=5), FedAS(align="global", align_lr=0.3), training(lr=0.5)
+    )
     play.round([0, 1])
     first = {0: play.state["old"][torch.tensor([0])][0], 1: play.state["old"][torch.tensor([1])][0]}
     last = play.round([1, 2])
@@ -186,7 +188,7 @@ def test_what_is_noted():
 
 def test_the_probe_puts_back_what_matters_most():
     """Full batches: a parameter's Fisher information is its squared gradient; a third of 27 parameters is 9."""
-    play = Play(ragged_task(), FedAS(substitute=1 / 3), training(local_epochs=6, lr=2.0))
+    play = MethodSimulation(ragged_task(), FedAS(substitute=1 / 3), training(local_epochs=6, lr=2.0))
     first = play.round()
     net, feed, columns = play.task.net, play.trainer.feed, set()
     for k, w in enumerate(first["L2"]):
@@ -201,14 +203,14 @@ def test_the_probe_puts_back_what_matters_most():
         assert first["note/whole"][k] == (net(w, x).argmax(dim=1) == y).double().mean()
     assert len(columns) == 5, "every client has parameters of its own that matter"
     assert first["note/top"].mean() < first["note/whole"].mean()
-    unseen = Play(ragged_task(), FedAS(), training(local_epochs=6, lr=2.0)).round()
+    unseen = MethodSimulation(ragged_task(), FedAS(), training(local_epochs=6, lr=2.0)).round()
     assert torch.equal(first["L2"], unseen["L2"]) and torch.equal(first["G"], unseen["G"])
 
 
 def test_alignment_never_touches_another_client():
     """Other clients make no difference, and Θ is as it was: no body that clients change in turn."""
     how = training(batch_size=3, rounds=2, local_epochs=2, lr=0.2)
-    alone, together = (Play(ragged_task(), FedAS(align_lr=0.5), how) for _ in range(2))
+    alone, together = (MethodSimulation(ragged_task(), FedAS(align_lr=0.5), how) for _ in range(2))
     alone.round()
     before = together.round()
     everyone = together.personal().params
@@ -224,7 +226,7 @@ def test_fisher_variants(batch):
     """With S = Σ e x over a set of samples, ‖Σ ∇‖² = S² (‖a‖² + ‖h‖²): over the client, or over each batch's mean."""
     found = {}
     for kind in ("sample", "dataset", "batch"):
-        play = Play(federation(), FedAS(fisher=kind), training(batch_size=batch))
+        play = MethodSimulation(federation(), FedAS(fisher=kind), training(batch_size=batch))
         r = play.at([0, 1, 2])
         found[kind] = play.method._trace(r, play.task.initial.expand(3, -1)).tolist()
     size = A @ A + H @ H
@@ -255,7 +257,7 @@ def test_fisher_variants(batch):
 )
 def test_weights(how, traces, expected, monkeypatch):
     """α' sums to 1; where α says nothing, clients weigh alike."""
-    play = Play(federation(), FedAS(normalise=how), training())
+    play = MethodSimulation(federation(), FedAS(normalise=how), training())
     monkeypatch.setattr(FedAS, "_trace", lambda self, r, w: torch.tensor(traces, dtype=torch.float64))
     found = play.method._weights(play.at([0, 1, 2]), play.task.initial)
     assert found.tolist() == pytest.approx(expected) and float(found.sum()) == pytest.approx(1)
@@ -264,7 +266,7 @@ def test_weights(how, traces, expected, monkeypatch):
 def test_drawn_twice_counts_twice(monkeypatch):
     monkeypatch.setattr(FedAS, "_trace", lambda self, r, w: torch.tensor([1.0, 3.0], dtype=torch.float64))
     for synchronize, expected in ((True, [2 / 5, 3 / 5]), (False, [2 / 3, 1 / 3])):
-        play = Play(federation(), FedAS(synchronize=synchronize), training())
+        play = MethodSimulation(federation(), FedAS(synchronize=synchronize), training())
         assert play.method._weights(play.at([0, 0, 1]), play.task.initial).tolist() == pytest.approx(expected)
 
 
@@ -286,7 +288,7 @@ def test_eq_8_with_its_further_1_over_m():
 def test_channels_in_the_place_of_body_and_head():
     """Only shared columns are aligned, by f of the whole model; private ones, in body and head, stay as they were."""
     method = FedAS(split="channels", align_lr=0.5, channels=Channels(share=1.0, temporal=False))
-    play = Play(ragged_task(hidden=4), method, training(rounds=3, lr=0.5))
+    play = MethodSimulation(ragged_task(hidden=4), method, training(rounds=3, lr=0.5))
     play.run([None, None])
     play.t = 1
     private = method.channels.private(play.task, 1)
@@ -327,7 +329,7 @@ def test_a_network_without_a_body_is_refused(split):
 )
 def test_what_is_sent(method, up, down):
     """Of 15 parameters in the body and 12 in the head; α; L (D + 1) = 12 class sums and counts."""
-    play = Play(ragged_task(), method, training())
+    play = MethodSimulation(ragged_task(), method, training())
     r = play.at([0, 1])
     play.method.round(play.state, r)
     assert (r.traffic.up, r.traffic.down) == (up, down)

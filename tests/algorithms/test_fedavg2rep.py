@@ -26,7 +26,7 @@ import torch
 from pfl_ops.algorithms.fedavg2rep import FedAvg2Rep
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
 
 COHORTS = [[0, 1], [1, 2], [0, 1]]
 WARM_UP = [2.10205078125, 1.165283203125]
@@ -43,7 +43,7 @@ def close(found, expected):
 
 
 def test_averaged_heads_by_hand(product):
-    first, second, third = Play(product, FedAvg2Rep(warm_up=1), training()).run(COHORTS)
+    first, second, third = MethodSimulation(product, FedAvg2Rep(warm_up=1), training()).run(COHORTS)
     for values, trained in zip((first, second), TRAINED, strict=True):
         close(values["L2"], trained)
     close(third["L2"], [[2.2514627, 1.6914640], [2.0325752, 0.5566884]])
@@ -56,7 +56,7 @@ def test_averaged_heads_by_hand(product):
 
 def test_personal_heads_by_hand(product):
     """The warm-up is scored as FedAvg, one model for all; then everyone has a body and a head of their own."""
-    first, second, third = Play(product, FedAvg2Rep(warm_up=1, head="personal"), training()).run(COHORTS)
+    first, second, third = MethodSimulation(product, FedAvg2Rep(warm_up=1, head="personal"), training()).run(COHORTS)
     for values, trained in zip((first, second), TRAINED, strict=True):
         close(values["L2"], trained)
     close(first["L1"], WARM_UP)
@@ -73,7 +73,7 @@ def test_personal_heads_by_hand(product):
 
 def test_a_head_that_never_trained_is_the_warm_ups():
     """Client 4 stays away for good: its head is Θ's where the warm-up ended, not Θ⁰'s; the body is everybody's."""
-    play = Play(ragged_task(), FedAvg2Rep(warm_up=2, head="personal"), training(rounds=4, batch_size=3))
+    play = MethodSimulation(ragged_task(), FedAvg2Rep(warm_up=2, head="personal"), training(rounds=4, batch_size=3))
     rounds = play.run([[0, 2, 3], [0, 1], [2, 3], [1, 2]])
     head, body = play.task.layout.head, play.task.layout.body
     assert torch.equal(rounds[-1]["L1"][4, head], rounds[1]["G"][head])
@@ -84,7 +84,9 @@ def test_a_head_that_never_trained_is_the_warm_ups():
 def test_a_quarter_of_the_rounds_warms_up_unless_told():
     """T = 9, so two rounds: after the third, a warm-up of one, two and three rounds are three models."""
     ran = {
-        warm_up: Play(ragged_task(), FedAvg2Rep(warm_up=warm_up), training(rounds=9)).run([None] * 3)[-1]["G"]
+        warm_up: MethodSimulation(ragged_task(), FedAvg2Rep(warm_up=warm_up), training(rounds=9)).run([None] * 3)[-1][
+            "G"
+        ]
         for warm_up in (None, 1, 2, 3)
     }
     assert torch.equal(ran[None], ran[2])
@@ -93,9 +95,9 @@ def test_a_quarter_of_the_rounds_warms_up_unless_told():
 
 def test_the_warm_up_may_count_its_own_steps(product):
     """J_1 = 2 and J = 4: round 1 is the one by hand above; round 2 is J = 4's from there."""
-    rounds = Play(product, FedAvg2Rep(warm_up=1, warm_up_steps=2), training(local_steps=4)).run(COHORTS[:2])
+    rounds = MethodSimulation(product, FedAvg2Rep(warm_up=1, warm_up_steps=2), training(local_steps=4)).run(COHORTS[:2])
     close(rounds[0]["L2"], TRAINED[0])
-    fedrep = Play(product, FedAvg2Rep(warm_up=0, warm_up_steps=2), training(local_steps=4))
+    fedrep = MethodSimulation(product, FedAvg2Rep(warm_up=0, warm_up_steps=2), training(local_steps=4))
     fedrep.state = {"central": torch.tensor(WARM_UP, dtype=torch.float64)}
     close(rounds[1]["L2"], fedrep.run(COHORTS[1:2])[0]["L2"].tolist())
 
@@ -104,7 +106,7 @@ def test_the_frozen_body_moves_in_the_last_step_alone(product):
     """Whatever the optimiser adds to a zero gradient; J = 1 has no head step."""
     for how in ({"weight_decay": 0.5}, {"optimiser": "adam"}, {"momentum": 0.9}):
         for steps in (1, 4):
-            play = Play(product, FedAvg2Rep(warm_up=0), training(local_steps=steps, **how))
+            play = MethodSimulation(product, FedAvg2Rep(warm_up=0), training(local_steps=steps, **how))
             seen = play.round([0])["L2"][0]
             r = play.at([0])
             start = torch.tensor([2.0, 1], dtype=torch.float64)
@@ -116,7 +118,7 @@ def test_the_frozen_body_moves_in_the_last_step_alone(product):
 def test_traffic(product):
     """Whole models; with personal heads only the body, once the warm-up is over."""
     for head, sent in (("averaged", [2, 2, 2]), ("personal", [2, 1, 1])):
-        play = Play(product, FedAvg2Rep(warm_up=1, head=head), training())
+        play = MethodSimulation(product, FedAvg2Rep(warm_up=1, head=head), training())
         for expected in sent:
             r = play.at([0, 1])
             play.method.round(play.state, r)
@@ -126,7 +128,7 @@ def test_traffic(product):
 
 def test_a_warm_up_longer_than_the_run_is_refused(product):
     with pytest.raises(PflOpsError, match=r"algorithm\.warm_up=4 is more than the 3 rounds of training"):
-        Play(product, FedAvg2Rep(warm_up=4), training())
+        MethodSimulation(product, FedAvg2Rep(warm_up=4), training())
 
 
 def test_it_counts_steps(product):
@@ -136,7 +138,7 @@ def test_it_counts_steps(product):
     with pytest.raises(PflOpsError, match=r"fedavg2rep needs training\.local_steps set"):
         Experiment.of("fedavg2rep", local_epochs=1)
     with pytest.raises(PflOpsError, match=r"fedavg2rep counts steps; set training\.local_steps"):
-        Play(product, FedAvg2Rep(), training(local_steps=None, local_epochs=1)).round()
+        MethodSimulation(product, FedAvg2Rep(), training(local_steps=None, local_epochs=1)).round()
 
 
 def test_a_network_without_a_body_is_refused():

@@ -4,7 +4,7 @@ import torch
 from pfl_ops.algorithms.fedbabu import FedBABU
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
 
 TRAINING = Training(rounds=2, batch_size=None, lr=0.125, precision="float64")
 
@@ -21,7 +21,7 @@ def test_two_rounds_by_hand(product):
               h = 1 + ⅛·1.8828125·2.1171875, 1 − ⅛·1.1171875·2.1171875
     Round 2   clients 0, 2 from a = 2.1171875: a = 4 − 1.8828125·(⅞)², 2 + 0.1171875·(⅞)²
     """
-    play = Play(product, FedBABU(fine_epochs=1), TRAINING.model_copy(update={"local_epochs": 2}))
+    play = MethodSimulation(product, FedBABU(fine_epochs=1), TRAINING.model_copy(update={"local_epochs": 2}))
     first, last = play.run([[0, 1], [0, 2]])
     assert first["G"].tolist() == first["L1"].tolist() == [2.1171875, 1]
     assert first["L2"].tolist() == [
@@ -39,7 +39,7 @@ def test_fine_tuning_of_one_part(product):
     1 − ⅛ a² in each.
     """
     (body,), (head,) = (
-        Play(product, FedBABU(fine_part=part, fine_epochs=epochs), TRAINING).run([[0, 1]])
+        MethodSimulation(product, FedBABU(fine_part=part, fine_epochs=epochs), TRAINING).run([[0, 1]])
         for part, epochs in (("body", 1), ("head", 2))
     )
     assert body["L2"].tolist() == [[2.3046875, 1], [1.9296875, 1]]
@@ -52,7 +52,7 @@ def test_fine_tuning_of_one_part(product):
 
 def test_any_client_may_fine_tune(product):
     """Those of the cohort get what they get among all, whoever else is asked, and Θ stays what it is."""
-    play = Play(product, FedBABU(), TRAINING)
+    play = MethodSimulation(product, FedBABU(), TRAINING)
     r = play.at([0, 1])
     update, stages = play.method.round(play.state, r)
     central, calls = update["central"].clone(), r.calls()
@@ -72,7 +72,7 @@ def test_the_head_never_moves_in_federation(how):
     """Bit for bit Θ⁰'s, though decay would shrink it and a mean of five equal numbers need not be that number."""
     training = Training(rounds=3, local_epochs=2, batch_size=3, lr=0.1, precision="float64", **how)
     for stack in (None, 5):
-        play = Play(ragged_task(), FedBABU(), training, stack=stack)
+        play = MethodSimulation(ragged_task(), FedBABU(), training, stack=stack)
         start, head, body = play.task.initial.clone(), play.task.layout.head, play.task.layout.body
         for values in play.run([None, [0, 1, 4], None]):
             assert torch.equal(values["G"][head], start[head])
@@ -82,7 +82,7 @@ def test_the_head_never_moves_in_federation(how):
 
 def test_only_what_moves_is_sent(product):
     for federated, sent in (("body", 1), ("whole", 2)):
-        play = Play(product, FedBABU(federated=federated), TRAINING)
+        play = MethodSimulation(product, FedBABU(federated=federated), TRAINING)
         r = play.at([0, 1])
         play.method.round(play.state, r)
         assert (r.traffic.up, r.traffic.down) == (sent, sent)

@@ -4,7 +4,7 @@ import torch
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.feddyn import FedDyn
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
 
 
 def test_two_rounds_by_hand():
@@ -40,7 +40,7 @@ def test_two_rounds_by_hand():
 def test_h_is_the_mean_of_all_g_always():
     """Whoever takes part, however often, with any optimiser."""
     training = Training(rounds=4, batch_size=3, lr=0.1, momentum=0.9, weight_decay=0.1, precision="float64")
-    play = Play(ragged_task(), FedDyn(alpha=0.3), training)
+    play = MethodSimulation(ragged_task(), FedDyn(alpha=0.3), training)
     for cohort in ([0, 2, 3], [4], None, [1, 4]):
         play.round(cohort)
         g = play.state["g"][play.everyone]
@@ -60,7 +60,7 @@ def test_it_comes_to_rest_at_the_global_optimum_and_fedavg_does_not(curved, coho
     federation = curved([[(1, 0)], [(4, 6)] * 3, [(2, -3)] * 2])
     rounds = 120 // len(cohorts) * cohorts
     training = Training(rounds=len(rounds), local_epochs=None, local_steps=5, lr=0.1, precision="float64")
-    play = Play(federation, FedDyn(alpha=1), training)
+    play = MethodSimulation(federation, FedDyn(alpha=1), training)
     last = play.run(rounds)[-1]
     assert last["state/central"].item() == pytest.approx(optimum, abs=1e-9)
     assert last["state/g"][:, 0].tolist() == pytest.approx([optimum, 4 * (optimum - 6), 2 * (optimum + 3)], abs=1e-8)
@@ -68,7 +68,9 @@ def test_it_comes_to_rest_at_the_global_optimum_and_fedavg_does_not(curved, coho
 
     kept = [1 - (1 - 0.1 * a) ** 5 for a in (1, 4, 2)]
     rest = (6 * kept[1] - 3 * kept[2]) / sum(kept)
-    average = Play(federation, FedAvg(), training, weighting="uniform").run(rounds)[-1]["state/central"].item()
+    average = (
+        MethodSimulation(federation, FedAvg(), training, weighting="uniform").run(rounds)[-1]["state/central"].item()
+    )
     assert abs(average - optimum) > 0.1 and abs(rest - optimum) > 0.5
     if cohorts == [None]:
         assert average == pytest.approx(rest, abs=1e-9)

@@ -10,7 +10,7 @@ from pfl_ops.data.clients import Pool
 from pfl_ops.federation.method.contract import Share
 from pfl_ops.federation.method.walk import Keys
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Federation, Play, quadratic_play, quadratic_task
+from pfl_ops.testing import AlgorithmContract, Federation, MethodSimulation, quadratic_play, quadratic_task
 
 
 def test_two_rounds_by_hand():
@@ -83,7 +83,7 @@ def test_it_trains_on_one_part_and_judges_on_the_other():
     x = torch.tensor([1.0, 2, 4, 8, 16], dtype=torch.float64)[:, None]
     task = quadratic_task([0.0])
     federation = Federation(task.network, Pool(x, torch.zeros(5, dtype=torch.int64), [torch.arange(5)]), 1, task.loss)
-    play = Play(federation, FedFomo(), Training(rounds=1, batch_size=None, lr=1, precision="float64"))
+    play = MethodSimulation(federation, FedFomo(), Training(rounds=1, batch_size=None, lr=1, precision="float64"))
     values = play.round()
     fifth = play.trainer.positions(0, Share(0.8, 1), Keys(0, "train", 0))
     assert len(fifth) == 1

@@ -6,7 +6,7 @@ import pytest
 from pfl_ops.algorithms.fedmgda_plus import FedMGDAPlus
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
 
 PLANE = [[3, 4], [2, -2], [-5, 1]]
 
@@ -83,7 +83,7 @@ def test_the_step_is_the_shortest(eps):
     training = Training(rounds=1, local_epochs=1, batch_size=2, lr=0.3, precision="float64")
     at_bounds = 0
     for seed in range(8):
-        play = Play(ragged_task(seed=seed), FedMGDAPlus(eps=eps), training, stack=5, seed=seed)
+        play = MethodSimulation(ragged_task(seed=seed), FedMGDAPlus(eps=eps), training, stack=5, seed=seed)
         values = play.round()
         moved = (play.task.initial - values["L2"]).numpy()
         g = moved / np.linalg.norm(moved, axis=1, keepdims=True)

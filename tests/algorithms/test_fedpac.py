@@ -9,7 +9,7 @@ from pfl_ops.algorithms.fedpac import FedPAC, combination
 from pfl_ops.data.clients import Pool
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Federation, Play, quadratic_play
+from pfl_ops.testing import AlgorithmContract, Federation, MethodSimulation, quadratic_play
 
 SAMPLES = (  # (x, y) of each client
     [(1.0, 0), (2.0, 0), (-1.0, 1)],
@@ -80,7 +80,7 @@ def test_two_rounds_by_hand():
     Round 1   no centres; body weights (3/5, 2/5); c̄_0 of three samples, c̄_1 of two.
     Round 2   the pull is to those centres, also for client 2, who was not there; client 1 keeps what it has.
     """
-    play = Play(federation(SAMPLES), FedPAC(lam=LAM, head_lr=HEAD_LR), training())
+    play = MethodSimulation(federation(SAMPLES), FedPAC(lam=LAM, head_lr=HEAD_LR), training())
     zero, one, two = SAMPLES
     h = [head_step(A, H, own) for own in SAMPLES]
     a0, a1 = (body_step(A, h[k], SAMPLES[k], np.zeros((2, 2)), 0.0) for k in (0, 1))
@@ -110,7 +110,7 @@ def test_two_rounds_by_hand():
 def test_a_class_that_the_last_cohort_lacked_is_drawn_to_the_clients_own_mean():
     """Client 0 alone, without class 1, then client 1: its f of class 1 is pulled to its own mean under Θ_body."""
     clients = ([(1.0, 0), (2.0, 0)], [(3.0, 1), (1.0, 0), (2.0, 1)])
-    play = Play(federation(clients), FedPAC(lam=LAM, head_lr=HEAD_LR), training())
+    play = MethodSimulation(federation(clients), FedPAC(lam=LAM, head_lr=HEAD_LR), training())
     first = play.round([0])
     assert first["state/known"].tolist() == [1, 0] and first["state/centres"][1].tolist() == [0, 0]
     a = first["G"][:2].numpy()
@@ -127,7 +127,7 @@ def test_a_class_that_only_an_earlier_cohort_had_has_no_centre():
     c̄_0 of round 2, client 0's mean. Heads: alone in a cohort, a client keeps its own, α = 1.
     """
     clients = ([(1.0, 0), (2.0, 0)], [(3.0, 1), (1.0, 0), (2.0, 1)])
-    play = Play(federation(clients), FedPAC(lam=LAM, head_lr=HEAD_LR), training())
+    play = MethodSimulation(federation(clients), FedPAC(lam=LAM, head_lr=HEAD_LR), training())
     other, own = clients
     h = head_step(A, H, own)
     a_1 = body_step(A, h, own, np.zeros((2, 2)), 0.0)
@@ -146,7 +146,9 @@ def test_a_class_that_only_an_earlier_cohort_had_has_no_centre():
 
 
 def test_nothing_is_pulled_in_the_first_round():
-    strong, none = (Play(federation(SAMPLES), FedPAC(lam=lam), training()).run([None, None]) for lam in (5.0, 0.0))
+    strong, none = (
+        MethodSimulation(federation(SAMPLES), FedPAC(lam=lam), training()).run([None, None]) for lam in (5.0, 0.0)
+    )
     assert torch.equal(strong[0]["L2"], none[0]["L2"]) and not torch.equal(strong[1]["L2"], none[1]["L2"])
 
 
@@ -204,7 +206,7 @@ def test_a_network_without_a_body_is_refused():
 
 def test_what_is_sent():
     """P = 6; 2 x 2 numbers for each of g, class means and centres; V is one."""
-    play = Play(federation(SAMPLES), FedPAC(), training())
+    play = MethodSimulation(federation(SAMPLES), FedPAC(), training())
     r = play.at([0, 1])
     play.method.round(play.state, r)
     assert (r.traffic.up, r.traffic.down) == (6 + 4 + 4 + 1, 6 + 4)

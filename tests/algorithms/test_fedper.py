@@ -3,7 +3,7 @@ import pytest
 from pfl_ops.algorithms.fedper import FedPer
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play
 
 TRAINING = Training(rounds=2, batch_size=None, lr=0.125, precision="float64")
 
@@ -21,7 +21,7 @@ def test_two_rounds_by_hand(product):
               h = 1.5 + ⅛·1.046875·1.96875 = 1.75762939453125         1 + ⅛·0.03125·1.96875 = 1.0076904296875
               Θ_body ← (2.1650390625 + 2·1.97265625)/3                client 1 keeps h = 0.75
     """
-    play = Play(product, FedPer(), TRAINING)
+    play = MethodSimulation(product, FedPer(), TRAINING)
     first, last = play.run([[0, 1], [0, 2]])
     assert first["L2"].tolist() == [[2.25, 1.5], [1.875, 0.75]]
     assert first["L1"].tolist() == [[1.96875, 1.5], [1.96875, 0.75], [1.96875, 1]]
@@ -38,7 +38,7 @@ def test_two_rounds_by_hand(product):
 
 
 def test_only_the_body_is_sent(product):
-    play = Play(product, FedPer(), TRAINING)
+    play = MethodSimulation(product, FedPer(), TRAINING)
     r = play.at([0, 1])
     play.method.round(play.state, r)
     assert (r.traffic.up, r.traffic.down) == (1, 1)

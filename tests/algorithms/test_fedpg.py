@@ -6,7 +6,7 @@ import torch
 from pfl_ops.algorithms.fedpg import FedPG
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, quadratic_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, quadratic_task
 
 CENTRES = [[10.0, 0], [-5.4, 7.2], [9.0, 8]]
 COHORTS = [[0, 1], [0, 2], [0, 2]]
@@ -185,7 +185,7 @@ def test_without_gradients_everything_stays():
 
 def test_traffic():
     """P = 2: a gradient and a loss up; d and γ_k down, and Θ for those that were not there the round before."""
-    play = Play(quadratic_task(CENTRES), FedPG(), Training(batch_size=None, precision="float64"))
+    play = MethodSimulation(quadratic_task(CENTRES), FedPG(), Training(batch_size=None, precision="float64"))
     sent = []
     for cohort in ([0, 1], [0, 1], [0, 2], [1, 2]):
         r = play.at(cohort)

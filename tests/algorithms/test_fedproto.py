@@ -8,7 +8,7 @@ from pfl_ops.algorithms.fedproto import FedProto, nearest
 from pfl_ops.data.clients import Pool
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Federation, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, Federation, MethodSimulation, quadratic_play, ragged_task
 
 TRAINING = Training(rounds=3, batch_size=None, lr=0.5, precision="float64")
 
@@ -44,7 +44,7 @@ def test_three_rounds_by_hand(pair):
     Round 3   Client 1 alone: from then on class 1 has no prototype, and c_0 ← 4a''.
     """
     lam, c = 0.75, (8 / 3, 2)
-    play = Play(pair, FedProto(lam=lam), TRAINING)
+    play = MethodSimulation(pair, FedProto(lam=lam), TRAINING)
     first = play.round()
     assert first["state/theta"].tolist() == [pytest.approx([1, 1 / 6, -1 / 6]), pytest.approx([1, 1, -1])]
     assert first["state/prototypes"][:, 0].tolist() == pytest.approx(c)
@@ -69,19 +69,19 @@ def test_three_rounds_by_hand(pair):
 def test_plain_mean(pair):
     """Each client that has the class counts once: c_0 = (2 + 4)/2; client 0 drawn twice, (2 + 2 + 4)/3."""
     for cohort, c in (([0, 1], 3), ([0, 0, 1], 8 / 3)):
-        only = Play(pair, FedProto(average="mean"), TRAINING).round(cohort)
+        only = MethodSimulation(pair, FedProto(average="mean"), TRAINING).round(cohort)
         assert only["state/prototypes"][:, 0].tolist() == pytest.approx([c, 2])
 
 
 def test_a_client_drawn_twice_counts_twice(pair):
     """c_0 = (2·2·2 + 4)/5."""
-    only = Play(pair, FedProto(), TRAINING).round([0, 0, 1])
+    only = MethodSimulation(pair, FedProto(), TRAINING).round([0, 0, 1])
     assert only["state/prototypes"][:, 0].tolist() == pytest.approx([12 / 5, 2])
 
 
 def test_a_class_without_prototype_pulls_nothing(pair):
     """After a round of client 1 alone client 0's step of class 1 is free: λ moves class 0 alone."""
-    plays = [Play(pair, FedProto(lam=lam), TRAINING) for lam in (0.0, 0.75)]
+    plays = [MethodSimulation(pair, FedProto(lam=lam), TRAINING) for lam in (0.0, 0.75)]
     free, pulled = (play.run([[1], [0]])[-1]["state/theta"][0, 0].item() for play in plays)
     c = 4  # client 1's class mean, its a still 1; client 0's head is still 0, so its a moves by the second term alone
     assert free == 1
@@ -97,7 +97,7 @@ def answers(play, stage, x, k):
 
 def test_the_nearest_prototype_answers(pair):
     """After round 1: a = 1, c = (8/3, 2), so the border lies at f = 7/3, where no head with h_1 < 0 < h_0 has one."""
-    play = Play(pair, FedProto(), TRAINING)
+    play = MethodSimulation(pair, FedProto(), TRAINING)
     play.round()
     held = play.personal()
     assert [answers(play, held, x, k) for k in (0, 1) for x in (2.4, 2.3)] == [0, 1, 0, 1]
@@ -105,7 +105,7 @@ def test_the_nearest_prototype_answers(pair):
 
 def test_answers_among_the_clients_own_classes(pair):
     """Client 1 has none of class 1."""
-    play = Play(pair, FedProto(answer="own"), TRAINING)
+    play = MethodSimulation(pair, FedProto(answer="own"), TRAINING)
     play.round()
     held = play.personal()
     assert [answers(play, held, x, k) for k in (0, 1) for x in (2.4, 2.3)] == [0, 1, 0, 0]
@@ -113,7 +113,7 @@ def test_answers_among_the_clients_own_classes(pair):
 
 def test_answers_by_the_head(pair):
     """The heads are (⅙, −⅙) and (1, −1): class 0 for every x > 0, class 1 below."""
-    play = Play(pair, FedProto(answer="head"), TRAINING)
+    play = MethodSimulation(pair, FedProto(answer="head"), TRAINING)
     play.round()
     held = play.personal()
     assert [answers(play, held, x, k) for k in (0, 1) for x in (2.3, -2.3)] == [0, 1, 0, 1]
@@ -121,7 +121,7 @@ def test_answers_by_the_head(pair):
 
 def test_without_prototypes_the_head_answers(pair):
     """Before the first round, in L2 of the first, and for a client none of whose own classes has one."""
-    play = Play(pair, FedProto(), TRAINING)
+    play = MethodSimulation(pair, FedProto(), TRAINING)
     held = play.personal()
     x = torch.tensor([[2.3], [-1.0]], dtype=torch.float64)
     w = torch.tensor([1.0, 0.25, 0.5], dtype=torch.float64)
@@ -130,7 +130,7 @@ def test_without_prototypes_the_head_answers(pair):
     _, stages = play.method.round(play.state, play.at([0, 1]))
     assert not stages["L2"].ctx["known"].any()
 
-    own = Play(pair, FedProto(answer="own"), TRAINING)
+    own = MethodSimulation(pair, FedProto(answer="own"), TRAINING)
     own.round([0])
     own.state["known"] = torch.tensor([False, True])
     assert own.personal().ctx["known"].tolist() == [[False, True], [False, False]]
@@ -138,7 +138,7 @@ def test_without_prototypes_the_head_answers(pair):
 
 def test_nearest_is_by_distance():
     """Against the distances themselves, among known prototypes only."""
-    play = Play(ragged_task(features=6, hidden=5, classes=4), FedProto(), TRAINING)
+    play = MethodSimulation(ragged_task(features=6, hidden=5, classes=4), FedProto(), TRAINING)
     generator = torch.Generator().manual_seed(0)
     prototypes = torch.randn(4, 5, generator=generator, dtype=torch.float64) + 0.5
     x = torch.randn(50, 6, generator=generator, dtype=torch.float64)
@@ -151,7 +151,7 @@ def test_nearest_is_by_distance():
 
 def test_no_weights_are_sent():
     """L = 3 classes of D = 3 features: 9 numbers each way, and 3 counts up."""
-    play = Play(ragged_task(), FedProto(), TRAINING)
+    play = MethodSimulation(ragged_task(), FedProto(), TRAINING)
     r = play.at([0, 1])
     _, stages = play.method.round(play.state, r)
     assert (r.traffic.up, r.traffic.down) == (12, 9)

@@ -4,7 +4,7 @@ import torch
 from pfl_ops.algorithms.fedrep import FedRep
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play
 
 
 def training(**how):
@@ -23,7 +23,7 @@ def test_two_rounds_by_hand(product):
               body (a ← a − ⅛(h a − y) h):  2.0407756                        2.0085465
               a ← ¼·2.0407756 + ¾·2.0085465 = 2.0166038                      mean head (1.9295406 + 0.5280738 + 1)/3
     """
-    play = Play(product, FedRep(head_epochs=2, body_epochs=1), training())
+    play = MethodSimulation(product, FedRep(head_epochs=2, body_epochs=1), training())
     first, last = play.run([[0, 1], [0, 1]])
     assert first["L2"].tolist() == [pytest.approx([2.109375, 1.75]), pytest.approx([1.98046875, 0.625])]
     assert first["L1"][:, 0].tolist() == pytest.approx([2.0126953125] * 3)
@@ -43,21 +43,21 @@ def test_schedule_steps(product):
     client 0: h = 1.75, residual −0.5: h ← 1.75 + ⅛·0.5·2 = 1.875, a ← 2 + ⅛·0.5·1.75 = 2.109375
     client 1: h = 0.625, residual 0.25: h ← 0.625 − ⅛·0.25·2 = 0.5625, a ← 2 − ⅛·0.25·0.625 = 1.98046875
     """
-    play = Play(product, FedRep(schedule="steps"), training(local_epochs=None, local_steps=3))
+    play = MethodSimulation(product, FedRep(schedule="steps"), training(local_epochs=None, local_steps=3))
     only = play.round([0, 1])
     assert only["L2"].tolist() == [pytest.approx([2.109375, 1.875]), pytest.approx([1.98046875, 0.5625])]
 
 
 def test_one_step_is_of_the_whole_model(product):
     """J = 1, no head step: from a = 2, h = 1, residual −2: h ← 1 + ⅛·2·2 = 1.5, a ← 2 + ⅛·2·1 = 2.25."""
-    play = Play(product, FedRep(schedule="steps"), training(local_epochs=None, local_steps=1))
+    play = MethodSimulation(product, FedRep(schedule="steps"), training(local_epochs=None, local_steps=1))
     assert play.round([0])["L2"].tolist() == [pytest.approx([2.25, 1.5])]
 
 
 def test_the_frozen_part_stays_under_decay_and_adam(product):
     """No head step moves the body by a bit, whatever the optimiser adds to a zero gradient."""
     for how in ({"weight_decay": 0.5}, {"optimiser": "adam", "weight_decay": 0.5}, {"momentum": 0.9}):
-        play = Play(product, FedRep(), training(**how))
+        play = MethodSimulation(product, FedRep(), training(**how))
         r = play.at([0, 1])
         start = torch.tensor([[2.0, 1], [2, 1]], dtype=torch.float64)
         trained = r.train(start, only=r.layout.head, epochs=3)
@@ -66,7 +66,7 @@ def test_the_frozen_part_stays_under_decay_and_adam(product):
 
 def test_steps_need_local_steps(product):
     with pytest.raises(PflOpsError, match=r"set training\.local_steps"):
-        Play(product, FedRep(schedule="steps"), training()).round()
+        MethodSimulation(product, FedRep(schedule="steps"), training()).round()
 
 
 def test_a_network_without_a_body_is_refused():
@@ -75,7 +75,7 @@ def test_a_network_without_a_body_is_refused():
 
 
 def test_only_the_body_is_sent(product):
-    play = Play(product, FedRep(), training())
+    play = MethodSimulation(product, FedRep(), training())
     r = play.at([0, 1])
     play.method.round(play.state, r)
     assert (r.traffic.up, r.traffic.down) == (1, 1)

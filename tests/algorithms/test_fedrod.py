@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from pfl_ops.algorithms.fedrod import FedROD, balanced_softmax, both
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Federation, Play, ragged_task
+from pfl_ops.testing import AlgorithmContract, Federation, MethodSimulation, ragged_task
 
 TRAINING = Training(rounds=1, local_epochs=None, local_steps=2, batch_size=None, lr=0.5, precision="float64")
 
@@ -46,7 +46,7 @@ def test_two_steps_by_hand(pair):
     Step 2    f = x still. Client 0: z = 0.4375 x, n_0/n_1 = 3; its personal loss at z = (0.4375 − 0.125) x.
               Client 1: z = 0.5 x, n_0/n_1 = 1; its personal loss at z = (0.5 + 0.5) x.
     """
-    only = Play(pair, FedROD(), TRAINING).round()
+    only = MethodSimulation(pair, FedROD(), TRAINING).round()
     s = [1 / (1 + 3 * exp(-0.4375 * x)) - y for x, y in ((1, 0), (2, 0), (2, 0), (4, 1))]
     up = (s[0] * 1 + s[1] * 2 + s[2] * 2 + s[3] * 4) / 4  # mean s f = mean s x
     own = (sigma(0.3125 * 1) * 1 + sigma(0.3125 * 2) * 4 + (sigma(0.3125 * 4) - 1) * 4) / 4
@@ -68,7 +68,7 @@ def test_two_steps_by_hand(pair):
 
 def test_the_personal_head_gives_no_gradient_into_the_generic_model():
     """Whatever the P_k are, Θ and the θ_k are the same, bit for bit."""
-    plays = [Play(ragged_task(), FedROD(), TRAINING.model_copy(update={"batch_size": 3})) for _ in range(2)]
+    plays = [MethodSimulation(ragged_task(), FedROD(), TRAINING.model_copy(update={"batch_size": 3})) for _ in range(2)]
     rows = plays[1].state["personal"]
     rows.write(plays[1].everyone, 5 * torch.randn(5, 12, generator=torch.Generator().manual_seed(0)).double())
     for cohort in (None, [0, 3]):
@@ -79,7 +79,7 @@ def test_the_personal_head_gives_no_gradient_into_the_generic_model():
 
 def test_personal_heads_start_as_the_generic_head():
     """So that at the start everyone answers with 2 g."""
-    play = Play(ragged_task(), FedROD(), TRAINING)
+    play = MethodSimulation(ragged_task(), FedROD(), TRAINING)
     head, x = play.task.initial[play.task.layout.head], play.task.example
     held = play.personal()
     assert head.abs().min() > 0 and torch.equal(held.ctx["personal"], head.expand(5, -1))
@@ -89,7 +89,7 @@ def test_personal_heads_start_as_the_generic_head():
 
 def test_the_generic_model_answers_alone(pair):
     """G is Θ itself; L1 and L2 join the personal scores: f = 2·3 = 6, g = (−6, 3), P f = (12, 6)."""
-    _, stages = (play := Play(pair, FedROD(), TRAINING)).method.round(play.state, play.at([0, 1]))
+    _, stages = (play := MethodSimulation(pair, FedROD(), TRAINING)).method.round(play.state, play.at([0, 1]))
     assert stages["G"].predict is None and stages["L2"].predict is both
     w, own = (torch.tensor(values, dtype=torch.float64) for values in ([2, -1, 0.5], [2.0, 1]))
     assert both(play.task.net, w, torch.tensor([[3.0]]).double(), personal=own).tolist() == [[6, 9]]
@@ -97,7 +97,7 @@ def test_the_generic_model_answers_alone(pair):
 
 def test_classes_with_none_drop_out():
     """The loss is the balanced softmax of the other two classes alone; the third's scores get no gradient."""
-    play = Play(ragged_task(), FedROD(), TRAINING)
+    play = MethodSimulation(ragged_task(), FedROD(), TRAINING)
     net, layout = play.task.net, play.task.layout
     w, x = play.task.initial.clone().requires_grad_(), torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
     x, y, counts = x.double(), torch.tensor([0, 2, 2, 0, 2, 2]), torch.tensor([2.0, 0, 4], dtype=torch.float64)
@@ -116,12 +116,12 @@ def test_it_needs_no_body():
     network = nn.Module()
     network.body, network.head = nn.Sequential(), nn.Linear(4, 3, dtype=torch.float64)
     federation = Federation(network, ragged_task().pool, 3)
-    only = Play(federation, FedROD(), TRAINING).round()
+    only = MethodSimulation(federation, FedROD(), TRAINING).round()
     assert only["L2"].shape == only["L2/personal"].shape == (5, 15)
 
 
 def test_one_model_is_sent_each_way():
-    play = Play(ragged_task(), FedROD(), TRAINING)
+    play = MethodSimulation(ragged_task(), FedROD(), TRAINING)
     r = play.at([0, 1])
     play.method.round(play.state, r)
     assert (r.traffic.up, r.traffic.down) == (27, 27)

@@ -3,7 +3,7 @@ import pytest
 from pfl_ops.algorithms.fedsgd import FedSGD
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play
 
 
 def test_two_rounds_by_hand(curved):
@@ -22,7 +22,7 @@ def test_two_rounds_by_hand(curved):
     """
     federation = curved([[(1, 0)], [(1, 6), (2, 3), (0.5, 8)], [(3, 2), (1, 10)]], start=2)
     training = Training(rounds=2, local_epochs=3, batch_size=1, lr=0.5, lr_decay=0.5, precision="float64")
-    first, last = Play(federation, FedSGD(), training).run([[0, 1], [1, 2]])
+    first, last = MethodSimulation(federation, FedSGD(), training).run([[0, 1], [1, 2]])
     assert first["L1"].item() == first["G"].item() == first["state/central"].item() == pytest.approx(2.875)
     assert first["L2"][:, 0].tolist() == pytest.approx([1, 3.5])
     assert last["L1"].item() == last["G"].item() == last["state/central"].item() == pytest.approx(3.396875)

@@ -24,7 +24,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.contract import Share
 from pfl_ops.federation.method.walk import Keys
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Federation, Play, quadratic_play, quadratic_task
+from pfl_ops.testing import AlgorithmContract, Federation, MethodSimulation, quadratic_play, quadratic_task
 
 SIZES = torch.tensor([1, 3, 4, 12])  # n = 20, n/K = 5
 
@@ -150,7 +150,7 @@ def test_feedback_trains_on_one_part_and_judges_on_the_other():
     pool = Pool(x, torch.zeros(7, dtype=torch.int64), [torch.arange(5), torch.arange(5, 7)])
     federation = Federation(task.network, pool, 1, task.loss)
     method = FLIU(gamma=Feedback(held_share=0.2))
-    play = Play(federation, method, Training(rounds=1, batch_size=None, lr=1, precision="float64"))
+    play = MethodSimulation(federation, method, Training(rounds=1, batch_size=None, lr=1, precision="float64"))
     values = play.round()
     held = [x[k * 5 + play.trainer.positions(k, Share(0.8, 1), Keys(0, "train", 0))] for k in (0, 1)]
     assert [len(h) for h in held] == [1, 1]

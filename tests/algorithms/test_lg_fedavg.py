@@ -3,7 +3,7 @@ import pytest
 from pfl_ops.algorithms.lg_fedavg import LGFedAvg
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
 
 TRAINING = Training(rounds=2, batch_size=None, lr=0.125, precision="float64")
 
@@ -21,7 +21,7 @@ def test_two_rounds_by_hand(product):
               h = 0.9375 + ⅛·1.890625·2.25 = 1.46923828125            0.9375 + ⅛·0.125·2 = 0.96875
               Θ_head ← (1.46923828125 + 2·0.96875)/3                  client 1 keeps a = 1.875
     """
-    play = Play(product, LGFedAvg(), TRAINING)
+    play = MethodSimulation(product, LGFedAvg(), TRAINING)
     first, last = play.run([[0, 1], [0, 2]])
     assert first["L2"].tolist() == [[2.25, 1.5], [1.875, 0.75]]
     assert first["L1"].tolist() == [[2.25, 0.9375], [1.875, 0.9375], [2, 0.9375]]
@@ -35,12 +35,12 @@ def test_two_rounds_by_hand(product):
 
 
 def test_there_is_no_global_model(product):
-    assert "G" not in Play(product, LGFedAvg(), TRAINING).round()
+    assert "G" not in MethodSimulation(product, LGFedAvg(), TRAINING).round()
 
 
 def test_only_the_head_is_sent():
     """D = 3 features, L = 3 classes: 12 of P = 27 numbers."""
-    play = Play(ragged_task(), LGFedAvg(), TRAINING)
+    play = MethodSimulation(ragged_task(), LGFedAvg(), TRAINING)
     r = play.at([0, 1])
     play.method.round(play.state, r)
     assert (r.traffic.up, r.traffic.down) == (12, 12)

@@ -8,7 +8,7 @@ from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.per_fedavg import PerFedAvg
 from pfl_ops.federation.method.walk import Keys, Length
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
 
 FULL = Training(rounds=2, local_epochs=None, local_steps=1, batch_size=None, lr=0.5, precision="float64")
 
@@ -29,7 +29,7 @@ def test_two_rounds_by_hand(curved):
              v_0 = 4.4375 + ½·3.5625 = 6.21875,  v_2 = 4.4375 − ½·3·0.4375 = 3.78125
     """
     clients = [[(1.0, 8.0)], [(1.0, 0.0), (2.0, 0.0), (3.0, 0.0)], [(4.0, 4.0), (2.0, 4.0)]]
-    play = Play(curved(clients, start=4.0), PerFedAvg(alpha=0.5), FULL)
+    play = MethodSimulation(curved(clients, start=4.0), PerFedAvg(alpha=0.5), FULL)
     first, last = play.run([[0, 1], [0, 2]])
     assert first["G"].tolist() == first["L1"].tolist() == [4.25]
     assert first["L2"].tolist() == [[6.125], [0.0]]
@@ -57,7 +57,7 @@ def test_variants_by_hand(variant, g, curved):
     federation = curved([[(1.0, 1.0)]], start=1.0)
     federation = type(federation)(federation.network, federation.pool, 1, quartic)
     method = PerFedAvg(alpha=0.25, beta=0.25, delta=0.5, variant=variant)
-    (only,) = Play(federation, method, FULL).run([None])
+    (only,) = MethodSimulation(federation, method, FULL).run([None])
     assert only["G"].item() == pytest.approx(1 - g / 4, abs=1e-14)
 
 
@@ -70,7 +70,7 @@ def test_three_batches_in_their_roles(variant, stack):
     """
     federation, alpha, beta, delta = ragged_task((5, 2, 8, 3, 7)), 0.3, 0.2, 0.01
     training = Training(rounds=1, local_epochs=2, batch_size=3, lr=beta, precision="float64")
-    play = Play(federation, PerFedAvg(alpha=alpha, delta=delta, variant=variant), training, stack=stack)
+    play = MethodSimulation(federation, PerFedAvg(alpha=alpha, delta=delta, variant=variant), training, stack=stack)
     net, start, clients = play.task.net, play.task.initial.clone(), [0, 3, 4]
     ends = []
     for k in clients:
@@ -113,9 +113,9 @@ def test_the_given_rate_is_that_of_the_round():
 def test_without_adaptation_it_is_fedavg():
     """α = 0 and full batches, where D' is D: FedAvg with uniform weights, in each variant."""
     training = Training(rounds=2, local_epochs=2, batch_size=None, lr=0.2, momentum=0.9, precision="float64")
-    expected = Play(ragged_task(), FedAvg(), training, weighting="uniform").run([[0, 2, 3], [1, 4]])
+    expected = MethodSimulation(ragged_task(), FedAvg(), training, weighting="uniform").run([[0, 2, 3], [1, 4]])
     for variant in ("exact", "hf", "fo"):
-        found = Play(ragged_task(), PerFedAvg(alpha=0, variant=variant), training).run([[0, 2, 3], [1, 4]])
+        found = MethodSimulation(ragged_task(), PerFedAvg(alpha=0, variant=variant), training).run([[0, 2, 3], [1, 4]])
         for one, other in zip(expected, found, strict=True):
             torch.testing.assert_close(one["G"], other["G"], rtol=0, atol=1e-12)
 
@@ -137,7 +137,9 @@ def test_where_the_variants_come_to_rest():
     pool = Pool(samples, torch.zeros(2, dtype=torch.int64), [torch.tensor([0]), torch.tensor([1])])
     federation = Federation(base.network, pool, 1, curved_square)
     for variant, rest in (("exact", 1.5), ("hf", 1.5), ("fo", 3.0)):
-        play = Play(federation, PerFedAvg(alpha=0.25, variant=variant), FULL.model_copy(update={"rounds": 100}))
+        play = MethodSimulation(
+            federation, PerFedAvg(alpha=0.25, variant=variant), FULL.model_copy(update={"rounds": 100})
+        )
         assert play.run([None] * 100)[-1]["G"].item() == pytest.approx(rest, abs=1e-6)
 
 

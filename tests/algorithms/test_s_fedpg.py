@@ -7,7 +7,7 @@ from pfl_ops.algorithms.descent_direction import common_descent
 from pfl_ops.algorithms.fedpg import SFedPG
 from pfl_ops.algorithms.solvers import gram
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, quadratic_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, quadratic_task
 
 
 def one_round(method, centres, lr, sizes=None):
@@ -136,7 +136,7 @@ def test_fairness_leaves_out_clients_without_a_gradient():
 
 def sent(method, centres, lr):
     """The bytes that a client of round 1 sends and receives."""
-    play = Play(quadratic_task(centres), method, Training(batch_size=None, lr=lr, precision="float64"))
+    play = MethodSimulation(quadratic_task(centres), method, Training(batch_size=None, lr=lr, precision="float64"))
     r = play.at(play.everyone)
     play.method.round(play.state, r)
     return [r.traffic.up, r.traffic.down]

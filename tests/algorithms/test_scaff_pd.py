@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.scaff_pd import ScaffPD
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, quadratic_task, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, quadratic_task, ragged_task
 
 METHOD = ScaffPD(global_lr=0.5, rho=8, sigma=1 / 16, theta=0.5)
 THREE = {"centres": [0, 6, 10], "sizes": [1, 3, 2], "start": 2, "lr": 0.25, "steps": 2}
@@ -63,7 +63,7 @@ def test_where_lambda_has_nothing_in_the_cohort():
     c = ¼·2 + ¾·(−4) = −2.5,  Θ ← 2 + (7/32)·2.5.
     """
     training = Training(local_epochs=None, local_steps=2, batch_size=None, lr=0.25, precision="float64")
-    play = Play(quadratic_task([0, 6, 10], [1, 3, 2], start=2), METHOD, training)
+    play = MethodSimulation(quadratic_task([0, 6, 10], [1, 3, 2], start=2), METHOD, training)
     play.state |= {
         "lam": play.state["lam"].new_tensor([0, 0, 1]),
         "losses": play.state["losses"].new_tensor([2, 8, 900]),
@@ -102,7 +102,7 @@ def test_lambda_is_the_argmax(rho):
 def test_lambda_stays_on_the_simplex():
     training = Training(rounds=4, local_epochs=None, local_steps=2, batch_size=2, lr=0.1, precision="float64")
     for seed in range(6):
-        play = Play(ragged_task(seed=seed), ScaffPD(rho=0, sigma=5), training, stack=5, seed=seed)
+        play = MethodSimulation(ragged_task(seed=seed), ScaffPD(rho=0, sigma=5), training, stack=5, seed=seed)
         for cohort in ([0, 2, 3], [1, 4], None, [2]):
             lam = play.round(cohort)["state/lam"]
             assert lam.min() >= 0 and lam.sum().item() == pytest.approx(1, abs=1e-12)
@@ -115,7 +115,7 @@ def test_control_variates():
     """
     federation = ragged_task((5, 4, 6))
     training = Training(rounds=2, local_epochs=None, local_steps=1, batch_size=2, lr=0.1, precision="float64")
-    play = Play(federation, ScaffPD(), training, stack=3)
+    play = MethodSimulation(federation, ScaffPD(), training, stack=3)
     index = federation.pool.index
 
     def slope(k, samples):
@@ -142,7 +142,7 @@ def test_the_corrected_step_by_hand():
     c = Σ λ_k ∇F_k(Θ), λ as the first round leaves it.
     """
     training = Training(rounds=1, local_epochs=None, local_steps=1, batch_size=None, lr=0.3, precision="float64")
-    play = Play(ragged_task(), ScaffPD(), training, stack=5)
+    play = MethodSimulation(ragged_task(), ScaffPD(), training, stack=5)
     slopes = play.at(play.everyone).grad(play.task.initial)
     values = play.round()
     c = values["state/lam"] @ slopes
@@ -159,7 +159,7 @@ def test_the_gradients_minibatch_is_not_one_of_training():
     """
     federation, lr = ragged_task((5, 4, 6)), 0.1
     training = Training(rounds=3, local_epochs=None, local_steps=1, batch_size=2, lr=lr, precision="float64")
-    task = Play(federation, FedAvg(), training).task
+    task = MethodSimulation(federation, FedAvg(), training).task
     x = task.initial
 
     def slope(samples):
@@ -175,7 +175,7 @@ def test_the_gradients_minibatch_is_not_one_of_training():
 
     same = []
     for t in range(3):
-        play, plain = (Play(federation, method, training, stack=3) for method in (ScaffPD(), FedAvg()))
+        play, plain = (MethodSimulation(federation, method, training, stack=3) for method in (ScaffPD(), FedAvg()))
         play.t = plain.t = t  # Θ⁰ in another round: other minibatches at the same point
         values, averaged = play.round(), plain.round()
         lam = values["state/lam"]
@@ -196,7 +196,7 @@ def test_the_server_steps_by_lambda():
     """Minibatches take the θ_k apart: Θ ← Θ − η_g Σ λ_k (Θ − θ_k), λ renormalised over the cohort."""
     training = Training(rounds=1, local_epochs=None, local_steps=4, batch_size=2, lr=0.3, precision="float64")
     for cohort in ([0, 1, 2, 3, 4], [0, 2, 3]):
-        play = Play(ragged_task(), ScaffPD(global_lr=0.5, rho=0.1, sigma=1), training, stack=5)
+        play = MethodSimulation(ragged_task(), ScaffPD(global_lr=0.5, rho=0.1, sigma=1), training, stack=5)
         values = play.round(cohort)
         theta, p = values["L2"], values["state/lam"][cohort]
         assert (theta - theta.mean(dim=0)).abs().max() > 0.01 and p.max() / p.min() > 1.2

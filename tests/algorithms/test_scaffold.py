@@ -4,7 +4,7 @@ import torch
 from pfl_ops.algorithms.scaffold import Scaffold
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
 
 
 def test_two_rounds_by_hand():
@@ -39,7 +39,7 @@ def test_two_rounds_by_hand():
 def test_the_servers_control_is_the_mean_of_all_clients():
     """c = (1/N) Σ c_k after every round, whoever took part: both start at 0, and c takes (1/N) of every change."""
     training = Training(rounds=4, local_epochs=2, batch_size=3, lr=0.1, precision="float64")
-    play = Play(ragged_task(), Scaffold(global_lr=0.7), training, stack=5)
+    play = MethodSimulation(ragged_task(), Scaffold(global_lr=0.7), training, stack=5)
     for values in play.run([[0, 2, 3], None, [1, 4], [2]]):
         c = values["state/c"]
         torch.testing.assert_close(c, values["state/c_k"].mean(dim=0), rtol=0, atol=1e-12)

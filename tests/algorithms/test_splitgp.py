@@ -10,7 +10,7 @@ from pfl_ops.algorithms.splitgp import SplitGP, surer_exit
 from pfl_ops.data.clients import Pool
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Federation, Play, quadratic_play, ragged_task
+from pfl_ops.testing import AlgorithmContract, Federation, MethodSimulation, quadratic_play, ragged_task
 
 SAMPLES = (  # (x, y) of each client
     [(1.0, 0), (2.0, 1), (-1.0, 1)],
@@ -66,7 +66,7 @@ CLIENT, SERVER = [0, 4, 5, 6, 7], [1, 2, 3]
 def test_two_rounds_by_hand():
     """Clients 0 and 1, n = (3, 1), then 0 and 2, n = (3, 2): the server's side is the weighted mean, the client's λ own
     and 1 − λ of it; client 1 keeps its side of round 1, client 2 starts from the first one."""
-    play = Play(federation(), SplitGP(gamma=GAMMA, lam=LAM), training())
+    play = MethodSimulation(federation(), SplitGP(gamma=GAMMA, lam=LAM), training())
     start = play.task.initial.numpy()
     assert start[:4].tolist() == [A, C, *H] and start[4:6].any() and not start[6:].any()
     central, held = start, [start[CLIENT]] * 3
@@ -92,7 +92,7 @@ def test_the_client_answers_where_it_is_sure(threshold, who):
 
     In bits the second would be 1, above all of these; the server's scores are H c u = (−1.2, 0.4) and (0, 0).
     """
-    play = Play(federation(), SplitGP(), training())
+    play = MethodSimulation(federation(), SplitGP(), training())
     w = torch.tensor([1.0, C, *H, 1, -1, 0, 0], dtype=torch.float64)
     x = torch.tensor([[4.0], [0]], dtype=torch.float64)
     found = surer_exit(play.task.net, w, x, threshold=torch.tensor(threshold), depth=1).tolist()
@@ -103,7 +103,7 @@ def test_the_client_answers_where_it_is_sure(threshold, who):
 
 
 def test_an_entropy_of_just_the_threshold_is_sure():
-    play = Play(federation(), SplitGP(), training())
+    play = MethodSimulation(federation(), SplitGP(), training())
     w = torch.tensor([1.0, C, *H, 0, 0, 1, 1], dtype=torch.float64)
     x = torch.ones(1, 1, dtype=torch.float64)
     logs = torch.log_softmax(torch.ones(1, 2, dtype=torch.float64), dim=1)
@@ -113,7 +113,7 @@ def test_an_entropy_of_just_the_threshold_is_sure():
 
 
 def test_all_stages_answer_with_two_exits():
-    play = Play(federation(), SplitGP(threshold=0.4), training())
+    play = MethodSimulation(federation(), SplitGP(threshold=0.4), training())
     r = play.at([0, 1])
     _, stages = play.method.round(play.state, r)
     for models, shape in ((stages["L2"], (2,)), (stages["G"], ()), (play.personal(), (3,))):
@@ -124,7 +124,7 @@ def test_all_stages_answer_with_two_exits():
 def test_the_exit_stands_on_what_leaves_the_cut():
     """Of a 4-6-5-3 network: 6 numbers behind the first layer, 5 behind the second, where the server has the head."""
     for depth, width in ((1, 6), (2, 5)):
-        play = Play(deep(), SplitGP(depth=depth), training())
+        play = MethodSimulation(deep(), SplitGP(depth=depth), training())
         views = play.task.layout.views(play.task.initial)
         assert views["exit.weight"].shape == (3, width)
         assert play.state["client"].base.numel() == play.task.net.cut(depth).stop + 3 * width + 3
@@ -134,11 +134,11 @@ def test_networks_that_cannot_be_cut_so_are_refused():
     with pytest.raises(PflOpsError, match="splitgp shares the body of a network, and this one has no body"):
         quadratic_play(SplitGP(), [0, 6])
     with pytest.raises(PflOpsError, match="cut behind one of its body's 2 layers with parameters, got 3"):
-        Play(deep(), SplitGP(depth=3), training())
+        MethodSimulation(deep(), SplitGP(depth=3), training())
 
 
 def test_a_whole_model_is_sent_each_way():
-    play = Play(federation(), SplitGP(), training())
+    play = MethodSimulation(federation(), SplitGP(), training())
     r = play.at([0, 1])
     play.method.round(play.state, r)
     assert (r.traffic.up, r.traffic.down) == (8, 8)

@@ -11,7 +11,7 @@ from bench_case import small
 
 from pfl_ops.bench.candidate import Label
 from pfl_ops.bench.load import PERIOD, other_load
-from pfl_ops.bench.ours import Ours, chosen
+from pfl_ops.bench.ours import EngineCandidate, chosen
 from pfl_ops.bench.plain import PlainLoop
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
@@ -33,13 +33,13 @@ def test_names():
 def test_both_judge_the_same_models_alike(model, label):
     case = small(model)
     local, pooled = PlainLoop(case).evaluate()
-    scores = Ours(case, label).evaluate()
+    scores = EngineCandidate(case, label).evaluate()
     assert np.allclose(scores.local, local) and np.allclose(scores.pooled, pooled)
     assert len(set(pooled)) > 1  # models that differ
 
 
 def test_evaluation_is_never_answered_from_memory(tiny, monkeypatch):
-    ours = Ours(tiny, LOOP)
+    ours = EngineCandidate(tiny, LOOP)
     asked = []
     scorer = type(ours._judge.scorer)
     answers = scorer._answers
@@ -51,13 +51,13 @@ def test_evaluation_is_never_answered_from_memory(tiny, monkeypatch):
 def test_training_that_diverges_is_timed_to_the_end(tiny, monkeypatch):
     case = type(tiny).experiment
     monkeypatch.setattr(type(tiny), "experiment", lambda *given: case(*given).override({"training.lr": 1e6}))
-    ours = Ours(tiny, LOOP)
+    ours = EngineCandidate(tiny, LOOP)
     assert [ours.round().round for _ in range(4)] == [1, 2, 3, 4] and ours.simulation.diverged is not None
 
 
 def test_ours_trains_every_client_for_so_many_steps(linear):
     """As `Round.train` does, with other batches at each call."""
-    ours = Ours(linear, STACKED)
+    ours = EngineCandidate(linear, STACKED)
     first, second = ours.train(), ours.train()
     meter = ours.simulation.trainer.meter
     assert sum(meter.by_stream.values()) == 2 * linear.samples
@@ -85,7 +85,7 @@ def test_the_plain_loop_is_the_engine_s_training(optimiser, tolerance):
     whole = [len(own) == 359 for own in case.data.train.index]
     layout = Net(case.network).layout
     theirs = torch.stack([layout.flatten(dict(m.named_parameters())) for m in PlainLoop(case).train()])
-    ours = Ours(case, LOOP).train()
+    ours = EngineCandidate(case, LOOP).train()
     assert any(whole)  # a client with a sample more leaves one out
     moved = (ours - layout.flatten(dict(case.network.named_parameters()))).abs().max()
     assert (ours - theirs)[whole].abs().max() < tolerance * moved
@@ -109,7 +109,7 @@ def test_a_plain_round_averages_and_judges(linear, monkeypatch):
 
 
 def test_ours_goes_on_round_after_round(linear):
-    ours = Ours(linear, STACKED)
+    ours = EngineCandidate(linear, STACKED)
     rounds = [ours.round() for _ in range(3)]
     assert [r.round for r in rounds] == [1, 2, 3]
     assert rounds[0].metrics["cost/samples_per_second"] > 0
@@ -117,7 +117,7 @@ def test_ours_goes_on_round_after_round(linear):
 
 
 def test_a_probe_does_the_share_of_work_that_it_says(linear):
-    ours = Ours(linear, STACKED)
+    ours = EngineCandidate(linear, STACKED)
     assert ours.probe("train") == 3 * 2 / (4 * 5)
     assert sum(ours.simulation.trainer.meter.by_stream.values()) == 3 * 2 * 10
     assert ours.probe("evaluate") == 3 / 4 and ours.probe("round") == 1
@@ -125,7 +125,7 @@ def test_a_probe_does_the_share_of_work_that_it_says(linear):
 
 def test_what_the_engine_refuses_is_refused(linear):
     with pytest.raises(PflOpsError, match="tf32"):
-        Ours(linear, Label("loop", "tf32"))
+        EngineCandidate(linear, Label("loop", "tf32"))
 
 
 def test_what_auto_takes_is_a_label(tiny, monkeypatch, tmp_path):

@@ -5,7 +5,7 @@ from bench_case import small
 
 from pfl_ops.bench import entrants
 from pfl_ops.bench.candidate import Label
-from pfl_ops.bench.entrants import Entrants
+from pfl_ops.bench.entrants import CaseCandidates
 from pfl_ops.errors import PflOpsError
 
 PLAIN, LOOP = Label("plain"), Label("loop")
@@ -17,7 +17,7 @@ def stacked(chunk, workers=1):
 
 @pytest.fixture
 def enter(monkeypatch):
-    """Runs `Entrants` on candidates that reach the given rates; those that are not named are refused."""
+    """Runs `CaseCandidates` on candidates that reach the given rates; those that are not named are refused."""
     made = []
 
     def run(rates, auto=None, **given):
@@ -42,7 +42,7 @@ def enter(monkeypatch):
 
         monkeypatch.setattr(entrants, "Entrant", Entrant)
         case = small("linear", **{"precision": "float32", "chunk": (2, 3, 4), "workers": (1, 2), **given})
-        found = Entrants(case, None, auto)
+        found = CaseCandidates(case, None, auto)
         found.enter()
         return found
 

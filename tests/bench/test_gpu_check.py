@@ -252,7 +252,7 @@ def test_cell_that_is_too_slow_is_cut_and_not_failed(
     cost = {"cost/train_seconds": 3.0, "cost/eval_seconds": 1.0, "cost/samples_per_second": 5.0, "train/loss": 1.0}
     said = [{"execution": "loop", "rounds": 100}, {"seconds": 400.0, "mib": 100.0}, {}, *[cost] * rounds]
     process = Slow(said)
-    monkeypatch.setattr(cell, "Hosted", lambda *_: process)
+    monkeypatch.setattr(cell, "HostedProcess", lambda *_: process)
     first, second, third = cell.cell(options)
     assert (first.name, first.status, third.name, third.reason) == ("estimate", "passed", "memory", outcome.NO_TIME)
     assert process.ended and (second.status, second.reason) == (

@@ -5,7 +5,7 @@ import torch
 from bench_case import small
 
 from pfl_ops.bench.candidate import Label
-from pfl_ops.bench.ours import Ours
+from pfl_ops.bench.ours import EngineCandidate
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.network.net import Net
 
@@ -22,7 +22,7 @@ def test_same_parameters_as_ours(model, optimiser, tolerance, vmapped):
     case = small(model, optimiser=optimiser, steps=6)
     layout = Net(case.network).layout
     start = layout.flatten(dict(case.network.named_parameters()))
-    peer, ours = JaxScan(case, vmapped), Ours(case, Label("loop"))
+    peer, ours = JaxScan(case, vmapped), EngineCandidate(case, Label("loop"))
     for _ in range(2):
         theirs = torch.stack([rows(parameters, layout) for parameters in peer.train()])
         mine = ours.train()

@@ -14,17 +14,17 @@ import pfl_ops
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.base import Algorithm, Models, Rows
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import AlgorithmContract, Play, ragged_task
+from pfl_ops.testing import AlgorithmContract, MethodSimulation, ragged_task
 
 NAMES = list(ALGORITHMS.builtin)
 TRAINING = Training(rounds=3, local_epochs=1, batch_size=3, lr=0.2, lr_decay=0.9, precision="float64")
 
 
-def played(name: str, stack: int | None) -> Play:
+def played(name: str, stack: int | None) -> MethodSimulation:
     method = ALGORITHMS.get(name)()
     counted = {"local_epochs": None, "local_steps": 3} if "training.local_steps" in method.requires else {}
     slower = {"lr": 0.05} if name == "pfedme" else {}  # η λ < 1
-    play = Play(ragged_task(), method, TRAINING.model_copy(update=counted | slower), stack=stack)
+    play = MethodSimulation(ragged_task(), method, TRAINING.model_copy(update=counted | slower), stack=stack)
     play.run([[0, 2, 3], None, [1, 4]])
     return play
 

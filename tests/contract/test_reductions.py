@@ -38,7 +38,7 @@ from pfl_ops.algorithms.scaffold import Scaffold
 from pfl_ops.algorithms.schedules import Fixed
 from pfl_ops.algorithms.splitgp import SplitGP
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import Play, quadratic_play, ragged_task
+from pfl_ops.testing import MethodSimulation, quadratic_play, ragged_task
 
 FEDERATION = ragged_task()
 TRAININGS = {
@@ -56,7 +56,7 @@ def training(request):
 
 
 def played(method, training, cohorts, *, weighting="samples", stack=5, federation=FEDERATION):
-    return Play(federation, method, training, weighting=weighting, stack=stack).run(cohorts)
+    return MethodSimulation(federation, method, training, weighting=weighting, stack=stack).run(cohorts)
 
 
 def same(one, other, *names, within=0.0):
@@ -120,7 +120,7 @@ def test_fedrep_in_one_step_of_everything_is_fedavg_in_its_first_round():
     training = Training(rounds=1, local_epochs=None, local_steps=1, batch_size=None, lr=0.3, precision="float64")
     personal, shared = (played(m, training, [None]) for m in (FedRep(schedule="steps"), FedAvg()))
     same(personal, shared, "L2", within=1e-12)
-    body = Play(FEDERATION, FedAvg(), training).task.layout.body
+    body = MethodSimulation(FEDERATION, FedAvg(), training).task.layout.body
     torch.testing.assert_close(personal[0]["G"][body], shared[0]["G"][body], rtol=0, atol=1e-12)
 
 
@@ -165,14 +165,14 @@ def test_feddyns_first_round_is_fedprox_twice_as_far():
     two = (played(m, TRAININGS["sgd"], FULL[:1], weighting="uniform") for m in (FedDyn(alpha=0.3), FedProx(mu=0.3)))
     (first,), (plain,) = two
     same([first], [plain], "L2", within=1e-12)
-    start = Play(FEDERATION, FedAvg(), TRAININGS["sgd"]).task.initial
+    start = MethodSimulation(FEDERATION, FedAvg(), TRAININGS["sgd"]).task.initial
     torch.testing.assert_close(first["G"] - start, 2 * (plain["G"] - start), rtol=0, atol=1e-12)
 
 
 def test_fedper_and_lg_fedavg_begin_as_fedavg(training):
     """The first round starts everyone from Θ⁰; the part that is shared is averaged as FedAvg's."""
     (shared,) = played(FedAvg(), training, PARTIAL[:1])
-    layout = Play(FEDERATION, FedAvg(), training).task.layout
+    layout = MethodSimulation(FEDERATION, FedAvg(), training).task.layout
     for method, name, part in ((FedPer(), "body", layout.body), (LGFedAvg(), "head", layout.head)):
         (personal,) = played(method, training, PARTIAL[:1])
         same([personal], [shared], "L2")
@@ -315,7 +315,7 @@ def test_pfedme_without_pull_is_fedavgs_training():
     (first,) = played(PFedMe(lam=0, inner_steps=1, inner_lr=training.lr), training, PARTIAL[:1])
     (plain,) = played(FedAvg(), training, PARTIAL[:1])
     same([first], [plain], "L2", within=1e-12)
-    start = Play(FEDERATION, FedAvg(), training).task.initial
+    start = MethodSimulation(FEDERATION, FedAvg(), training).task.initial
     torch.testing.assert_close(first["G"], start, rtol=0, atol=1e-15)
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from pfl_ops.cli import output
-from pfl_ops.cli.reproduce_watch import Watch
+from pfl_ops.cli.reproduce_watch import ReproduceProgress
 from pfl_ops.tuning.cells import CellEvent
 
 
@@ -17,14 +17,14 @@ def job(name: str, rounds: int = 4) -> Any:
     return SimpleNamespace(suite=SimpleNamespace(name="toy/table1"), name=name, digest=name, experiment=training)
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> tuple[Watch, io.StringIO]:
+def watched(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> tuple[ReproduceProgress, io.StringIO]:
     stream = io.StringIO()
 
     def err() -> Console:  # as the real one, a new console at each call
         return Console(file=stream, force_terminal=terminal, width=100, color_system=None)
 
     monkeypatch.setattr(output, "err", err)
-    return Watch(), stream
+    return ReproduceProgress(), stream
 
 
 EVENTS = (
@@ -84,7 +84,7 @@ def test_bars_follow_the_jobs_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_estimate_alone_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     watch, stream = watched(monkeypatch, terminal=True)
     monkeypatch.setattr(output, "out", lambda: Console(file=stream, width=100))
-    dry = Watch(dry_run=True)
+    dry = ReproduceProgress(dry_run=True)
     with dry:
         dry(CellEvent("begin", 0, 3, text="3 runs, 2 at once"))
         assert dry.picture is None

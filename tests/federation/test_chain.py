@@ -13,7 +13,7 @@ from pfl_ops.federation.network.cross_entropy import cross_entropy
 from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.settings import Training
 from pfl_ops.models.cnn_tiny import CNNTiny
-from pfl_ops.testing import Federation, Play, ragged_task
+from pfl_ops.testing import Federation, MethodSimulation, ragged_task
 
 CLIENTS = [0, 1, 3, 4]
 RAGGED = ragged_task((5, 2, 8, 3, 7))
@@ -46,7 +46,7 @@ def chain(request):
 def play(net, stack, by_hand=True, **how):
     """Two epochs of batches of three, the last of an epoch short; `by_hand` off: the same by autograd."""
     how = {"rounds": 2, "local_epochs": 2, "batch_size": 3, "lr": 0.1, "precision": "float64", **how}
-    p = Play(Federation(net, RAGGED.pool, 3), Local(), Training(**how), stack=stack)
+    p = MethodSimulation(Federation(net, RAGGED.pool, 3), Local(), Training(**how), stack=stack)
     assert p.trainer.passes.chain is not None
     if not by_hand:
         p.trainer.passes.chain = None
@@ -159,7 +159,7 @@ class Extended(Local):
 def test_a_block_that_the_loss_does_not_see_still_decays_and_is_pulled(stack):
     """Client 1 takes two steps: w ← (1 − η(λ + μ)) w − η (s − μ a) each, with η = 0.1, λ = 0.2, μ = 0.3."""
     how = Training(rounds=1, local_epochs=2, batch_size=3, lr=0.1, weight_decay=0.2, precision="float64")
-    p = Play(Federation(CHAINS["two hidden"], RAGGED.pool, 3), Extended(), how, stack=stack)
+    p = MethodSimulation(Federation(CHAINS["two hidden"], RAGGED.pool, 3), Extended(), how, stack=stack)
     columns = p.task.layout.extra["more"]
     start, s, a = (torch.full_like(p.task.initial, value) for value in (1.0, 0.5, 2.0))
     rows = p.at(CLIENTS).train(start, shift=s, pull=(0.3, a))

@@ -12,7 +12,7 @@ from pfl_ops.data.clients import Pool
 from pfl_ops.federation.method.contract import Share
 from pfl_ops.federation.settings import Execution, Training
 from pfl_ops.models.char_lstm import CharLSTM
-from pfl_ops.testing import Federation, Play, quadratic_task, ragged_task
+from pfl_ops.testing import Federation, MethodSimulation, quadratic_task, ragged_task
 
 FEDERATION = ragged_task((5, 2, 8, 3, 7))
 CLIENTS = [0, 1, 3, 4]
@@ -22,7 +22,7 @@ WAYS = [None, 1, 2, 4]  # loop; stacks of one, of two, of all
 def play(stack=None, federation=FEDERATION, **how):
     """Two epochs of batches of three: 4, 2, 2 and 6 steps for the clients above, the last of an epoch short."""
     how = {"rounds": 2, "local_epochs": 2, "batch_size": 3, "lr": 0.1, "precision": "float64", **how}
-    return Play(federation, Local(), Training(**how), stack=stack)
+    return MethodSimulation(federation, Local(), Training(**how), stack=stack)
 
 
 @pytest.fixture(params=WAYS, ids=["loop", "stacks of 1", "stacks of 2", "stack of 4"])
@@ -153,7 +153,7 @@ def test_hvp_is_the_hessian_times_the_vector(stack, own):
 
 def test_hvp_of_quadratics():
     """F_k(w) = ½ ‖w − b_k‖² has the Hessian 1, whatever the batch."""
-    p = Play(quadratic_task([0.0, 6.0], [1, 3]), Local(), Training(rounds=1, precision="float64"), stack=2)
+    p = MethodSimulation(quadratic_task([0.0, 6.0], [1, 3]), Local(), Training(rounds=1, precision="float64"), stack=2)
     carry = {"w": torch.zeros(2, 1, dtype=torch.float64)}
 
     def step(m, b):

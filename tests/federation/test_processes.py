@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from pfl_ops.federation.execution import processes
-from pfl_ops.federation.execution.processes import SHARED_FROM, Memories, Memory, raised
+from pfl_ops.federation.execution.processes import SHARED_FROM, Memory, SharedMemoryPool, raised
 
 
 def arrived(thing: Any, outs: dict[int, Memory] | None = None) -> tuple[Any, int]:
     """Return what another process would read, and how many tensors were put into shared memory for it."""
-    message, placed = processes._pickle(thing, Memories().take, outs or {})
+    message, placed = processes._pickle(thing, SharedMemoryPool().take, outs or {})
     return pickle.loads(message), len(placed)
 
 
@@ -34,7 +34,7 @@ def test_large_tensors_are_shared_once(bytes_: int, placed: int) -> None:
 
 
 def test_what_is_written_to_an_out_is_seen() -> None:
-    memory = Memories().take((3, 2), torch.float64)
+    memory = SharedMemoryPool().take((3, 2), torch.float64)
     out = memory.tensor((3, 2), torch.float64)
     found, count = arrived({"out": out, "other": torch.zeros(3)}, {id(out): memory})
     found["out"][1] = 7.0
@@ -43,11 +43,11 @@ def test_what_is_written_to_an_out_is_seen() -> None:
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5)])
 def test_nothing_can_be_shared_too(shape: tuple[int, ...]) -> None:
-    assert Memories().take(shape, torch.float32).tensor(shape, torch.float32).shape == shape
+    assert SharedMemoryPool().take(shape, torch.float32).tensor(shape, torch.float32).shape == shape
 
 
 def test_memory_is_used_again_and_mapped_once() -> None:
-    memories, rows = Memories(), torch.ones(SHARED_FROM)
+    memories, rows = SharedMemoryPool(), torch.ones(SHARED_FROM)
     seen = []
     for number in (1, 2):
         message, [memory] = processes._pickle(number * rows, memories.take, {})
@@ -59,7 +59,7 @@ def test_memory_is_used_again_and_mapped_once() -> None:
 
 
 def test_two_messages_at_a_time_have_memory_of_their_own() -> None:
-    memories = Memories()
+    memories = SharedMemoryPool()
     one, two = (memories.take((8,), torch.int64) for _ in range(2))
     assert one is not two and one.number != two.number
     memories.give(one)
@@ -71,7 +71,7 @@ def test_two_messages_at_a_time_have_memory_of_their_own() -> None:
 
 def test_the_largest_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "KEPT_UP_TO", 64)
-    memories = Memories()
+    memories = SharedMemoryPool()
     memory = memories.take((9,), torch.int64)
     path, tensor = memory.path, memory.tensor((9,), torch.int64)
     memories.give(memory)
@@ -80,7 +80,7 @@ def test_the_largest_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_memory_goes_with_who_gives_it() -> None:
-    memory = Memories().take((9,), torch.int64)
+    memory = SharedMemoryPool().take((9,), torch.int64)
     path = memory.path
     assert os.path.exists(path)
     del memory

@@ -12,7 +12,7 @@ from pfl_ops.federation.method import round as round_
 from pfl_ops.federation.method.contract import Share
 from pfl_ops.federation.method.walk import Keys, Length
 from pfl_ops.federation.settings import Training
-from pfl_ops.testing import Federation, Play, ragged_task
+from pfl_ops.testing import Federation, MethodSimulation, ragged_task
 
 SIZES = (5, 2, 8, 3, 7)
 FEDERATION = ragged_task(SIZES)
@@ -21,7 +21,7 @@ CLIENTS = [0, 1, 4]
 
 def play(stack=None, weighting="samples", **how):
     how = {"rounds": 3, "batch_size": 3, "lr": 0.1, "precision": "float64", **how}
-    return Play(FEDERATION, Local(), Training(**how), stack=stack, weighting=weighting)
+    return MethodSimulation(FEDERATION, Local(), Training(**how), stack=stack, weighting=weighting)
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_a_client_without_samples():
     """Nothing to sum, no step to take."""
     empty = ragged_task((3, 0))
     for stack in (None, 2):
-        r = Play(empty, Local(), Training(precision="float64"), stack=stack).at([0, 1])
+        r = MethodSimulation(empty, Local(), Training(precision="float64"), stack=stack).at([0, 1])
         sums, counts = r.sweep(r.task.initial, r.task.loss)
         assert (sums[1], counts[1]) == (0, 0) and counts[0] == 3
         theta = r.train(r.task.initial)
@@ -226,7 +226,7 @@ def test_everybodys_data_as_one_client():
     torch.testing.assert_close(r.grad(leaf)[0], leaf.grad)
 
     alone = Federation(FEDERATION.network, FEDERATION.pool.pooled(), 3)
-    only = Play(alone, Local(), Training(rounds=3, batch_size=3, lr=0.1, precision="float64"))
+    only = MethodSimulation(alone, Local(), Training(rounds=3, batch_size=3, lr=0.1, precision="float64"))
     mine = play()
     assert torch.equal(mine.at(CLIENTS).pooled().train(mine.task.initial), only.at([0]).train(only.task.initial))
     assert mine.trainer.meter.samples == sum(SIZES), "counted where the round's other verbs count"

@@ -18,7 +18,7 @@ from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.models.cnn_tiny import CNNTiny
-from pfl_ops.testing import Federation, Play, ragged_task
+from pfl_ops.testing import Federation, MethodSimulation, ragged_task
 
 SIZES = (5, 2, 8, 3, 7)
 FEDERATION = ragged_task(SIZES)
@@ -34,7 +34,7 @@ OPTIMISERS = {
 def play(stack=None, federation=FEDERATION, **how):
     """Two epochs of batches of three: 4, 2, 2 and 6 steps for the clients above, the last of an epoch short."""
     how = {"rounds": 2, "local_epochs": 2, "batch_size": 3, "lr": 0.1, "precision": "float64", **how}
-    return Play(federation, Local(), Training(**how), stack=stack)
+    return MethodSimulation(federation, Local(), Training(**how), stack=stack)
 
 
 def plain_loop(p, client, start, *, loss=F.cross_entropy, only=None, batches=None):

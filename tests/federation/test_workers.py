@@ -26,7 +26,7 @@ from pfl_ops.federation.network.optim import Rule
 from pfl_ops.federation.scoring import evaluate
 from pfl_ops.federation.settings import Execution, Training
 from pfl_ops.federation.training.train import Trainer
-from pfl_ops.testing import Play, ragged_task
+from pfl_ops.testing import MethodSimulation, ragged_task
 
 ONE = Execution(way="loop", threads=1)
 TWO = Execution(way="loop", workers=2, threads=1)
@@ -81,7 +81,7 @@ def test_work_is_shared_evenly() -> None:
 )  # fmt: skip
 def test_steps_are_counted_as_they_are_drawn(length: Length) -> None:
     federation = ragged_task((5, 2, 8, 0, 7, 1))
-    trainer = Play(federation, Local(), Training(local_epochs=2, batch_size=3, precision="float64")).trainer
+    trainer = MethodSimulation(federation, Local(), Training(local_epochs=2, batch_size=3, precision="float64")).trainer
     keys = Keys(0, "train", 4)
     drawn = [plan.steps for plan in trainer.plans(range(6), length, keys)]
     assert PooledTrainer(trainer, 2).steps(range(6), length, keys) == drawn

@@ -9,7 +9,7 @@ from ray.tune.search import Searcher
 
 from pfl_ops.jobs import runner
 from pfl_ops.jobs.report import Failure
-from pfl_ops.jobs.runner import TRIES, UNBEGUN, Listed, _Driver
+from pfl_ops.jobs.runner import TRIES, UNBEGUN, JobList, _Driver
 from pfl_ops.jobs.searcher import JobSearcher
 
 LOST = "The actor died unexpectedly before finishing this task."
@@ -22,7 +22,7 @@ JOBS = [
 @pytest.fixture
 def ray(tmp_path):
     """A search over two jobs, and a driver whose events are kept."""
-    search, events = JobSearcher(Listed(list(JOBS))), []
+    search, events = JobSearcher(JobList(list(JOBS))), []
     driver = _Driver(search, events.append, lambda: False)
     return SimpleNamespace(search=search, driver=driver, events=events, folder=tmp_path)
 
@@ -64,7 +64,7 @@ def test_ray_that_stops_between_two_jobs_was_interrupted(given, monkeypatch, tmp
 
     monkeypatch.setattr(runner.tune, "Tuner", Tuner)
     with pytest.raises(runner.Interrupted):
-        runner.Runner(None, 1, lambda event: None).run(Listed(list(JOBS)), tmp_path, "cut short")
+        runner.Runner(None, 1, lambda event: None).run(JobList(list(JOBS)), tmp_path, "cut short")
 
 
 def test_a_job_whose_process_dies_gets_one_more(ray):

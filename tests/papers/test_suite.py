@@ -9,7 +9,7 @@ from toy_suite import ACC, TOY
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import Level, Scale, Suite, all_suites, find
-from pfl_ops.papers.stand_in import BATCH, CLIENTS, ROUNDS, SAMPLES
+from pfl_ops.papers.substitute import BATCH, CLIENTS, ROUNDS, SAMPLES
 from pfl_ops.results import Result, tracked_keys
 
 

@@ -13,7 +13,7 @@ import pytest
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
-from pfl_ops.probe import Probe, TooBig, processes
+from pfl_ops.probe import Probe, ProbeOutOfMemory, processes
 from pfl_ops.registry import load_plugin
 from pfl_ops.system import child
 from pfl_ops.system.hosting import ProcessDeath
@@ -59,7 +59,7 @@ def test_rounds_that_take_long_are_cut_short_and_say_how_many_samples_they_saw(m
     from pfl_ops.probe import inside
 
     experiment = tiny("misbehaves", **{"training.local_epochs": 3})
-    trial = inside.Trial(inside.Measured(experiment.resolved, None, ("L1",)))
+    trial = inside.Trial(inside.ProbedExperiment(experiment.resolved, None, ("L1",)))
     monkeypatch.setattr(inside, "A_ROUND", 600.0)  # not even on a busy machine
     trial.prepare(LOOP, 0.0)
     n_train = 1438 - 288  # digits' training samples, a fifth of each client's held out
@@ -71,7 +71,7 @@ def test_rounds_that_take_long_are_cut_short_and_say_how_many_samples_they_saw(m
 
     # a rate at which training diverges is no reason to stop: only speed is measured
     experiment = tiny("misbehaves", **{"training.lr": 1e6, "training.rounds": 5})
-    trial = inside.Trial(inside.Measured(experiment.resolved, None, ("L1",)))
+    trial = inside.Trial(inside.ProbedExperiment(experiment.resolved, None, ("L1",)))
     monkeypatch.setattr(inside, "A_ROUND", 600.0)
     trial.prepare(LOOP, 0.0)
     assert [trial.another() for _ in range(3)] == pytest.approx([n_train] * 3, abs=30)
@@ -82,8 +82,8 @@ def test_rounds_that_take_long_are_cut_short_and_say_how_many_samples_they_saw(m
 @pytest.mark.parametrize(
     ("accident", "error", "message"),
     [
-        ("memory", TooBig, r"^CUDA out of memory\. Tried to allocate 2\.00 GiB$"),
-        ("killed", TooBig, "^a process was killed, as the system does when memory runs out$"),
+        ("memory", ProbeOutOfMemory, r"^CUDA out of memory\. Tried to allocate 2\.00 GiB$"),
+        ("killed", ProbeOutOfMemory, "^a process was killed, as the system does when memory runs out$"),
         (
             "error",
             PflOpsError,

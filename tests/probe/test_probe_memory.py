@@ -71,7 +71,7 @@ def device(monkeypatch):
 
 def test_what_cuda_takes_for_itself_is_told_apart(device):
     device(used=4 << 30, reserved=2 << 30, peak=3 << 30)
-    assert memory.device_held(before=1 << 30) == memory.Held(3 << 30, 1 << 30, 15 << 30)
+    assert memory.device_held(before=1 << 30) == memory.HeldMemory(3 << 30, 1 << 30, 15 << 30)
 
 
 def test_a_driver_that_does_not_tell(device):
@@ -81,4 +81,4 @@ def test_a_driver_that_does_not_tell(device):
     device(used=silent, reserved=2 << 30, peak=3 << 30)
     assert memory.device_used() is None
     itself = memory.CUDA_ITSELF
-    assert memory.device_held(before=None) == memory.Held(3 << 30, itself, (11 << 30) + itself)
+    assert memory.device_held(before=None) == memory.HeldMemory(3 << 30, itself, (11 << 30) + itself)

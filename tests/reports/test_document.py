@@ -17,14 +17,14 @@ from pfl_ops import figures
 from pfl_ops.errors import PflOpsError
 from pfl_ops.reports import (
     Document,
-    Entry,
     Head,
-    Items,
+    ItemList,
     PageSection,
     Panel,
     Picture,
     Row,
     Table,
+    TableCell,
     Text,
     to_csv,
     to_html,
@@ -50,14 +50,16 @@ def table(name: str = "numbers") -> Table:
     rows = (
         Row(title="PATH & co", kind="block"),
         Row((
-            Entry("FedAvg"),
-            Entry("98.70 ± 0.12", 98.7000001, link="http://localhost:5000/#/runs/1?a=1&b=2", below=("98.73", "−0.03")),
-            Entry("not run", mark="missing"),
-            Entry(NASTY, note="pooled data"),
+            TableCell("FedAvg"),
+            TableCell(
+                "98.70 ± 0.12", 98.7000001, link="http://localhost:5000/#/runs/1?a=1&b=2", below=("98.73", "−0.03")
+            ),
+            TableCell("not run", mark="missing"),
+            TableCell(NASTY, note="pooled data"),
         )),
         Row((
-            Entry("FLIU"), Entry("99.10", 99.1, mark="best"), Entry("12.00", 12.0, note="doubtful"),
-            Entry("✓ holds", mark="good", more=("path: 1 < 2", NASTY)),
+            TableCell("FLIU"), TableCell("99.10", 99.1, mark="best"), TableCell("12.00", 12.0, note="doubtful"),
+            TableCell("✓ holds", mark="good", more=("path: 1 < 2", NASTY)),
         ), kind="rule"),
     )  # fmt: skip
     return Table(name, f"Caption {NASTY}", head, rows, ("A note with `code_1`.",))
@@ -72,7 +74,7 @@ def document() -> Document:
             PageSection("", (Text("Stand-in data.", "warning"),)),
             PageSection("Numbers", (table(), Text("a < b", "code"), Text("mere remark", "note"))),
             PageSection(f"Figures {NASTY}", (Picture("curve", f"A curve {NASTY}", draw, 'two "lines"'),)),
-            PageSection("Rest", (Items((("Python", "3.11"),)), Items((("", NASTY),)))),
+            PageSection("Rest", (ItemList((("Python", "3.11"),)), ItemList((("", NASTY),)))),
         ),
         "today",
     )
@@ -150,7 +152,7 @@ def test_what_a_reader_who_sees_no_picture_is_told(page: str) -> None:
 
 
 def test_an_address_that_would_run_something_is_no_link() -> None:
-    bad = Table("t", "c", ((Head("x"),),), (Row((Entry("x", link="javascript:alert(1)"),)),))
+    bad = Table("t", "c", ((Head("x"),),), (Row((TableCell("x", link="javascript:alert(1)"),)),))
     assert "javascript" not in to_html(Document("d", "d", "", (PageSection("", (bad,)),)))
 
 
@@ -168,8 +170,8 @@ def test_a_mark_never_stands_alone_where_a_number_could() -> None:
     """Of a cell that was not run, the paper's number keeps the mark of its note: a lone 1 would be read as a value."""
     note = "The paper's number: repaired."
     rows = (
-        Row((Entry("FLIU75"), Entry("", note=note, below=("97.67", "+0.1")))),
-        Row((Entry("FLIU"), Entry("1", note=note))),
+        Row((TableCell("FLIU75"), TableCell("", note=note, below=("97.67", "+0.1")))),
+        Row((TableCell("FLIU"), TableCell("1", note=note))),
     )
     there = Table("t", "Numbers", ((Head("method"), Head("Acc")),), rows)
     document = Document("d", "d", "", (PageSection("", (there,)),))
@@ -202,7 +204,7 @@ def test_latex_escapes_what_is_special() -> None:
 
 def test_a_row_as_wide_as_its_head_and_names_once() -> None:
     with pytest.raises(PflOpsError, match="widths are"):
-        Table("t", "c", ((Head("a"), Head("b")),), (Row((Entry("x"),)),))
+        Table("t", "c", ((Head("a"), Head("b")),), (Row((TableCell("x"),)),))
     with pytest.raises(PflOpsError, match="t names two of its tables"):
         Document("d", "d", "", (PageSection("", (table("t"), table("t"))),))
 
@@ -252,7 +254,7 @@ def test_what_a_killed_process_left_of_a_report_is_swept(tmp_path: Path) -> None
 
 
 def test_a_name_in_a_csv_is_no_formula() -> None:
-    rows = (Row((Entry("=1+1"), Entry("-0.5", -0.5))), Row((Entry("- none"), Entry("-"))))
+    rows = (Row((TableCell("=1+1"), TableCell("-0.5", -0.5))), Row((TableCell("- none"), TableCell("-"))))
     made = Table("t", "c", ((Head("@name"), Head("a")),), rows)
     assert to_csv(made) == "'@name,a\n'=1+1,-0.5\n'- none,'-\n"
 

@@ -1,11 +1,11 @@
 """The table of claims under changed settings."""
 
 from pfl_ops.reports.sensitivity import sensitivity
-from pfl_ops.reports.verdicts import Standing
+from pfl_ops.reports.verdicts import ClaimSummary
 
 
-def claim(text: str, ours: str, agrees: str = "", n: int = 0) -> Standing:
-    return Standing(text, derived=False, paper="holds", ours=ours, n=n, agrees=agrees)
+def claim(text: str, ours: str, agrees: str = "", n: int = 0) -> ClaimSummary:
+    return ClaimSummary(text, derived=False, paper="holds", ours=ours, n=n, agrees=agrees)
 
 
 def test_each_column_says_what_is_known_of_a_claim() -> None:

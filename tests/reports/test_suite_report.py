@@ -33,7 +33,19 @@ from pfl_ops.papers import (
 )
 from pfl_ops.papers.provenance import Departure, assumed, departed, stated
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import Document, Entry, Items, Picture, Table, Text, suites, to_csv, to_html, to_markdown, verdicts
+from pfl_ops.reports import (
+    Document,
+    ItemList,
+    Picture,
+    Table,
+    TableCell,
+    Text,
+    suites,
+    to_csv,
+    to_html,
+    to_markdown,
+    verdicts,
+)
 from pfl_ops.reports.background import amount
 from pfl_ops.reports.layout import signed, spread
 from pfl_ops.reports.suite import suite_report
@@ -112,7 +124,7 @@ def table(document: Document, name: str) -> Table:
     return next(table for table in document.each(Table) if table.name == name)
 
 
-def numbers(given: SuiteRun) -> dict[str, Entry]:
+def numbers(given: SuiteRun) -> dict[str, TableCell]:
     """Entries of the first column of the exhibit by cell."""
     found, block = {}, ""
     for row in table(suite_report(given), "table1").rows:
@@ -447,7 +459,7 @@ def test_the_cost_is_told() -> None:
         item
         for section in document.sections
         for block in section.blocks
-        if isinstance(block, Items)
+        if isinstance(block, ItemList)
         for item in block.items
     )
     assert said["machine"] == "two cores" and said["processor"] == "a processor" and said["PyTorch"] == "2.9"

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlflow.exceptions import MlflowException
 
-from pfl_ops.tracking.home import Target
+from pfl_ops.tracking.home import TrackingTarget
 from pfl_ops.tracking.sender import PARENT, Sender
 
 
@@ -101,6 +101,6 @@ class MemoryMlflow:
 
 def memory_sender(client: MemoryMlflow) -> Sender:
     """A sender to such a client, as it is in a new process."""
-    sender = Sender(Target("http://a", None))
+    sender = Sender(TrackingTarget("http://a", None))
     sender._client = client
     return sender

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking import Home, Target, ui_command
+from pfl_ops.tracking import TrackingTarget, WorkFolder, ui_command
 
 
 def test_the_work_folder_is_made_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.setenv("PFL_OPS_HOME", str(tmp_path / "deep" / "work"))
-    home = Home.open()
+    home = WorkFolder.open()
     assert home.root == tmp_path / "deep" / "work"
     assert {f.name for f in home.root.iterdir() if f.is_dir()} == {"artifacts", "checkpoints", "spool"}
     assert home.studies == home.root / "studies.db"
@@ -19,33 +19,33 @@ def test_the_work_folder_is_made_where_the_environment_says(tmp_path, monkeypatc
 
 def test_the_default_is_mlruns_in_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert Home.open().root == tmp_path / "mlruns"
+    assert WorkFolder.open().root == tmp_path / "mlruns"
 
 
 def test_a_work_folder_that_is_a_file_is_refused_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PflOpsError, match=r"work folder .*file can't be written"):
-        Home.open(tmp_path / "file")
+        WorkFolder.open(tmp_path / "file")
 
 
 def test_the_target_is_the_argument_then_the_environment_then_the_work_folder(tmp_path, monkeypatch):
-    home = Home.open(tmp_path)
-    assert Target.of(home).uri == f"sqlite:///{tmp_path}/mlflow.db"
+    home = WorkFolder.open(tmp_path)
+    assert TrackingTarget.of(home).uri == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://example.org:5000/")
-    assert Target.of(home) == Target("http://example.org:5000", None)
-    assert Target.of(home).server
-    foreign = Target.of(home, f"sqlite:///{tmp_path}/x/t.db")
+    assert TrackingTarget.of(home) == TrackingTarget("http://example.org:5000", None)
+    assert TrackingTarget.of(home).server
+    foreign = TrackingTarget.of(home, f"sqlite:///{tmp_path}/x/t.db")
     assert foreign.artifacts == tmp_path / "x" / "artifacts"
     assert not foreign.server
 
 
 def test_a_relative_database_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert Target.of(Home.open(), "sqlite:///x/t.db").uri == f"sqlite:///{tmp_path}/x/t.db"
+    assert TrackingTarget.of(WorkFolder.open(), "sqlite:///x/t.db").uri == f"sqlite:///{tmp_path}/x/t.db"
 
 
 def test_another_database_keeps_artifacts_in_the_work_folder_and_hides_its_password(tmp_path):
-    target = Target.of(Home.open(tmp_path), "postgresql+psycopg2://me:secret@db/flow")
+    target = TrackingTarget.of(WorkFolder.open(tmp_path), "postgresql+psycopg2://me:secret@db/flow")
     assert target.artifacts == tmp_path / "artifacts"
     assert target.label == "postgresql+psycopg2://db/flow"
 
@@ -55,7 +55,7 @@ def test_another_database_keeps_artifacts_in_the_work_folder_and_hides_its_passw
 )
 def test_addresses_that_do_not_work_are_refused(tmp_path, uri):
     with pytest.raises(PflOpsError, match="tracking address"):
-        Target.of(Home.open(tmp_path), uri)
+        TrackingTarget.of(WorkFolder.open(tmp_path), uri)
 
 
 def test_two_first_starts_at_once_both_live(tmp_path, python):
@@ -108,12 +108,12 @@ def test_a_port_that_is_taken_is_refused(tmp_path: Path):
 
 
 def test_a_folder_with_nothing_in_it_is_left_without_a_trace_and_no_other(tmp_path):
-    home = Home.open(tmp_path / "work")
+    home = WorkFolder.open(tmp_path / "work")
     (home.checkpoints / ".0123.lock").touch()
     home.leave()
     assert not home.root.exists()
     for name in ("mlflow.db", "checkpoints/0123", "spool/x"):
-        home = Home.open(tmp_path / "work")
+        home = WorkFolder.open(tmp_path / "work")
         (home.root / name).mkdir()
         home.leave()
         assert (home.root / name).exists()

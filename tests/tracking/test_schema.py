@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking import Home, Store, Target, schema
+from pfl_ops.tracking import Store, TrackingTarget, WorkFolder, schema
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_an_empty_file_is_replaced_and_a_foreign_database_is_not(tmp_path, quick
 
 def test_a_database_is_whole_as_soon_as_it_has_its_name(tmp_path, monkeypatch):
     """The real thing, killed right before the renaming; then made. MLflow's tables are those that are expected."""
-    target = Target.of(Home.open(tmp_path))
+    target = TrackingTarget.of(WorkFolder.open(tmp_path))
     child = os.fork()
     if child == 0:
         monkeypatch.setattr(os, "replace", lambda *_: os._exit(9))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pfl_ops.tracking.journal import key
-from pfl_ops.tracking.spool import Busy, Damage, Spool
+from pfl_ops.tracking.spool import Damage, RunLocked, Spool
 from pfl_ops.tracking.spool_folder import read_header
 
 HEADER = {"target": "http://a", "experiment": "e", "name": "n", "identity": "i", "parent": None, "start": 1}
@@ -120,7 +120,7 @@ def test_what_was_refused_stays_with_its_reason(tmp_path):
 
 def test_one_process_at_a_time(tmp_path, python):
     spool = Spool(tmp_path, HEADER)
-    with pytest.raises(Busy, match="being recorded by another process"):
+    with pytest.raises(RunLocked, match="being recorded by another process"):
         Spool(tmp_path, HEADER)
     other = Spool(tmp_path, HEADER | {"identity": "j"})
     other.release()
@@ -135,7 +135,7 @@ def test_one_process_at_a_time(tmp_path, python):
     """
     process = python(code, str(tmp_path), json.dumps(HEADER))
     assert process.stdout.readline() == "mine\n"
-    with pytest.raises(Busy, match=f"pid {process.pid}"):
+    with pytest.raises(RunLocked, match=f"pid {process.pid}"):
         Spool(tmp_path, HEADER)
     process.kill()
     process.wait()

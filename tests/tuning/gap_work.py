@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.jobs.job import Payload, Place
+from pfl_ops.jobs.job import Payload, SharedPaths
 
 
-def in_phases(payload: Payload, place: Place) -> Iterator[Record]:
+def in_phases(payload: Payload, place: SharedPaths) -> Iterator[Record]:
     """Seeds 0 and 1 begin together, and 1 goes on until "open" exists; seeds 2 and 3 are over when both have begun."""
     seed, folder = payload.experiment["seed"], Path(place.home)
     folder.joinpath(f"begun-{seed}").write_text(str(os.getpid()))

@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
     from pfl_ops import spaces
     from pfl_ops.errors import PflOpsError
-    from pfl_ops.tuning import Show, StudyInterrupted
+    from pfl_ops.tuning import StudyInterrupted, StudyProgress
 
     confirm = "--confirm" in sys.argv
     tests = "--tests" in sys.argv
@@ -25,7 +25,7 @@ if __name__ == "__main__":
     parameters = spaces.parse("algorithm.x: {float: [0, 1]}\nalgorithm.pause: {float: [0.15, 0.15]}").as_yaml()
     space = spaces.from_dict({**parameters, "first": points})
     try:
-        with Show() as show:
+        with StudyProgress() as show:
             tune(
                 toy(),
                 space=space,

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.jobs.job import Payload, Place
+from pfl_ops.jobs.job import Payload, SharedPaths
 from pfl_ops.jobs.work import simulate
 
 PAUSE = 0.7  # seconds a round: longer than a report waits in its process
 
 
-def slowly(payload: Payload, place: Place) -> Iterator[Record]:
+def slowly(payload: Payload, place: SharedPaths) -> Iterator[Record]:
     folder = Path(place.home, "begun")
     folder.mkdir(exist_ok=True)
     with open(folder / payload.digest, "a") as file:

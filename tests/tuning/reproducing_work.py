@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.jobs.job import Payload, Place
+from pfl_ops.jobs.job import Payload, SharedPaths
 from pfl_ops.jobs.work import simulate
 
 
-def work(payload: Payload, place: Place) -> Iterator[Record]:
+def work(payload: Payload, place: SharedPaths) -> Iterator[Record]:
     """`local` is refused on path; the process of `fliu` dies after its first round, once."""
     tree = payload.experiment
     Path(place.home, "worked").mkdir(exist_ok=True)
@@ -26,12 +26,12 @@ def work(payload: Payload, place: Place) -> Iterator[Record]:
             os._exit(1)
 
 
-def dies(payload: Payload, place: Place) -> Iterator[Record]:
+def dies(payload: Payload, place: SharedPaths) -> Iterator[Record]:
     os._exit(1)
     yield  # type: ignore[unreachable]
 
 
-def dies_with_seed_one(payload: Payload, place: Place) -> Iterator[Record]:
+def dies_with_seed_one(payload: Payload, place: SharedPaths) -> Iterator[Record]:
     if payload.experiment["seed"] == 1:
         os._exit(1)
     yield from simulate(payload, place)

@@ -10,8 +10,8 @@ from tuning_fake import toy
 from pfl_ops import spaces
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.begin import Beginning, Means
+from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning.begin import PreparedStudy, StudyOptions
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.terms import check_fair
 
@@ -26,7 +26,7 @@ class Killed(BaseException):
 def plan():
     space = spaces.from_dict({**spaces.parse("algorithm.x: {float: [0, 1]}").as_yaml(), "first": FIRST}, "toy.yaml")
     experiment = toy()
-    return Beginning(experiment, Settings.of(experiment, space, trials=3), "s", 1)
+    return PreparedStudy(experiment, Settings.of(experiment, space, trials=3), "s", 1)
 
 
 @pytest.mark.parametrize("resume", [False, True], ids=["the same command", "resume"])
@@ -51,22 +51,22 @@ def test_a_study_killed_while_it_begins_has_its_first_points(tmp_path, monkeypat
             usual = getattr(place, method)
             patch.setattr(place, method, write)
         try:
-            plan.begin(SimpleNamespace(data_dir=None, studies=ledgers.storage(address)), False)
+            plan.begin(SimpleNamespace(data_dir=None, studies=study_storages.storage(address)), False)
         except Killed:
             assert len(calls) == call
-    again = SimpleNamespace(data_dir=None, studies=ledgers.storage(address))
+    again = SimpleNamespace(data_dir=None, studies=study_storages.storage(address))
     if method == "create_study" and resume:
         with pytest.raises(PflOpsError, match="no study named 's'"):
             plan.begin(again, True)
         return
     for _ in range(2):
-        ledger = plan.begin(again, resume)
-        assert [t.system_attrs["fixed_params"] for _, t in ledger.trials()] == FIRST
-        assert ledger.settings["digest"] == plan.settings.digest(None)
+        study_storage = plan.begin(again, resume)
+        assert [t.system_attrs["fixed_params"] for _, t in study_storage.trials()] == FIRST
+        assert study_storage.settings["digest"] == plan.settings.digest(None)
 
 
 def test_a_study_is_not_gone_on_with_under_other_code(tmp_path, monkeypatch, plan):
-    means = SimpleNamespace(data_dir=None, studies=ledgers.storage(str(tmp_path / "s.log")))
+    means = SimpleNamespace(data_dir=None, studies=study_storages.storage(str(tmp_path / "s.log")))
     plan.begin(means, False)
     digest = ALGORITHMS.digest
     monkeypatch.setattr(ALGORITHMS, "digest", lambda name: digest(name)[::-1])
@@ -80,7 +80,7 @@ def test_a_study_is_not_gone_on_with_under_other_code(tmp_path, monkeypatch, pla
 
 def test_a_command_that_is_suggested_holds_no_password():
     means = SimpleNamespace(storage="postgresql://me:s3cret@h/d?sslmode=require&application_name=x")
-    assert Means.repeated(means, 1).split(" --plugin")[0] == (
+    assert StudyOptions.repeated(means, 1).split(" --plugin")[0] == (
         " --storage 'postgresql://h/d?sslmode=require&application_name=x'"
     )
 
@@ -89,8 +89,8 @@ def test_a_command_that_is_suggested_holds_no_password():
 def test_a_study_keeps_the_random_start_that_it_began_with(plan, recorded, expected):
     """Records of earlier versions have none: it was 5. A new study has 8."""
     known = {key: value for key, value in plan.settings.as_dict().items() if key != "random_start"} | recorded
-    ledger = SimpleNamespace(settings=known, remember=lambda **_: None)
-    assert plan.wanting(ledger, None).settings.random_start == expected
+    study_storage = SimpleNamespace(settings=known, remember=lambda **_: None)
+    assert plan.wanting(study_storage, None).settings.random_start == expected
     assert Settings.from_dict(known).random_start == expected
     assert plan.settings.as_dict()["random_start"] == 8
 

@@ -16,9 +16,9 @@ from pfl_ops.reports.compare import compare
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.views import view_address
-from pfl_ops.tuning import Settings, StudyInterrupted, board
+from pfl_ops.tuning import Settings, StudyInterrupted, leaderboard
 from pfl_ops.tuning import benchmark as module
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.benchmark import members, settings_of
 from pfl_ops.tuning.confirm import judge
 
@@ -59,7 +59,7 @@ def go(tmp_path):
 
 
 def studies(home):
-    return ledgers.recorded(ledgers.storage(f"sqlite:///{home}/studies.db"))
+    return study_storages.recorded(study_storages.storage(f"sqlite:///{home}/studies.db"))
 
 
 @pytest.mark.slow
@@ -191,9 +191,11 @@ def test_mistakes_of_all_methods_are_told_before_anything_is_written(tmp_path, e
 
 def test_an_existing_study_that_can_t_go_on_leaves_no_others_behind(tmp_path):
     """rival's was begun with other rounds: toy's, which comes first, is not made."""
-    store = ledgers.storage(f"sqlite:///{tmp_path}/studies.db")
+    store = study_storages.storage(f"sqlite:///{tmp_path}/studies.db")
     old = settings_of(methods("rival", rounds=4), SPACE)["rival"]
-    ledgers.Ledger("mine.rival", store, old.objective, {**old.as_dict(), "digest": "another", "benchmark": "mine"})
+    study_storages.StudyStorage(
+        "mine.rival", store, old.objective, {**old.as_dict(), "digest": "another", "benchmark": "mine"}
+    )
     with pytest.raises(PflOpsError, match=r"same training.rounds: rival has 4, toy 9"):
         benchmark(methods("toy", "late"), space=SPACE, home=tmp_path, name="mine")
     with pytest.raises(PflOpsError, match=r"study 'mine.rival' was begun with other settings"):
@@ -234,7 +236,7 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
         for seed, score in scores.items()
     ]
     rows = {"trial": [0], "state": ["complete"], "val/L1/acc": [value], "seconds": [2.5], "samples": [1200]}
-    ledger = SimpleNamespace(
+    study_storage = SimpleNamespace(
         chosen=lambda: (0, SimpleNamespace(values=[value], params={"algorithm.x": 0.5})),
         confirmations=list,
         sampled=lambda: 1,
@@ -242,9 +244,9 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
         openings=lambda: [{"params": {"algorithm.x": 0.5}, "seeds": list(scores)}] if scores else [],
     )
     plan = SimpleNamespace(method=method, name=f"b.{method}", settings=settings)
-    return board.MethodStudy(
+    return leaderboard.MethodStudy(
         plan,
-        ledger,
+        study_storage,
         None
         if error
         else SimpleNamespace(
@@ -256,35 +258,35 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
 
 def test_one_seed_tells_no_difference():
     entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
-    table = board.leaderboard(entries)
+    table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["rival", "toy"] and table["difference"][1] == pytest.approx(-0.1)
     assert table[["std", "low", "high", "p", "p_holm"]].isna().all(axis=None)
-    assert any("One seed: no spread" in note for note in board.notes(entries, table))
+    assert any("One seed: no spread" in note for note in leaderboard.notes(entries, table))
 
 
 def test_without_a_test_validation_ranks():
     entries = [entry("toy", 0.9, {}), entry("rival", 0.8, {})]
-    table = board.leaderboard(entries)
+    table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["toy", "rival"] and table["openings"].tolist() == [0, 0]
-    assert any("ranked by validation" in note for note in board.notes(entries, table))
+    assert any("ranked by validation" in note for note in leaderboard.notes(entries, table))
 
 
 def test_equal_scores_share_a_rank():
     scores = {0: 0.5, 1: 0.6}
     entries = [entry("toy", 0.9, scores), entry("rival", 0.8, scores), entry("late", 0.8, {0: 0.1, 1: 0.3})]
-    table = board.leaderboard(entries)
+    table = leaderboard.leaderboard(entries)
     assert table["rank"].tolist() == [1, 1, 3] and table["p"][1] == 1
-    assert any("A tie for the first rank: toy, rival." in note for note in board.notes(entries, table))
+    assert any("A tie for the first rank: toy, rival." in note for note in leaderboard.notes(entries, table))
 
 
 def test_largest_standard_error_of_the_chosen_trials_is_told():
     sampled = [entry("toy", 0.9, {0: 0.5}, errors={"val/L1/acc": 0.004}), entry("rival", 0.8, {0: 0.6})]
     line = "have a standard error of the evaluation of 0.4 points: Acc(G) is from a sample of the validation data"
-    assert sum(line in note for note in board.notes(sampled, board.leaderboard(sampled))) == 1
+    assert sum(line in note for note in leaderboard.notes(sampled, leaderboard.leaderboard(sampled))) == 1
     sampled.append(entry("late", 0.9, {0: 0.5}, errors={"val/L1/acc": 0.006}))
-    assert any("of up to 0.6 points" in note for note in board.notes(sampled, board.leaderboard(sampled)))
+    assert any("of up to 0.6 points" in note for note in leaderboard.notes(sampled, leaderboard.leaderboard(sampled)))
     whole = [entry("toy", 0.9, {0: 0.5})]
-    assert not any("standard error" in note for note in board.notes(whole, board.leaderboard(whole)))
+    assert not any("standard error" in note for note in leaderboard.notes(whole, leaderboard.leaderboard(whole)))
 
 
 def test_runs_with_new_seeds_count_as_search_and_are_told():
@@ -292,20 +294,20 @@ def test_runs_with_new_seeds_count_as_search_and_are_told():
     entries = [entry("toy", 0.9, {0: 0.5, 1: 0.6}), entry("rival", 0.8, {0: 0.4, 1: 0.6})]
     values = {0: {1000: 0.5, 1001: 0.52, 1002: 0.48}, 3: {1000: 0.8, 1001: 0.83, 1002: 0.79}}
     entries[0].study.confirmation = judge("val/L1/acc", True, values, {}, [1000, 1001, 1002])
-    entries[0].ledger.confirmations = lambda: [{"samples": 100, "seconds": 1.5}] * 2
-    table = board.leaderboard(entries).set_index("method")
+    entries[0].study_storage.confirmations = lambda: [{"samples": 100, "seconds": 1.5}] * 2
+    table = leaderboard.leaderboard(entries).set_index("method")
     assert table["search_samples"].to_dict() == {"toy": 1400, "rival": 1200}
     again = table[["sampled", "confirmed_n", "separated"]]
     assert again.loc["toy"].tolist() == [1, 3, True] and again.loc["rival"].tolist() == [1, 0, False]
     assert table.loc["toy", ["confirmed", "confirmed_std"]].tolist() == pytest.approx([2.42 / 3, 0.020816659995])
     assert table["search_seconds"].to_dict() == {"toy": 5.5, "rival": 2.5}
-    note = " ".join(board.notes(entries, table.reset_index()))
+    note = " ".join(leaderboard.notes(entries, table.reset_index()))
     assert "with new seeds on validation data: toy separated after 3, not trial 000 as the search." in note
 
 
 def test_small_scores_win_where_smaller_is_better():
     entries = [entry("toy", 0.9, {0: 0.5, 1: 0.5}, mode="min"), entry("rival", 0.8, {0: 0.6, 1: 0.7}, mode="min")]
-    assert board.leaderboard(entries)["method"].tolist() == ["toy", "rival"]
+    assert leaderboard.leaderboard(entries)["method"].tolist() == ["toy", "rival"]
 
 
 def test_differences_are_paired_by_seed_and_corrected_for_their_number():
@@ -313,7 +315,7 @@ def test_differences_are_paired_by_seed_and_corrected_for_their_number():
     first = {0: 0.5, 1: 0.7, 2: 0.6}
     rival, late = {0: 0.4, 1: 0.58, 2: 0.49}, {0: 0.3, 1: 0.8, 2: 0.6}
     entries = [entry("rival", 0.8, rival), entry("toy", 0.9, first), entry("late", 0.7, late)]
-    table = board.leaderboard(entries).set_index("method")
+    table = leaderboard.leaderboard(entries).set_index("method")
     assert table.index.tolist() == ["toy", "late", "rival"]
     assert table["p"]["rival"] == pytest.approx(0.002743, abs=1e-5)
     assert table["p_holm"]["rival"] == pytest.approx(3 * table["p"]["rival"])
@@ -321,7 +323,7 @@ def test_differences_are_paired_by_seed_and_corrected_for_their_number():
     between = statistics.paired(rival, late).p
     assert table["p"]["late"] > between and table["p_holm"]["late"] == pytest.approx(2 * between)
     assert set(table["p_test"]) == {"t"}
-    note = " ".join(board.notes(entries, table.reset_index()))
+    note = " ".join(leaderboard.notes(entries, table.reset_index()))
     assert "paired t test over 3 seeds, their number fixed before the test runs, on the same partition in each" in note
     assert "p corrected for all pairs of methods (Holm); at 5 % not told apart from toy: late" in note
 
@@ -332,16 +334,16 @@ def test_seeds_that_were_added_after_a_test_make_it_anytime_valid():
     first = {seed: 0.7 + 0.01 * draw.standard_normal() for seed in range(6)}
     second = {seed: value - 0.1 - 0.01 * draw.standard_normal() for seed, value in first.items()}
     entries = [entry("toy", 0.9, first), entry("rival", 0.8, second)]
-    (opened,) = entries[1].ledger.openings()
+    (opened,) = entries[1].study_storage.openings()
     other = {"params": {"algorithm.x": 0.25}, "seeds": [0, 1, 2]}
-    entries[1].ledger.openings = lambda: [other, opened]
-    assert set(board.leaderboard(entries)["p_test"]) == {"t"}
-    entries[1].ledger.openings = lambda: [{**opened, "seeds": [0, 1, 2]}, opened]
-    table = board.leaderboard(entries)
+    entries[1].study_storage.openings = lambda: [other, opened]
+    assert set(leaderboard.leaderboard(entries)["p_test"]) == {"t"}
+    entries[1].study_storage.openings = lambda: [{**opened, "seeds": [0, 1, 2]}, opened]
+    table = leaderboard.leaderboard(entries)
     expected = statistics.anytime(second, first)
     assert table["p_test"].tolist() == ["anytime"] * 2 and table["p"][1] == expected.p == table["p_holm"][1] < 0.05
     assert (table["low"][1], table["high"][1]) == (expected.low, expected.high)
-    note = " ".join(board.notes(entries, table))
+    note = " ".join(leaderboard.notes(entries, table))
     assert "anytime-valid paired test over 6 seeds, some of them added after a first test" in note
 
 
@@ -364,28 +366,30 @@ ADAM = {"training.optimiser": "adam", "training.lr": 0.001}
 def test_there_is_no_p_value_where_more_than_the_methods_differs():
     """rival has another optimiser, and late is searched over another range of learning rates."""
     entries = three()
-    alike = board.leaderboard(entries)
-    assert alike["p"][1:].notna().all() and not any("Not a fair comparison" in n for n in board.notes(entries, alike))
+    alike = leaderboard.leaderboard(entries)
+    assert alike["p"][1:].notna().all() and not any(
+        "Not a fair comparison" in n for n in leaderboard.notes(entries, alike)
+    )
 
     toy, rival, late = entries
     rival = changed(rival, experiment=rival.plan.settings.experiment.override(ADAM))
     rates = spaces.parse("algorithm.x: {float: [0, 1]}\ntraining.lr: {float: [0.01, 0.1]}")
     late = changed(late, space=rates)
-    table = board.leaderboard([toy, rival, late])
+    table = leaderboard.leaderboard([toy, rival, late])
     assert table["method"][0] == "toy" and table[["p", "p_holm"]].isna().all(axis=None)
     assert table["difference"][1:].notna().all()
-    note = next(n for n in board.notes([toy, rival, late], table) if "Not a fair comparison" in n)
+    note = next(n for n in leaderboard.notes([toy, rival, late], table) if "Not a fair comparison" in n)
     assert "rival has optimiser adam, not sgd; lr 0.001, not 0.05" in note
     assert "late has lr 0.01 to 0.1, not 0.05" in note
-    assert not any("told apart" in n for n in board.notes([toy, rival, late], table))
+    assert not any("told apart" in n for n in leaderboard.notes([toy, rival, late], table))
 
 
 def test_a_range_on_a_log_scale_is_another_range():
     entries = [changed(one, space=spaces.parse("training.lr: {float: [0.01, 0.1]}")) for one in three()]
     entries[1] = changed(entries[1], space=spaces.parse("training.lr: {float: [0.01, 0.1], log: true}"))
-    table = board.leaderboard(entries).set_index("method")
+    table = leaderboard.leaderboard(entries).set_index("method")
     assert pd.isna(table["p"]["rival"]) and table["p"]["late"] < 0.05
-    notes = board.notes(entries, table.reset_index())
+    notes = leaderboard.notes(entries, table.reset_index())
     assert any(
         note.startswith("Differences to the first: paired t test over 3 seeds")
         and note.endswith("told apart from toy: late.")
@@ -408,33 +412,33 @@ def test_what_is_chosen_from_one_common_space_is_no_complaint_and_a_restricted_m
     toy, rival, late = (changed(one, space=common, common=common) for one in three())
     rival = changed(rival, experiment=rival.plan.settings.experiment.override(ADAM))
     late = changed(late, space=spaces.hold(common, ["training.optimiser"], late.plan.settings.experiment))
-    table = board.leaderboard([toy, rival, late]).set_index("method")
+    table = leaderboard.leaderboard([toy, rival, late]).set_index("method")
     assert table["p"][1:].notna().all()
     assert table["restricted"].to_dict() == {"toy": "", "rival": "", "late": "optimiser sgd"}
     assert table["search_samples"].tolist() == [1200] * 3 and table["tuned"].to_dict()["rival"] == 2
-    text = " ".join(board.notes([toy, rival, late], table.reset_index()))
+    text = " ".join(leaderboard.notes([toy, rival, late], table.reset_index()))
     assert "Searched over the same ranges by all methods: optimiser, lr." in text
     assert "* Restricted by what the method requires: late (optimiser sgd)." in text
     assert "Not a fair comparison" not in text and "bring along" not in text
 
     wider = spaces.parse(COMMON.replace("0.5", "0.9"))
     other = changed(rival, space=wider, common=wider)
-    assert pd.isna(board.leaderboard([toy, other]).set_index("method")["p"]["rival"])
+    assert pd.isna(leaderboard.leaderboard([toy, other]).set_index("method")["p"]["rival"])
     later = changed(rival, common=replace(common, first=({**ADAM},)))
-    table = board.leaderboard([toy, later])
+    table = leaderboard.leaderboard([toy, later])
     assert table["p"].isna().all()
     note = "rival has first trials from 1 recommendations, not from 0 recommendations"
-    assert any(note in each for each in board.notes([toy, later], table))
+    assert any(note in each for each in leaderboard.notes([toy, later], table))
     few = changed(toy, space=replace(common, first=({**ADAM}, {**ADAM, "training.lr": 0.01})), trials=1)
-    notes = board.notes([few, rival], board.leaderboard([few, rival]))
+    notes = leaderboard.notes([few, rival], leaderboard.leaderboard([few, rival]))
     assert any("Fewer trials than recommended settings to try first: toy 2." in note for note in notes)
 
 
 def test_a_failed_method_stands_last_with_its_reason():
     entries = [entry("toy", 0.9, {}, error="the disk is full"), entry("rival", 0.1, {0: 0.2})]
-    table = board.leaderboard(entries)
+    table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["rival", "toy"] and pd.isna(table["rank"][1])
-    text = board.markdown(table, board.notes(entries, table))
+    text = leaderboard.markdown(table, leaderboard.notes(entries, table))
     assert "|  | toy | L1 | 90.0 % |  | 0 | failed: the disk is full |" in text
     assert text.endswith("- toy failed: the disk is full.")
 
@@ -447,24 +451,24 @@ def test_a_method_that_diverged_in_a_test_run_has_no_mean_no_rank_and_no_p_value
         entry("rival", 0.1, {0: 0.2, 1: 0.3, 2: 0.2}),
         entry("late", 0.1, {0: 0.1, 1: 0.3, 2: 0.1}),
     ]
-    table = board.leaderboard(entries)
+    table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["rival", "late", "toy"] and table["rank"].tolist()[:2] == [1, 2]
     row = table.iloc[2]
     assert row["status"] == "diverged" and row["diverged_tests"] == 1 and pd.isna(row["rank"])
     assert row[["test", "std", "local", "worst", "difference", "p", "p_holm"]].isna().all()
     said = "1 of 3 test runs: seed 2 diverged at round 7, client 12, lr 0.4"
     assert row["error"] == said
-    assert f"| diverged: {said} |" in board.markdown(table, board.notes(entries, table))
-    assert board.tests(entries)["score"].tolist() == [0.8, 0.9, 0.2, 0.3, 0.2, 0.1, 0.3, 0.1]
-    (record,) = board.points(entries[0])
+    assert f"| diverged: {said} |" in leaderboard.markdown(table, leaderboard.notes(entries, table))
+    assert leaderboard.tests(entries)["score"].tolist() == [0.8, 0.9, 0.2, 0.3, 0.2, 0.1, 0.3, 0.1]
+    (record,) = leaderboard.points(entries[0])
     assert "leaderboard/test" not in record.metrics
-    assert board.summary(entries[0]) == f"validation 90.0 % (trial 000), {said}"
+    assert leaderboard.summary(entries[0]) == f"validation 90.0 % (trial 000), {said}"
 
 
 def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():
-    (record,) = board.points(entry("toy", 0.9, {0: 0.5, 1: 0.7}))
+    (record,) = leaderboard.points(entry("toy", 0.9, {0: 0.5, 1: 0.7}))
     assert record.round == 2, "a step for each number of seeds: MLflow shows the last"
     assert record.metrics["leaderboard/test"] == pytest.approx(0.6) and record.metrics["leaderboard/validation"] == 0.9
     for metric in ("train/loss", ["val/L1/acc", "val/G/acc"]):
         plan = SimpleNamespace(settings=Settings.of(methods("toy")[0], SPACE, metric=metric))
-        assert board.points(board.MethodStudy(plan, SimpleNamespace())) == []
+        assert leaderboard.points(leaderboard.MethodStudy(plan, SimpleNamespace())) == []

@@ -18,11 +18,11 @@ from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tuning import costs
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.budget import MOST_TRIALS, Clock, affordable, budget_text, ending, spent
-from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.trials import Trials
 
 METRIC = "val/L1/acc"
@@ -35,119 +35,119 @@ def settings_of(**budget):
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def study_storage(tmp_path):
     return opened(tmp_path)
 
 
 def opened(tmp_path, name="s", **settings):
     goal = settings_of().objective
-    return Ledger(name, ledgers.storage(str(tmp_path / "s.log")), goal, settings or {"digest": "d"})
+    return StudyStorage(name, study_storages.storage(str(tmp_path / "s.log")), goal, settings or {"digest": "d"})
 
 
-def ended_trial(ledger, value=None, samples=0, state=None):
-    trial = ledger.study.ask()
+def ended_trial(study_storage, value=None, samples=0, state=None):
+    trial = study_storage.study.ask()
     trial.suggest_float("algorithm.x", 0, 1)
-    trial.set_user_attr(ledgers.SAMPLES, samples)
-    ledger.study.tell(trial, value, state=state)
+    trial.set_user_attr(study_storages.SAMPLES, samples)
+    study_storage.study.tell(trial, value, state=state)
 
 
 # -- when a search ends -----------------------------------------------------------------------------------------------
 
 
-def test_budget_first_spent_ends_the_search(ledger):
+def test_budget_first_spent_ends_the_search(study_storage):
     """Two trials of 60 samples: 120 of 100; one of 60 is not enough."""
     settings = settings_of(trials=3, hours=2, samples=100)
-    ended_trial(ledger, 0.5, 60)
-    assert spent(settings, ledger, seconds=7199) is None and ending(settings, ledger) == ""
-    assert spent(settings, ledger, seconds=7200) == "hours"
-    ended_trial(ledger, 0.6, 60)
-    assert spent(settings, ledger, seconds=10) == "samples"
-    ledger.set_search_seconds(1800)
-    assert ending(settings, ledger) == "search ended by --samples 100: 120 samples are spent (2 trials, 0.5 h)"
-    assert spent(settings.within(None, 121), ledger) is None
-    ended_trial(ledger, 0.6)
-    assert spent(settings, ledger, seconds=7200) == "trials"
-    assert ending(settings, ledger) == "search ended by --trials: all 3 are done (0.5 h, 120 samples)"
-    assert ending(settings_of(trials=3), ledger) == ""  # the only budget
+    ended_trial(study_storage, 0.5, 60)
+    assert spent(settings, study_storage, seconds=7199) is None and ending(settings, study_storage) == ""
+    assert spent(settings, study_storage, seconds=7200) == "hours"
+    ended_trial(study_storage, 0.6, 60)
+    assert spent(settings, study_storage, seconds=10) == "samples"
+    study_storage.set_search_seconds(1800)
+    assert ending(settings, study_storage) == "search ended by --samples 100: 120 samples are spent (2 trials, 0.5 h)"
+    assert spent(settings.within(None, 121), study_storage) is None
+    ended_trial(study_storage, 0.6)
+    assert spent(settings, study_storage, seconds=7200) == "trials"
+    assert ending(settings, study_storage) == "search ended by --trials: all 3 are done (0.5 h, 120 samples)"
+    assert ending(settings_of(trials=3), study_storage) == ""  # the only budget
 
 
-def test_reason_that_was_recorded_stays_until_its_budget_changes(ledger):
+def test_reason_that_was_recorded_stays_until_its_budget_changes(study_storage):
     """A trial that was running when the samples were spent ends later, when the hours are spent too."""
     settings = settings_of(hours=1, samples=100)
-    ended_trial(ledger, 0.5, 100)
-    ledger.end("samples", 100)
-    ledger.set_search_seconds(4000)
-    assert spent(settings, ledger) == "samples"
-    assert spent(settings.within(None, 200), ledger) == "hours"
-    assert spent(settings.within(2, 200), ledger) is None
+    ended_trial(study_storage, 0.5, 100)
+    study_storage.end("samples", 100)
+    study_storage.set_search_seconds(4000)
+    assert spent(settings, study_storage) == "samples"
+    assert spent(settings.within(None, 200), study_storage) == "hours"
+    assert spent(settings.within(2, 200), study_storage) is None
 
 
-def test_terminate_counts_trials_that_ended_after_the_best_one(ledger):
+def test_terminate_counts_trials_that_ended_after_the_best_one(study_storage):
     """The best value, 0.9, is that of the second trial; later: a pruned one, a worse one and an equal one. A failed
     trial says nothing."""
     settings = settings_of(trials=20, terminate=3)
-    assert ledger.since_best() == 0
+    assert study_storage.since_best() == 0
     for value in (0.5, 0.9):
-        ended_trial(ledger, value)
-    ended_trial(ledger, state=TrialState.PRUNED)
-    ended_trial(ledger, 0.1)
-    ended_trial(ledger, state=TrialState.FAIL)
-    assert ledger.since_best() == 2 and spent(settings, ledger, 0) is None
-    ended_trial(ledger, 0.9)
-    assert spent(settings, ledger, 0) == "terminate"
-    ledger.set_search_seconds(90)
+        ended_trial(study_storage, value)
+    ended_trial(study_storage, state=TrialState.PRUNED)
+    ended_trial(study_storage, 0.1)
+    ended_trial(study_storage, state=TrialState.FAIL)
+    assert study_storage.since_best() == 2 and spent(settings, study_storage, 0) is None
+    ended_trial(study_storage, 0.9)
+    assert spent(settings, study_storage, 0) == "terminate"
+    study_storage.set_search_seconds(90)
     line = "search ended by --terminate 3: 3 trials have not raised the best value (5 trials, 90 s, 0 samples)"
-    assert ending(settings, ledger) == line
-    assert spent(settings.within(None, None, 0), ledger, 0) is None
+    assert ending(settings, study_storage) == line
+    assert spent(settings.within(None, None, 0), study_storage, 0) is None
 
 
-def test_samples_of_a_trial_that_was_cut_short_count_once(ledger):
+def test_samples_of_a_trial_that_was_cut_short_count_once(study_storage):
     """40 before the kill; its continuation reports 30 so far, then 90 in all."""
-    cut = ledger.study.ask()
-    cut.set_user_attr(ledgers.SAMPLES, 40)
-    assert ledger.is_cut_short()
-    ledger.recover()
-    assert ledger.search_samples() == 40 and ledger.is_cut_short()
-    again = ledger.study.ask()
-    again.set_user_attr(ledgers.SAMPLES, 30)
-    assert ledger.search_samples() == 40
-    again.set_user_attr(ledgers.SAMPLES, 90)
-    ledger.study.tell(again, 0.5)
-    assert ledger.search_samples() == 90 and not ledger.is_cut_short()
+    cut = study_storage.study.ask()
+    cut.set_user_attr(study_storages.SAMPLES, 40)
+    assert study_storage.is_cut_short()
+    study_storage.recover()
+    assert study_storage.search_samples() == 40 and study_storage.is_cut_short()
+    again = study_storage.study.ask()
+    again.set_user_attr(study_storages.SAMPLES, 30)
+    assert study_storage.search_samples() == 40
+    again.set_user_attr(study_storages.SAMPLES, 90)
+    study_storage.study.tell(again, 0.5)
+    assert study_storage.search_samples() == 90 and not study_storage.is_cut_short()
 
 
-def test_seconds_of_a_study_without_a_record_are_those_in_which_trials_ran(ledger):
+def test_seconds_of_a_study_without_a_record_are_those_in_which_trials_ran(study_storage):
     """0 to 10 s and 5 to 20 s side by side, then 100 to 105 s: 25 s."""
     times = [(0, 10), (5, 20), (100, 105)]
     second = datetime.timedelta(seconds=1)
-    ledger._read = [
+    study_storage._read = [
         SimpleNamespace(
             state=TrialState.COMPLETE, datetime_start=START + a * second, datetime_complete=START + b * second
         )
         for a, b in times
     ]
-    assert ledger.search_seconds() == 25
+    assert study_storage.search_seconds() == 25
 
 
-def test_clock_goes_on_from_the_seconds_of_earlier_calls(ledger):
+def test_clock_goes_on_from_the_seconds_of_earlier_calls(study_storage):
     """100 s from before; a kill after 29 s loses the 9 s since the last record."""
-    ledger.set_search_seconds(100)
+    study_storage.set_search_seconds(100)
     time = [1000.0]
-    clock = Clock(ledger, now=lambda: time[0])
+    clock = Clock(study_storage, now=lambda: time[0])
     for later in (5, 20, 29):
         time[0] = 1000.0 + later
         clock.save()
-    assert clock.seconds == 129 and ledger.search_seconds() == 120
+    assert clock.seconds == 129 and study_storage.search_seconds() == 120
     clock.save(0)
-    assert ledger.search_seconds() == 129
+    assert study_storage.search_seconds() == 129
 
 
 # -- the source of trials ---------------------------------------------------------------------------------------------
 
 
-def source_of(ledger, is_over, missing=9):
+def source_of(study_storage, is_over, missing=9):
     settings = settings_of()
-    search = Search(ledger, SPACE, settings.objective, 9, 0)
+    search = Search(study_storage, SPACE, settings.objective, 9, 0)
     share = ResourceShare(1.0, 0.0, 2)
 
     def make(number, point, part):
@@ -157,29 +157,32 @@ def source_of(ledger, is_over, missing=9):
     return Trials(search, missing, missing, make, lambda number, point, part: run, None, is_over=is_over)
 
 
-def test_no_trial_starts_once_a_budget_is_spent_and_those_that_run_end(ledger):
+def test_no_trial_starts_once_a_budget_is_spent_and_those_that_run_end(study_storage):
     over = [False]
-    source = source_of(ledger, lambda: over[0])
+    source = source_of(study_storage, lambda: over[0])
     first, second = source.next(), source.next()
     over[0] = True
     assert source.next() is None and set(source.running) == {0, 1}
     for job in (first, second):
         source.take(JobEvent("ended", job, report={"round": 9, METRIC: 0.5, "samples": 10, "sent_bytes": 6.0}))
-    assert source.next() is None and not source.running and ledger.done() == 2
-    assert ledger.table([METRIC])[["samples", "sent_bytes"]].to_numpy().tolist() == [[10, 6], [10, 6]]
+    assert source.next() is None and not source.running and study_storage.done() == 2
+    assert study_storage.table([METRIC])[["samples", "sent_bytes"]].to_numpy().tolist() == [[10, 6], [10, 6]]
 
 
-def test_trial_that_was_cut_short_goes_on_after_its_budget_is_spent(ledger):
+def test_trial_that_was_cut_short_goes_on_after_its_budget_is_spent(study_storage):
     """It waits behind a first point of the space, which is not tried."""
-    cut = ledger.study.ask()
+    cut = study_storage.study.ask()
     x = cut.suggest_float("algorithm.x", 0, 1)
-    ledger.study.enqueue_trial({"algorithm.x": 0.25}, {ledgers.FIRST: 0})
-    ledger.recover()
-    source = source_of(ledger, lambda: True)
+    study_storage.study.enqueue_trial({"algorithm.x": 0.25}, {study_storages.FIRST: 0})
+    study_storage.recover()
+    source = source_of(study_storage, lambda: True)
     job = source.next()
     assert job is not None and source.running[0].point == {"algorithm.x": x} and source.next() is None
     source.take(JobEvent("ended", job, report={"round": 9, METRIC: 0.5}))
-    assert source.next() is None and [t.state for _, t in ledger.trials()] == [TrialState.COMPLETE, TrialState.WAITING]
+    assert source.next() is None and [t.state for _, t in study_storage.trials()] == [
+        TrialState.COMPLETE,
+        TrialState.WAITING,
+    ]
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -233,12 +236,12 @@ def search(method, *trials, larger=True):
     for number, (value, samples, sent, seconds) in enumerate(trials):
         clock += datetime.timedelta(seconds=seconds)
         state = TrialState.PRUNED if value is None else TrialState.COMPLETE
-        known = {} if sent is None else {ledgers.SENT_BYTES: sent}
-        trial = SimpleNamespace(state=state, values=[value], user_attrs={ledgers.SAMPLES: samples, **known})
+        known = {} if sent is None else {study_storages.SENT_BYTES: sent}
+        trial = SimpleNamespace(state=state, values=[value], user_attrs={study_storages.SAMPLES: samples, **known})
         trial.datetime_complete, trial.duration = clock, datetime.timedelta(seconds=seconds)
         ended.append((number, trial))
     return SimpleNamespace(
-        plan=SimpleNamespace(method=method), ledger=SimpleNamespace(trials=lambda: ended), larger=larger
+        plan=SimpleNamespace(method=method), study_storage=SimpleNamespace(trials=lambda: ended), larger=larger
     )
 
 

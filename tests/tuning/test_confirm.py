@@ -18,10 +18,10 @@ from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.reports.compare import compare
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.confirm import SEED_OFFSET, Confirmations, judge
-from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study_storage import StudyStorage
 
 METRIC = "val/L1/acc"
 SPACE = "algorithm.x: {float: [0, 1]}"
@@ -164,12 +164,12 @@ def study(tmp_path):
     address = str(tmp_path / "s.log")
 
     def start(**how):
-        ledger = Ledger("s", ledgers.storage(address), settings.objective, {"digest": "d"})
-        if ledger.new:
+        study_storage = StudyStorage("s", study_storages.storage(address), settings.objective, {"digest": "d"})
+        if study_storage.new:
             for x, value in ((0.25, 0.3), (0.5, 0.9), (0.75, 0.7), (0.5, 0.65), (0.0, 0.2)):
-                trial = ledger.study.ask()
+                trial = study_storage.study.ask()
                 trial.suggest_float("algorithm.x", x, x)
-                ledger.study.tell(trial, value)
+                study_storage.study.tell(trial, value)
         told, runs = [], {}
 
         def confirmation(number, point, part):
@@ -186,7 +186,7 @@ def study(tmp_path):
 
         session = SimpleNamespace(
             settings=settings.confirming(how.get("confirm", 5), how.get("confirm_top", 3)),
-            ledger=ledger,
+            study_storage=study_storage,
             children=SimpleNamespace(confirmation=confirmation),
             tell=tell,
             told=told,
@@ -233,10 +233,10 @@ def test_seeds_of_the_best_three_are_run_until_one_is_separated(study):
     ended = play(session, clear)
     assert ended == [(number, seed) for seed in SEEDS[:4] for number in (1, 2, 0)]
     assert session.source.over and session.source.result.winner == 2 and session.source.result.separated
-    assert session.ledger.chosen()[0] == 2 and session.ledger.best()[0][0] == 1
+    assert session.study_storage.chosen()[0] == 2 and session.study_storage.best()[0][0] == 1
     assert session.told[-1] == ("confirmed", None, f"s: {session.source.result}")
     assert {run.status for run in session.runs.values()} == {"FINISHED"}
-    assert all(record["samples"] == 10 for record in session.ledger.confirmations())
+    assert all(record["samples"] == 10 for record in session.study_storage.confirmations())
     session.source.check()
 
 
@@ -256,14 +256,14 @@ def test_seeds_are_added_one_by_one_until_n(study):
     assert ended == [(number, seed) for seed in SEEDS for number in (1, 2, 0)]
     found = session.source.result
     assert not found.separated and found.winner == max(found.means, key=found.means.get)
-    assert session.ledger.chosen()[0] == found.winner
+    assert session.study_storage.chosen()[0] == found.winner
 
 
 @pytest.mark.parametrize(("how", "runs"), [({"confirm": 0}, 0), ({"confirm": 1}, 3), ({"confirm_top": 2}, 6)])
 def test_numbers_of_seeds_and_configurations(study, how, runs):
     session = study(**how)
     assert len(play(session, clear)) == runs and session.source.over
-    assert session.ledger.chosen()[0] == (1 if how == {"confirm": 0} else 2)
+    assert session.study_storage.chosen()[0] == (1 if how == {"confirm": 0} else 2)
 
 
 @pytest.mark.parametrize("kills", [(1, 1, 1), (4,), (8,), (9, 1, 3)])
@@ -284,18 +284,18 @@ def test_after_a_kill_no_finished_run_is_lost_or_repeated(study, kills):
 def test_a_trial_that_is_added_later_reopens_the_choice_if_it_is_among_the_best(study):
     session = study()
     play(session, clear)
-    trial = session.ledger.study.ask()
+    trial = session.study_storage.study.ask()
     trial.suggest_float("algorithm.x", 0.1, 0.1)
-    session.ledger.study.tell(trial, 0.25)  # the fourth
-    assert session.ledger.chosen()[0] == 2
-    trial = session.ledger.study.ask()
+    session.study_storage.study.tell(trial, 0.25)  # the fourth
+    assert session.study_storage.chosen()[0] == 2
+    trial = session.study_storage.study.ask()
     trial.suggest_float("algorithm.x", 0.0, 0.0)
-    session.ledger.study.tell(trial, 0.95)
-    assert session.ledger.chosen()[0] == 6, "not confirmed yet: the search's own choice"
-    assert [number for number, _ in session.ledger.top(3)] == [6, 1, 2]
+    session.study_storage.study.tell(trial, 0.95)
+    assert session.study_storage.chosen()[0] == 6, "not confirmed yet: the search's own choice"
+    assert [number for number, _ in session.study_storage.top(3)] == [6, 1, 2]
     again = study()
     ended = play(again, lambda number, seed: clear(0 if number == 6 else number, seed))
-    assert ended == [(6, seed) for seed in SEEDS[:4]] and again.ledger.chosen()[0] == 2
+    assert ended == [(6, seed) for seed in SEEDS[:4]] and again.study_storage.chosen()[0] == 2
     one, four = again.source.result.p[1], session.source.result.p[1]
     assert one == pytest.approx(2 * four), "12 ordered pairs of four configurations, trial 0's among them; before 6"
 
@@ -312,7 +312,7 @@ def test_a_configuration_that_diverges_is_run_no_further(study):
     assert [seed for number, seed in ended if number == 2] in (SEEDS[:2], SEEDS[:3])
     assert [seed for number, seed in ended if number == 1] == SEEDS
     assert session.source.result.lost == {2: f"seed {SEEDS[1]} {diverged.line}"}
-    assert session.ledger.chosen()[0] in (0, 1) and session.runs[2, SEEDS[1]].status == "FAILED"
+    assert session.study_storage.chosen()[0] in (0, 1) and session.runs[2, SEEDS[1]].status == "FAILED"
     again = study()
     again.source.plan()
     assert str(again.source.result) == str(session.source.result)
@@ -344,12 +344,14 @@ def test_a_run_that_fails_ends_the_study_and_is_run_again_later(study):
 
 def test_a_study_without_rivals_or_results_is_not_confirmed(tmp_path):
     settings = Settings.of(toy(), spaces.parse(SPACE), metric=METRIC)
-    ledger = Ledger("s", ledgers.storage(str(tmp_path / "s.log")), settings.objective, {"digest": "d"})
+    study_storage = StudyStorage(
+        "s", study_storages.storage(str(tmp_path / "s.log")), settings.objective, {"digest": "d"}
+    )
     for state in (TrialState.FAIL, TrialState.COMPLETE):
-        trial = ledger.study.ask()
+        trial = study_storage.study.ask()
         trial.suggest_float("algorithm.x", 0.5, 0.5)
-        ledger.study.tell(trial, 0.5 if state is TrialState.COMPLETE else None, state)
-        source = Confirmations(SimpleNamespace(settings=settings, ledger=ledger), None, Execution())
+        study_storage.study.tell(trial, 0.5 if state is TrialState.COMPLETE else None, state)
+        source = Confirmations(SimpleNamespace(settings=settings, study_storage=study_storage), None, Execution())
         assert source.next() is None and source.over and source.result is None
 
 

@@ -21,14 +21,14 @@ from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.baselines import Baselines, scales_of
 from pfl_ops.tuning.confirm import Confirmations
 from pfl_ops.tuning.environments import baseline, environments_of
-from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.session import Session, _Phases
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.tested import CHOICE, FEDAVG, planned_tests, runs_table, summary
 
 METRIC = "val/L1/acc"
@@ -99,7 +99,7 @@ def test_environments_that_cannot_be_are_refused(tmp_path, given, message):
     with pytest.raises(PflOpsError) as caught:
         tune(toy(), space=SPACE, home=tmp_path, **{**PATH_IID, **given})
     assert message in str(caught.value) and "\n" not in str(caught.value)
-    assert ledgers.recorded(ledgers.storage(f"sqlite:///{tmp_path}/studies.db")) == {}
+    assert study_storages.recorded(study_storages.storage(f"sqlite:///{tmp_path}/studies.db")) == {}
     assert not (tmp_path / "mlflow.db").exists()
 
 
@@ -190,10 +190,10 @@ def session(tmp_path):
 
     def start(**given):
         chosen = settings(**given)
-        ledger = Ledger("s", ledgers.storage(address), chosen.goal, {"digest": "d"})
+        study_storage = StudyStorage("s", study_storages.storage(address), chosen.goal, {"digest": "d"})
         runs = {}
         store = SimpleNamespace(run=lambda experiment, name, **_: runs.setdefault(name, FakeRun()))
-        made = Session(chosen, ledger, store, SimpleNamespace(experiment="e"), None, Execution(), None, None)
+        made = Session(chosen, study_storage, store, SimpleNamespace(experiment="e"), None, Execution(), None, None)
         made.runs = runs
         return made
 
@@ -237,7 +237,7 @@ def test_fedavg_is_run_once_in_each_environment_with_each_seed(session):
     again = baselines_of(one)
     assert play(again, fedavg_scores) == [(0, "path"), (0, "iid"), (1, "path"), (1, "iid")] and again.over
     assert scales_of(one) == {"path": {METRIC: pytest.approx(0.45)}, "iid": {METRIC: pytest.approx(0.85)}}
-    assert one.ledger.search_samples() == 40, "they count in --samples"
+    assert one.study_storage.search_samples() == 40, "they count in --samples"
     assert {run.status for run in one.runs.values()} == {"FINISHED"}
     assert one.combination.scales == scales_of(one)
 
@@ -270,7 +270,7 @@ def test_fedavg_without_a_score_ends_the_study(session, value, failure, line):
     with pytest.raises(PflOpsError) as caught:
         source.check()
     assert line in str(caught.value) and "can't be divided by its score" in str(caught.value)
-    assert one.runs["baseline-seed0 path"].status == "FAILED" and not one.ledger.baselines()
+    assert one.runs["baseline-seed0 path"].status == "FAILED" and not one.study_storage.baselines()
 
 
 def test_trials_wait_for_fedavg_and_get_its_scores(session):
@@ -294,12 +294,12 @@ def confirmed(session):
 
     def start():
         one = session(confirm=3)
-        if not one.ledger.baselines():
+        if not one.study_storage.baselines():
             play(baselines_of(one), fedavg_scores)
             for x, value in ((0.5, 1.2), (0.75, 1.1)):
-                trial = one.ledger.study.ask()
+                trial = one.study_storage.study.ask()
                 trial.suggest_float("algorithm.x", x, x)
-                one.ledger.study.tell(trial, value)
+                one.study_storage.study.tell(trial, value)
         return one, Confirmations(one, ResourceShare(1, 0, 2), Execution())
 
     return start

@@ -27,7 +27,7 @@ TRIALS = Execution(device="cpu", way="vmap", chunk=3, threads=1, workers=1)
 )
 def test_tests_of_long_trials_share_all_that_the_trials_had(seconds, missing, part, cpus, monkeypatch):
     chosen = (0, SimpleNamespace(duration=timedelta(seconds=seconds), user_attrs={}))
-    session = SimpleNamespace(ledger=SimpleNamespace(chosen=lambda: chosen), execution=Execution(way="loop"))
+    session = SimpleNamespace(study_storage=SimpleNamespace(chosen=lambda: chosen), execution=Execution(way="loop"))
     monkeypatch.setattr(module, "most_cpus", lambda: 4.0)
     finals = Finals(session, part, TRIALS)
     finals.missing.extend(range(missing))

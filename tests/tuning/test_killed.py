@@ -17,7 +17,7 @@ from tuning_fake import let_end, records, toy, tune
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning import study_storage as study_storages
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -57,7 +57,7 @@ def wait_for_confirmation(driver, home):
     """Until the study has recorded a run with a new seed."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and driver.poll() is None:
-        if len(finished(home)) > 2 and ledger(home).confirmations():
+        if len(finished(home)) > 2 and study_storage(home).confirmations():
             return
         time.sleep(0.2)
     driver.kill()
@@ -68,7 +68,7 @@ def wait_for_tests(driver, home, number):
     """Until so many runs have ended and the study has opened its test data."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and driver.poll() is None:
-        if len(finished(home)) >= number and ledger(home).openings():
+        if len(finished(home)) >= number and study_storage(home).openings():
             return
         time.sleep(0.2)
     driver.kill()
@@ -126,8 +126,8 @@ def finished(home):
     return [f for f, rounds in checkpoints(home).items() if len(rounds) == 10]
 
 
-def ledger(home):
-    return ledgers.Ledger("killed", ledgers.storage(f"sqlite:///{home}/studies.db"))
+def study_storage(home):
+    return study_storages.StudyStorage("killed", study_storages.storage(f"sqlite:///{home}/studies.db"))
 
 
 @pytest.fixture
@@ -148,9 +148,9 @@ def test_a_study_survives_a_kill_while_it_confirms(start, home):
     driver = start("--confirm")
     wait_for_confirmation(driver, home)
     kill_while_a_run_trains(driver, home)
-    kept = ledger(home).confirmations()
+    kept = study_storage(home).confirmations()
     before, over = processes(home), {file.name for file in finished(home)}
-    assert 1 <= len(kept) < 6 and ledger(home).done() == 2 and not ledger(home).openings()
+    assert 1 <= len(kept) < 6 and study_storage(home).done() == 2 and not study_storage(home).openings()
 
     tested = SimpleNamespace(final={})
     settings = {"home": home, "concurrency": 2, "records": records, "final": lambda *_: tested, "confirm": None}
@@ -159,7 +159,7 @@ def test_a_study_survives_a_kill_while_it_confirms(start, home):
     assert (study.best["algorithm.x"], study.finals, study.openings) == (0.8, [tested], 1)
     assert found.table.groupby("trial")["seed"].apply(list).to_dict() == {0: [1000, 1001, 1002], 1: [1000, 1001, 1002]}
     assert found.table["value"].tolist() == pytest.approx([0.8] * 3 + [0.5] * 3)
-    recorded = ledger(home).confirmations()
+    recorded = study_storage(home).confirmations()
     assert recorded[: len(kept)] == kept and len(recorded) == 6, "none lost, none repeated"
     now = processes(home)
     assert len(now) == 2 + 6 + 1, "trials, runs with new seeds, the test"
@@ -208,7 +208,7 @@ def test_a_study_in_environments_survives_kills_in_two_phases(start, home):
     driver = start("--confirm", "--environments")
     kill_while_a_third_run_trains(driver, home)
     first, over = processes(home), {file.name for file in finished(home)}
-    assert len(over) == 2 and len(ledger(home).baselines()) <= 2 and not ledger(home).begun()
+    assert len(over) == 2 and len(study_storage(home).baselines()) <= 2 and not study_storage(home).begun()
 
     let_end(home, 1 + 2 * 3 + 2)
     driver = start("--confirm", "--environments", "--resume")
@@ -216,8 +216,8 @@ def test_a_study_in_environments_survives_kills_in_two_phases(start, home):
     kill_while_a_run_trains(driver, home)
     second, later = processes(home), {file.name for file in finished(home)}
     assert {name: second[name] for name in over} == {name: first[name] for name in over}
-    kept = ledger(home).confirmations()
-    assert 1 <= len(kept) < 6 and ledger(home).done() == 2 and not ledger(home).openings()
+    kept = study_storage(home).confirmations()
+    assert 1 <= len(kept) < 6 and study_storage(home).done() == 2 and not study_storage(home).openings()
 
     tested = SimpleNamespace(final={}, run_id="r")
     settings = {"home": home, "concurrency": 2, "records": records, "final": lambda *_: tested, "confirm": None}
@@ -226,8 +226,8 @@ def test_a_study_in_environments_survives_kills_in_two_phases(start, home):
     assert {name: now[name] for name in later} == {name: second[name] for name in later}
     assert any(len(now[name]) > 1 for name in first.keys() - over), "FedAvg's third run went on from its checkpoint"
     assert len(now) == 3 + 2 * 3 + 2 * 3 + 3 * 2, "FedAvg, trials, runs with a new seed, tests of choice and FedAvg"
-    recorded = ledger(home).confirmations()
-    assert recorded[: len(kept)] == kept and len(recorded) == 6 and len(ledger(home).baselines()) == 3
+    recorded = study_storage(home).confirmations()
+    assert recorded[: len(kept)] == kept and len(recorded) == 6 and len(study_storage(home).baselines()) == 3
     goal = "val/L1/acc/of_fedavg/mean"
     assert study.table[goal].tolist() == pytest.approx([1.0, 1.6]) and study.best["algorithm.x"] == 0.8
     assert study.confirmation.table["value"].tolist() == pytest.approx([1.6, 1.0])
@@ -250,7 +250,7 @@ def test_a_study_survives_a_kill_while_it_is_tested(start, home):
     wait_for_tests(driver, home, searched + 2)
     kill_while_a_run_trains(driver, home)
     before, over = processes(home), {file.name for file in finished(home)}
-    assert len(over) == searched + 2 and ledger(home).done() == 2 and len(ledger(home).openings()) == 1
+    assert len(over) == searched + 2 and study_storage(home).done() == 2 and len(study_storage(home).openings()) == 1
 
     tested = SimpleNamespace(final={}, run_id="r")
     settings = {"home": home, "concurrency": 2, "records": records, "final": lambda *_: tested, "confirm": None}
@@ -277,7 +277,7 @@ def test_a_study_survives_ctrl_c_and_sigkill(start, home):
     assert driver.returncode == 130, err
     assert err.splitlines()[-1].endswith(f"go on with: pfl-ops tune toy --name killed --plugin {HERE}/toy.py --resume")
     assert "Traceback" not in err and out == ""
-    running = [t for _, t in ledger(home).trials() if t.state is TrialState.RUNNING]
+    running = [t for _, t in study_storage(home).trials() if t.state is TrialState.RUNNING]
     assert len(running) == 2
 
     # SIGKILL some rounds later
@@ -287,7 +287,7 @@ def test_a_study_survives_ctrl_c_and_sigkill(start, home):
     wait_for_rounds(driver, home, 7, among=finished(home))
     driver.kill()
     driver.communicate()
-    kept = ledger(home).done()
+    kept = study_storage(home).done()
 
     # and the rest in this process, with one more than was wanted at first
     wait_until_quiet(home)
@@ -299,7 +299,7 @@ def test_a_study_survives_ctrl_c_and_sigkill(start, home):
     assert study.table["trial"].tolist() == [0, 1, 2, 3, 4]
     assert study.table["algorithm.x"].tolist()[:4] == [0.5, 0.7, 0.6, 0.8]  # none lost, none twice
     assert (study.best["algorithm.x"], study.finals) == (study.table["algorithm.x"].max(), [tested])
-    assert kept <= ledger(home).done() == 5
+    assert kept <= study_storage(home).done() == 5
 
     # the first two went on from their checkpoints: rounds of more than one process, the old ones unchanged
     for file, rounds in before.items():

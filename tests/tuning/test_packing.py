@@ -8,9 +8,9 @@ import pytest
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
-from pfl_ops.probe import Speed, TooBig
+from pfl_ops.probe import ProbeOutOfMemory, Speed
 from pfl_ops.tuning import packing
-from pfl_ops.tuning.packing import Packing, PackingLayout, Tried, best, cpu_layouts, gpu_layouts, hopeless
+from pfl_ops.tuning.packing import Packing, PackingLayout, PackingRate, best, cpu_layouts, gpu_layouts, hopeless
 
 GIB = 1 << 30
 
@@ -43,7 +43,7 @@ def test_a_gpu_is_shared_among_one_two_four_eight():
 
 def tried(*rates, peak=GIB):
     """One, two, four, ... trials and what they reached together."""
-    return [Tried(PackingLayout(2**i, 1, 0.5**i), rate, peak, Execution()) for i, rate in enumerate(rates)]
+    return [PackingRate(PackingLayout(2**i, 1, 0.5**i), rate, peak, Execution()) for i, rate in enumerate(rates)]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ class FakeProbe:
         assert (execution.way, execution.chunk) == ("vmap", 10)
         self.orders.append(("speed", count, gpus))
         if count not in self.table:
-            raise TooBig("CUDA out of memory. Tried to allocate 2.00 GiB")
+            raise ProbeOutOfMemory("CUDA out of memory. Tried to allocate 2.00 GiB")
         return Speed(*self.table[count], self.room)
 
 
@@ -164,7 +164,9 @@ def test_processes_that_alone_would_fill_the_memory_are_not_started(fake, monkey
 
 
 def test_one_trial_that_does_not_fit_is_one_clear_line(fake):
-    with pytest.raises(TooBig, match=r"not even one trial fits into the GPU \(CUDA out of .*smaller --batch-size"):
+    with pytest.raises(
+        ProbeOutOfMemory, match=r"not even one trial fits into the GPU \(CUDA out of .*smaller --batch-size"
+    ):
         fake({}, gpu_layouts(8, 12))
     assert FakeProbe.made[-1].closed
 

@@ -85,7 +85,7 @@ def source(tmp_path):
 
     def start(missing=3, mode="max"):
         made = open_trials(
-            address, settings(mode=mode), missing, 3, pruner=lambda ledger: PairedPruner(mode == "max", ledger),
+            address, settings(mode=mode), missing, 3, pruner=lambda stored: PairedPruner(mode == "max", stored),
             clients_of=lambda number, _, part: clients(scores[number, part]),
         )  # fmt: skip
         made.scores = scores
@@ -127,13 +127,13 @@ def test_a_trial_that_is_worse_in_each_pair_is_stopped(source):
     last = trials.next()
     assert last.number == 5
     end(trials, last, GOOD)
-    table = trials.ledger.table([METRIC])
+    table = trials.study_storage.table([METRIC])
     assert table["state"].tolist() == ["complete", "pruned", "complete"] and table["rounds"].tolist() == [9, 4, 9]
     assert table["samples"].tolist() == [180, 90, 180]
     assert table[METRIC][1] == pytest.approx(statistics.fmean(GOOD) - 0.0225)
     assert {key for key in trials.runs} == {(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)}
     assert trials.runs[1, 0].status == "FINISHED", "the run itself is whole"
-    assert trials.ledger.best()[0][0] == 0
+    assert trials.study_storage.best()[0][0] == 0
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_when_a_trial_is_stopped(source, values, mode, stopped):
     trials.scores[1, 0] = values
     trials.take(JobEvent("started", other))
     trials.take(JobEvent("ended", other, report={"round": 9, METRIC: 0.5, "samples": 90, "done": True}))
-    state = trials.ledger.table([METRIC])["state"].tolist()
+    state = trials.study_storage.table([METRIC])["state"].tolist()
     assert state == ["complete", "pruned" if stopped else "running"] and (trials.next() is None) == stopped
 
 
@@ -173,7 +173,7 @@ def test_a_study_compares_with_recorded_trials(source):
     end(again, rest, GOOD)
     end(again, third, [value - 0.02 for value in GOOD])
     assert again.next() is None
-    assert again.ledger.table([METRIC])["state"].tolist() == ["complete", "complete", "pruned"]
+    assert again.study_storage.table([METRIC])["state"].tolist() == ["complete", "complete", "pruned"]
 
 
 def test_a_driver_that_was_killed_before_it_judged_does_so(source):
@@ -185,7 +185,7 @@ def test_a_driver_that_was_killed_before_it_judged_does_so(source):
     trials.pruner.is_worse = lambda *_: False
     end(trials, other, [value - 0.02 for value in GOOD])
     again = source(missing=1)
-    assert again.next() is None and again.ledger.table([METRIC])["state"].tolist() == ["complete", "pruned"]
+    assert again.next() is None and again.study_storage.table([METRIC])["state"].tolist() == ["complete", "pruned"]
 
 
 def test_a_best_trial_without_scores_by_group_is_passed_over(source):
@@ -201,8 +201,8 @@ def test_a_best_trial_without_scores_by_group_is_passed_over(source):
     end(trials, other, GOOD)
     end(trials, trials.next(), GOOD)
     end(trials, third, [value - 0.02 for value in GOOD])
-    assert trials.ledger.table([METRIC])["state"].tolist() == ["complete", "complete", "pruned"]
-    assert trials.ledger.best()[0][0] == 0
+    assert trials.study_storage.table([METRIC])["state"].tolist() == ["complete", "complete", "pruned"]
+    assert trials.study_storage.best()[0][0] == 0
 
 
 def test_a_part_recorded_before_groups_were_is_read():
@@ -226,7 +226,7 @@ def test_a_divergence_is_no_comparison(source):
     end(trials, trials.next(), GOOD)
     trials.clients_of = trials.pruner.is_worse = None  # neither is called
     end(trials, other, [value - 0.02 for value in GOOD], failure=DIVERGED)
-    assert trials.next() is None and trials.ledger.table([METRIC])["state"].tolist() == ["complete", "diverged"]
+    assert trials.next() is None and trials.study_storage.table([METRIC])["state"].tolist() == ["complete", "diverged"]
 
 
 # -- the real engine --------------------------------------------------------------------------------------------------

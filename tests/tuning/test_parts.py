@@ -17,7 +17,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.benchmark import settings_of
 from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.settings import Settings
@@ -123,25 +123,25 @@ def test_seeds_of_a_trial_come_before_the_next_trial(source):
     assert trials.next() is None
     for job, value in zip(jobs, (0.5, 0.7, 0.2, 0.6), strict=True):
         end(trials, job, value)
-    table = trials.ledger.table([METRIC])
+    table = trials.study_storage.table([METRIC])
     assert table[METRIC].tolist() == pytest.approx([0.6, 0.4]) and table["state"].tolist() == ["complete"] * 2
     assert table[f"{METRIC}/std"].tolist() == pytest.approx([0.02**0.5, 0.08**0.5])
     assert table["samples"].tolist() == [180, 180] and table["rounds"].tolist() == [9, 9]
     assert not [key for key in table if key in ("parts", "stds")]
-    parts = trials.ledger.parts_table([METRIC])
+    parts = trials.study_storage.parts_table([METRIC])
     assert parts[["trial", "seed", METRIC]].to_numpy().tolist() == [[0, 5, 0.5], [0, 6, 0.7], [1, 5, 0.2], [1, 6, 0.6]]
     assert parts["samples"].tolist() == [90] * 4 and set(parts["error"]) == {""}
     assert {run.status for run in trials.runs.values()} == {"FINISHED"} and len(trials.runs) == 4
     assert [e.kind for e in trials.events] == ["start", "report", "report", "end"] * 2
     assert [(e.round, e.rounds) for e in trials.events[:4]] == [(0, 9), (9, 18), (18, 18), (9, 9)]
-    assert trials.ledger.best()[0][0] == 0 and not trials.forgotten
+    assert trials.study_storage.best()[0][0] == 0 and not trials.forgotten
 
 
 def test_table_shows_the_deviation_over_seeds(source):
     trials = source(missing=1)
     for value, job in zip((1.5, 1.7), [trials.next(), trials.next()], strict=True):
         end(trials, job, value)
-    shown = tables.trials(trials.ledger.table([METRIC]), (METRIC,), 0, "study s")
+    shown = tables.trials(trials.study_storage.table([METRIC]), (METRIC,), 0, "study s")
     assert shown.title.endswith("mean ± std over seeds") and "160.0 ± 14.1 %" in shown.rows[0]
     assert not any("/std" in cell for cell in shown.rows[0])
 
@@ -152,7 +152,7 @@ def test_seed_that_diverges_makes_its_trial_diverged(source):
     end(trials, trials.next(), failure=DIVERGED)
     job = trials.next()
     assert job.number == 2, "the next trial"
-    table = trials.ledger.table([METRIC])
+    table = trials.study_storage.table([METRIC])
     assert table["state"].tolist() == ["diverged", "running"] and table["samples"].tolist() == [30, 0]
     assert table["error"][0] == f"seed 5 {DIVERGED.line}"
     assert trials.runs[0, 0].status == "FAILED" and trials.runs[0, 0].known["pfl_ops.trial_state"] == "diverged"
@@ -164,9 +164,9 @@ def test_divergence_counts_more_than_a_failure(source):
     first, second = trials.next(), trials.next()
     trials.take(JobEvent("started", first))
     end(trials, second, failure=Failure("its process died twice", died=True))
-    assert trials.ledger.table([METRIC])["state"].tolist() == ["running"]
+    assert trials.study_storage.table([METRIC])["state"].tolist() == ["running"]
     end(trials, first, failure=DIVERGED)
-    assert trials.ledger.table([METRIC])["state"].tolist() == ["diverged"]
+    assert trials.study_storage.table([METRIC])["state"].tolist() == ["diverged"]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_seed_without_a_value_fails_its_trial(source, value, failure, error):
     first, second = trials.next(), trials.next()
     end(trials, first)
     end(trials, second, value, failure)
-    table = trials.ledger.table([METRIC])
+    table = trials.study_storage.table([METRIC])
     assert table["state"].tolist() == ["failed"] and table["error"].tolist() == [error]
     assert trials.runs[0, 0].status == "FINISHED" and trials.runs[0, 1].status == "FAILED"
 
@@ -195,14 +195,14 @@ def test_trial_cut_short_between_seeds_goes_on_with_the_rest(source):
     again = source(is_over=lambda: True)
     job = again.next()
     assert (job.number, job.experiment.seed) == (1, 6) and again.next() is None, "the first seed is not run again"
-    assert again.ledger.search_samples() == 90
+    assert again.study_storage.search_samples() == 90
     again.search.end = lambda *_: None  # a kill between the record of the part and that of the trial
     end(again, job, 0.7)
     last = source(missing=1)
     assert last.next() is None
-    table = last.ledger.table([METRIC])
+    table = last.study_storage.table([METRIC])
     assert table["state"].tolist() == ["complete"] and table[METRIC].tolist() == pytest.approx([0.6])
-    assert last.ledger.search_samples() == 180 and not last.runs
+    assert last.study_storage.search_samples() == 180 and not last.runs
 
 
 def test_trial_cut_short_after_a_divergence_is_diverged(source):
@@ -211,7 +211,7 @@ def test_trial_cut_short_after_a_divergence_is_diverged(source):
     trials.take(JobEvent("started", second))
     end(trials, first, failure=DIVERGED)
     again = source(missing=1)
-    assert again.next() is None and again.ledger.table([METRIC])["state"].tolist() == ["diverged"]
+    assert again.next() is None and again.study_storage.table([METRIC])["state"].tolist() == ["diverged"]
 
 
 # -- whole studies ----------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def test_methods_of_a_benchmark_have_trials_of_the_same_seeds(home):
 def test_noise_of_a_study_of_single_runs_is_that_of_the_sample():
     from pfl_ops.tuning import Study
 
-    table = ledgers.pd.DataFrame({"trial": [0], METRIC: [1.5]})
+    table = study_storages.pd.DataFrame({"trial": [0], METRIC: [1.5]})
     study = Study("s", None, SimpleNamespace(), {}, 0, {METRIC: 1.5}, toy(), table)
     assert study.noise == ""
     two = table.assign(**{f"{METRIC}/std": [0.02], "train/loss": [0.5], "train/loss/std": [0.25]})

@@ -13,11 +13,11 @@ from pfl_ops.cli.study_page import page, write_page
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.reports.document import Picture
 from pfl_ops.tuning import Study
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.confirm import Confirmation
-from pfl_ops.tuning.ledger import Ledger
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.pictures import NAMES, Pictures
+from pfl_ops.tuning.study_storage import StudyStorage
 
 ONE = Objective(("val/L1/acc",), ("max",))
 
@@ -27,10 +27,10 @@ def pictures(tmp_path):
     """Pictures of a study with so many complete trials; its value depends on the learning rate alone."""
 
     def make(complete, *, goal=ONE, only_lr=False, value=lambda lr: -lr):
-        ledger = Ledger("s", ledgers.storage(str(tmp_path / "s.log")), goal, {"digest": "d"})
-        ledger.study.sampler = optuna.samplers.RandomSampler(seed=0)
+        study_storage = StudyStorage("s", study_storages.storage(str(tmp_path / "s.log")), goal, {"digest": "d"})
+        study_storage.study.sampler = optuna.samplers.RandomSampler(seed=0)
         for _ in range(complete):
-            trial = ledger.study.ask()
+            trial = study_storage.study.ask()
             adam = not only_lr and trial.suggest_categorical("training.optimiser", ["sgd", "adam"]) == "adam"
             low, high = (1e-4, 0.05) if adam else (1e-3, 0.5)
             lr = trial.suggest_float("training.lr@adam" if adam else "training.lr@sgd", low, high, log=True)
@@ -38,11 +38,11 @@ def pictures(tmp_path):
                 trial.suggest_int("training.local_epochs", 1, 5)
                 if trial.suggest_categorical("algorithm.gamma.kind", ["fixed", "adaptive"]) == "fixed":
                     trial.suggest_float("algorithm.gamma.value", 0, 1)
-            ledger.study.tell(trial, [value(lr)] * len(goal.metrics))
-        trial = ledger.study.ask()
+            study_storage.study.tell(trial, [value(lr)] * len(goal.metrics))
+        trial = study_storage.study.ask()
         trial.suggest_float("training.lr@sgd", 1e-3, 0.5, log=True)
-        ledger.study.tell(trial, state=TrialState.PRUNED)
-        return Pictures(ledger, Experiment.of("fliu"), goal)
+        study_storage.study.tell(trial, state=TrialState.PRUNED)
+        return Pictures(study_storage, Experiment.of("fliu"), goal)
 
     return make
 

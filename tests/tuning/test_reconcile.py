@@ -10,12 +10,12 @@ from pfl_ops import runs, spaces
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.ledger import DIVERGED, ERROR, PARTS, Ledger
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.parts import PartResult, TrialPart
 from pfl_ops.tuning.reconcile import STATE, reconcile
 from pfl_ops.tuning.session import Session
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study_storage import DIVERGED, ERROR, PARTS, StudyStorage
 
 METRIC = "val/L1/acc"
 
@@ -31,10 +31,10 @@ def study_session(home, tmp_path, request):
         settings = Settings.of(toy(), space, metric=METRIC, seeds_per_trial=seeds, environments=environments)
         for store in opened:
             store.close()  # the runs that are open become KILLED, as those of a dead process
-        ledger = Ledger("s", ledgers.storage(address), settings.objective, {"digest": "d"})
+        study_storage = StudyStorage("s", study_storages.storage(address), settings.objective, {"digest": "d"})
         opened.append(Store.open(home))
         parent = opened[-1].run(request.node.name, "study", identity=request.node.name)
-        return Session(settings, ledger, opened[-1], parent, None, Execution(), None, None)
+        return Session(settings, study_storage, opened[-1], parent, None, Execution(), None, None)
 
     yield start
     for store in opened:
@@ -43,14 +43,14 @@ def study_session(home, tmp_path, request):
 
 def make(session, x, state, last=9, error=""):
     """A trial that ends in the study after round `last`; returns its number and point."""
-    trial = session.ledger.study.ask()
+    trial = session.study_storage.study.ask()
     point = {"algorithm.x": trial.suggest_float("algorithm.x", x, x)}
     for step in range(last + (state is not TrialState.COMPLETE)):
         trial.report(x * step / 9, step)
     trial.set_user_attr("rounds", last)
     if error:
         trial.set_user_attr(ERROR, error)
-    session.ledger.study.tell(trial, x if state is TrialState.COMPLETE else None, state)
+    session.study_storage.study.tell(trial, x if state is TrialState.COMPLETE else None, state)
     return trial.number, point
 
 
@@ -109,7 +109,7 @@ def test_a_run_with_a_new_seed_is_finished_with_all_its_rounds(study_session, mo
     session = study_session()
     ends = [(1000, 0.5, ""), (1001, None, "diverged at round 4"), (1002, 0.5, "")]
     for seed, value, error in ends:
-        session.ledger.confirm(trial=0, params={"algorithm.x": 0.5}, seed=seed, value=value, error=error)
+        session.study_storage.confirm(trial=0, params={"algorithm.x": 0.5}, seed=seed, value=value, error=error)
         if seed < 1002:
             session.children.confirmation(0, {"algorithm.x": 0.5}, TrialPart(seed)).open().log(rounds(2, 0.5))
     make(session, 0.5, TrialState.COMPLETE)
@@ -134,12 +134,12 @@ def test_a_run_with_a_new_seed_is_finished_with_all_its_rounds(study_session, mo
 def test_a_diverged_trial_stays_failed(study_session, monkeypatch):
     """Killed before MLflow knew; and at each later start."""
     session = study_session()
-    trial = session.ledger.study.ask()
+    trial = session.study_storage.study.ask()
     trial.suggest_float("algorithm.x", 0.5, 0.5)
     trial.report(0.1, 3)
     for name, value in {"rounds": 3, ERROR: "diverged at round 4", DIVERGED: True}.items():
         trial.set_user_attr(name, value)
-    session.ledger.study.tell(trial, state=TrialState.PRUNED)
+    session.study_storage.study.tell(trial, state=TrialState.PRUNED)
     session.children.trial(0, dict(trial.params)).open()
     monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: rounds(3, 0.5))
     monkeypatch.setattr(runs, "forget", lambda experiment, **_: None)
@@ -154,20 +154,20 @@ def test_runs_of_seeds_are_finished_while_their_trial_waits(study_session, monke
     """Killed after the study's record of three seeds: one of a trial that goes on, two of one that diverged."""
     session = study_session(seeds=2)
     for x, errors in ((0.5, ("",)), (0.25, ("", "diverged at round 4"))):
-        trial = session.ledger.study.ask()
+        trial = session.study_storage.study.ask()
         point = {"algorithm.x": trial.suggest_float("algorithm.x", x, x)}
         results = [PartResult(TrialPart(i), error=error).as_dict() for i, error in enumerate(errors)]
         trial.set_user_attr(PARTS, results)
         session.children.trial(trial.number, point, 0).open().log(rounds(2, x))
     trial.set_user_attr(DIVERGED, True)
-    session.ledger.study.tell(trial, state=TrialState.PRUNED)
+    session.study_storage.study.tell(trial, state=TrialState.PRUNED)
     monkeypatch.setattr(runs, "kept_records", lambda experiment, **_: rounds(9 - 5 * experiment.seed, 0.5))
     forgotten = []
     monkeypatch.setattr(
         runs, "forget", lambda experiment, **_: forgotten.append((experiment.algorithm.x, experiment.seed))
     )
     session = study_session(seeds=2)
-    session.ledger.recover()
+    session.study_storage.recover()
     assert reconcile(session) == [0, 1]
     session.store.deliver()
     found = {
@@ -187,9 +187,9 @@ def test_runs_in_environments_are_finished_after_a_kill(study_session, monkeypat
     """Killed after the study's records of FedAvg and of a configuration with a new seed, in one of two environments."""
     both = ["path", "iid"]
     session = study_session(environments=both)
-    session.ledger.keep_baseline(environment="path", seed=0, values={METRIC: 0.5}, samples=90, seconds=1.0)
+    session.study_storage.keep_baseline(environment="path", seed=0, values={METRIC: 0.5}, samples=90, seconds=1.0)
     record = {"trial": 0, "params": {"algorithm.x": 0.5}, "seed": 1000, "environment": "iid", "value": 0.5, "error": ""}
-    session.ledger.confirm(**record)
+    session.study_storage.confirm(**record)
     session.children.baseline(TrialPart(0, "path")).open().log(rounds(2, 0.5))
     session.children.baseline(TrialPart(0, "iid")).open().log(rounds(2, 0.5))
     session.children.confirmation(0, {"algorithm.x": 0.5}, TrialPart(1000, "iid")).open().log(rounds(2, 0.5))
@@ -220,11 +220,11 @@ def test_without_a_checkpoint_the_study_s_own_values_are_tracked(study_session):
 
 def test_a_trial_that_goes_on_is_left_alone(study_session):
     session = study_session()
-    trial = session.ledger.study.ask()
+    trial = session.study_storage.study.ask()
     trial.suggest_float("algorithm.x", 0.5, 0.5)
     session.children.trial(0, dict(trial.params)).open()
     session = study_session()
-    session.ledger.recover()  # told FAIL and queued again: no trial of its own
+    session.study_storage.recover()  # told FAIL and queued again: no trial of its own
     assert reconcile(session) == []
     assert children(session)["trial-000"].status == "KILLED"
 

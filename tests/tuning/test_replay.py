@@ -153,7 +153,7 @@ def test_search_knows_each_configuration_with_its_own_score_once():
     search = _Replay(table, StudyRule(scheduler="none"), [1], 5)
     for _ in range(12):
         search.step()
-    known = [(t.params["algorithm.x"], t.values[0]) for t in search.ledger.raw() if t.values]
+    known = [(t.params["algorithm.x"], t.values[0]) for t in search.study_storage.raw() if t.values]
     assert sorted(known) == [(c / 11, math.sin(c)) for c in range(12)]
     assert not search.left and search.samples == 120 and search.best() == 8  # sin 8 = 0.989, the largest
 
@@ -164,7 +164,7 @@ def test_search_begins_with_the_first_points_of_the_space():
     search = _Replay(table, StudyRule(scheduler="none"), [0], 0)
     search.step()
     search.step()
-    assert [t.user_attrs["configuration"] for t in search.ledger.raw() if t.values] == [7, 2]
+    assert [t.user_attrs["configuration"] for t in search.study_storage.raw() if t.values] == [7, 2]
 
 
 def curves_to(*last):
@@ -185,7 +185,7 @@ def test_search_stops_bad_trials_as_asha_does():
         for _ in range(4):
             search.step()
         assert search.samples == samples and search.best() == 3
-        pruned = [t for t in search.ledger.raw() if t.state.name == "PRUNED"]
+        pruned = [t for t in search.study_storage.raw() if t.state.name == "PRUNED"]
         assert len(pruned) == (3 if scheduler == "asha" else 0)
         assert all(set(t.intermediate_values) == {0, 1} for t in pruned)
         assert search.top(3) == ([3] if scheduler == "asha" else [3, 2, 1])
@@ -209,7 +209,7 @@ def test_search_with_a_long_random_start_is_random():
         search = _Replay(table, StudyRule(scheduler="none", random_start=start), [0], 0)
         for _ in range(12):
             search.step()
-        return [t.user_attrs["configuration"] for t in search.ledger.raw() if t.values]
+        return [t.user_attrs["configuration"] for t in search.study_storage.raw() if t.values]
 
     assert order(1, 12) == order(-1, 12)
     assert order(1, 2) != order(-1, 2)
@@ -224,7 +224,7 @@ def test_search_with_the_random_sampler_never_learns():
         search = _Replay(table, StudyRule(scheduler="none", random_start=2, sampler=sampler), [0], 0)
         for _ in range(24):
             search.step()
-        return [t.user_attrs["configuration"] for t in search.ledger.raw() if t.values]
+        return [t.user_attrs["configuration"] for t in search.study_storage.raw() if t.values]
 
     assert order(1, "random") == order(-1, "random")
     assert order(1, "tpe") != order(-1, "tpe")
@@ -238,7 +238,7 @@ def test_search_with_several_seeds_takes_their_mean():
     for _ in range(3):
         search.step()
     assert search.top(3) == [1, 0] and (search.runs, search.samples) == (5, 50)
-    assert sorted(t.values[0] for t in search.ledger.raw() if t.values) == pytest.approx([0.5, 0.6])
+    assert sorted(t.values[0] for t in search.study_storage.raw() if t.values) == pytest.approx([0.5, 0.6])
 
 
 def test_search_with_the_paired_pruner_ends_a_trial_that_is_worse_in_every_group():
@@ -253,7 +253,7 @@ def test_search_with_the_paired_pruner_ends_a_trial_that_is_worse_in_every_group
             search.step()
         assert (search.runs, search.samples) == (runs, 10 * runs)
         assert search.top(4) == ([0] if scheduler else [0, 1, 2, 3])
-        pruned = [t for t in search.ledger.raw() if t.state.name == "PRUNED"]
+        pruned = [t for t in search.study_storage.raw() if t.state.name == "PRUNED"]
         assert [set(t.intermediate_values) for t in pruned] == ([{2}] * 3 if scheduler else []), "half of four rounds"
     study, *_ = replay(table, StudyRule(trials=2, confirm=1, scheduler="paired", seeds_per_trial=2), studies=1)
     assert study.first.runs == 3 and study.argmax.runs == study.first.runs
@@ -278,7 +278,7 @@ def test_search_run_without_a_result_is_a_pruned_trial():
     search = _Replay(table, StudyRule(scheduler="none"), [0], 0)
     search.step()
     search.step()
-    pruned = [t for t in search.ledger.raw() if t.state.name == "PRUNED"]
+    pruned = [t for t in search.study_storage.raw() if t.state.name == "PRUNED"]
     assert [t.intermediate_values for t in pruned] == [{0: 0.3}]
     assert search.best() == 1 and search.top(3) == [1]
 

@@ -17,7 +17,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs import runner
 from pfl_ops.papers import Cell, Level, Measure, Suite
 from pfl_ops.tracking import Store
-from pfl_ops.tuning.plans import ReproductionPlan, stand_in
+from pfl_ops.tuning.plans import ReproductionPlan, substitute
 
 pytestmark = pytest.mark.slow
 
@@ -165,11 +165,11 @@ def test_a_cell_that_cannot_be_measured_keeps_no_other_from_running(tmp_path: Pa
 def test_data_that_are_not_here_are_replaced_at_smoke_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache"))
     nowhere = str(tmp_path)
-    assert stand_in(TOY, "kmnist", "smoke", nowhere) == "digits"
-    assert {stand_in(TOY, "kmnist", scale, nowhere) for scale in ("small", "medium", "full")} == {None}
+    assert substitute(TOY, "kmnist", "smoke", nowhere) == "digits"
+    assert {substitute(TOY, "kmnist", scale, nowhere) for scale in ("small", "medium", "full")} == {None}
     (tmp_path / "fashion_mnist.npz").touch()
-    assert stand_in(replace(TOY, instead={"kmnist": "fashion_mnist"}), "kmnist", "small", nowhere) == "fashion_mnist"
-    assert stand_in(TOY, "digits", "smoke", nowhere) is None
+    assert substitute(replace(TOY, instead={"kmnist": "fashion_mnist"}), "kmnist", "small", nowhere) == "fashion_mnist"
+    assert substitute(TOY, "digits", "smoke", nowhere) is None
     plan = planned(replace(TOY, base={**TOY.base, "data.name": "kmnist"}), data_dir=nowhere)
     assert set(plan.parts[0].stand_ins.values()) == {"digits"}
     assert {job.experiment.data.name for job in plan.wanted} == {"digits"}

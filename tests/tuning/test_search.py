@@ -10,10 +10,10 @@ from ray.tune.schedulers import TrialScheduler
 from pfl_ops import spaces
 from pfl_ops.jobs.early_stop import EarlyStop
 from pfl_ops.jobs.report import Failure
-from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.search import Search
+from pfl_ops.tuning.study_storage import StudyStorage
 
 ONE = Objective(("val/L1/acc",), ("max",))
 LOSS = Objective(("train/loss",), ("min",))
@@ -24,8 +24,8 @@ SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")
 @pytest.fixture
 def made(tmp_path):
     def make(objective=ONE, seed=0):
-        ledger = Ledger("s", ledgers.storage(str(tmp_path / "s.log")), objective)
-        return Search(ledger, SPACE, objective, rounds=9, seed=seed)
+        study_storage = StudyStorage("s", study_storages.storage(str(tmp_path / "s.log")), objective)
+        return Search(study_storage, SPACE, objective, rounds=9, seed=seed)
 
     return make
 
@@ -40,7 +40,7 @@ def report(search, trial, round_, value):
 
 def end(search, trial, round_, **values):
     search.end(trial, {"round": round_, **{key.replace("_", "/"): value for key, value in values.items()}})
-    return search.ledger.study.trials[-1]
+    return search.study_storage.study.trials[-1]
 
 
 def test_values_stand_at_their_round_and_the_last_one_counts(made):
@@ -61,7 +61,7 @@ def test_a_trial_stopped_early_is_pruned_not_complete(made):
     a = ask(search)
     trial = end(search, a, 3, val_L1_acc=0.9)
     assert (trial.state, trial.intermediate_values) == (TrialState.PRUNED, {3: 0.9})
-    assert search.ledger.best() == []
+    assert search.study_storage.best() == []
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -88,8 +88,8 @@ def test_a_trial_that_learnt_nothing_has_a_note(made, losses, note):
     search = made()
     a = ask(search)
     search.end(a, {"round": 9, "val/L1/acc": 0.1, "losses": losses})
-    assert search.ledger.table(["val/L1/acc"])["note"].tolist() == [note]
-    assert search.ledger.table(["val/L1/acc"])["state"].tolist() == ["complete"]
+    assert search.study_storage.table(["val/L1/acc"])["note"].tolist() == [note]
+    assert search.study_storage.table(["val/L1/acc"])["state"].tolist() == ["complete"]
 
 
 def test_a_diverged_trial_has_its_last_finite_value_and_is_never_chosen(made):
@@ -98,9 +98,13 @@ def test_a_diverged_trial_has_its_last_finite_value_and_is_never_chosen(made):
     report(search, a, 3, 0.9)
     failure = Failure("diverged at round 4, client 2, lr 0.4", diverged=True)
     search.end(a, {"round": 3, "val/L1/acc": math.nan, "failure": str(failure)}, failure)
-    table = search.ledger.table(["val/L1/acc"])
+    table = search.study_storage.table(["val/L1/acc"])
     assert (table["state"][0], table["val/L1/acc"][0], table["error"][0]) == ("diverged", 0.9, failure.line)
-    assert search.ledger.done() == 1 and search.ledger.chosen() is None and search.ledger.curves() == {}
+    assert (
+        search.study_storage.done() == 1
+        and search.study_storage.chosen() is None
+        and search.study_storage.curves() == {}
+    )
 
 
 def test_the_first_reason_of_a_failure_stays(made):
@@ -108,15 +112,15 @@ def test_the_first_reason_of_a_failure_stays(made):
     a = ask(search)
     search.end(a, {}, Failure("ValueError: no"))
     search.end(a, {}, Failure("again"))
-    assert search.ledger.study.trials[0].state is TrialState.FAIL
-    assert search.ledger.study.trials[0].user_attrs["error"] == "ValueError: no"
+    assert search.study_storage.study.trials[0].state is TrialState.FAIL
+    assert search.study_storage.study.trials[0].user_attrs["error"] == "ValueError: no"
 
 
 def test_an_end_without_a_report_is_a_failure(made):
     search = made()
     a = ask(search)
     search.end(a, {})
-    assert search.ledger.study.trials[0].user_attrs["error"] == "ended without a report"
+    assert search.study_storage.study.trials[0].user_attrs["error"] == "ended without a report"
 
 
 def test_several_objectives_are_told_at_the_end_only(made):
@@ -131,7 +135,7 @@ def test_a_resumed_study_does_not_propose_the_same_points_again(made):
     _, first = made(seed=3).ask()
     again = made(seed=3)
     assert again.ask()[1] != first
-    assert again.ledger.study.trials[1].number == 1
+    assert again.study_storage.study.trials[1].number == 1
 
 
 def stopping(curves=(), objective=ONE):
@@ -162,7 +166,7 @@ def test_rungs_are_refilled_from_the_study(made):
     failed = ask(search)
     report(search, failed, 1, 0.99)
     search.end(failed, {}, Failure("no"))
-    rungs = stopping(search.ledger.curves().values()).rungs
+    rungs = stopping(search.study_storage.curves().values()).rungs
     assert [milestone for milestone, _ in rungs] == [9, 3, 1]  # the form that `EarlyStop.rungs` relies on
     assert [recorded for _, recorded in rungs][1:] == [
         {"earlier-0": 0.5, "earlier-1": 0.9},
@@ -174,7 +178,7 @@ def test_a_refilled_rung_stops_a_bad_trial_and_not_a_good_one(made):
     search = made()
     fill(search)
     for value, expected in ((0.15, TrialScheduler.STOP), (0.3, TrialScheduler.CONTINUE)):
-        scheduler = stopping(search.ledger.curves().values())
+        scheduler = stopping(search.study_storage.curves().values())
         trial = running("new")
         scheduler.on_trial_add(None, trial)
         assert scheduler.on_trial_result(None, trial, {"round": 1, "val/L1/acc": value}) == expected

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from pfl_ops.tuning import Event, Show
+from pfl_ops.tuning import Event, StudyProgress
 
 POINT = {"algorithm.gamma.kind": "fixed", "training.lr": 0.0123456}
 SCORES = {"val/L1/acc": 1.5, "val/L1/local/mean": 0.9, "val/L1/global/mean": 0.6}
@@ -27,7 +27,7 @@ EVENTS = [
 
 def test_plain_lines_where_the_output_is_no_terminal():
     stream = io.StringIO()
-    with Show(stream) as show:
+    with StudyProgress(stream) as show:
         for event in EVENTS:
             show(event)
     assert stream.getvalue().splitlines() == [
@@ -65,7 +65,7 @@ def test_plain_lines_where_the_output_is_no_terminal():
 )
 def test_a_live_table_in_a_terminal(n, expected):
     stream = io.StringIO()
-    show = Show(stream)
+    show = StudyProgress(stream)
     show.console = Console(file=stream, force_terminal=True, width=100)
     with show:
         for event in EVENTS[:n]:
@@ -97,7 +97,7 @@ def test_a_live_table_in_a_terminal(n, expected):
 )
 def test_rounds_of_a_test_run_are_shown_live_and_fill_no_log(event, line, live):
     stream = io.StringIO()
-    show = Show(stream)
+    show = StudyProgress(stream)
     assert show.line(event) == line
     show.last = event
     plain = Console(width=100, file=io.StringIO(), record=True)
@@ -118,7 +118,7 @@ def test_studies_of_a_benchmark_are_told_apart():
         )
     ]
     stream = io.StringIO()
-    with Show(stream) as show:
+    with StudyProgress(stream) as show:
         for event in events:
             show(event)
     lines = stream.getvalue().splitlines()
@@ -126,7 +126,7 @@ def test_studies_of_a_benchmark_are_told_apart():
     assert lines[2] == "fliu (1 of 2): all good" and lines[4].startswith("ditto trial 000 ")
 
     stream = io.StringIO()
-    show = Show(stream)
+    show = StudyProgress(stream)
     show.console = Console(file=stream, force_terminal=True, width=100)
     with show:
         for event in events[:4]:

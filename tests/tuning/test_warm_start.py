@@ -10,9 +10,9 @@ from tuning_fake import records, toy, tune
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.warm_start import warm_start
 
 METRIC = "val/L1/acc"
@@ -24,10 +24,12 @@ def settings(space: str, **more: Any) -> Settings:
 
 
 @pytest.fixture
-def earlier(tmp_path: Path) -> Ledger:
+def earlier(tmp_path: Path) -> StudyStorage:
     """Trials 0 to 4 with scores 0.1, 0.9, 0.7, 0.5 and none."""
     old = settings(OLD)
-    made = Ledger("old", ledgers.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"})
+    made = StudyStorage(
+        "old", study_storages.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
+    )
     for x, lr, value in ((0.1, 0.1, 0.1), (0.9, 0.5, 0.9), (0.7, 0.01, 0.7), (0.5, 0.01, 0.5), (1.0, 0.2, None)):
         trial = made.study.ask()
         trial.suggest_float("algorithm.x", x, x)
@@ -36,7 +38,7 @@ def earlier(tmp_path: Path) -> Ledger:
     return made
 
 
-def test_the_best_three_come_before_the_space_s_own_first_points(earlier: Ledger) -> None:
+def test_the_best_three_come_before_the_space_s_own_first_points(earlier: StudyStorage) -> None:
     new = settings(OLD + "\nfirst: [{algorithm.x: 0.3, training.lr: 0.3}, {algorithm.x: 0.9, training.lr: 0.5}]")
     found = warm_start(earlier, new)
     assert found.points == {
@@ -54,12 +56,12 @@ def test_the_best_three_come_before_the_space_s_own_first_points(earlier: Ledger
     )
 
 
-def test_the_confirmed_choice_comes_first(earlier: Ledger) -> None:
+def test_the_confirmed_choice_comes_first(earlier: StudyStorage) -> None:
     earlier.choose(2, [1, 2, 3])
     assert list(warm_start(earlier, settings(OLD)).points) == [2, 1, 3]
 
 
-def test_values_that_this_study_does_not_allow_are_left_out(earlier: Ledger) -> None:
+def test_values_that_this_study_does_not_allow_are_left_out(earlier: StudyStorage) -> None:
     """lr of at most 0.1 here: 0.5 is replaced by the first point's 0.05; x does not vary; two of the points are one."""
     new = settings("training.lr: {float: [0.001, 0.1]}\nfirst: [{training.lr: 0.05}]", lr=0.02)
     found = warm_start(earlier, new)
@@ -75,12 +77,12 @@ def test_values_that_this_study_does_not_allow_are_left_out(earlier: Ledger) -> 
     ))  # fmt: skip
 
 
-def test_a_setting_of_which_the_earlier_study_says_nothing_is_the_experiment_s(earlier: Ledger) -> None:
+def test_a_setting_of_which_the_earlier_study_says_nothing_is_the_experiment_s(earlier: StudyStorage) -> None:
     space = OLD + "\ntraining.batch_size: {int: [1, 64]}"
     assert warm_start(earlier, settings(space, batch_size=7)).points[1]["training.batch_size"] == 7
 
 
-def test_a_configuration_is_left_out_if_another_setting_has_no_usual_value_here(earlier: Ledger) -> None:
+def test_a_configuration_is_left_out_if_another_setting_has_no_usual_value_here(earlier: StudyStorage) -> None:
     """The experiment's batch size, 50, lies outside the range, and there is no first point."""
     with pytest.raises(PflOpsError, match="no configuration for this study"):
         warm_start(earlier, settings(OLD + "\ntraining.batch_size: {int: [1, 8]}"))
@@ -97,14 +99,16 @@ def test_a_configuration_is_left_out_if_another_setting_has_no_usual_value_here(
         ("algorithm.x: {float: [0, 0.4]}", "no configuration for this study, which varies algorithm.x"),
     ],
 )
-def test_nothing_to_take_over(earlier: Ledger, space: str, message: str) -> None:
+def test_nothing_to_take_over(earlier: StudyStorage, space: str, message: str) -> None:
     with pytest.raises(PflOpsError, match=message):
         warm_start(earlier, settings(space))
 
 
 def test_a_study_without_a_complete_trial(tmp_path: Path) -> None:
     old = settings(OLD)
-    made = Ledger("old", ledgers.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"})
+    made = StudyStorage(
+        "old", study_storages.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
+    )
     with pytest.raises(PflOpsError, match="study 'old' has no complete trial"):
         warm_start(made, old)
 

@@ -7,10 +7,10 @@ from fake_run import FakeRun
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import ResourceShare
-from pfl_ops.tuning import ledger as ledgers
-from pfl_ops.tuning.ledger import Ledger
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.trials import Trials
 
 
@@ -20,11 +20,11 @@ def open_trials(address: str, chosen: Settings, missing: int, wanted: int, **how
     Args:
         how: more of `Trials`' arguments; `pruner`: a function of the study's storage.
     Returns:
-        `Trials` with `ledger`, `runs` (number, part -> tracked run), `events` and `forgotten` points.
+        `Trials` with `study_storage`, `runs` (number, part -> tracked run), `events` and `forgotten` points.
     """
-    ledger = Ledger("s", ledgers.storage(address), chosen.objective, {"digest": "d"})
-    ledger.recover()
-    search = Search(ledger, chosen.space, chosen.objective, 9, 0)
+    study_storage = StudyStorage("s", study_storages.storage(address), chosen.objective, {"digest": "d"})
+    study_storage.recover()
+    search = Search(study_storage, chosen.space, chosen.objective, 9, 0)
     combination, events, forgotten, runs = chosen.combination, [], [], {}
     assert combination is not None
 
@@ -36,9 +36,9 @@ def open_trials(address: str, chosen: Settings, missing: int, wanted: int, **how
         return runs.setdefault((number, part), FakeRun())
 
     if "pruner" in how:
-        how["pruner"] = how["pruner"](ledger)
+        how["pruner"] = how["pruner"](study_storage)
     made: Any = Trials(
         search, missing, wanted, make, open_run, events.append, forgotten.append, combination=combination, **how
     )
-    made.ledger, made.runs, made.events, made.forgotten = ledger, runs, events, forgotten
+    made.study_storage, made.runs, made.events, made.forgotten = study_storage, runs, events, forgotten
     return made

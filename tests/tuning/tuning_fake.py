@@ -15,7 +15,7 @@ import pytest
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.jobs.job import Payload, Place
+from pfl_ops.jobs.job import Payload, SharedPaths
 from pfl_ops.jobs.work import check
 from pfl_ops.registry import load_plugin
 
@@ -28,7 +28,7 @@ def toy(rounds: int = 9, **settings: object) -> Experiment:
     return Experiment.of("toy", rounds=rounds, **{"evaluation.global_every": 1, **settings})
 
 
-def records(payload: Payload, place: Place) -> Iterator[Record]:
+def records(payload: Payload, place: SharedPaths) -> Iterator[Record]:
     """val/L1/acc rises to x over the rounds; a checkpoint each round, from which the next attempt goes on."""
     experiment = Experiment.model_validate(payload.experiment)
     toy, rounds = experiment.algorithm, payload.rounds
@@ -73,7 +73,7 @@ def records(payload: Payload, place: Place) -> Iterator[Record]:
 SEARCH_LUCK = 0.4  # in the last round, of the one with x = 0.5 and a seed that is no new one
 
 
-def lucky_records(payload: Payload, place: Place) -> Iterator[Record]:
+def lucky_records(payload: Payload, place: SharedPaths) -> Iterator[Record]:
     """As `records`, with a spread of 0.001 between seeds, and one configuration that is lucky with the first seed."""
     experiment = Experiment.model_validate(payload.experiment)
     toy, seed = experiment.algorithm, experiment.seed
@@ -87,7 +87,7 @@ def lucky_records(payload: Payload, place: Place) -> Iterator[Record]:
 SEED_STEP = 0.001  # of the score in the last round, from one seed to the next
 
 
-def records_by_seed(payload: Payload, place: Place) -> Iterator[Record]:
+def records_by_seed(payload: Payload, place: SharedPaths) -> Iterator[Record]:
     """As `records`, with a last score that grows with the seed."""
     seed = Experiment.model_validate(payload.experiment).seed
     for record in records(payload, place):
@@ -132,7 +132,7 @@ def _meet(folder: Path, number: int) -> None:
         time.sleep(0.1)
 
 
-def records_of_a_node(payload: Payload, place: Place) -> Iterator[Record]:
+def records_of_a_node(payload: Payload, place: SharedPaths) -> Iterator[Record]:
     """As `records`, after a look at this machine's data; `node` is the number at the end of their folder's name.
 
     Three trials wait for one another: else one node could run them all before another is up.

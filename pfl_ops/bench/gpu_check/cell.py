@@ -10,7 +10,7 @@ from pfl_ops.bench.gpu_check.outcome import NO_TIME, CheckRow, passed_if
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.estimate import LIBRARIES_MIB
 from pfl_ops.papers import find
-from pfl_ops.system.hosting import Hosted
+from pfl_ops.system.hosting import HostedProcess
 
 SUITE, CELL = "fliu/table1", "lsqs/fliu"
 GRACE = 30.0  # seconds that the process may take beyond the time that is left
@@ -25,7 +25,7 @@ def cell(o: Options) -> Iterator[CheckRow]:
         yield CheckRow("cell", title, "skipped", NO_TIME)
         return
     o.say(f"cell: {title} is built, its execution chosen by timing")
-    process = Hosted("pfl_ops.bench.gpu_check.inside.Rounds", e.resolved, o.asked, o.data_dir)
+    process = HostedProcess("pfl_ops.bench.gpu_check.inside.Rounds", e.resolved, o.asked, o.data_dir)
     rounds: list[dict[str, float]] = []
     total = 0
     try:
@@ -86,7 +86,7 @@ class NoAnswer(Exception):
     """The process is still at work when the time is out."""
 
 
-def _asked(o: Options, process: Hosted, method: str) -> Any:
+def _asked(o: Options, process: HostedProcess, method: str) -> Any:
     """Call a method of the process, and wait for its answer as long as there is time.
 
     Raises:

@@ -11,14 +11,14 @@ from pfl_ops.bench.candidate import Label
 from pfl_ops.bench.case import Case
 from pfl_ops.bench.gpu_check.options import Options
 from pfl_ops.bench.gpu_check.outcome import NO_GPU, CheckRow, passed_if, step
-from pfl_ops.bench.ours import Ours
+from pfl_ops.bench.ours import EngineCandidate
 from pfl_ops.bench.peak import matmul_rate
 from pfl_ops.bench.settings import BenchSettings, Figure
 from pfl_ops.bench.stopwatch import Stopwatch
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe
-from pfl_ops.system.hosting import Hosted, OutOfMemory
+from pfl_ops.system.hosting import HostedProcess, OutOfMemory
 
 CAP = 0.05  # share of a GPU that the process may take whose cap is tried
 WINDOW = 2.0  # seconds of a measurement of processes side by side
@@ -54,7 +54,7 @@ def _stack(o: Options, make: Callable[[], Case], stack: int, name: str) -> Check
         torch.cuda.reset_peak_memory_stats()
     figures: dict[str, float] = {}
     try:
-        with closing(Ours(case, label)) as ours:
+        with closing(EngineCandidate(case, label)) as ours:
             watch = Stopwatch(ours, o.on)
             amounts: dict[Figure, int] = {"train": case.samples, "evaluate": case.answers}
             for figure, amount in amounts.items():
@@ -100,7 +100,7 @@ def cap(o: Options) -> Iterator[CheckRow]:
 
 
 def _cap() -> CheckRow:
-    process = Hosted("pfl_ops.bench.gpu_check.inside.Greedy", CAP)
+    process = HostedProcess("pfl_ops.bench.gpu_check.inside.Greedy", CAP)
     try:
         taken = process.call("take", 2 * CAP)
         return CheckRow("processes", "cap on memory", "failed", f"{taken / 2**20:,.0f} MiB were given, twice the share")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pfl_ops.errors import PflOpsError, frames, from_worker
 from pfl_ops.system.allocator import keep_freed_memory
-from pfl_ops.system.hosting import Hosted, ProcessDeath
+from pfl_ops.system.hosting import HostedProcess, ProcessDeath
 
 SHARED_FROM = 1 << 18  # bytes; smaller tensors travel in the message itself
 KEPT_UP_TO = 1 << 28  # bytes; larger memory is not kept for the next message
@@ -32,7 +32,7 @@ class Memory:
         size: bytes. number: what those call it who map it once and for all; None: they map it for one message.
 
     Attributes:
-        path: what other processes map. close: no further one may; a tensor in it stays as long as somebody holds that.
+        path: what other processes map. close: no further one may; a tensor in it stays as long as it is referenced.
     """
 
     def __init__(self, size: int, number: int | None) -> None:
@@ -48,7 +48,7 @@ class Memory:
         return _view(self._mapped, shape, dtype)
 
 
-class Memories:
+class SharedMemoryPool:
     """Shared memory to take and to give back: fetching it anew from the system is ten times as slow as filling it."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Memories:
         return Memory(size, self._made)
 
     def give(self, memory: Memory) -> None:
-        """Nobody reads or writes it any more."""
+        """Mark it as no longer read or written."""
         if memory.number is None:
             memory.close()
         else:
@@ -137,8 +137,8 @@ class Processes:
 
     def __init__(self, count: int, held: Mapping[str, Any]) -> None:
         self.count, self.held = count, held
-        self.running: list[Hosted] = []
-        self._memories = Memories()
+        self.running: list[HostedProcess] = []
+        self._memories = SharedMemoryPool()
         weakref.finalize(self, _end, self.running)
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class Processes:
         one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         try:
             for number in range(self.count):
-                self.running.append(Hosted(f"{__name__}.Worker", number, environment=one_thread, quiet=False))
+                self.running.append(HostedProcess(f"{__name__}.Worker", number, environment=one_thread, quiet=False))
             message, placed = _pickle(dict(self.held), lambda *like: Memory(_bytes(*like), None), {})
         except BaseException:
             self.close()
@@ -197,14 +197,14 @@ class Processes:
             for memory in placed:
                 self._memories.give(memory)
 
-    def _answer(self, process: Hosted) -> Any:
+    def _answer(self, process: HostedProcess) -> Any:
         try:
             found = pickle.loads(process.answer())
         except ProcessDeath:
             raise PflOpsError(
                 "a worker process died (out of memory, or killed); the run goes on from its checkpoint"
             ) from None
-        if isinstance(found, Raised):
+        if isinstance(found, RaisedError):
             found.error.add_note(found.trace)
             raise from_worker(found.error, found.lines)
         return found
@@ -214,8 +214,8 @@ class Processes:
         _end(self.running)
 
 
-def _end(running: list[Hosted]) -> None:
-    """Also what happens once nobody holds their `Processes` any more, or this process ends."""
+def _end(running: list[HostedProcess]) -> None:
+    """End them; also called once their `Processes` is no longer referenced, and when this process ends."""
     for process in running:
         process.signal_end()
     for process in running:
@@ -227,7 +227,7 @@ def _end(running: list[Hosted]) -> None:
 
 
 @dataclass(frozen=True)
-class Raised:
+class RaisedError:
     """An error of a job, as it travels.
 
     Attributes:
@@ -271,7 +271,7 @@ class Worker:
             return pickle.dumps(raised(error))
 
 
-def raised(error: Exception) -> Raised:
+def raised(error: Exception) -> RaisedError:
     """Return an error as it travels: as text where it can't itself."""
     lines = [(f.filename, f.lineno, f.name, f.line) for f in frames(error)]
     trace = traceback.format_exc()
@@ -279,4 +279,4 @@ def raised(error: Exception) -> Raised:
         pickle.loads(pickle.dumps(error))
     except Exception:
         error = RuntimeError(f"{type(error).__name__}: {error}")
-    return Raised(error, trace, lines)
+    return RaisedError(error, trace, lines)

@@ -223,7 +223,7 @@ def _counted(trainer: Trainer, length: Length) -> Counted:
 
 
 def _rows(value: Tensor, rows: Tensor) -> Tensor:
-    """Rows of [C, Q]; a row [Q] is everybody's."""
+    """Rows of [C, Q]; a row [Q] is shared by all clients."""
     return value if value.dim() == 1 else value[rows]
 
 
@@ -231,7 +231,7 @@ def _sweep(
     held: Held, part: list[int], clients: list[int], w: Tensor, function: Loss, keys: Keys, ctx: dict[str, Tensor],
     how: dict[str, Any], outs: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor] | None:  # fmt: skip
-    """None: nobody here has a sample, so that not even the shape of a sum is known."""
+    """None: no client here has a sample, so that not even the shape of a sum is known."""
     trainer: Trainer = held["trainer"]
     rows, own = torch.tensor(part, dtype=torch.int64), [clients[i] for i in part]
     positions = {k: trainer.positions(k, how["share"], keys) for k in own}

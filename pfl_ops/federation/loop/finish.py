@@ -13,7 +13,7 @@ from pfl_ops.federation.state.checkpoint import Record
 
 
 @dataclass(frozen=True)
-class Ending:
+class LastRoundResults:
     """The results of the last round.
 
     Attributes:

@@ -27,7 +27,7 @@ from pfl_ops.federation.execution.workers import PooledScorer, PooledTrainer
 from pfl_ops.federation.loop import cohort, diverged, engine, finish
 from pfl_ops.federation.loop.build import make_task, make_trainer, timed_steps, work_of
 from pfl_ops.federation.loop.diverged import Diverged
-from pfl_ops.federation.loop.finish import Ending
+from pfl_ops.federation.loop.finish import LastRoundResults
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_update
 from pfl_ops.federation.method.contract import ClientRows, Models, Rows, Stages, State, Update
 from pfl_ops.federation.method.method import Method
@@ -92,7 +92,7 @@ class Simulation:
         self.client_table: dict[str, list[Any]] = {}
         self.complaints: list[str] = []
         self.diverged: Diverged | None = None
-        self._ending: Ending | None = None
+        self._ending: LastRoundResults | None = None
         self._global: Tensor | None = None
         self._kept_l2: np.ndarray | None = None
         self._free_cores = math.inf
@@ -228,7 +228,9 @@ class Simulation:
             full = self._scores.last(self.state, r, stages, absent) if self.with_final else None
             g = made(stages["G"], self.scorer.clients) if "G" in stages else None
             shared = g is not None and g.clients is None
-            self._ending = Ending(full, scores, g.params.detach().cpu().clone() if g is not None and shared else None)
+            self._ending = LastRoundResults(
+                full, scores, g.params.detach().cpu().clone() if g is not None and shared else None
+            )
         self._wait()
         cost["cost/eval_seconds"] = time.perf_counter() - trained
         return self._record(t + 1, scores, noted | cost)

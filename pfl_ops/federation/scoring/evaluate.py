@@ -1,4 +1,4 @@
-"""Scores of a stage: each model on its own client's data (`local`) and on everybody's (`global`).
+"""Scores of a stage: each model on its own client's data (`local`) and on the data of all clients (`global`).
 
 No model answers twice: one that all clients share answers each sample once, however many views and clients ask, and
 one that a client holds in two stages (L1 and L2 of methods that train what they keep) is asked once a round. N models
@@ -51,7 +51,7 @@ class Scores:
 
 
 @dataclass
-class Answers:
+class OwnAnswers:
     """The answers of a client's own model.
 
     Attributes:
@@ -126,7 +126,7 @@ class Scorer:
         self._keeps_answers = kept <= KEPT_ANSWERS
         self._seed = seed
         self._last: tuple[Models, int, bool, Tensor] | None = None
-        self._answered: dict[int, Answers] = {}
+        self._answered: dict[int, OwnAnswers] = {}
         self._shown_samples: dict[bool, Shown] = {}
 
     def score(self, models: Iterable[Models], *, pooled: bool, full: bool = False) -> Scores:
@@ -273,7 +273,7 @@ class Scorer:
         asked = [a for a, p in zip(known, prints, strict=True) if a is not None and a.model == p]
         if len(asked) < len(prints):
             none, local = pool[:0].bool(), self._local(models, clients).tolist()
-            asked = [Answers(p, accuracy, {0: none}) for p, accuracy in zip(prints, local, strict=True)]
+            asked = [OwnAnswers(p, accuracy, {0: none}) for p, accuracy in zip(prints, local, strict=True)]
             if self._keeps_answers:
                 self._answered |= dict(zip(clients.tolist(), asked, strict=True))
         if not all(len(pool) in a.right for a in asked):

@@ -59,12 +59,12 @@ class StageScores:
         return {} if each is None else {"L1": self.scorer.score(each, pooled=True)}
 
     def curves(self, s: State, r: Round, stages: Stages, *, pooled: bool) -> dict[str, Scores]:
-        """Scores once round `r` is committed to `s`: L2 of the cohort, L1 of everybody who is scored."""
+        """Scores once round `r` is committed to `s`: L2 of the cohort, L1 of all scored clients."""
         l2 = self._l2(r, stages, r.cohort) if "L2" in self.during else None
         return self._all(s, r, stages, l2, self.during, pooled=pooled, full=False)
 
     def last(self, s: State, r: Round, stages: Stages, absent: Scores | None) -> dict[str, Scores]:
-        """As `curves`, on all pooled samples and with L2 of everybody; `absent`: L2 as `absent_l2` found it."""
+        """As `curves`, on all pooled samples and with L2 of all clients; `absent`: L2 as `absent_l2` found it."""
         l2 = None if absent is not None else self._l2(r, stages, self.scorer.clients)
         found = self._all(s, r, stages, l2, self.wanted, pooled=True, full=True)
         if absent is not None:
@@ -72,7 +72,7 @@ class StageScores:
         return {stage: found[stage] for stage in metrics.STAGES if stage in found}
 
     def absent_l2(self, s: State, r: Round, stages: Stages) -> Scores | None:
-        """L2 of everybody, before round `r` is committed to `s`, where that stage holds models of the cohort.
+        """L2 of all clients, before round `r` is committed to `s`, where that stage holds models of the cohort.
 
         The others repeat the round from the same state under the same keys, a cohort's size at a time; what they would
         change is dropped. A stage given as a function is asked for them instead, later: None.

@@ -11,7 +11,7 @@ new base is written instead: what a round writes grows with what it changes, and
 times the state. The base before and its deltas go when the next checkpoint is written, so there is always an earlier
 round to go back to.
 
-Damage is told in one line; the run goes on from the last round before it that is whole.
+Damage is reported in one line; the run goes on from the last round before it that is whole.
 """
 
 import re
@@ -187,7 +187,7 @@ class Checkpoints:
         """Keep what stays of a run that is over, in one folder; its rounds go.
 
         Args:
-            s: the last state, for clients' models to be read from; None: nobody will ask for one. model: G, [P].
+            s: the last state, for clients' models to be read from; None: none is needed. model: G, [P].
         Raises:
             CheckpointError: as for `save`.
         """

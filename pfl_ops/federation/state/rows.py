@@ -13,7 +13,7 @@ from pfl_ops.federation.state.matrix import InFile, InMemory, Matrix
 from pfl_ops.system import memory
 
 SHARE = 0.25
-"""Of the memory that is free, what state may take. Where everybody takes part, a round holds up to three further copies
+"""Of the memory that is free, what state may take. Where all take part, a round holds up to three further copies
 of it: what its clients start from, what they trained, what it makes of that."""
 AT_ONCE = 16 << 20  # bytes of rows that are added up at a time, or one row where that is larger
 

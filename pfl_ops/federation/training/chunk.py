@@ -20,7 +20,7 @@ STRETCH = 1 << 19  # bytes of inputs that are made ready at once
 
 
 @dataclass(frozen=True)
-class Stretch:
+class StepBlock:
     """Consecutive steps of a chunk by the same clients with batches of one width.
 
     Attributes:
@@ -77,7 +77,7 @@ class Chunk:
         self.padded = ((self.counts != self.counts.max(axis=1, initial=0)[:, None]) & at_work).any(axis=1).tolist()
         self.n = torch.from_numpy(self.counts).to(feed.device, feed.dtype)
 
-    def stretches(self, feed: Feed) -> Iterator[Stretch]:
+    def stretches(self, feed: Feed) -> Iterator[StepBlock]:
         """The steps in stretches whose inputs stay in the processor's cache."""
         sample = feed.x[0].numel() * torch.empty((), dtype=feed.dtype).element_size()
         first, steps = 0, len(self.active)
@@ -93,7 +93,7 @@ class Chunk:
                 n = self.n[first:end, :active, None]
                 real = (torch.arange(width, device=n.device) < n).to(n.dtype)
                 share = real / n
-            yield Stretch(active, sum(self.total[first:end]), x, y, real, share)
+            yield StepBlock(active, sum(self.total[first:end]), x, y, real, share)
             first = end
 
     def batches(self, feed: Feed, walk: Walk) -> Iterator[Batch]:

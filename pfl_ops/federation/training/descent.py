@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pfl_ops.federation.network.chain import Chain
 from pfl_ops.federation.network.optim import Rule
-from pfl_ops.federation.training.leaves import Terms
+from pfl_ops.federation.training.leaves import GradientTerms
 
 threshold_backward = torch.ops.aten.threshold_backward
 
@@ -51,7 +51,7 @@ class Descent:
         leaves: Sequence[Tensor],
         rest: Mapping[str, Tensor],
         rule: Rule,
-        terms: Terms,
+        terms: GradientTerms,
     ) -> None:
         place = {name: i for i, name in enumerate(names)}
         values = {**rest, **dict(zip(names, leaves, strict=True))}

@@ -18,7 +18,7 @@ from pfl_ops.federation.network.optim import Rule
 
 
 @dataclass
-class Terms:
+class GradientTerms:
     """Terms that are added to a gradient without autograd, leaf by leaf: shift + μ (w − anchor).
 
     Attributes:
@@ -29,13 +29,15 @@ class Terms:
     mu: float | Tensor = 0.0
     anchor: list[Tensor] | None = None
 
-    def first(self, rows: int) -> "Terms":
+    def first(self, rows: int) -> "GradientTerms":
         """Return the terms of the first `rows` clients."""
 
         def cut(pieces: list[Tensor] | None) -> list[Tensor] | None:
             return pieces and [p[:rows] if len(p) > 1 else p for p in pieces]
 
-        return Terms(cut(self.shift), self.mu[:rows] if isinstance(self.mu, Tensor) else self.mu, cut(self.anchor))
+        return GradientTerms(
+            cut(self.shift), self.mu[:rows] if isinstance(self.mu, Tensor) else self.mu, cut(self.anchor)
+        )
 
     def add(self, grads: list[Tensor], leaves: list[Tensor]) -> None:
         """g ← g + shift + μ (w − anchor), in place; gradients and leaves [c, *stored] each."""
@@ -89,10 +91,10 @@ class Spread:
             return [value[:, start:stop]]
         return [value[:, b.start : b.stop].unflatten(1, b.stored) for b in self.blocks]
 
-    def terms(self, shift: Tensor | None, pull: tuple[float | Tensor, Tensor] | None) -> Terms:
+    def terms(self, shift: Tensor | None, pull: tuple[float | Tensor, Tensor] | None) -> GradientTerms:
         """Return `shift` and `pull` of `Round.train`, [C, Q] or [Q], as this chunk's pieces, [1 or c, *stored] each."""
         mu, anchor = pull if pull is not None else (0.0, None)
-        return Terms(
+        return GradientTerms(
             None if shift is None else self.pieces(shift),
             mu[self.rows] if isinstance(mu, Tensor) else mu,
             None if anchor is None else self.pieces(anchor),

@@ -26,7 +26,7 @@ from pfl_ops.federation.training import plan
 from pfl_ops.federation.training.chunk import Chunk
 from pfl_ops.federation.training.descent import Descent
 from pfl_ops.federation.training.feed import Feed
-from pfl_ops.federation.training.leaves import Spread, Terms
+from pfl_ops.federation.training.leaves import GradientTerms, Spread
 
 
 class Trainer:
@@ -60,7 +60,7 @@ class Trainer:
 
     @cached_property
     def as_one(self) -> "Trainer":
-        """The same training for one client, number 0, that holds everybody's data; it counts on this one's meter."""
+        """The same training for one client, number 0, that holds all data; it counts on this one's meter."""
         sizes, counts = self.task.sizes, self.task.class_counts
         task = replace(self.task, sizes=sizes.sum(0, keepdim=True), class_counts=counts.sum(0, keepdim=True))
         one = Trainer(task, self.feed.as_one(), self.rule, self.length, None, self.bfloat16, self.draws)
@@ -215,7 +215,7 @@ class Trainer:
         spread: Spread,
         leaves: list[Tensor],
         fixed: Tensor,
-        terms: Terms,
+        terms: GradientTerms,
         stream: str,
         rule: Rule,
     ) -> None:

@@ -14,8 +14,8 @@ from pfl_ops.display.tables import sampling_notes
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
 from pfl_ops.statistics import Paired, mean_std
-from pfl_ops.tuning.begin import Beginning
-from pfl_ops.tuning.ledger import Ledger, point_of
+from pfl_ops.tuning.begin import PreparedStudy
+from pfl_ops.tuning.study_storage import StudyStorage, point_of
 from pfl_ops.units import deviation, with_unit
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ class MethodStudy:
     """A method's part of a benchmark.
 
     Attributes:
-        plan, ledger: its study. study: how that ended; None: it failed. error: why.
+        plan, study_storage: its study. study: how that ended; None: it failed. error: why.
     """
 
-    plan: Beginning
-    ledger: Ledger
+    plan: PreparedStudy
+    study_storage: StudyStorage
     study: "Study | None" = None
     error: str = ""
 
@@ -95,7 +95,7 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
         confirmed, confirmed_std, confirmed_n: mean and sample standard deviation of the choice on validation data over
             the new seeds; separated: True if these tell it from the other repeated configurations;
         tuned: number of settings that were varied; restricted: what the method has in place of common ranges;
-        search_seconds, search_samples: of all trials and runs with new seeds together, samples as in `Ledger.table`;
+        search_seconds, search_samples: of all trials and runs with new seeds, samples as in `StudyStorage.table`;
             test_seconds, sent_bytes: of one test run, on average;
         openings: how often the test data were opened; trial, settings: what was chosen;
         error; study; run_id.
@@ -134,7 +134,7 @@ def traces(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     rows = []
     for entry in entries:
         best = math.nan
-        table = entry.ledger.table([entry.metric])
+        table = entry.study_storage.table([entry.metric])
         values = pd.to_numeric(table[entry.metric]).tolist()
         for trial, state, value, seconds in zip(table["trial"], table["state"], values, table["seconds"], strict=True):
             if state == "complete" and not math.isnan(value):
@@ -171,7 +171,7 @@ def points(entry: MethodStudy) -> list[Record]:
 
 def summary(entry: MethodStudy) -> str:
     """Return the end of a study in one line."""
-    best = entry.ledger.chosen()
+    best = entry.study_storage.chosen()
     assert best is not None
     chosen = f"validation {with_unit(entry.metric, best[1].values[0])} (trial {best[0]:03d})"
     mean, std = mean_std(entry.scores.values())
@@ -230,9 +230,9 @@ def _confirmed_row(entry: MethodStudy) -> dict[str, Any]:
 
 
 def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
-    best = entry.ledger.chosen()
-    trials = entry.ledger.table([entry.metric])
-    repeated = entry.ledger.confirmations()
+    best = entry.study_storage.chosen()
+    trials = entry.study_storage.table([entry.metric])
+    repeated = entry.study_storage.confirmations()
     states = trials["state"].value_counts()
     mean, std = mean_std(entry.scores.values())
     return {
@@ -250,7 +250,7 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
         "trials": len(trials),
         **{state: int(states.get(state, 0)) for state in ("complete", "pruned", "diverged", "failed")},
         "diverged_tests": len(line.diverged),
-        "sampled": entry.ledger.sampled(),
+        "sampled": entry.study_storage.sampled(),
         **_confirmed_row(entry),
         "tuned": len(entry.plan.settings.space.keys),
         "restricted": restriction_text(entry),
@@ -258,7 +258,7 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
         "search_samples": int(trials["samples"].sum() + sum(run["samples"] for run in repeated)),
         "test_seconds": mean_std(line.cost(*SECONDS).values())[0],
         "sent_bytes": mean_std(line.cost(*BYTES).values())[0],
-        "openings": len(entry.ledger.openings()),
+        "openings": len(entry.study_storage.openings()),
         "trial": best[0] if best else None,
         "settings": settings_text(point_of(best[1])) if best else "",
         "error": entry.error or _divergence(entry),
@@ -319,7 +319,7 @@ def differing(a: MethodStudy, b: MethodStudy) -> dict[str, tuple[str, str]]:
 
 def _seeds_added(entry: MethodStudy) -> bool:
     """True if a choice was tested with some seeds first, and with more of them later."""
-    opened = [(opening["params"], opening["seeds"]) for opening in entry.ledger.openings()]
+    opened = [(opening["params"], opening["seeds"]) for opening in entry.study_storage.openings()]
     return any(a == b and set(few) < set(more) for i, (a, few) in enumerate(opened) for b, more in opened[i + 1 :])
 
 

@@ -11,10 +11,10 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning import ledger as ledgers
+from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import recorded_settings
-from pfl_ops.tuning.ledger import ERROR, Ledger
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.study_storage import ERROR, StudyStorage
 
 ONE = Objective(("val/L1/acc",), ("max",))
 TWO = Objective(("val/L1/local/mean", "train/loss"), ("max", "min"))
@@ -25,9 +25,9 @@ def address(tmp_path):
     return str(tmp_path / "study.log")  # a journal: quicker than SQLite
 
 
-def ask(ledger, x):
-    trial = ledger.study.ask()
-    trial.suggest_float("x", 0, 1) if x is None else ledger.store.set_trial_param(
+def ask(study_storage, x):
+    trial = study_storage.study.ask()
+    trial.suggest_float("x", 0, 1) if x is None else study_storage.store.set_trial_param(
         trial._trial_id, "x", x, FloatDistribution(0, 1)
     )
     return trial
@@ -36,7 +36,7 @@ def ask(ledger, x):
 @pytest.mark.parametrize("kind", ["sqlite:///{}/s.db", "{}/s.log"])
 def test_a_kill_leaves_running_trials_that_are_queued_again(tmp_path, kind):
     address = kind.format(tmp_path)
-    first = Ledger("s", ledgers.storage(address), ONE, {"trials": 4})
+    first = StudyStorage("s", study_storages.storage(address), ONE, {"trials": 4})
     assert first.new and first.settings == {"trials": 4}
     first.enqueue([{"x": 0.25}])
     done, cut = ask(first, None), ask(first, 0.75)
@@ -44,7 +44,7 @@ def test_a_kill_leaves_running_trials_that_are_queued_again(tmp_path, kind):
     cut.report(0.1, 2)  # and now the process dies
 
     for _ in range(2):  # twice: a second kill right after the first recovery
-        again = Ledger("s", ledgers.storage(address))
+        again = StudyStorage("s", study_storages.storage(address))
         assert not again.new
         assert again.recover() == 1
         assert again.done() == 1
@@ -65,11 +65,11 @@ def test_a_kill_leaves_running_trials_that_are_queued_again(tmp_path, kind):
 
 
 def test_a_kill_in_the_middle_of_recovery_queues_nothing_twice(address):
-    ledger = Ledger("s", ledgers.storage(address), ONE)
-    cut = ask(ledger, 0.75)
-    ledger.study.enqueue_trial({"x": 0.75}, {ledgers.CONTINUES: cut.number})  # queued, not yet told FAIL
-    assert ledger.recover() == 1
-    assert [t.state for _, t in ledger.trials()] == [TrialState.WAITING]
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    cut = ask(study_storage, 0.75)
+    study_storage.study.enqueue_trial({"x": 0.75}, {study_storages.CONTINUES: cut.number})  # queued, not yet told FAIL
+    assert study_storage.recover() == 1
+    assert [t.state for _, t in study_storage.trials()] == [TrialState.WAITING]
 
 
 @pytest.mark.parametrize(("mode", "values", "best"), [
@@ -79,52 +79,57 @@ def test_a_kill_in_the_middle_of_recovery_queues_nothing_twice(address):
 ])  # fmt: skip
 def test_the_best_of_one_objective_is_the_first_of_equal_ones(address, mode, values, best):
     """As Optuna's, which counts a failed trial as none."""
-    ledger = Ledger("s", ledgers.storage(address), Objective(("val/L1/acc",), (mode,)))
+    study_storage = StudyStorage("s", study_storages.storage(address), Objective(("val/L1/acc",), (mode,)))
     for i, value in enumerate(values):
-        ledger.study.tell(ask(ledger, i / 10), value)
-    ledger.study.tell(ask(ledger, 0.9), state=TrialState.FAIL)
-    assert [(n, t.number) for n, t in ledger.best()] == [(best, best)]
-    assert ledger.best()[0][1] == ledger.study.best_trials[0]
+        study_storage.study.tell(ask(study_storage, i / 10), value)
+    study_storage.study.tell(ask(study_storage, 0.9), state=TrialState.FAIL)
+    assert [(n, t.number) for n, t in study_storage.best()] == [(best, best)]
+    assert study_storage.best()[0][1] == study_storage.study.best_trials[0]
 
 
 def test_trials_are_read_once_while_that_is_asked_for(address, monkeypatch):
-    ledger = Ledger("s", ledgers.storage(address), ONE)
-    ledger.study.tell(ask(ledger, 0.5), 0.5)
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage.study.tell(ask(study_storage, 0.5), 0.5)
     reads = []
-    read = ledger.study.get_trials
-    monkeypatch.setattr(ledger.study, "get_trials", lambda **given: reads.append(given) or read(**given))
-    with ledger.reading_once():
-        assert (ledger.done(), ledger.number(0), ledger.best()[0][0], ledger.begun()) == (1, 0, 0, True)
-        with ledger.reading_once():
-            assert ledger.done() == 1
+    read = study_storage.study.get_trials
+    monkeypatch.setattr(study_storage.study, "get_trials", lambda **given: reads.append(given) or read(**given))
+    with study_storage.reading_once():
+        assert (study_storage.done(), study_storage.number(0), study_storage.best()[0][0], study_storage.begun()) == (
+            1,
+            0,
+            0,
+            True,
+        )
+        with study_storage.reading_once():
+            assert study_storage.done() == 1
     assert len(reads) == 1
-    ledger.study.tell(ask(ledger, 0.6), 0.6)
-    assert ledger.done() == 2 and len(reads) == 2
-    with pytest.raises(ValueError), ledger.reading_once():
+    study_storage.study.tell(ask(study_storage, 0.6), 0.6)
+    assert study_storage.done() == 2 and len(reads) == 2
+    with pytest.raises(ValueError), study_storage.reading_once():
         raise ValueError
-    ledger.study.tell(ask(ledger, 0.7), 0.7)
-    assert ledger.done() == 3
+    study_storage.study.tell(ask(study_storage, 0.7), 0.7)
+    assert study_storage.done() == 3
 
 
 def test_failures_are_kept_with_their_error_and_count_as_not_done(address):
-    ledger = Ledger("s", ledgers.storage(address), ONE)
-    trial = ask(ledger, 0.5)
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    trial = ask(study_storage, 0.5)
     trial.set_user_attr(ERROR, "ValueError: no")
-    ledger.study.tell(trial, state=TrialState.FAIL)
-    assert ledger.done() == 0 and ledger.best() == [] and ledger.chosen() is None
-    assert ledger.table(ONE.metrics)["error"].tolist() == ["ValueError: no"]
+    study_storage.study.tell(trial, state=TrialState.FAIL)
+    assert study_storage.done() == 0 and study_storage.best() == [] and study_storage.chosen() is None
+    assert study_storage.table(ONE.metrics)["error"].tolist() == ["ValueError: no"]
 
 
 def test_pruned_trials_are_never_the_best(address):
     """Optuna keeps a pruned trial's last value; an early 0.9 is no result."""
-    ledger = Ledger("s", ledgers.storage(address), ONE)
-    stopped, whole = ask(ledger, 0.1), ask(ledger, 0.2)
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    stopped, whole = ask(study_storage, 0.1), ask(study_storage, 0.2)
     stopped.report(0.9, 1)
-    ledger.study.tell(stopped, state=TrialState.PRUNED)
-    ledger.study.tell(whole, 0.5)
-    assert [n for n, _ in ledger.best()] == [1]
-    assert ledger.done() == 2
-    assert ledger.curves() == {0: {1: 0.9}, 1: {}}
+    study_storage.study.tell(stopped, state=TrialState.PRUNED)
+    study_storage.study.tell(whole, 0.5)
+    assert [n for n, _ in study_storage.best()] == [1]
+    assert study_storage.done() == 2
+    assert study_storage.curves() == {0: {1: 0.9}, 1: {}}
 
 
 def test_the_choice_from_a_front_is_the_point_nearest_to_the_ideal(address):
@@ -132,57 +137,57 @@ def test_the_choice_from_a_front_is_the_point_nearest_to_the_ideal(address):
 
     Ideal (0.9, 1); spreads 0.4 and 9. Squared distances: 0 + 1; (0.1/0.4)² + (1/9)² = 0.07; 1 + 0.
     """
-    ledger = Ledger("s", ledgers.storage(address), TWO)
+    study_storage = StudyStorage("s", study_storages.storage(address), TWO)
     for x, values in ((0.1, (0.9, 10.0)), (0.2, (0.5, 1.0)), (0.3, (0.8, 2.0)), (0.4, (0.5, 5.0))):
-        ledger.study.tell(ask(ledger, x), values)
-    assert [n for n, _ in ledger.best()] == [0, 1, 2]
-    assert ledger.chosen()[0] == 2
+        study_storage.study.tell(ask(study_storage, x), values)
+    assert [n for n, _ in study_storage.best()] == [0, 1, 2]
+    assert study_storage.chosen()[0] == 2
 
 
 def test_openings_of_the_test_data_are_counted(address):
-    ledger = Ledger("s", ledgers.storage(address), ONE)
-    assert ledger.open_test(3, {"x": 0.5}, [0, 1]) == 1
-    assert ledger.open_test(3, {"x": 0.5}, [0]) == 1  # those seeds were tested
-    assert ledger.open_test(3, {"x": 0.5}, [0, 1, 2]) == 2
-    assert ledger.open_test(7, {"x": 0.6}, [0]) == 3
-    assert [o["trial"] for o in ledger.openings()] == [3, 3, 7]
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    assert study_storage.open_test(3, {"x": 0.5}, [0, 1]) == 1
+    assert study_storage.open_test(3, {"x": 0.5}, [0]) == 1  # those seeds were tested
+    assert study_storage.open_test(3, {"x": 0.5}, [0, 1, 2]) == 2
+    assert study_storage.open_test(7, {"x": 0.6}, [0]) == 3
+    assert [o["trial"] for o in study_storage.openings()] == [3, 3, 7]
 
 
 def test_an_unknown_study_is_an_error_with_the_nearest(address):
     with pytest.raises(PflOpsError, match="no study named 'fliu'"):
-        Ledger("fliu", ledgers.storage(address))
-    Ledger("fliu-digits", ledgers.storage(address), ONE)
+        StudyStorage("fliu", study_storages.storage(address))
+    StudyStorage("fliu-digits", study_storages.storage(address), ONE)
     with pytest.raises(PflOpsError, match=r"no study named 'fliu-digit'\. Did you mean 'fliu-digits'?"):
-        Ledger("fliu-digit", ledgers.storage(address))
+        StudyStorage("fliu-digit", study_storages.storage(address))
 
 
 def test_a_running_study_is_locked_and_a_dead_one_is_not(tmp_path):
     hold = f"""if 1:
         import time
         from pathlib import Path
-        from pfl_ops.tuning import ledger
-        with ledger.lock(Path({str(tmp_path)!r}), "s"):
+        from pfl_ops.tuning import study_storage
+        with study_storage.lock(Path({str(tmp_path)!r}), "s"):
             print("held", flush=True)
             time.sleep(60)"""
     other = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "held\n"
     with (
         pytest.raises(PflOpsError, match=rf"study 's' is running \(process {other.pid} on "),
-        ledgers.lock(tmp_path, "s"),
+        study_storages.lock(tmp_path, "s"),
     ):
         pass
-    with ledgers.lock(tmp_path, "t"):
+    with study_storages.lock(tmp_path, "t"):
         pass
     other.kill()
     other.wait()
-    with ledgers.lock(tmp_path, "s"):
+    with study_storages.lock(tmp_path, "s"):
         pass
 
 
 @pytest.mark.parametrize("address", ["studies.db", "mysql+nothing://u:secret@h/x", "sqlite:////proc/none/s.db"])
 def test_a_storage_that_can_t_be_opened_is_one_line(address):
     with pytest.raises(PflOpsError, match="study storage") as caught:
-        ledgers.storage(address)
+        study_storages.storage(address)
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
 
 
@@ -191,25 +196,25 @@ def test_a_storage_that_can_t_be_opened_is_one_line(address):
 )
 def test_a_half_made_storage_without_studies_opens(tmp_path, half):
     file = tmp_path / "s.db"
-    ledgers.storage(f"sqlite:///{file}")
+    study_storages.storage(f"sqlite:///{file}")
     change(file, half)
-    assert Ledger("s", ledgers.storage(f"sqlite:///{file}"), ONE).new
+    assert StudyStorage("s", study_storages.storage(f"sqlite:///{file}"), ONE).new
 
 
 @pytest.mark.parametrize("studies", [False, True])
 def test_a_storage_of_another_optuna_is_made_again_only_without_studies(tmp_path, caplog, studies):
     address = f"sqlite:///{tmp_path / 's.db'}"
-    store = ledgers.storage(address)
+    store = study_storages.storage(address)
     if studies:
-        Ledger("s", store, ONE)
+        StudyStorage("s", store, ONE)
     change(tmp_path / "s.db", "UPDATE alembic_version SET version_num = 'v0.9.0.a'")
     before = (tmp_path / "s.db").read_bytes()
     if studies:
         with pytest.raises(PflOpsError, match=r"study storage 'sqlite:////.*' can't be opened: The runtime optuna"):
-            ledgers.storage(address)
+            study_storages.storage(address)
         assert (tmp_path / "s.db").read_bytes() == before
     else:
-        assert Ledger("s", ledgers.storage(address), ONE).new
+        assert StudyStorage("s", study_storages.storage(address), ONE).new
         assert (tmp_path / "s.unfinished.db").read_bytes() == before
         assert [r.getMessage() for r in caplog.records] == [
             f"the database {tmp_path / 's.db'} was left unfinished by an earlier start and holds no study; it is kept "
@@ -228,22 +233,22 @@ def test_a_storage_is_whole_as_soon_as_it_has_its_name(tmp_path, monkeypatch):
     child = os.fork()
     if child == 0:
         monkeypatch.setattr(os, "replace", lambda *_: os._exit(9))
-        ledgers.storage(f"sqlite:///{tmp_path}/s.db")
+        study_storages.storage(f"sqlite:///{tmp_path}/s.db")
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert not (tmp_path / "s.db").exists()
-    assert Ledger("s", ledgers.storage(f"sqlite:///{tmp_path}/s.db"), ONE).new
+    assert StudyStorage("s", study_storages.storage(f"sqlite:///{tmp_path}/s.db"), ONE).new
     assert {p.name for p in tmp_path.iterdir()} == {".s.db.lock", "s.db"}
 
 
 def test_a_torn_last_line_of_a_journal_is_cut_off(address, tmp_path):
     """Optuna skips such a line and glues the next one to it; from then on nothing can be read."""
-    ledger = Ledger("s", ledgers.storage(address), ONE)
-    ledger.study.tell(ask(ledger, 0.5), 0.25)
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage.study.tell(ask(study_storage, 0.5), 0.25)
     with open(address, "ab") as journal:
         journal.write(b'{"op_code":4,"worker_id":"x')
     for n in (1, 2):
-        again = Ledger("s", ledgers.storage(address), ONE)
+        again = StudyStorage("s", study_storages.storage(address), ONE)
         assert again.done() == n
         again.study.tell(ask(again, 0.5), 0.25)
     assert [p.name for p in tmp_path.iterdir()] == ["study.log"], "the lock was given back"
@@ -275,32 +280,32 @@ def test_a_study_killed_before_its_settings_is_begun_again(tmp_path, monkeypatch
     address = kind.format(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_at(patch, optuna.Study, "set_user_attr", 1)
-        Ledger("s", ledgers.storage(address), ONE, {"digest": "d"})
-    store = ledgers.storage(address)
-    assert ledgers.recorded(store) == {"s": {}}
+        StudyStorage("s", study_storages.storage(address), ONE, {"digest": "d"})
+    store = study_storages.storage(address)
+    assert study_storages.recorded(store) == {"s": {}}
     with pytest.raises(PflOpsError, match="study 's' was stopped before its settings were recorded; begin it again"):
         recorded_settings("s", store)
-    again = Ledger("s", store, objective, {"digest": "d"}, resume=True)
+    again = StudyStorage("s", store, objective, {"digest": "d"}, resume=True)
     assert again.new and again.settings == {"digest": "d"}
     assert len(again.study.directions) == len(objective.modes)
-    assert not Ledger("s", store, objective, {"digest": "e"}).new
+    assert not StudyStorage("s", store, objective, {"digest": "e"}).new
 
 
 def test_a_study_of_somebody_else_is_left_alone(address):
-    store = ledgers.storage(address)
+    store = study_storages.storage(address)
     optuna.create_study(storage=store, study_name="theirs").ask()
     with pytest.raises(PflOpsError, match="'theirs' in this storage was not made by pfl-ops; choose another --name"):
-        Ledger("theirs", store, ONE, {"digest": "d"})
+        StudyStorage("theirs", store, ONE, {"digest": "d"})
 
 
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_first_points_are_queued_once_wherever_a_kill_comes(address, monkeypatch, call):
-    ledger = Ledger("s", ledgers.storage(address), ONE)
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_at(patch, optuna.Study, "enqueue_trial", call)
-        ledger.enqueue(POINTS)
+        study_storage.enqueue(POINTS)
     for _ in range(2):
-        again = Ledger("s", ledgers.storage(address), ONE)
+        again = StudyStorage("s", study_storages.storage(address), ONE)
         again.enqueue(POINTS)
         assert [t.system_attrs["fixed_params"] for _, t in again.trials()] == POINTS
     ask(again, None)
@@ -309,7 +314,7 @@ def test_first_points_are_queued_once_wherever_a_kill_comes(address, monkeypatch
 
 
 def test_first_points_of_an_older_study_are_not_queued_again(address):
-    ledger = Ledger("s", ledgers.storage(address), ONE)
-    ledger.study.enqueue_trial({"x": 0.1})
-    ledger.enqueue(POINTS)
-    assert len(ledger.trials()) == 1
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage.study.enqueue_trial({"x": 0.1})
+    study_storage.enqueue(POINTS)
+    assert len(study_storage.trials()) == 1

@@ -160,7 +160,7 @@ def recorded(store: BaseStorage) -> dict[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def lock(folder: Path, name: str) -> Iterator[None]:
-    """Held while a study runs, so that nobody resumes a live one; a process that dies lets go of it.
+    """A lock that is held while a study runs, so that no other process resumes it; it ends with its process.
 
     Raises:
         PflOpsError: another process runs this study.
@@ -181,7 +181,7 @@ def lock(folder: Path, name: str) -> Iterator[None]:
         file.release()
 
 
-class Ledger:
+class StudyStorage:
     """One study. Trials are counted as a reader counts them: one that was cut short and queued again is one trial.
 
     Args:

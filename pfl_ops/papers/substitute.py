@@ -1,4 +1,4 @@
-"""Small enough for a glance: an experiment cut to seconds, or moved to data that are here.
+"""Scale `smoke`: an experiment cut to seconds, or moved to a substitute data set.
 
 Neither says anything about a paper's numbers; a report marks both.
 """
