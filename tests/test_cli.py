@@ -73,9 +73,21 @@ OPTIONS = {
     | {"--choices"},
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
-    | {"--seconds", "--quick", "--json", "--track", "--no-track", "--data-dir", "--tracking-uri", "--plugin"},
+    | {
+        "--seconds",
+        "--quick",
+        "--rounds",
+        "--other-load",
+        "--json",
+        "--track",
+        "--no-track",
+        "--data-dir",
+        "--tracking-uri",
+        "--plugin",
+    },
     "tabulate": SHARED - {"--tracking-uri", "--resume", "--no-resume"}
     | {
+        "--grid",
         "--out",
         "--configurations",
         "--seeds",
@@ -86,6 +98,8 @@ OPTIONS = {
         "--concurrency",
     },
     "replay": {
+        "--sampler",
+        "--seeds-per-trial",
         "--studies",
         "--scheduler",
         "--random-start",

@@ -31,7 +31,7 @@ class Entrant:
         self.label = label
         settings = case.settings.model_copy(update={"steps": case.steps})
         of_case = (settings, case.model, case.batch, case.data_dir)
-        self._process = HostedProcess("pfl_ops.bench.process.Inside", of_case, label, threads)
+        self._process = HostedProcess("pfl_ops.bench.process.TimedCandidate", of_case, label, threads)
         try:
             self.figures: tuple[Figure, ...]
             self.figures, self.count = self._process.call("about")

@@ -23,16 +23,18 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray._private import ray_constants, utils, worker
 from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
-from ray.tune.schedulers import ASHAScheduler
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.system.scratch import PREFIX, scratch
+
+if TYPE_CHECKING:
+    from ray.tune.schedulers import ASHAScheduler  # importing `ray.tune` takes a second
 
 SOCKET_PATH = 107  # bytes that Linux allows
 INNER = "r"  # Ray's own folder inside the private one
@@ -200,7 +202,7 @@ def silent() -> Iterator[None]:
         worker.print_to_stdstream = printer
 
 
-def rungs(scheduler: ASHAScheduler) -> list[tuple[float, dict[str, float]]]:
+def rungs(scheduler: "ASHAScheduler") -> list[tuple[float, dict[str, float]]]:
     """Return ASHA's rungs: (round, {trial: value, larger is better}), the last rung first."""
     found: list[tuple[float, dict[str, float]]] = scheduler._brackets[0]._rungs
     return found
