@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from full_disk import full_disk
 
-from pfl_ops.data import partition_files
+from pfl_ops.data import partition_files, recorded
 from pfl_ops.data.clients import Clients, build_clients
 from pfl_ops.data.datasets import DataSection, load
 from pfl_ops.data.partition import PARTITIONS, PartitionError, content_hash
-from pfl_ops.data.recorded import Recorded, read_partition, write_partition
+from pfl_ops.data.partition_files import write_partition
+from pfl_ops.data.recorded import Recorded, read_partition
 from pfl_ops.errors import PflOpsError
 
 
@@ -59,7 +60,7 @@ def test_parts_of_a_partition_hold_the_same_as_the_whole(tmp_path: Path, monkeyp
     monkeypatch.setattr(partition_files, "SAMPLES_AT_ONCE", 50)
     monkeypatch.setattr(partition_files, "CLIENTS_AT_ONCE", 3)
     made = clients_of(clients=7).recorded
-    whole, parts = write_partition(tmp_path / "whole", made), partition_files.write_partition(tmp_path / "parts", made)
+    whole, parts = recorded.write_partition(tmp_path / "whole", made), write_partition(tmp_path / "parts", made)
     assert (whole / "partition.json").read_bytes() == (parts / "partition.json").read_bytes()
     tables = [pq.read_table(folder / "partition.parquet").to_pydict() for folder in (whole, parts)]
     assert tables[0] == tables[1] and pq.ParquetFile(parts / "partition.parquet").num_row_groups > 7
