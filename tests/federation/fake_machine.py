@@ -35,9 +35,9 @@ class Machine:
     def prepare(self, candidate: Candidate) -> Go:
         self.asked.append(candidate[:2])
         steps_of = self.readings.setdefault(candidate, [])
-        rate = self.rates[candidate[:2]] * (self.bfloat16 if candidate.precision == "bfloat16" else 1)
 
         def go(steps: int) -> int:
+            rate = self.rates[candidate[:2]] * (self.bfloat16 if candidate.precision == "bfloat16" else 1)
             if not rate:
                 raise timing.torch.OutOfMemoryError("out of memory")
             seen = steps * (candidate.stack or 1) * self.batch

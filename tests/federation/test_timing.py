@@ -1,5 +1,6 @@
 """Timing on a machine whose rates are known: what is tried, for how long, what counts, and what is kept."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,25 @@ def test_the_best_reading_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     race._ready[ONE] = disturbed
     race.laps([ONE, ONE])
     assert race.rates[ONE] == pytest.approx(1e5)
+
+
+def test_a_reading_is_rated_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client at a time has 1e5 samples/s, in walks of 3.5 ms that take 0.7 and 1.3 times as long in turns: eight
+    of them are a reading. Stacks of 20 have 1.1e5. The best single walk would be 1.43e5."""
+    machine = Machine({None: 1e5, 20: 1.1e5}).use(monkeypatch)
+
+    def uneven(candidate: Candidate) -> timing.Go:
+        go, times = machine.prepare(candidate), itertools.cycle([0.7, 1.3] if candidate == ONE else [1.0])
+
+        def walk(steps: int) -> int:
+            machine.rates[None, 1] = 1e5 / next(times)
+            return go(steps)
+
+        return walk
+
+    found = measure(uneven, CPU, [Lane(1, (None, 20))], "float32", (), batch=50, walk=7, samples=180e5)
+    assert found.fastest("float32").stack == 20
+    assert found.rates[ONE] == pytest.approx(1e5)
 
 
 @pytest.mark.parametrize("waits", [0.0, 0.5, 0.9])

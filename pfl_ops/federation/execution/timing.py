@@ -48,6 +48,20 @@ Go: TypeAlias = Callable[[int], int]
 Prepare: TypeAlias = Callable[[Candidate], Go]
 
 
+class Timed(NamedTuple):
+    """Some steps of a candidate: samples that they saw, and seconds.
+
+    Attributes:
+        took: by the clock, of the CPU where one thread computes: what the rate is taken from.
+        clock: by the clock. without: of the clock's, those in which a thread was without a core.
+    """
+
+    samples: int
+    took: float
+    clock: float
+    without: float
+
+
 @dataclass
 class Lane:
     """Candidates that differ in the size of their stack, smallest first, and the rates found so far.
@@ -151,7 +165,7 @@ class Race:
         self.rates: dict[Candidate, float] = {}
         self.clean: set[Candidate] = set()
         self._ready: dict[Candidate, Go] = {}
-        self._steps: dict[Candidate, int] = {}
+        self._pace: dict[Candidate, float] = {}  # steps a second
         self.spent = 0.0
 
     @property
@@ -169,12 +183,12 @@ class Race:
 
         Where the first step is far below `against` already, and took as long as a reading, it is the answer.
         """
-        self._ready[candidate], self._steps[candidate] = self.prepare(candidate), 1
-        rate = self._go(candidate)
+        self._ready[candidate] = self.prepare(candidate)
+        rate = self._rate(candidate, [self._go(candidate, 1)])
         brief = (candidate.stack or 1) * self.batch < self.seconds / READINGS * rate
         for _ in range(2):
             if brief or rate >= HOPELESS**2 * against:
-                rate, brief = self.read(candidate), False
+                rate, brief = self.read(candidate, anew=brief), False
         return rate
 
     def laps(self, candidates: Sequence[Candidate]) -> None:
@@ -184,40 +198,53 @@ class Race:
                 if len(candidates) > 1 if lap < LAPS else c not in self.clean:
                     self.read(c)
 
-    def read(self, candidate: Candidate) -> float:
-        """A reading, of several walks where one is short, as far as there is time; the best so far counts."""
+    def read(self, candidate: Candidate, anew: bool = False) -> float:
+        """A reading, of several walks where one is short, as far as there is time; the best so far counts.
+
+        It is rated as a whole: the best of many short walks would favour small stacks, which have more of them.
+
+        Args:
+            anew: what came before was shorter than a reading, and counts no more.
+        """
         end = self.spent + 0.99 * self.seconds / READINGS
-        while self.has_time(candidate, self.rates[candidate], self._steps[candidate]):
-            self._go(candidate)
-            if self.spent >= end:
+        walks = []
+        while self.spent < end:
+            steps = min(max(round(self.seconds / READINGS * self._pace[candidate]), 1), self.walk)
+            if not self.has_time(candidate, self.rates[candidate], steps):
                 break
+            walks.append(self._go(candidate, steps))
+        if walks and anew:
+            del self.rates[candidate]
+        return self._rate(candidate, walks) if walks else self.rates[candidate]
+
+    def _rate(self, candidate: Candidate, walks: Sequence[Timed]) -> float:
+        """Samples a second of the best reading so far, this one included; 0 where the memory does not suffice."""
+        samples, took, clock, without = (sum(parts) for parts in zip(*walks, strict=True))
+        if samples / took >= self.rates.get(candidate, 0.0):
+            self.rates[candidate] = samples / took
+            (self.clean.add if without <= WAITED * clock else self.clean.discard)(candidate)
         return self.rates[candidate]
 
-    def _go(self, candidate: Candidate) -> float:
-        """Samples a second, the best so far; 0 where the memory does not suffice."""
+    def _go(self, candidate: Candidate, steps: int) -> Timed:
+        """Take so many steps."""
         torch.set_num_threads(candidate.threads)
-        steps = self._steps[candidate]
         waited, start, own = cores.waited(), time.perf_counter(), time.thread_time()
         try:
-            seen = self._ready[candidate](steps)
+            samples = self._ready[candidate](steps)
             if self.on.type == "cuda":
                 torch.cuda.synchronize(self.on)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
-            seen = 0
-        took, own = max(time.perf_counter() - start, 1e-9), time.thread_time() - own
-        without = 0.0
+            samples = 0
+        clock, own = max(time.perf_counter() - start, 1e-9), time.thread_time() - own
+        took, without = clock, 0.0
         if self.on.type == "cpu":
-            without = took - own if waited is None else max((cores.waited() or 0.0) - waited, 0.0)
-        clean = without <= WAITED * took
-        self.spent += took - min(without / candidate.threads, IDLE * took)
-        if self.on.type == "cpu" and candidate.threads == 1:
-            took = max(own, 1e-9)
-        if seen / took >= self.rates.get(candidate, 0.0):
-            self.rates[candidate] = seen / took
-            (self.clean.add if clean else self.clean.discard)(candidate)
-        self._steps[candidate] = min(max(round(self.seconds / READINGS * steps / took), 1), self.walk)
-        return self.rates[candidate]
+            without = clock - own if waited is None else max((cores.waited() or 0.0) - waited, 0.0)
+            if candidate.threads == 1:
+                took = max(own, 1e-9)
+        self.spent += clock - min(without / candidate.threads, IDLE * clock)
+        self._pace[candidate] = steps / took
+        return Timed(samples, took, clock, without)
 
 
 def measure(
