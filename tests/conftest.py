@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         with contextlib.ExitStack() as stack:
             stack.enter_context(fork_server.running())
             config.add_cleanup(stack.pop_all().close)
+        config.option.tx = [fork_server.xdist() if p == "popen" else p for p in getattr(config.option, "tx", ())]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
     [*fork_server.python(), "-c", CODE, *WORDS]   a command line that does what `[sys.executable, "-c", ...]` does
     [*fork_server.python(), FILE, *WORDS]         one that does what `[sys.executable, FILE, ...]` does
+    fork_server.xdist()                           what pytest-xdist starts its processes by
     fork_server.scripts()                         a folder for PATH: its `pfl-ops` and `mlflow` start that way
     fork_server.ray_worker()                      a file by which a Ray of this process starts its workers that way
 
@@ -38,6 +39,7 @@ import marshal
 import os
 import pkgutil
 import selectors
+import shlex
 import shutil
 import signal
 import socket
@@ -112,6 +114,13 @@ def running() -> Iterator[None]:
 def python() -> list[str]:
     """Return what starts Python by the server; without one, as ever."""
     return [sys.executable, "-IS", CLIENT, os.environ[ADDRESS]] if ADDRESS in os.environ else [sys.executable]
+
+
+def xdist() -> str:
+    """Return how pytest-xdist starts a process by the server; without one, as ever."""
+    if ADDRESS not in os.environ:
+        return "popen"
+    return f"popen//python={shlex.join(python())}//env:{ADDRESS}={os.environ[ADDRESS]}"
 
 
 def scripts() -> Path:
@@ -334,7 +343,7 @@ def become(request: dict[str, Any], path: list[str], own_defaults: dict[str, str
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update({name: value for name, value in request["environment"].items() if name != ADDRESS})
-    first, *words = request["words"]
+    first, *words = request["words"][request["words"][0] == "-u" :]  # execnet's; a fork's streams are as they were
     if first == "-c":
         text, name, sys.argv = words[0], "<string>", ["-c", *words[1:]]
         here = ""
