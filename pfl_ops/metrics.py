@@ -325,8 +325,12 @@ def _number_of_companions(n_clients: int, percent: float) -> int:
     return int(np.floor(percent / 100 * (n_clients - 1) + 0.5))
 
 
+KEPT_RANKS = 1 << 26
+"""Numbers of 4 bytes that `Companions` keeps at most, beside one client's."""
+
+
 class Companions:
-    """The clients of `companions` among those that have test samples: N of them are drawn from once a client.
+    """Companions of clients (`companions`) among those with test samples; a client's order of all is drawn once.
 
     Args:
         n_clients: N. seed: the run's.
@@ -351,14 +355,10 @@ class Companions:
         if client not in self._ranks:
             ranks = np.full(self.n_clients, self.n_clients, dtype=np.int32)
             ranks[_in_random_order(client, self.n_clients, self.seed)] = np.arange(self.n_clients - 1)
-            if len(self._ranks) * len(self.tested) > KEPT_RANKS:
+            if (len(self._ranks) + 1) * len(self.tested) > KEPT_RANKS:
                 self._ranks.clear()
             self._ranks[client] = ranks[self.tested]
         return self._ranks[client]
-
-
-KEPT_RANKS = 1 << 26
-"""Numbers of 4 bytes that `Companions` keeps at most."""
 
 
 def synthetic(
@@ -394,7 +394,7 @@ def synthetic(
 def joined(
     accuracy: NDArray[np.float64], sizes: ArrayLike, percent: float, clients: ArrayLike, companions: Companions
 ) -> NDArray[np.float64]:
-    """Return `synthetic` of some clients' models on those clients that have test samples.
+    """Return the values of `synthetic` from the accuracies on clients with test samples alone, [C].
 
     Args:
         accuracy: of each client's model on the samples of each of `companions.tested`, [C, M].

@@ -7,9 +7,11 @@ nor memory for all rows as Python's numbers.
 """
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -145,7 +147,7 @@ def _write_json(file: TextIO, about: dict[str, object], counts: np.ndarray) -> N
 
 
 def read_partition(path: Path | str) -> Recorded:
-    """Read a recorded partition and check its digests.
+    """Read a recorded partition and check its digests; the last one that was read is kept while its files are the same.
 
     Args:
         path: its folder, or one of its two files.
@@ -162,6 +164,23 @@ def read_partition(path: Path | str) -> Recorded:
     folder = Path(path).expanduser()
     if folder.suffix in (".json", ".parquet"):
         folder = folder.parent
+    return _read(folder, _content(folder))
+
+
+def _content(folder: Path) -> str:
+    """Digest of both files; "" where one can't be read, as `_read` then says."""
+    found = hashlib.sha256()
+    for name in ("partition.json", "partition.parquet"):
+        try:
+            with (folder / name).open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError:
+            return ""
+    return found.hexdigest()
+
+
+@lru_cache(maxsize=1)  # a run asks for its clients, their test sets and their digests, 5 s each at a million clients
+def _read(folder: Path, content: str) -> Recorded:
     about = _about(folder)
     try:
         recorded = _checked(about, _table(folder / "partition.parquet"))

@@ -1,6 +1,7 @@
 """A partition that is written down: read back, by us and by others, and refused when it is not what it says."""
 
 import json
+import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,20 @@ def test_a_partition_in_parts_is_that_of_json_and_a_loop(tmp_path: Path, monkeyp
     assert list(zip(table["client"], table["split"], table["index"], strict=True)) == wanted
     assert pq.ParquetFile(parts / "partition.parquet").num_row_groups > 7
     assert read_partition(parts).digest == made.digest
+
+
+def test_a_partition_is_parsed_again_only_if_it_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed digit is found though the file's size and times are as before."""
+    first = read_partition(folder)
+    monkeypatch.setattr(partition_files, "_about", lambda _: pytest.fail("parsed again"))
+    assert read_partition(folder) is first
+    monkeypatch.undo()
+    file = folder / "partition.json"
+    times, text = file.stat(), file.read_text()
+    file.write_text(text.replace(first.digest[:8], "0" * 8))
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(PflOpsError, match="is damaged"):
+        read_partition(folder)
 
 
 def test_counts_in_another_layout_are_the_same(folder: Path) -> None:
