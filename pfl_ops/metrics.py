@@ -313,9 +313,52 @@ def companions(client: int, n_clients: int, percent: float, seed: int) -> NDArra
     >>> [companions(0, n_clients=5, percent=percent, seed=0).tolist() for percent in (0, 25, 50, 100)]
     [[], [3], [1, 3], [1, 2, 3, 4]]
     """
-    others = np.delete(np.arange(n_clients), client)
-    number = int(np.floor(percent / 100 * len(others) + 0.5))
-    return np.sort(rng.generator(seed, "synthetic", client).permutation(others)[:number])
+    return np.sort(_in_random_order(client, n_clients, seed)[: _number_of_companions(n_clients, percent)])
+
+
+def _in_random_order(client: int, n_clients: int, seed: int) -> NDArray[np.int64]:
+    """The other clients, int64 [N - 1]."""
+    return rng.generator(seed, "synthetic", client).permutation(np.delete(np.arange(n_clients), client))
+
+
+def _number_of_companions(n_clients: int, percent: float) -> int:
+    return int(np.floor(percent / 100 * (n_clients - 1) + 0.5))
+
+
+KEPT_RANKS = 1 << 26
+"""Numbers of 4 bytes that `Companions` keeps at most, beside one client's."""
+
+
+class Companions:
+    """Companions of clients (`companions`) among those with test samples; a client's order of all is drawn once.
+
+    Args:
+        n_clients: N. seed: the run's.
+        tested: the clients with test samples, ascending, int64 [M].
+
+    >>> some = Companions(5, 0, tested=np.array([1, 3]))
+    >>> some.with_own(0, 25).tolist(), some.with_own(3, 100).tolist()  # positions in `tested`, its own last
+    ([1], [0, 1])
+    """
+
+    def __init__(self, n_clients: int, seed: int, tested: NDArray[np.int64]) -> None:
+        self.n_clients, self.seed, self.tested = n_clients, seed, tested
+        self._ranks: dict[int, NDArray[np.int32]] = {}
+
+    def with_own(self, client: int, percent: float) -> NDArray[np.int64]:
+        """Positions in `tested` of the client's companions, ascending, and of itself."""
+        joined = np.flatnonzero(self._rank(client) < _number_of_companions(self.n_clients, percent))
+        return np.append(joined, np.flatnonzero(self.tested == client))
+
+    def _rank(self, client: int) -> NDArray[np.int32]:
+        """Place of each tested client in the client's random order, int32 [M]; N of itself."""
+        if client not in self._ranks:
+            ranks = np.full(self.n_clients, self.n_clients, dtype=np.int32)
+            ranks[_in_random_order(client, self.n_clients, self.seed)] = np.arange(self.n_clients - 1)
+            if (len(self._ranks) + 1) * len(self.tested) > KEPT_RANKS:
+                self._ranks.clear()
+            self._ranks[client] = ranks[self.tested]
+        return self._ranks[client]
 
 
 def synthetic(
@@ -344,12 +387,31 @@ def synthetic(
     n = len(weights)
     rows = np.arange(n) if clients is None else np.asarray(clients)
     matrix = np.broadcast_to(np.asarray(accuracy, dtype=np.float64), (len(rows), n))
-    scores = np.full(len(rows), np.nan)
-    for i, k in enumerate(rows.tolist()):
-        joined = np.append(companions(k, n, percent, seed), k)
-        joined = joined[weights[joined] > 0]
-        if len(joined):
-            scores[i] = np.average(matrix[i, joined], weights=weights[joined])
+    tested = np.flatnonzero(weights > 0)
+    return joined(matrix[:, tested], weights[tested], percent, rows, Companions(n, seed, tested))
+
+
+def joined(
+    accuracy: NDArray[np.float64], sizes: ArrayLike, percent: float, clients: ArrayLike, companions: Companions
+) -> NDArray[np.float64]:
+    """Return the values of `synthetic` from the accuracies on clients with test samples alone, [C].
+
+    Args:
+        accuracy: of each client's model on the samples of each of `companions.tested`, [C, M].
+        sizes: their numbers of samples, > 0, [M].
+        percent: c, 0 to 100.
+        clients: the clients of the rows, int [C].
+
+    >>> some = Companions(5, 0, tested=np.array([1, 3]))
+    >>> joined(np.array([[1.0, 0.5]]), [10, 30], 25, [0], some).tolist()  # client 3 alone
+    [0.5]
+    """
+    weights = np.asarray(sizes, dtype=np.float64)
+    scores = np.full(len(accuracy), np.nan)
+    for i, k in enumerate(np.asarray(clients).tolist()):
+        positions = companions.with_own(k, percent)
+        if len(positions):
+            scores[i] = np.average(accuracy[i, positions], weights=weights[positions])
     return scores
 
 

@@ -5,7 +5,9 @@ Either the simulating process tracks (`StoreRecorder`), or it leaves a request t
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
@@ -208,12 +210,10 @@ def present(experiment: Experiment, simulation: "Simulation", tracked: "Run", ki
     tracked.note(notes.run(view.key))
 
 
-def _by_stage(columns: Mapping[str, list[Any]]) -> dict[str, list[float]]:
+def _by_stage(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Local accuracies by stage, in the order of the stages."""
-    found: dict[str, list[float]] = {stage: [] for stage in metrics.STAGES if stage in columns.get("stage", [])}
-    for stage, value in zip(columns.get("stage", []), columns.get("local", []), strict=True):
-        found[stage].append(value)
-    return found
+    found = {stage: columns["local"][columns["stage"] == stage] for stage in metrics.STAGES if columns}
+    return {stage: values for stage, values in found.items() if len(values)}
 
 
 def models(simulation: "Simulation", folder: Path) -> Iterator[Path]:

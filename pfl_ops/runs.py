@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -22,7 +22,7 @@ from pfl_ops.databases import tables
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
-from pfl_ops.federation.state.checkpoint import Checkpoint, CheckpointError, Checkpoints, Record
+from pfl_ops.federation.state.checkpoint import Checkpoint, CheckpointError, Checkpoints, Record, Table
 from pfl_ops.files import write_whole
 from pfl_ops.recording import DIVERGED, CourierRecorder, Recorder, StoreRecorder, execution_changes, is_kept, run_tags
 from pfl_ops.registry import plugins
@@ -89,10 +89,10 @@ def kept_clients(
     home: Path | str | None = None,
     data_dir: str | None = None,
     stages: Collection[str] | None = None,
-) -> dict[str, list[Any]]:
+) -> Table:
     """Return the table of clients of a finished run that `simulate` has on disk; {}: there is none."""
     latest = _latest(_folder(experiment, home, data_dir, stages), experiment.digest(data_dir))
-    return latest.results.clients if latest and latest.results else {}
+    return latest.clients() if latest else {}
 
 
 def records_of(home: WorkFolder, digest: str) -> list[Record]:

@@ -21,8 +21,7 @@ from little import LOOP, simulation, traces
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data import store as cache
-from pfl_ops.data.partition_files import write_partition
-from pfl_ops.data.recorded import Recorded, read_partition
+from pfl_ops.data.partition_files import Recorded, read_partition, write_partition
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import write_whole
 from pfl_ops.reports.document import Document, Head, PageSection, Row, Table, TableCell

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.datasets import load
-from pfl_ops.data.recorded import read_partition
+from pfl_ops.data.partition_files import read_partition
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

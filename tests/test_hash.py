@@ -216,7 +216,7 @@ def test_weights_count_by_content(base: Experiment, tmp_path: Path) -> None:
 
 
 def test_a_recorded_partition_counts_by_content(base: Experiment, tmp_path: Path) -> None:
-    from pfl_ops.data.recorded import Recorded, write_partition
+    from pfl_ops.data.partition_files import Recorded, write_partition
 
     def record(name: str, cut: int) -> str:
         train = [np.arange(cut), np.arange(cut, 100)]

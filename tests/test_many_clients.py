@@ -11,9 +11,12 @@ import fork_server
 import numpy as np
 import pytest
 
-from pfl_ops import figures
+from pfl_ops import figures, rng
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.data.partition_files import write_partition
+from pfl_ops.data.by_client import ByClient
+from pfl_ops.data.cut import hold_out, like
+from pfl_ops.data.partition import PARTITIONS
+from pfl_ops.data.partition_files import Recorded, write_partition
 from pfl_ops.federation.loop.estimate import estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state import durable
@@ -81,6 +84,56 @@ def test_calls_of_a_run_do_not_grow_with_clients(method: str, data: dict[int, Pa
     assert many < 1.05 * few, (few, many)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("iid", {}), ("iid", {"stratified": False}), ("qs", {"min_size": 1}), ("sorted_shards", {}), ("file", {})],
+)
+def test_calls_of_a_partition_do_not_grow_with_clients(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """Drawn, or written and read, with the test sets that are cut as the training data are."""
+
+    def divided(n: int) -> None:
+        labels, draws = np.arange(8 * n) % 3, np.random.default_rng(0)
+        given = dict(options)
+        if kind == "file":
+            train = ByClient(np.arange(8 * n), np.arange(0, 8 * n + 1, 8))
+            recorded = Recorded(train, None, train.class_counts(labels, 3))
+            given["path"] = str(write_partition(tmp_path / str(n), recorded))
+        clients = PARTITIONS.get(kind)(clients=n, **given).indices(labels, draws)
+        assert len(like(labels, clients, labels[: 2 * n], draws)) == n
+
+    divided(FEW)  # imports
+    few, many = (calls(lambda n=n: divided(n)) for n in (FEW, MANY))
+    assert many < 1.2 * few + 100, (few, many)
+
+
+def test_calls_of_a_validation_share_are_its_draws() -> None:
+    """Each client has a generator, whose key is set and which draws an order and ties; nothing else is called."""
+    few, many = (calls(lambda n=n: validation_share(n)) for n in (FEW, MANY))
+    assert (many - few) / (MANY - FEW) < 9, (few, many)
+
+
+def validation_share(n: int) -> None:
+    clients = ByClient(np.arange(4 * n), np.arange(0, 4 * n + 1, 4))
+    kept, held = hold_out(np.arange(4 * n) % 3, clients, 0.25, rng.generators(0, "validation", numbers=range(n)))
+    assert (kept.sizes == 3).all() and (held.sizes == 1).all()
+
+
+def test_calls_of_a_table_of_all_clients_do_not_grow(data: dict[int, Path], tmp_path: Path) -> None:
+    """One shared model, all clients scored: the scores, the table, its part of the checkpoint, and that read again."""
+
+    def whole(n: int) -> None:
+        scored = experiment(n, data[n], "fedavg").override({"evaluation.clients": n})
+        for _ in range(2):
+            simulation = scored.build(execution=FIXED, folder=tmp_path / str(n))
+            list(simulation.run())
+            assert len(simulation.client_table["client"]) == 3 * n
+
+    whole(FEW)
+    whole(MANY)
+    few, many = (calls(lambda n=n: whole(n)) for n in (FEW, MANY))
+    assert many < 1.2 * few, (few, many)
+
+
 def test_bytes_of_a_round_do_not_grow_with_clients(
     data: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +195,8 @@ def test_a_killed_run_of_many_clients_ends_the_same(data: dict[int, Path], tmp_p
         records = list(simulation.run())
         rows = simulation.state["personal"]
         who = rows.written.nonzero()[:, 0]
-        yield json.dumps([_timeless(records), simulation.final, simulation.client_table])
+        clients = {name: values.tolist() for name, values in simulation.client_table.items()}
+        yield json.dumps([_timeless(records), simulation.final, clients])
         yield who.tolist(), rows[who].numpy().tobytes(), simulation.state["central"].numpy().tobytes()
 
     code = DYING.format(tests=str(Path(__file__).parent), data=str(data[MANY]), folder=str(tmp_path / "killed"))

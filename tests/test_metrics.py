@@ -8,11 +8,13 @@ import pytest
 
 from pfl_ops.metrics import (
     SWEEP,
+    Companions,
     acc_sum,
     alike,
     below,
     by_client,
     companions,
+    joined,
     key,
     noted,
     pareto,
@@ -152,6 +154,24 @@ def test_synthetic_of_some_rows_and_of_a_shared_model():
     np.testing.assert_allclose(synthetic(accuracy[[5, 2]], sizes, 30, seed=1, clients=[5, 2]), every[[5, 2]])
     shared = synthetic(accuracy[0], sizes, 30, seed=1)
     assert shared[0] == every[0] and len(shared) == 7
+
+
+@pytest.mark.parametrize("percent", [0, 1, 30, 50, 100])
+def test_joined_of_tested_clients_is_the_definition(percent):
+    """Σ n_j acc_kj / Σ n_j over a client and its companions, of which most have no samples; bit for bit, and again."""
+    draws = np.random.default_rng(0)
+    accuracy, sizes = draws.random((40, 40)), np.where(draws.random(40) < 0.3, draws.integers(1, 9, 40), 0)
+    tested = np.flatnonzero(sizes)
+    some = Companions(40, 5, tested)
+    expected = []
+    for k in range(40):
+        own = np.append(companions(k, 40, percent, seed=5), k)
+        own = own[sizes[own] > 0]
+        expected.append(np.average(accuracy[k, own], weights=sizes[own]) if len(own) else NAN)
+    for _ in range(2):
+        found = joined(accuracy[:, tested], sizes[tested], percent, range(40), some)
+        assert np.array_equal(found, expected, equal_nan=True)
+    assert np.array_equal(synthetic(accuracy, sizes, percent, seed=5), expected, equal_nan=True)
 
 
 def test_synthetic_without_own_samples():

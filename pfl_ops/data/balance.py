@@ -3,6 +3,7 @@
 import numpy as np
 
 TOLERANCE = 1e-6  # on row and column sums, in the paper's units: the matrix sums to its number of columns
+CELLS_AT_ONCE = 1 << 16  # whose numbers are Python's at once
 FLOOR = 1e-12  # a draw of exactly 0 could never grow, and some sums could never be reached
 
 
@@ -86,14 +87,16 @@ def round_exact(
     up = np.zeros(matrix.shape, dtype=bool)
     left_row, left_column = need_row.tolist(), need_column.tolist()
     missing = sum(left_row)
-    for i, j in zip(k[order].tolist(), c[order].tolist(), strict=True):
+    for start in range(0, len(order), CELLS_AT_ONCE):
         if not missing:
             break
-        if left_row[i] and left_column[j]:
-            up[i, j] = True
-            left_row[i] -= 1
-            left_column[j] -= 1
-            missing -= 1
+        cells = order[start : start + CELLS_AT_ONCE]
+        for i, j in zip(k[cells].tolist(), c[cells].tolist(), strict=True):
+            if left_row[i] and left_column[j]:
+                up[i, j] = True
+                left_row[i] -= 1
+                left_column[j] -= 1
+                missing -= 1
     if missing:
         up ^= _reroute(up, remainder > 0, np.array(left_row), np.array(left_column), missing)
     return counts + up
@@ -150,6 +153,15 @@ def apportion(shares: np.ndarray, total: int, rng: np.random.Generator | None = 
     order = np.lexsort((tie, -np.round(exact - units, 9)))
     units[order[: total - int(units.sum())]] += 1
     return units
+
+
+def equal_parts(total: int, parts: int) -> np.ndarray:
+    """Divide `total` units into parts that are equal within one, the larger ones first, int64 [parts].
+
+    >>> equal_parts(8, 3).tolist()
+    [3, 3, 2]
+    """
+    return total // parts + (np.arange(parts) < total % parts)
 
 
 def raise_small(sizes: np.ndarray, minimum: float) -> np.ndarray:

@@ -54,6 +54,17 @@ class ByClient(Sequence[A]):
         places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], ends - starts)
         return ByClient(values[places], offsets)
 
+    @classmethod
+    def of_owners(cls, owner: np.ndarray, n_clients: int) -> "ByClient[np.ndarray]":
+        """Client k gets the samples i with owner[i] = k, ascending; a sample with owner -1 is left out.
+
+        >>> [rows.tolist() for rows in ByClient.of_owners(np.array([1, 0, -1, 1]), 3)]
+        [[1], [0, 3], []]
+        """
+        offsets = np.zeros(n_clients + 1, np.int64)
+        np.cumsum(np.bincount(owner[owner >= 0], minlength=n_clients), out=offsets[1:])
+        return ByClient(np.argsort(owner, kind="stable")[len(owner) - offsets[-1] :], offsets)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -83,6 +94,25 @@ class ByClient(Sequence[A]):
     def numbered(self, numbers: Any) -> "ByClient[Any]":
         """Return the same clients with `numbers[i]`, int64 array or tensor, in the place of sample i."""
         return ByClient(numbers[self.samples], self.offsets)
+
+    def where(self, chosen: np.ndarray) -> "ByClient[A]":
+        """Return the same clients with only the chosen entries of `samples`, bool [n] (NumPy arrays only).
+
+        >>> clients = ByClient.of([[4, 7], [5]]).where(np.array([False, True, False]))
+        >>> [rows.tolist() for rows in clients]
+        [[7], []]
+        """
+        ends = np.zeros(len(chosen) + 1, np.int64)
+        np.cumsum(chosen, out=ends[1:])
+        return ByClient(self.samples[chosen], ends[self.offsets])
+
+    def places(self) -> np.ndarray:
+        """The place of each entry of `samples` among its client's, from 0, int64 [n].
+
+        >>> ByClient.of([[4, 7], [5]]).places().tolist()
+        [0, 1, 0]
+        """
+        return np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.sizes)
 
     def ascending(self) -> "ByClient[A]":
         """Return the same clients, each one's samples in ascending order; itself where they are (NumPy arrays only).

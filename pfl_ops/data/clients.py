@@ -13,7 +13,8 @@ from pfl_ops.data import cut
 from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.datasets import Arrays, Dataset
 from pfl_ops.data.partition import PartitionError, Scheme
-from pfl_ops.data.recorded import Recorded, locate, read_partition
+from pfl_ops.data.partition_files import Recorded, read_partition
+from pfl_ops.data.recorded import locate
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +148,7 @@ def build_clients(
     dataset = dataset.merged() if pooled else dataset
     samples, published = dataset.train, dataset.rows()
     given = _given(scheme, dataset)
-    owned: Sequence[np.ndarray] = scheme.indices(
+    owned = scheme.indices(
         samples.y, rng.generator(key, "partition"), samples.client, origin=published, data=dataset.name
     )
 
@@ -163,23 +164,21 @@ def build_clients(
         if given is not None and given.test is not None:
             tests = locate(given.test, source_published, "recorded partition's test data")
         elif scheme.kind == "natural":
-            tests = _of_users(samples, ByClient.of(owned), source)
+            tests = _of_users(samples, owned, source)
         else:
             tests = cut.like(samples.y, owned, source.y, rng.generator(key, "test set"))
 
     if split == "validation":
         if dataset.overlap and scheme.kind == "natural":
-            cuts = [cut.hold_out_last(published, rows, validation_share, dataset.overlap) for rows in owned]
-            kept, held = [a for a, _ in cuts], [b for _, b in cuts]
+            kept, held = cut.hold_out_last(published, owned, validation_share, dataset.overlap)
         else:
             kept, held = _hold_out(samples.y, owned, validation_share, key, "validation")
         pools = _pool(samples, kept), _pool(samples, held)
     else:
         pools = _pool(samples, owned), _pool(source, tests or [])
-    by_client = ByClient.of(owned)
-    table = by_client.class_counts(samples.y, dataset.n_classes)
+    table = owned.class_counts(samples.y, dataset.n_classes)
     recorded = Recorded(
-        train=by_client.numbered(published),
+        train=owned.numbered(published),
         test=None if tests is None else ByClient.of(tests).numbered(source_published),
         counts=table,
         about={
@@ -206,14 +205,9 @@ def build_clients(
 
 
 def _hold_out(
-    labels: np.ndarray, clients: Sequence[np.ndarray], share: float, key: int, purpose: str
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    kept, held = [], []
-    for k, rows in enumerate(clients):
-        a, b = cut.hold_out(labels, rows, share, rng.generator(key, purpose, k))
-        kept.append(a)
-        held.append(b)
-    return kept, held
+    labels: np.ndarray, clients: ByClient[np.ndarray], share: float, key: int, purpose: str
+) -> tuple[ByClient[np.ndarray], ByClient[np.ndarray]]:
+    return cut.hold_out(labels, clients, share, rng.generators(key, purpose, numbers=range(len(clients))))
 
 
 def _of_users(train: Arrays, owned: ByClient[np.ndarray], test: Arrays) -> ByClient[np.ndarray]:

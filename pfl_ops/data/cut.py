@@ -1,10 +1,12 @@
 """Cuts of labelled samples: a smaller data set, a held-out share, a test set divided as the training set was."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from pfl_ops.data.balance import apportion
+from pfl_ops.data.by_client import ByClient
 
 
 def by_class(labels: np.ndarray, rng: np.random.Generator) -> list[tuple[int, np.ndarray]]:
@@ -48,65 +50,96 @@ def stratified(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.nd
 
 
 def hold_out(
-    labels: np.ndarray, rows: np.ndarray, share: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Divide one client's samples, stratified by class.
+    labels: np.ndarray, clients: Sequence[np.ndarray], share: float, generators: Iterable[np.random.Generator]
+) -> tuple[ByClient[np.ndarray], ByClient[np.ndarray]]:
+    """Divide each client's samples, stratified by class.
 
-    Both parts get at least one sample where there are two; a single sample is kept.
+    Both parts get at least one sample where there are two; a single sample is kept. A class holds out its first samples
+    in random order, as many as `apportion` gives it of the client's.
 
     Args:
         labels: class of each sample of the data set, int [n].
-        rows: the client's samples, int [n_k].
-        share: of `rows` that is held out, in (0, 1).
-        rng: chooses them.
+        clients: each client's samples, K arrays.
+        share: of each client's samples that is held out, in (0, 1).
+        generators: one a client, from which its order and then its ties are drawn (`rng.generators`).
     Returns:
-        kept, held: sorted sample numbers.
+        kept, held: sorted sample numbers by client.
 
-    >>> labels = np.repeat([0, 1], 8)
-    >>> kept, held = hold_out(labels, np.array([0, 1, 2, 3, 8, 9, 10, 11]), 0.25, np.random.default_rng(0))
-    >>> labels[kept].tolist(), labels[held].tolist()
-    ([0, 0, 0, 1, 1, 1], [0, 1])
+    >>> labels, clients = np.repeat([0, 1], 8), [np.array([0, 1, 2, 3, 8, 9, 10, 11]), np.array([4])]
+    >>> kept, held = hold_out(labels, clients, 0.25, [np.random.default_rng(k) for k in range(2)])
+    >>> [labels[rows].tolist() for rows in kept], [labels[rows].tolist() for rows in held]
+    ([[0, 0, 0, 1, 1, 1], [0]], [[0, 1], []])
     """
-    size = min(max(round(share * len(rows)), 1), len(rows) - 1) if len(rows) else 0
-    if size == 0:
-        return np.sort(rows), rows[:0]
-    groups = by_class(labels[rows], rng)
-    take = apportion(np.array([len(group) for _, group in groups]), size, rng)
-    held = np.zeros(len(rows), dtype=bool)
-    for (_, group), t in zip(groups, take, strict=True):
-        held[group[:t]] = True
-    return np.sort(rows[~held]), np.sort(rows[held])
+    whole = ByClient.of(clients)
+    n_classes = int(labels.max(initial=0)) + 1
+    cell = whole.owner() * n_classes + labels[whole.samples]  # a client's samples of one class
+    names, counts = np.unique(cell, return_counts=True)
+    owner = names // n_classes
+    order, ties = np.empty(len(cell), np.int64), np.empty(len(names))
+    bounds = zip(whole.offsets.tolist(), np.searchsorted(owner, np.arange(len(whole) + 1)).tolist(), strict=True)
+    for rng, ((first, first_cell), (last, last_cell)) in zip(generators, pairwise(bounds), strict=True):
+        order[first:last] = first + rng.permutation(last - first)
+        ties[first_cell:last_cell] = rng.random(last_cell - first_cell)
+    by_cell = ByClient(order[np.argsort(cell[order], kind="stable")], np.append(0, np.cumsum(counts)))
+    take = _apportion_cells(counts, owner, _held_sizes(whole.sizes, share), ties)
+    held = np.zeros(len(cell), dtype=bool)
+    held[by_cell.samples[by_cell.places() < np.repeat(take, counts)]] = True
+    return whole.where(~held).ascending(), whole.where(held).ascending()
 
 
-def hold_out_last(place: np.ndarray, rows: np.ndarray, share: float, gap: int) -> tuple[np.ndarray, np.ndarray]:
-    """Divide one client's samples where neighbours share their content: the last ones in their order are held out.
+def _apportion_cells(counts: np.ndarray, owner: np.ndarray, totals: np.ndarray, ties: np.ndarray) -> np.ndarray:
+    """Divide totals[k] in proportion to the counts of client k's cells, as `apportion` does for one client.
+
+    Args:
+        counts: > 0, int [m]. owner: client of each cell, ascending, int [m]. totals: int [K].
+        ties: order of cells with equal remainders, [m].
+    """
+    exact = counts / np.bincount(owner, counts, len(totals))[owner] * totals[owner]
+    units = np.floor(exact).astype(np.int64)
+    missing = totals - np.bincount(owner, units, len(totals)).astype(np.int64)
+    order = np.lexsort((ties, -np.round(exact - units, 9), owner))
+    place = np.arange(len(owner)) - np.searchsorted(owner, owner)
+    units[order[place < missing[owner]]] += 1
+    return units
+
+
+def _held_sizes(sizes: np.ndarray, share: float) -> np.ndarray:
+    """Number of samples that each client holds out, int64 [K]: its share, at least one, and one at least is kept."""
+    return np.maximum(np.minimum(np.maximum(np.rint(share * sizes).astype(np.int64), 1), sizes - 1), 0)
+
+
+def hold_out_last(
+    place: np.ndarray, clients: Sequence[np.ndarray], share: float, gap: int
+) -> tuple[ByClient[np.ndarray], ByClient[np.ndarray]]:
+    """Divide clients' samples where neighbours share their content: each client's last ones are held out.
 
     Those within `gap` places before the first held-out one go to neither part; but a client keeps one at least.
 
     Args:
         place: position of each sample of the data set, ascending, int [n].
-        rows: the client's samples, int [n_k].
-        share: of `rows` that is held out, in (0, 1).
+        clients: each client's samples, K arrays.
+        share: of each client's samples that is held out, in (0, 1).
         gap: the greatest distance of two samples that share something.
     Returns:
-        kept, held: sorted sample numbers.
+        kept, held: sorted sample numbers by client.
 
-    >>> kept, held = hold_out_last(np.arange(10), np.arange(10), share=0.2, gap=3)
-    >>> kept.tolist(), held.tolist()  # 5, 6, 7 share content with 8
+    >>> kept, held = hold_out_last(np.arange(10), [np.arange(10)], share=0.2, gap=3)
+    >>> kept[0].tolist(), held[0].tolist()  # 5, 6, 7 share content with 8
     ([0, 1, 2, 3, 4], [8, 9])
     """
-    rows = np.sort(rows)
-    size = min(max(round(share * len(rows)), 1), len(rows) - 1) if len(rows) else 0
-    if size == 0:
-        return rows, rows[:0]
-    kept, held = rows[:-size], rows[-size:]
-    apart = kept[place[kept] < place[held[0]] - gap]
-    return apart if len(apart) else kept[:1], held
+    whole = ByClient.of(clients).ascending()
+    sizes = _held_sizes(whole.sizes, share)
+    repeated = np.repeat(sizes, whole.sizes)
+    nth = whole.places()
+    held = nth >= np.repeat(whole.sizes, whole.sizes) - repeated
+    first = np.minimum(np.repeat(whole.offsets[1:] - sizes, whole.sizes), len(held) - 1)  # of the held-out samples
+    is_apart = (place[whole.samples] < place[whole.samples[first]] - gap) | (repeated == 0)
+    return whole.where(~held & (is_apart | (nth == 0))), whole.where(held)
 
 
 def like(
     labels: np.ndarray, clients: Sequence[np.ndarray], other: np.ndarray, rng: np.random.Generator
-) -> list[np.ndarray]:
+) -> ByClient[np.ndarray]:
     """Divide another set of samples as this one is divided: client k gets the share n_kc / n_c of its class c.
 
     Whole numbers by largest remainder within each class, equal remainders in random order, so that no client is served
@@ -127,14 +160,11 @@ def like(
     """
     n_classes = int(max(labels.max(initial=-1), other.max(initial=-1))) + 1
     table = counts_table(labels, clients, n_classes)
-    parts: list[list[np.ndarray]] = [[] for _ in clients]
+    owner = np.full(len(other), -1)
     for c, group in by_class(other, rng):
         if table[:, c].any():
-            ends = np.cumsum(apportion(table[:, c], len(group), rng))
-            for k, part in enumerate(np.split(group, ends[:-1])):
-                parts[k].append(part)
-    empty = np.empty(0, dtype=np.int64)
-    return [np.sort(np.concatenate([empty, *part])) for part in parts]
+            owner[group] = np.repeat(np.arange(len(table)), apportion(table[:, c], len(group), rng))
+    return ByClient.of_owners(owner, len(table))
 
 
 def counts_table(labels: np.ndarray, clients: Sequence[np.ndarray], n_classes: int) -> np.ndarray:
@@ -148,6 +178,4 @@ def counts_table(labels: np.ndarray, clients: Sequence[np.ndarray], n_classes: i
     >>> counts_table(np.array([0, 0, 1, 2]), [np.array([0, 2]), np.array([1, 3])], 3).tolist()
     [[1, 1, 0], [1, 0, 1]]
     """
-    if not len(clients):
-        return np.zeros((0, n_classes), dtype=np.int64)
-    return np.stack([np.bincount(labels[rows], minlength=n_classes) for rows in clients]).astype(np.int64)
+    return ByClient.of(clients).class_counts(labels, n_classes)

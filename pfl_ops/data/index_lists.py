@@ -18,7 +18,7 @@ import numpy as np
 from pfl_ops.data.cut import counts_table
 from pfl_ops.data.datasets import Dataset
 from pfl_ops.data.npz import DataError, number_names, read_arrays
-from pfl_ops.data.recorded import Recorded
+from pfl_ops.data.partition_files import Recorded
 from pfl_ops.errors import echo, in_a_line
 
 MAX_JSON = 2**28  # bytes

@@ -1,9 +1,9 @@
 """Partitions of samples over clients: schemes by name, as plain functions and as sections of an experiment.
 
-A scheme is a function `f(labels, n_clients, *, rng, <options>) -> list of index arrays`. `@partition("name")` makes
-it known; its keyword-only parameters become the fields `partition.*`. The package's own are in `proportions.py` (iid,
-ls, qs, lsqs, dirichlet, zipf), `whole_classes.py` (path, pat, shards), `sorted_shards.py` and `recorded.py` (natural,
-file).
+A scheme is a function `f(labels, n_clients, *, rng, <options>) -> index arrays, one a client`. `@partition("name")`
+makes it known; its keyword-only parameters become the fields `partition.*`. The package's own are in `proportions.py`
+(iid, ls, qs, lsqs, dirichlet, zipf), `whole_classes.py` (path, pat, shards), `sorted_shards.py` and `recorded.py`
+(natural, file).
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.registry import Registry
 from pfl_ops.section import MOST_COUNT, MOST_SEED, Section, options
 
-F = TypeVar("F", bound=Callable[..., list[np.ndarray]])
+F = TypeVar("F", bound=Callable[..., Sequence[np.ndarray]])
 
 CONTEXT = ("rng", "users", "origin")  # what a scheme may ask for besides its options
 
@@ -36,7 +36,7 @@ class PartitionError(PflOpsError):
 class Scheme(Section):
     """The `partition` part of an experiment. The sections of single schemes add their options as fields."""
 
-    function: ClassVar[Callable[..., list[np.ndarray]]]
+    function: ClassVar[Callable[..., Sequence[np.ndarray]]]
     kind: str = Field(description="the scheme (pfl-ops list partitions)")
     clients: int = Field(20, ge=1, le=MOST_COUNT, title="K", description="number of clients")
     seed: int | None = Field(
@@ -75,7 +75,7 @@ class Scheme(Section):
         labels = np.asarray(labels, dtype=np.int64)
         n_clients: int | None = self.clients  # None where the clients are given (natural, file)
         context = {"rng": rng, "users": users, "origin": origin}
-        function = self._function()
+        function = type(self).function
         wanted = inspect.signature(function).parameters
         given = {name: value for name, value in context.items() if name in wanted}
         chosen = {name: getattr(self, name) for name in type(self).model_fields if name not in Scheme.model_fields}
@@ -89,14 +89,6 @@ class Scheme(Section):
             return self._checked(found, len(labels), n_clients)
         except PartitionError as error:
             raise PartitionError(error.text, data) from None
-
-    def _function(self) -> Callable[..., Sequence[np.ndarray]]:
-        """The scheme's function, or one that gives the same without a loop over clients."""
-        if self.kind != "natural":
-            return type(self).function
-        from pfl_ops.data.own_clients import natural
-
-        return natural
 
     def _checked(self, clients: Sequence[np.ndarray], n: int, n_clients: int | None) -> ByClient[np.ndarray]:
         """Return the arrays of a scheme, sorted; its promises are checked, because it may be a user's."""

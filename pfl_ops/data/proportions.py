@@ -4,12 +4,14 @@ Each draws the share of every client in every class as a real matrix [K, L] with
 rounds it without losing a sample (`balance.round_exact`), and deals each class's shuffled samples out by it.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field
 
-from pfl_ops.data.balance import apportion, raise_small, round_exact, sinkhorn
+from pfl_ops.data.balance import apportion, equal_parts, raise_small, round_exact, sinkhorn
+from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.cut import by_class
 from pfl_ops.data.partition import PartitionError, partition
 from pfl_ops.section import MOST_COUNT
@@ -32,7 +34,7 @@ def iid(
     stratified: Annotated[
         bool, Field(description="every client has the data's class mix; false: only shuffled")
     ] = True,
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     """Every client has the same number of samples and the same class mix.
 
     n_k = n/K and n_kc = n_k n_c / n, all within one sample. Not stratified: shuffled and cut in equal parts.
@@ -54,12 +56,14 @@ def iid(
     Source: FLIU (first seed), Sec. IV.A 1, and FedAvg2Rep (fourth seed); both say "approximately".
     """
     if not stratified:
-        return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), n_clients)]
+        owner = np.empty(len(labels), np.int64)
+        owner[rng.permutation(len(labels))] = np.repeat(np.arange(n_clients), equal_parts(len(labels), n_clients))
+        return ByClient.of_owners(owner, n_clients)
     return _same_mix(by_class(labels, rng), apportion(np.ones(n_clients), len(labels)), rng)
 
 
 @partition("ls")
-def ls(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, alpha: Alpha = 1.0) -> list[np.ndarray]:
+def ls(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, alpha: Alpha = 1.0) -> Sequence[np.ndarray]:
     """Label skew: class mixes are drawn from a Dirichlet, sizes are equal.
 
     P [K, L] has rows ~ Dir(α); Sinkhorn-Knopp scales it to column sums n_c and row sums n/K.
@@ -90,7 +94,7 @@ def ls(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, alpha: A
 @partition("qs")
 def qs(
     labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, alpha: Alpha = 1.0, min_size: MinSize = 10
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     """Quantity skew: sizes are drawn from a Dirichlet, every client has the data's class mix.
 
     (n_1 .. n_K) / n ~ Dir(α), sizes under `min_size` raised to it and the others scaled; n_kc = n_k n_c / n within one.
@@ -121,7 +125,7 @@ def qs(
 @partition("lsqs")
 def lsqs(
     labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, alpha: Alpha = 1.0, min_size: MinSize = 10
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     """Label and quantity skew: sizes and class mixes are both drawn from a Dirichlet.
 
     q ~ Dir(α) gives n_k = n q_k (raised to `min_size`); P [K, L] has rows ~ Dir(α); Sinkhorn-Knopp scales it to
@@ -167,7 +171,7 @@ def dirichlet(
         bool, Field(description="a client that has n/K samples gets no more classes (only with per: class)")
     ] = False,
     min_size: MinSize = 10,
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     """The usual Dirichlet split.
 
     per class: for every class c, (n_1c .. n_Kc) / n_c ~ Dir(α); with `cap` the classes come one after another, and a
@@ -234,7 +238,7 @@ def zipf(
         float,
         Field(ge=0, title="α", description="concentration of the class mixes; smaller: more skewed; 0: one class each"),
     ] = 0.5,
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     """Sizes fall by Zipf's law, class mixes are drawn from a Dirichlet.
 
     n_k ∝ k^(-s) over a random order of clients; the [K, L] count matrix has row sums n_k and column sums n_c
@@ -279,18 +283,20 @@ def _columns(groups: Groups) -> np.ndarray:
     return np.array([len(group) for _, group in groups], dtype=np.int64)
 
 
-def _deal(groups: Groups, table: np.ndarray) -> list[np.ndarray]:
+def _deal(groups: Groups, table: np.ndarray) -> ByClient[np.ndarray]:
     """Client k's samples: the next table[k, c] of class c's shuffled samples, for every c."""
-    parts = [np.split(group, np.cumsum(table[:-1, j])) for j, (_, group) in enumerate(groups)]
-    return [np.sort(np.concatenate([part[k] for part in parts])) for k in range(len(table))]
+    owner = np.empty(int(table.sum()), np.int64)
+    for j, (_, group) in enumerate(groups):
+        owner[group] = np.repeat(np.arange(len(table)), table[:, j])
+    return ByClient.of_owners(owner, len(table))
 
 
-def _same_mix(groups: Groups, rows: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def _same_mix(groups: Groups, rows: np.ndarray, rng: np.random.Generator) -> ByClient[np.ndarray]:
     columns = _columns(groups)
     return _deal(groups, round_exact(np.outer(rows, columns) / columns.sum(), rows, columns, rng))
 
 
-def _scaled(groups: Groups, mixes: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def _scaled(groups: Groups, mixes: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> ByClient[np.ndarray]:
     columns = _columns(groups)
     return _deal(groups, round_exact(sinkhorn(mixes, rows, columns), rows, columns, rng))
 
@@ -303,7 +309,8 @@ def _dirichlet(alpha: float, size: int, n: int, rng: np.random.Generator) -> np.
 def _sound(draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """At a tiny α a draw underflows to nothing; its limit is all of the mass on one entry."""
     lost = ~np.isclose(draws.sum(1), 1.0)
-    draws[lost] = np.eye(draws.shape[1])[rng.integers(draws.shape[1], size=int(lost.sum()))]
+    draws[lost] = 0
+    draws[lost, rng.integers(draws.shape[1], size=int(lost.sum()))] = 1
     return draws
 
 
@@ -335,10 +342,8 @@ def _feed_small(table: np.ndarray, min_size: int, rng: np.random.Generator) -> n
         table[k] -= given
         moved += given
     classes = rng.permutation(np.repeat(np.arange(len(moved)), moved))
-    starts = np.cumsum(np.maximum(change, 0))
-    for k, part in enumerate(np.split(classes, starts[:-1])):
-        table[k] += np.bincount(part, minlength=len(moved))
-    return table
+    owner = np.repeat(np.arange(len(table)), np.maximum(change, 0))
+    return table + np.bincount(owner * len(moved) + classes, minlength=table.size).reshape(table.shape)
 
 
 def _without_replacement(columns: np.ndarray, n_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:

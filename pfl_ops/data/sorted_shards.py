@@ -1,10 +1,13 @@
 """A scheme that cuts the samples, sorted by class, into equal shards and deals these out: sorted_shards."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
+from pfl_ops.data.balance import equal_parts
+from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.cut import by_class
 from pfl_ops.data.partition import PartitionError, partition
 from pfl_ops.section import MOST_COUNT
@@ -19,7 +22,7 @@ def sorted_shards(
     shards_per_client: Annotated[
         int, Field(ge=1, le=MOST_COUNT, title="S", description="shards of samples sorted by class that a client gets")
     ] = 2,
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     """McMahan's pathological split: each client has `shards_per_client` shards of the samples sorted by class.
 
     The samples in the order of their classes are cut into K·S shards, equal within one sample, and S random shards go
@@ -51,6 +54,8 @@ def sorted_shards(
             f"{len(labels):,} samples), got {n_clients:,} * {shards_per_client:,}"
         )
     in_order = np.concatenate([group for _, group in by_class(labels, rng)])
-    pieces = np.array_split(in_order, shards)
-    dealt = rng.permutation(shards).reshape(n_clients, shards_per_client)
-    return [np.sort(np.concatenate([pieces[i] for i in own])) for own in dealt]
+    client = np.empty(shards, np.int64)
+    client[rng.permutation(shards)] = np.repeat(np.arange(n_clients), shards_per_client)
+    owner = np.empty(len(labels), np.int64)
+    owner[in_order] = np.repeat(client, equal_parts(len(labels), shards))
+    return ByClient.of_owners(owner, n_clients)

@@ -19,6 +19,7 @@ import numpy as np
 from pfl_ops import rng
 from pfl_ops.csv_text import NUMBER
 from pfl_ops.data import cut
+from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.npz import DataError, check_size, number_names
 from pfl_ops.errors import echo, in_a_line
 
@@ -218,8 +219,9 @@ def _draw_test_rows(y: np.ndarray, client: np.ndarray | None) -> np.ndarray:
     owner = np.zeros(len(y), np.int64) if client is None else client
     order = np.argsort(owner, kind="stable")
     numbers, starts = np.unique(owner[order], return_index=True)
+    clients = ByClient(order, np.append(starts, len(order)))
+    generators = rng.generators(0, "table", "test", numbers=numbers.tolist())
+    classes = np.unique(y, return_inverse=True)[1]  # of numbers that are not checked yet
     is_test = np.zeros(len(y), bool)
-    for k, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-        _, held = cut.hold_out(y, rows, TEST_SHARE, rng.generator(0, "table", "test", k))
-        is_test[held] = True
+    is_test[cut.hold_out(classes, clients, TEST_SHARE, generators)[1].samples] = True
     return is_test

@@ -1,12 +1,13 @@
 """Schemes that give each client a few whole classes: path, pat, shards."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypeAlias
 
 import numpy as np
 from pydantic import Field
 
 from pfl_ops.data.balance import apportion
+from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.cut import by_class
 from pfl_ops.data.partition import PartitionError, partition
 from pfl_ops.section import MOST_COUNT
@@ -18,7 +19,7 @@ Divide: TypeAlias = Callable[[int, int], np.ndarray]  # samples of a class, clie
 @partition("path")
 def path(
     labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, classes_per_client: Classes = 2
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     """Pathological: each client has `classes_per_client` random classes.
 
     Every class is held by ⌊K·N_C/L⌋ or one more clients (fewer where it has fewer samples), which share it equally
@@ -51,7 +52,7 @@ def path(
 @partition("pat")
 def pat(
     labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, classes_per_client: Classes = 2
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     """Pathological as `path`, with different amounts.
 
     Each of a class's h clients but the last gets u · n_c / h samples, u ~ U[0.1, 1]; the last gets the rest.
@@ -90,7 +91,7 @@ def pat(
 @partition("shards")
 def shards(
     labels: np.ndarray, n_clients: int, *, rng: np.random.Generator, classes_per_client: Classes = 2
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     """Each client has `classes_per_client` classes, sizes and amounts per class as equal as whole classes allow.
 
     Class c is cut into about K·N_C · n_c/n pieces, equal within one sample; every client gets N_C pieces of different
@@ -128,7 +129,7 @@ def _whole(
     share: np.ndarray,
     divide: Divide,
     rng: np.random.Generator,
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     groups = by_class(labels, rng)
     n_classes, pieces = len(groups), n_clients * per_client
     if per_client > n_classes:
@@ -148,22 +149,36 @@ def _whole(
             f"have no more samples to share), got {n_clients:,} * {per_client}"
         )
     holds = _assign(_pieces(share, most, pieces), n_clients, rng)
-    parts: list[list[np.ndarray]] = [[] for _ in range(n_clients)]
+    owner = np.empty(len(labels), np.int64)
     for c, (_, group) in enumerate(groups):
         clients = rng.permutation(np.flatnonzero(holds[:, c]))
-        sizes = divide(len(group), len(clients))
-        for k, part in zip(clients, np.split(group, np.cumsum(sizes)[:-1]), strict=True):
-            parts[k].append(part)
-    return [np.sort(np.concatenate(part)) for part in parts]
+        owner[group] = np.repeat(clients, divide(len(group), len(clients)))
+    return ByClient.of_owners(owner, n_clients)
 
 
 def _pieces(share: np.ndarray, most: np.ndarray, total: int) -> np.ndarray:
     """Pieces a class, at least 1 and at most `most`: one more for the class whose pieces are largest, until there are
     `total`."""
-    pieces = np.ones(len(share), dtype=np.int64)
-    for _ in range(total - len(share)):
+    pieces = _sure_pieces(share, most, total)
+    for _ in range(total - int(pieces.sum())):
         pieces[np.argmax(np.where(pieces < most, share / pieces, -1.0))] += 1
     return pieces
+
+
+def _sure_pieces(share: np.ndarray, most: np.ndarray, total: int) -> np.ndarray:
+    """Pieces that `_pieces` gives each class before the last few: a class is cut while its pieces exceed a size.
+
+    The size is the smallest, by bisection, that leaves at most `total` pieces. The slack of 1e-12 outweighs rounding.
+    """
+
+    def cut(size: float) -> np.ndarray:
+        return np.clip(np.ceil(share / size), 1, most).astype(np.int64)
+
+    low, high = 0.0, float(share.max())
+    for _ in range(60):
+        size = (low + high) / 2
+        low, high = (size, high) if cut(size * (1 - 1e-12)).sum() > total else (low, size)
+    return cut(high * (1 + 1e-12))
 
 
 def _assign(pieces: np.ndarray, n_clients: int, rng: np.random.Generator) -> np.ndarray:

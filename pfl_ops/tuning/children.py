@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.federation.state.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record, Table
 from pfl_ops.jobs.job import Job, Purpose
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.spaces import Point
@@ -90,7 +90,7 @@ class ChildRun:
         home, data_dir = self.session.store.home.root, self.session.data_dir
         return runs.kept_records(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
 
-    def clients(self) -> dict[str, list[Any]]:
+    def clients(self) -> Table:
         """The table of clients in its checkpoint, once it is over."""
         from pfl_ops import runs
 

@@ -9,10 +9,10 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import optuna
+from numpy.typing import ArrayLike
 from optuna.trial import TrialState, create_trial
 
 from pfl_ops.errors import PflOpsError, echo
@@ -43,7 +43,7 @@ def check_metric(metric: str) -> None:
         )
 
 
-def by_group(clients: Mapping[str, Sequence[Any]], metric: str) -> dict[str, float]:
+def by_group(clients: Mapping[str, ArrayLike], metric: str) -> dict[str, float]:
     """Return the mean of a metric over each group's clients; groups without a scored client have none.
 
     Args:
@@ -54,12 +54,13 @@ def by_group(clients: Mapping[str, Sequence[Any]], metric: str) -> dict[str, flo
     ({'0': 1.25, '1': 0.75}, {'0': 0.75, '1': 0.25})
     """
     _, stage, end = metric.split("/", 2)
-    groups: dict[str, list[float]] = {}
-    for row, (client, of) in enumerate(zip(clients.get("client", ()), clients.get("stage", ()), strict=True)):
-        value = sum(float(clients[column][row]) for column in COLUMNS[end])
-        if of == stage and np.isfinite(value):
-            groups.setdefault(str(client % CLIENT_GROUPS), []).append(value)
-    return {group: fmean(values) for group, values in groups.items()}
+    if not clients:
+        return {}
+    values = np.sum([np.asarray(clients[column], dtype=np.float64) for column in COLUMNS[end]], axis=0)
+    is_scored = (np.asarray(clients["stage"]) == stage) & np.isfinite(values)
+    group, values = np.asarray(clients["client"])[is_scored] % CLIENT_GROUPS, values[is_scored]
+    _, first = np.unique(group, return_index=True)
+    return {str(group[i]): fmean(values[group == group[i]]) for i in np.sort(first)}
 
 
 class PairedPruner:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from numpy.typing import ArrayLike
 from optuna.trial import Trial
 
 from pfl_ops.errors import PflOpsError, in_a_line
@@ -27,7 +28,7 @@ MakeJob: TypeAlias = Callable[[int, Point, int], Job]
 plus the index."""
 OpenRun: TypeAlias = Callable[[int, Point, int], TrackedRun]
 """(number, point, index of the part) -> tracked run; one that a killed driver began is found again."""
-ClientsOf: TypeAlias = Callable[[int, Point, int], Mapping[str, Sequence[Any]]]
+ClientsOf: TypeAlias = Callable[[int, Point, int], Mapping[str, ArrayLike]]
 """(number, point, index of the part) -> the table of clients of that run, which is over."""
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pfl_ops.data import own_clients, partition, recorded
+from pfl_ops.data import partition, recorded
 from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.partition import PartitionError
 
@@ -54,27 +54,34 @@ def test_blocks_cover_all_clients_once(block: int) -> None:
     assert [k for first, last in spans for k in range(first, last)] == list(range(5))
 
 
+def test_clients_of_owners_and_a_choice_of_entries() -> None:
+    """Client 2 owns nothing, sample 3 has no owner; then the entries of samples 0 and 5 are left out."""
+    made = ByClient.of_owners(np.array([1, 0, 1, -1, 3, 0]), 4)
+    assert [rows.tolist() for rows in made] == [[1, 5], [0, 2], [], [4]]
+    assert made.samples.tolist() == [1, 5, 0, 2, 4] and made.places().tolist() == [0, 1, 0, 1, 0]
+    chosen = made.where(np.array([True, False, False, True, True]))
+    assert [rows.tolist() for rows in chosen] == [[1], [2], [], [4]]
+
+
 @pytest.mark.parametrize("min_size", [1, 3, 5])
 @pytest.mark.parametrize("n_clients", [None, 1, 7, 19])
-def test_own_clients_are_those_of_the_scheme_as_written(n_clients: int | None, min_size: int) -> None:
-    """60 samples of up to 20 clients, some with fewer than 3 or 5; a number that can't be met has the same message."""
+def test_own_clients_are_those_of_a_loop(n_clients: int | None, min_size: int) -> None:
+    """60 samples of up to 20 clients, some with fewer than 3 or 5; a number that can't be met is named."""
     users = np.random.default_rng(1).integers(0, 20, 60) * 7
-
-    def found(scheme: object) -> list[list[int]] | str:
-        try:
-            made = scheme(users, n_clients, rng=np.random.default_rng(2), users=users, min_size=min_size)  # type: ignore
-        except PartitionError as error:
-            return str(error)
-        return [rows.tolist() for rows in made]
-
-    assert found(own_clients.natural) == found(recorded.natural)
+    clients = [np.flatnonzero(users == user) for user in np.unique(users)]
+    clients = [rows for rows in clients if len(rows) >= min_size]
+    draw = {"rng": np.random.default_rng(2), "users": users, "min_size": min_size}
+    if n_clients is not None and n_clients > len(clients):
+        with pytest.raises(PartitionError, match=f"needs clients <= {len(clients)} .* got {n_clients}"):
+            recorded.natural(users, n_clients, **draw)  # type: ignore[arg-type]
+        return
+    if n_clients is not None and n_clients < len(clients):
+        drawn = np.random.default_rng(2).choice(len(clients), n_clients, replace=False)
+        clients = [clients[k] for k in np.sort(drawn)]
+    found = recorded.natural(users, n_clients, **draw)  # type: ignore[arg-type]
+    assert [rows.tolist() for rows in found] == [rows.tolist() for rows in clients]
 
 
 def test_own_clients_need_a_data_set_with_clients() -> None:
-    given = {"rng": np.random.default_rng(0), "users": None}
-    messages = []
-    for scheme in (own_clients.natural, recorded.natural):
-        with pytest.raises(PartitionError) as error:
-            scheme(np.zeros(3), None, **given)  # type: ignore[arg-type]
-        messages.append(str(error.value))
-    assert messages[0] == messages[1]
+    with pytest.raises(PartitionError, match="needs a data set with clients of its own"):
+        recorded.natural(np.zeros(3), None, rng=np.random.default_rng(0), users=None)

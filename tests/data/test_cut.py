@@ -4,7 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pfl_ops import rng
 from pfl_ops.data import cut
+from pfl_ops.data.balance import apportion
 
 few = settings(max_examples=60, derandomize=True, deadline=None)
 labels_of = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(np.array)
@@ -28,7 +30,7 @@ def test_stratified(labels: np.ndarray, size: int, seed: int) -> None:
 @given(labels_of, st.floats(0.01, 0.99), st.integers(0, 99))
 def test_hold_out(labels: np.ndarray, share: float, seed: int) -> None:
     rows = np.arange(0, len(labels), 2)  # a client owns every other sample
-    kept, held = cut.hold_out(labels, rows, share, np.random.default_rng(seed))
+    (kept,), (held,) = cut.hold_out(labels, [rows], share, [np.random.default_rng(seed)])
     assert sorted([*kept.tolist(), *held.tolist()]) == rows.tolist()
     if len(rows) >= 2:
         assert len(held) >= 1 and len(kept) >= 1
@@ -39,14 +41,70 @@ def test_hold_out(labels: np.ndarray, share: float, seed: int) -> None:
         assert len(held) == 0
 
 
+def clients_of(labels: np.ndarray, k: int, seed: int) -> list[np.ndarray]:
+    """The samples of k clients, some of whom may have none or one; samples of client k + 1 belong to no client."""
+    owner = np.random.default_rng(seed).integers(0, k + 1, len(labels))
+    return [np.flatnonzero(owner == i) for i in range(k)]
+
+
+def held_of_one(labels: np.ndarray, rows: np.ndarray, share: float, rng: np.random.Generator) -> list[int]:
+    """The definition for one client: its order is drawn first, then the ties of its classes."""
+    size = min(max(round(share * len(rows)), 1), len(rows) - 1) if len(rows) else 0
+    if not size:
+        return []
+    groups = cut.by_class(labels[rows], rng)
+    take = apportion(np.array([len(group) for _, group in groups]), size, rng)
+    return sorted(int(row) for (_, group), t in zip(groups, take, strict=True) for row in rows[group[:t]])
+
+
+@few
+@given(labels_of, st.integers(1, 30), st.floats(0.01, 0.99), st.integers(0, 99))
+def test_hold_out_of_all_is_that_of_each(labels: np.ndarray, k: int, share: float, seed: int) -> None:
+    clients = clients_of(labels, k, seed)
+    kept, held = cut.hold_out(labels, clients, share, rng.generators(seed, "validation", numbers=range(k)))
+    for i, rows in enumerate(clients):
+        expected = held_of_one(labels, rows, share, rng.generator(seed, "validation", i))
+        assert held[i].tolist() == expected and kept[i].tolist() == np.setdiff1d(rows, expected).tolist()
+
+
+@few
+@given(labels_of, st.integers(1, 30), st.floats(0.01, 0.99), st.integers(0, 9), st.integers(0, 99))
+def test_hold_out_last_of_all_is_that_of_each(labels: np.ndarray, k: int, share: float, gap: int, seed: int) -> None:
+    """The definition for one client: its last samples, and those near them are dropped, but for its first one."""
+    place, clients = np.arange(len(labels)) * 2, clients_of(labels, k, seed)
+    kept, held = cut.hold_out_last(place, clients, share, gap)
+    for i, rows in enumerate(clients):
+        size = min(max(round(share * len(rows)), 1), len(rows) - 1) if len(rows) else 0
+        first, last = rows[: len(rows) - size], rows[len(rows) - size :]
+        apart = first[place[first] < place[last[0]] - gap] if size else first
+        assert kept[i].tolist() == (apart if len(apart) else first[:1]).tolist()
+        assert held[i].tolist() == last.tolist()
+
+
+@few
+@given(labels_of, labels_of, st.integers(1, 30), st.integers(0, 99))
+def test_like_deals_each_class_out_in_order(train: np.ndarray, test: np.ndarray, k: int, seed: int) -> None:
+    """The definition: of each class in random order, the next samples to each client in turn."""
+    clients = clients_of(train, k, seed)
+    table, draws = cut.counts_table(train, clients, 7), np.random.default_rng(seed)
+    expected: list[list[int]] = [[] for _ in clients]
+    for c, group in cut.by_class(test, draws):
+        if table[:, c].any():
+            ends = np.cumsum(apportion(table[:, c], len(group), draws))
+            for own, part in zip(expected, np.split(group, ends[:-1]), strict=True):
+                own.extend(part.tolist())
+    found = cut.like(train, clients, test, np.random.default_rng(seed))
+    assert [rows.tolist() for rows in found] == [sorted(own) for own in expected]
+
+
 @few
 @given(labels_of, labels_of, st.integers(1, 9), st.integers(0, 99))
 def test_like(train: np.ndarray, test: np.ndarray, k: int, seed: int) -> None:
     """Client k gets its training share of each test class within one sample; a class nobody trains on is left out."""
-    rng = np.random.default_rng(seed)
-    owner = rng.integers(0, k, len(train))
+    draws = np.random.default_rng(seed)
+    owner = draws.integers(0, k, len(train))
     clients = [np.flatnonzero(owner == i) for i in range(k)]
-    parts = cut.like(train, clients, test, rng)
+    parts = cut.like(train, clients, test, draws)
     every = np.concatenate(parts)
     known = np.isin(test, np.unique(train))
     assert sorted(every.tolist()) == np.flatnonzero(known).tolist()

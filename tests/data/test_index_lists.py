@@ -12,8 +12,7 @@ from pfl_ops.data.datasets import DataSection, load
 from pfl_ops.data.index_lists import IndexLists, make_recorded, read_index_lists
 from pfl_ops.data.npz import DataError
 from pfl_ops.data.partition import PARTITIONS
-from pfl_ops.data.partition_files import write_partition
-from pfl_ops.data.recorded import read_partition
+from pfl_ops.data.partition_files import read_partition, write_partition
 
 DIGITS = DataSection(name="digits", train_size=None)  # 1,438 training samples, 359 for testing
 

@@ -20,8 +20,7 @@ from safetensors.torch import save
 
 from pfl_ops.data import shakespeare, store
 from pfl_ops.data.npz import checked, read_npz
-from pfl_ops.data.partition_files import write_partition
-from pfl_ops.data.recorded import Recorded, read_partition
+from pfl_ops.data.partition_files import Recorded, read_partition, write_partition
 from pfl_ops.data.tables import read_table
 from pfl_ops.errors import PflOpsError
 from pfl_ops.models import weights

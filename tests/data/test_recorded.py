@@ -1,6 +1,7 @@
 """A partition that is written down: read back, by us and by others, and refused when it is not what it says."""
 
 import json
+import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,11 @@ import numpy as np
 import pytest
 from full_disk import full_disk
 
-from pfl_ops.data import partition_files, recorded
+from pfl_ops.data import partition_files
 from pfl_ops.data.clients import Clients, build_clients
 from pfl_ops.data.datasets import DataSection, load
 from pfl_ops.data.partition import PARTITIONS, PartitionError, content_hash
-from pfl_ops.data.partition_files import write_partition
-from pfl_ops.data.recorded import Recorded, read_partition
+from pfl_ops.data.partition_files import Recorded, read_partition, write_partition
 from pfl_ops.errors import PflOpsError
 
 
@@ -53,18 +53,58 @@ def test_what_is_read_is_what_was_written(folder: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == ["partition.json", "partition.parquet"]
 
 
-def test_parts_of_a_partition_hold_the_same_as_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of about 50 samples and of 3 clients: the same JSON, byte for byte, and the same rows of the table."""
+def test_a_partition_in_parts_is_that_of_json_and_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of about 50 samples and of 3 clients: the JSON that `json` writes, a line a field and a client; the rows of
+    a loop over clients."""
     import pyarrow.parquet as pq
 
     monkeypatch.setattr(partition_files, "SAMPLES_AT_ONCE", 50)
     monkeypatch.setattr(partition_files, "CLIENTS_AT_ONCE", 3)
     made = clients_of(clients=7).recorded
-    whole, parts = recorded.write_partition(tmp_path / "whole", made), write_partition(tmp_path / "parts", made)
-    assert (whole / "partition.json").read_bytes() == (parts / "partition.json").read_bytes()
-    tables = [pq.read_table(folder / "partition.parquet").to_pydict() for folder in (whole, parts)]
-    assert tables[0] == tables[1] and pq.ParquetFile(parts / "partition.parquet").num_row_groups > 7
+    parts = write_partition(tmp_path / "parts", made)
+    assert made.test is not None
+    fields = {
+        "format": 1, "digest": made.digest, "test_digest": content_hash(made.test), "clients": 7, "samples": 600,
+        **made.about,
+    }  # fmt: skip
+    lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
+    rows = ",\n    ".join(json.dumps(row) for row in made.counts.tolist())
+    lines.append(f'  "counts": [\n    {rows}\n  ]')
+    assert (parts / "partition.json").read_text() == "{\n" + ",\n".join(lines) + "\n}\n"
+    table = pq.read_table(parts / "partition.parquet").to_pydict()
+    wanted = [
+        (k, name, i)
+        for name, each in (("train", made.train), ("test", made.test))
+        for k, own in enumerate(each)
+        for i in own.tolist()
+    ]
+    assert list(zip(table["client"], table["split"], table["index"], strict=True)) == wanted
+    assert pq.ParquetFile(parts / "partition.parquet").num_row_groups > 7
     assert read_partition(parts).digest == made.digest
+
+
+def test_a_partition_is_parsed_again_only_if_it_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed digit is found though the file's size and times are as before."""
+    first = read_partition(folder)
+    monkeypatch.setattr(partition_files, "_about", lambda _: pytest.fail("parsed again"))
+    assert read_partition(folder) is first
+    monkeypatch.undo()
+    file = folder / "partition.json"
+    times, text = file.stat(), file.read_text()
+    file.write_text(text.replace(first.digest[:8], "0" * 8))
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(PflOpsError, match="is damaged"):
+        read_partition(folder)
+
+
+def test_counts_in_another_layout_are_the_same(folder: Path) -> None:
+    """One line of JSON, as another tool writes it, and its lines with a space more."""
+    made = read_partition(folder)
+    file = folder / "partition.json"
+    text = file.read_text()
+    for other in (json.dumps(json.loads(text)), text.replace(", ", ",  "), text.replace("\n", "\r\n")):
+        file.write_text(other)
+        assert read_partition(folder).counts.tolist() == made.counts.tolist()
 
 
 def test_another_library_can_read_it(folder: Path) -> None:

@@ -139,7 +139,7 @@ def traces(sim: Simulation) -> dict[str, Any]:
     return {
         "records": [(r.round, timeless(r.metrics)) for r in sim.records],
         "final": timeless(sim.final),
-        "table": sim.client_table,
+        "table": {name: values.tolist() for name, values in sim.client_table.items()},
         **{f"state/{k}": v for k, v in state.items()},
         **{f"global/{k}": v for k, v in (sim.global_model() or {}).items()},
         **({} if personal is None else {"personal": personal.params}),

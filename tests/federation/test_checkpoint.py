@@ -6,6 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from test_durable import DAMAGE, flip
@@ -319,13 +320,19 @@ def test_a_file_that_goes_between_looking_and_reading(copy: Path) -> None:
 
 # -- results -----------------------------------------------------------------------------------------------------------
 
-RESULTS = Results(True, {"final/x": 1.0}, {"client": [0]})
+RESULTS = Results(True, {"final/x": 1.0})
+TABLE = {
+    "client": np.array([3, 5, 3, 5]),
+    "stage": np.array(["L2", "L2", "G", "G"]),
+    "straggler": np.array([True, False, True, False]),
+    "local": np.array([0.1, np.nan, 1 / 3, 1.0]),
+}
 
 
 def over(folder: Path) -> Checkpoints:
     kept = saved(folder, 5)
     s, records = after(5)
-    kept.finish(5, s, records, META, RESULTS, torch.ones(2))
+    kept.finish(5, s, records, META, RESULTS, TABLE, torch.ones(2))
     return kept
 
 
@@ -337,13 +344,40 @@ def test_a_run_that_is_over_is_one_folder(tmp_path: Path) -> None:
         assert kept.latest is not None and kept.latest.results == RESULTS and not kept.complaints
         model = kept.latest.model()
         assert model is not None and model.tolist() == [1, 1]
+        table = kept.latest.clients()
+        assert list(table) == list(TABLE)
+        for name, values in TABLE.items():
+            assert np.array_equal(table[name], values, equal_nan=name == "local") and table[name].dtype == values.dtype
     with pytest.raises(CheckpointError, match="another experiment"):
         Checkpoints(tmp_path, "other")
 
 
+def test_a_table_of_clients_is_in_no_json(tmp_path: Path) -> None:
+    """Of 10,000 clients with 8 bytes a number and a byte or more a digit, the JSON has the same size as of four."""
+    sizes = []
+    for n in (4, 10_000):
+        kept = saved(tmp_path / str(n), 5)
+        kept.finish(5, None, [], META, RESULTS, {"client": np.arange(n), "local": np.linspace(0, 1, n)}, None)
+        sizes.append((tmp_path / str(n) / "finished" / "meta.json").stat().st_size)
+        assert len(kept.latest.clients()["local"]) == n if kept.latest else False
+    assert sizes[0] == sizes[1]
+
+
+def test_a_table_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """In JSON, with NaN for a client without samples."""
+    lists = {"client": [0, 1], "stage": ["G", "G"], "local": [0.5, float("nan")]}
+    kept = over(tmp_path)
+    assert kept.latest is not None
+    about = dict(kept.latest.folders[0].about)
+    durable.write(tmp_path / "finished", about | {"results": {"full": True, "final": {}, "clients": lists}}, [{}])
+    found = Checkpoints(tmp_path, "mine").latest
+    assert found is not None and found.results == Results(True, {})
+    assert repr({name: values.tolist() for name, values in found.clients().items()}) == repr(lists)
+
+
 def test_scores_alone(tmp_path: Path) -> None:
     kept = saved(tmp_path, 5)
-    kept.finish(5, None, after(5)[1], META, RESULTS, None)
+    kept.finish(5, None, after(5)[1], META, RESULTS, {}, None)
     found = Checkpoints(tmp_path, "mine").latest
     assert found is not None and not found.holds_state and found.model() is None and found.records == after(5)[1]
     assert sum(f.stat().st_size for f in tmp_path.rglob("*") if f.is_file()) < 2000

@@ -185,7 +185,8 @@ def test_absent_clients_repeat_the_last_round_from_the_state_before_it(method: A
 
         sim.scorer.score = seen  # type: ignore[method-assign]
         list(sim.run())
-        found.append((rows, {k: v for k, v in sim.final.items() if k.startswith("final/")}, sim.client_table))
+        table = {name: values.tolist() for name, values in sim.client_table.items()}
+        found.append((rows, {k: v for k, v in sim.final.items() if k.startswith("final/")}, table))
     (few, *scores), (all_, *expected) = found
     assert few.keys() == all_.keys() == {0, 1, 2, 3}
     for k, row in few.items():
@@ -461,8 +462,10 @@ def test_the_last_round_is_full_and_the_curve_is_not() -> None:
 def test_the_table_of_clients() -> None:
     sim, _ = played(Puppet(), rounds=1)
     table = sim.client_table
-    assert table["client"] == [0, 1, 2, 3] * 3 and table["stage"] == ["L1"] * 4 + ["L2"] * 4 + ["G"] * 4
-    assert table["n_train"] == [5, 6, 7, 8] * 3 and table["n_held"] == [4, 3, 0, 1] * 3
+    assert list(table) == ["client", "stage", "n_train", "n_held", "local", "global"]
+    assert table["client"].tolist() == [0, 1, 2, 3] * 3
+    assert table["stage"].tolist() == ["L1"] * 4 + ["L2"] * 4 + ["G"] * 4
+    assert table["n_train"].tolist() == [5, 6, 7, 8] * 3 and table["n_held"].tolist() == [4, 3, 0, 1] * 3
     assert table["local"] == pytest.approx([3 / 4, 2 / 3, np.nan, 0] * 2 + [3 / 4, 0, np.nan, 0], nan_ok=True)
     assert table["global"] == pytest.approx([3 / 8, 3 / 8, 2 / 8, 3 / 8] * 2 + [3 / 8] * 4)
 
@@ -480,11 +483,12 @@ def test_the_table_says_who_seldom_comes() -> None:
 
 
 def run_with(participation: Any, seed: int) -> dict[str, list[Any]]:
+    """The table of clients, as lists."""
     sim = Simulation(
         network(), Puppet(), clients(), Training(rounds=1), participation, Evaluation(), seed=seed, execution=LOOP
     )
     list(sim.run())
-    return sim.client_table
+    return {name: values.tolist() for name, values in sim.client_table.items()}
 
 
 def test_models_afterwards() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pfl_ops import metrics
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
-from pfl_ops.federation.state.checkpoint import Record
+from pfl_ops.federation.state.checkpoint import Record, Table
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def table(
     scorer: Scorer,
     trained: np.ndarray,
     more: Mapping[str, np.ndarray] | None = None,
-) -> dict[str, list[Any]]:
+) -> Table:
     """Column -> values, one line a client and stage: sizes and accuracies of an evaluation, NaN for none.
 
     Args:
@@ -88,15 +88,14 @@ def table(
     """
     clients = scorer.clients.numpy()
     nothing = np.full(len(clients), np.nan)
-    columns: dict[str, list[Any]] = {}
+    lines = []
     for stage, s in scores.items():
-        views = {"local": s.local, "global": nothing if s.pooled is None else s.pooled}
-        views |= {metrics.synthetic_view(c): s.synthetic.get(c, nothing) for c in scorer.settings.synthetic}
-        given = {"n_train": trained, **(more or {})}
-        rows = {"client": clients, "n_held": scorer.sizes, **{name: values[clients] for name, values in given.items()}}
-        order = ("client", "stage", "n_train", "n_held", *(more or {}), *views)
-        texts = {"stage": [stage] * len(clients)}
-        values = texts | {name: column.tolist() for name, column in {**rows, **views}.items()}
-        for name in order:
-            columns.setdefault(name, []).extend(values[name])
-    return columns
+        given = {name: values[clients] for name, values in {"n_train": trained, **(more or {})}.items()}
+        lines.append(
+            {"client": clients, "stage": np.full(len(clients), stage)}
+            | {"n_train": given.pop("n_train"), "n_held": scorer.sizes}
+            | given
+            | {"local": s.local, "global": nothing if s.pooled is None else s.pooled}
+            | {metrics.synthetic_view(c): s.synthetic.get(c, nothing) for c in scorer.settings.synthetic}
+        )
+    return {name: np.concatenate([line[name] for line in lines]) for name in (lines[0] if lines else ())}

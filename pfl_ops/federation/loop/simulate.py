@@ -35,7 +35,7 @@ from pfl_ops.federation.method.round import LocalTraining, Round
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 from pfl_ops.federation.scoring.stages import RoundAt, StageScores, keys, made, repeatable
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
-from pfl_ops.federation.state.checkpoint import Checkpoint, Checkpoints, Record, Results
+from pfl_ops.federation.state.checkpoint import Checkpoint, Checkpoints, Record, Results, Table
 from pfl_ops.federation.state.rows import RowStore
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.system import memory
@@ -89,7 +89,7 @@ class Simulation:
         self.with_final = final
         self.records: list[Record] = []
         self.final: dict[str, float] = {}
-        self.client_table: dict[str, list[Any]] = {}
+        self.client_table: Table = {}
         self.complaints: list[str] = []
         self.diverged: Diverged | None = None
         self._ending: LastRoundResults | None = None
@@ -299,7 +299,7 @@ class Simulation:
         """Final and best scores; read from the folder where a finished run is asked for again."""
         there = self._checkpoints.latest if self._checkpoints is not None else None
         if there is not None and there.results is not None and there.results.full >= self.with_final:
-            self.final, self.client_table, self._global = there.results.final, there.results.clients, there.model()
+            self.final, self.client_table, self._global = there.results.final, there.clients(), there.model()
             assert self._checkpoints is not None
             self._checkpoints.tidy()
             return
@@ -316,7 +316,7 @@ class Simulation:
         if self._checkpoints is not None:
             self._checkpoints.finish(
                 self.training.rounds, self.state if self.with_final else None, self.records,
-                self._about(), Results(self.with_final, self.final, self.client_table), self._global,
+                self._about(), Results(self.with_final, self.final), self.client_table, self._global,
             )  # fmt: skip
 
     def _about(self) -> dict[str, Any]:

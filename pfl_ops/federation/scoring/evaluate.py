@@ -128,6 +128,7 @@ class Scorer:
         self._last: tuple[Models, int, bool, Tensor] | None = None
         self._answered: dict[int, OwnAnswers] = {}
         self._shown_samples: dict[bool, Shown] = {}
+        self._tested: dict[int, tuple[metrics.Companions, np.ndarray]] = {}
 
     def score(self, models: Iterable[Models], *, pooled: bool, full: bool = False) -> Scores:
         """Scores of one stage.
@@ -292,11 +293,11 @@ class Scorer:
         width = int(sizes.max())
         if width == 0:
             return np.full(len(clients), np.nan)
-        samples = torch.zeros(len(clients), width, dtype=torch.int64, device=self.feed.device)
-        real = torch.zeros(len(clients), width, dtype=torch.bool, device=self.feed.device)
-        for i, k in enumerate(clients.tolist()):
-            samples[i, : sizes[i]] = self.feed.index[k]
-            real[i, : sizes[i]] = True
+        index, place = self.feed.index, np.arange(width)
+        is_real = place < sizes[:, None]
+        places = torch.from_numpy(np.where(is_real, index.offsets[clients][:, None] + place, 0)).to(self.feed.device)
+        real = torch.from_numpy(is_real).to(self.feed.device)
+        samples = index.samples[places] * real
         right = torch.zeros(len(clients), dtype=torch.int64, device=self.feed.device)
         for s, r in zip(*(each.split(at_once(len(models.params)), dim=1) for each in (samples, real)), strict=True):
             x, y = self.feed.batch(s)
@@ -330,12 +331,20 @@ class Scorer:
         """S-acc(c) of models [c, n] that were scored on the pooled samples; one row stands for all clients."""
         if not self.settings.synthetic:
             return
-        accuracy, sizes = metrics.by_client(right.cpu().numpy(), self._owner[pool].cpu().numpy(), self.n_clients)
-        accuracy = np.broadcast_to(accuracy, (len(clients), self.n_clients))
+        companions, owner = self._companions(pool)
+        accuracy, sizes = metrics.by_client(right.cpu().numpy(), owner, len(companions.tested))
+        accuracy = np.broadcast_to(accuracy, (len(clients), len(companions.tested)))
         sizes = metrics.alike(sizes) if self.settings.equal_tests else sizes
         for c in self.settings.synthetic:
             values = scores.synthetic.setdefault(c, self._nothing())
-            values[self._positions(clients)] = metrics.synthetic(accuracy, sizes, c, seed=self._seed, clients=clients)
+            values[self._positions(clients)] = metrics.joined(accuracy, sizes, c, clients, companions)
+
+    def _companions(self, pool: Tensor) -> tuple[metrics.Companions, np.ndarray]:
+        """The clients with samples in a pool, and for each of its samples the position of its client, [n]."""
+        if len(pool) not in self._tested:
+            tested, owner = np.unique(self._owner[pool].cpu().numpy(), return_inverse=True)
+            self._tested[len(pool)] = metrics.Companions(self.n_clients, self._seed, tested), owner
+        return self._tested[len(pool)]
 
 
 def spans(whole: tuple[int, int], size: int) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
     <folder>/base-00012/    everything after round 12: the state, records of rounds 0..12
              delta-00013/   what round 13 changed: rows that were written, tensors, records since round 12
              delta-00014/   the same for round 14, and so on
-             finished/      all that stays of a run that is over: results, records, and the last state, whole
+             finished/      all that stays of a run that is over: results, records, table of clients, last state
 
 Each is a folder as `durable` writes it, whole or not there, with tensors as `snapshot` names them. A delta bears the
 digest of what it stands on: no other history can be mistaken for its own. Where the deltas would outgrow their base, a
@@ -19,8 +19,10 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -31,6 +33,7 @@ from pfl_ops.federation.state.rows import ClientRows, State
 
 FINISHED = "finished"
 MODEL = "results/global"
+COLUMN = "results/clients/"
 
 
 class CheckpointError(PflOpsError):
@@ -54,16 +57,19 @@ class Record:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of a finished run, beside its records and state.
+    """The results of a finished run, beside its records, table of clients and state.
 
     Attributes:
         full: whether everything was scored in full.
-        final: `final/…` and `best/…` keys. clients: column -> values of the full evaluation, else of the last round's.
+        final: `final/…` and `best/…` keys.
     """
 
     full: bool
     final: dict[str, float]
-    clients: dict[str, list[Any]]
+
+
+Table: TypeAlias = dict[str, np.ndarray]
+"""Column -> values: numbers, or texts of which there are few."""
 
 
 class Checkpoint:
@@ -86,7 +92,8 @@ class Checkpoint:
             self.round: int = last["round"]
             self.records = [Record(**record) for folder in self.folders for record in folder.about["records"]]
             self.meta: dict[str, Any] = last["meta"]
-            self.results = Results(**last["results"]) if "results" in last else None
+            said = last.get("results")
+            self.results = Results(said["full"], said["final"]) if said is not None else None
             self.holds_state: bool = last["holds_state"]
         except (KeyError, TypeError) as error:
             raise CheckpointError(
@@ -112,6 +119,19 @@ class Checkpoint:
     def model(self) -> Tensor | None:
         """G of a finished run, [P], where there is one."""
         return next((part[MODEL] for part in self.folders[-1].tensors() if MODEL in part), None)
+
+    def clients(self) -> Table:
+        """The table of clients of a finished run, as it was given to `finish`; {}: the run is not over."""
+        said = self.folders[-1].about.get("results", {"columns": {}})
+        if "columns" not in said:  # of an earlier version, in JSON
+            return {name: np.array(values) for name, values in said["clients"].items()}
+        found: dict[str, np.ndarray] = {}
+        for part in self.folders[-1].tensors() if said["columns"] else ():
+            found |= {name.removeprefix(COLUMN): t.numpy() for name, t in part.items() if name.startswith(COLUMN)}
+            if len(found) == len(said["columns"]):
+                break
+        texts = said["columns"].items()
+        return {name: found[name] if names is None else np.array(names)[found[name]] for name, names in texts}
 
 
 class Checkpoints:
@@ -182,20 +202,27 @@ class Checkpoints:
 
     def finish(
         self, round_: int, s: State | None, records: Sequence[Record], meta: Mapping[str, Any], results: Results,
-        model: Tensor | None,
+        clients: Table, model: Tensor | None,
     ) -> None:  # fmt: skip
         """Keep what stays of a run that is over, in one folder; its rounds go.
 
         Args:
-            s: the last state, for clients' models to be read from; None: none is needed. model: G, [P].
+            s: the last state, for clients' models to be read from; None: none is needed.
+            clients: the table of the full evaluation, else of the last round's; its columns become tensors.
+            model: G, [P].
         Raises:
             CheckpointError: as for `save`.
         """
+        names: dict[str, list[str] | None] = {}
+        extra = {} if model is None else {MODEL: model}
+        for name, values in clients.items():
+            texts, numbers = np.unique(values, return_inverse=True) if values.dtype.kind == "U" else (None, values)
+            names[name] = None if texts is None else texts.tolist()
+            extra[f"{COLUMN}{name}"] = torch.from_numpy(numbers)
         about = {
             **self._about(round_, records, meta), "after": None, "holds_state": s is not None,
-            "results": asdict(results),
+            "results": asdict(results) | {"columns": names},
         }  # fmt: skip
-        extra = {} if model is None else {MODEL: model}
         parts = snapshot.parts(s or {}, whole=True, extra=extra)
         self.latest = Checkpoint([self._write(FINISHED, about, parts)])
         self.tidy()
