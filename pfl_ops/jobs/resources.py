@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.settings import Execution
 from pfl_ops.system import cores
 from pfl_ops.system.scratch import scratch
 
@@ -70,6 +71,11 @@ class ResourceShare:
     def threads(self) -> int:
         """CPU threads of one trial."""
         return max(1, math.floor(self.cpus))
+
+    def execution(self, asked: Execution) -> Execution:
+        """Return a job's execution: on the CPU if it has no GPU, with its own threads unless some are asked for."""
+        device = asked.device if self.gpus else "cpu"
+        return asked.model_copy(update={"device": device, "threads": asked.threads or self.threads})
 
 
 @contextlib.contextmanager

@@ -83,9 +83,7 @@ class Finals:
         times = part.concurrency // len(self.missing)
         if times > 1 and not part.gpus and seconds > LONG:
             self.share = replace(part, cpus=max(part.cpus, min(part.cpus * times, most_cpus())))
-            asked = self.session.execution
-            threads = asked.threads or self.share.threads
-            self.execution = asked.model_copy(update={"device": "cpu", "threads": threads})
+            self.execution = self.share.execution(self.session.execution)
 
     def next(self) -> Job | None:
         try:

@@ -9,10 +9,9 @@ from functools import cached_property
 from pfl_ops import runs
 from pfl_ops.errors import in_a_line
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
-from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
+from pfl_ops.jobs.runner import JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import CellResults
 from pfl_ops.papers.overrides import as_flags
@@ -84,7 +83,7 @@ class Reproduction:
         Runs are tracked in a thread, one by one, so that no process waits for that; it also says that they are over.
 
         Raises:
-            StudyInterrupted: Ctrl-C came.
+            KeyboardInterrupt: Ctrl-C came.
         """
         self._gather()
         cells = list(missing) or ([] if self.hours is None else self.more())
@@ -104,14 +103,12 @@ class Reproduction:
                 case "ended":
                     queue.submit(event.job.number, lambda: self._end(cell, event))
 
-        try:
-            with cluster(self.address) as folder:
-                part, execution = self._share()
-                source = _Cells(self, cells, queue, part, execution)
-                place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
-                Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")
-        except Interrupted:
-            raise KeyboardInterrupt from None
+        with cluster(self.address) as folder:
+            gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
+            part = share(cpus_of(self.asked), gpus, self.asked.concurrency, self.wanted, self.execution.device)
+            source = _Cells(self, cells, queue, part, part.execution(self.execution))
+            place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None)
+            Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")
         for i in range(len(cells)):
             queue.result(i)
         if self.hours is not None:
@@ -135,15 +132,6 @@ class Reproduction:
         )
 
     # -- one job -----------------------------------------------------------------------------------------------------
-
-    def _share(self) -> tuple[ResourceShare, Execution]:
-        """Return the share of the machine that each cell gets, and how it computes."""
-        gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
-        part = share(cpus_of(self.asked), gpus, self.asked.concurrency, self.wanted, self.execution.device)
-        execution = self.execution.model_copy(update={} if part.gpus else {"device": "cpu"})
-        if execution.threads is None:
-            execution = execution.model_copy(update={"threads": part.threads})
-        return part, execution
 
     def _end(self, cell: CellRun, event: JobEvent) -> None:
         """Track a cell's run that is over, and hand over the suites of which nothing is left."""

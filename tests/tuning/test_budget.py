@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from optuna.trial import TrialState
+from trials_source import FakeChildren
 from tuning_fake import records, toy, tune
 
 from pfl_ops import spaces
@@ -14,7 +15,6 @@ from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.estimate import Estimate
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tuning import costs
@@ -148,13 +148,8 @@ def test_clock_goes_on_from_the_seconds_of_earlier_calls(study_storage):
 def source_of(study_storage, is_over, missing=9):
     settings = settings_of()
     search = Search(study_storage, SPACE, settings.objective, 9, 0)
-    share = ResourceShare(1.0, 0.0, 2)
-
-    def make(number, point, part):
-        return Job.of("trial", f"trial {number:03d}", number, toy(), None, Execution(), share)
-
-    run = SimpleNamespace(tags=lambda _: None, finish=lambda *_, **__: None, text=lambda *_: None)
-    return Trials(search, missing, missing, make, lambda number, point, part: run, None, is_over=is_over)
+    children, share = FakeChildren(settings), ResourceShare(1.0, 0.0, 2)
+    return Trials(search, missing, missing, children, share, Execution(), is_over=is_over)
 
 
 def test_no_trial_starts_once_a_budget_is_spent_and_those_that_run_end(study_storage):
