@@ -70,7 +70,6 @@ def run_benchmark(
     experiments: "Sequence[Experiment] | None",
     settings: "Mapping[str, Settings]",
     *,
-    wanted: int,
     finals: int,
     execution: "Execution",
     dry_run: bool,
@@ -80,14 +79,14 @@ def run_benchmark(
 
     Args:
         experiments: one a method; none: as recorded. settings: method -> its study.
-        wanted: trials a method. finals: test runs a method. given: all other arguments of `benchmark`.
+        finals: test runs a method. given: all other arguments of `benchmark`.
     """
     from pfl_ops import tuning
     from pfl_ops.cli.output import err, out, say
     from pfl_ops.tuning.benchmark import benchmark
 
     check_writable(REPORTS, "the folder of the report", "run this in another folder")
-    _tell_estimates(settings, wanted, finals, execution, dry_run, given)
+    _tell_estimates(settings, finals, execution, dry_run, given)
     if dry_run:
         return
     written: list[Path] = []
@@ -118,7 +117,6 @@ def run_benchmark(
 
 def _tell_estimates(
     settings: "Mapping[str, Settings]",
-    wanted: int,
     finals: int,
     execution: "Execution",
     dry_run: bool,
@@ -134,7 +132,7 @@ def _tell_estimates(
     cpus = given["cpus_per_trial"] if isinstance(given["cpus_per_trial"], float) else 1.0
     trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
     console = out() if dry_run else err()
-    first = next(iter(settings.values())).confirming(given.get("confirm"), given.get("confirm_top"))
+    first = next(iter(settings.values()))
     found: dict[str, Estimate] = {}
     wrong: dict[str, str] = {}
     for method, each in settings.items():
@@ -145,15 +143,14 @@ def _tell_estimates(
     if wrong:
         raise together(wrong)
     asked = ResourceRequest(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
-    limits = replace(first, trials=wanted)
-    text = f"{len(found)} methods, each with {budget_text(limits)}"
+    text = f"{len(found)} methods, each with {budget_text(first)}"
     if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
         runs_of_trial, stops = first.n_parts, not (first.combination and first.scheduler == "none")
-        at_once = min(wanted * first.at_once, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
+        at_once = min(first.trials * first.at_once, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
         one = next(iter(found.values())).with_startup()
         all_methods = replace(one, seconds=sum(estimate.seconds for estimate in found.values()))
         whole = [of_runs(estimate, runs_of_trial) for estimate in found.values()]
-        number = [affordable(limits, estimate, at_once) for estimate in whole]
+        number = [affordable(first, estimate, at_once) for estimate in whole]
         seconds = sum(estimate.seconds * k for estimate, k in zip(whole, number, strict=True))
         took = duration(all_methods.of_trials(finals * at_once, at_once) + seconds / at_once)
         tests = f" and {finals} test run{'s' * (finals != 1)}" if finals else ""
@@ -161,13 +158,13 @@ def _tell_estimates(
     say(console, text)
     if first.combination:
         say(console, f"a trial is {first.combination}{NONE_IS_STOPPED * (first.scheduler == 'none')}")
-    if first.confirm and (top := min(first.confirm_top, wanted)) > 1:
+    if first.confirm and (top := min(first.confirm_top, first.trials)) > 1:
         say(console, f"then the best {top} of each again with up to {first.confirm} new seeds (--confirm)")
     width = max(map(len, found))
     for method, estimate in found.items():
         cost = f", {estimate.cost}" if estimate.cost else ""
         say(console, f"  {method:{width}}  each {estimate}{cost}")
-    if common := next(iter(settings.values())).common:
+    if common := first.common:
         ranges = (f"{key.rpartition('.')[2]} {'; '.join(map(str, common.of(key)))}" for key in common.keys)
         say(console, f"all methods vary: {', '.join(ranges)}; each its own hyper-parameters besides")
     for method, each in settings.items():

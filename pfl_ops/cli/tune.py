@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -144,18 +144,17 @@ def tune(
     from pfl_ops.tuning.begin import check
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
-    from pfl_ops.tuning.budget import MOST_TRIALS, affordable, budget_text, check_budget, of_runs
+    from pfl_ops.tuning.budget import StudyLimits, affordable, budget_text, of_runs
     from pfl_ops.tuning.environments import names_given, parse_values
     from pfl_ops.tuning.resource_request import ResourceRequest, check_request
-    from pfl_ops.tuning.settings import check_confirmation, check_environments, check_same_seeds, check_seeds
+    from pfl_ops.tuning.settings import check_environments, check_same_seeds, check_seeds
     from pfl_ops.tuning.study_storage import check_storage
 
     check_places(tracking_uri)
     if storage:
         check_storage(storage)
     check(trials, 0, name)
-    check_budget(hours, samples, terminate)
-    check_confirmation(confirm, confirm_top)
+    limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     check_seeds(seeds_per_trial)
     named, apart = names_given(environments, "--environments"), names_given(held_out, "--held-out")
     varied = parse_values(vary)
@@ -178,19 +177,14 @@ def tune(
         check_work_folder(storage)
     begun = members(str(name), storage=storage) if by_name and len(methods) != 1 else {}
     given: dict[str, Any] = {
+        **asdict(limits),
         "space": search_space,
-        "trials": trials,
-        "hours": hours,
-        "samples": samples,
-        "terminate": terminate,
         "seeds_per_trial": seeds_per_trial,
         "metric": metric or None,
         "scheduler": scheduler,
         "cpus_per_trial": asked.cpus,
         "gpus_per_trial": asked.gpus,
         "concurrency": concurrency,
-        "confirm": confirm,
-        "confirm_top": confirm_top,
         "storage": storage,
         "name": name,
         "resume": resume,
@@ -206,16 +200,15 @@ def tune(
         if not begun:
             found = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
             begun = settings_of_all(
-                found, search_space, trials, metric or None, None, scheduler, held, seeds_per_trial=seeds_per_trial
+                found, search_space, limits, metric or None, None, scheduler, held, seeds_per_trial=seeds_per_trial
             )
         for member in begun.values():
             check_same_seeds(seeds_per_trial, str(name), member.seeds_per_trial)
-        begun = {method: each.within(hours, samples, terminate) for method, each in begun.items()}
+        begun = {method: each.limited(limits) for method, each in begun.items()}
         first = found[0] if found else next(iter(begun.values())).experiment.override(repetitions)
         run_benchmark(
             found,
             begun,
-            wanted=trials or (MOST_TRIALS if found and (hours or samples) else next(iter(begun.values())).trials),
             finals=first.repetitions,
             execution=execution,
             dry_run=dry_run,
@@ -228,9 +221,8 @@ def tune(
     if by_name:
         if from_study:
             raise PflOpsError("--from-study is for a new study; this one keeps the configurations that it tried first")
-        settings = tuning.recorded(str(name), storage=storage).confirming(confirm, confirm_top)
+        settings = tuning.recorded(str(name), storage=storage).limited(limits)
         check_same_seeds(seeds_per_trial, str(name), settings.seeds_per_trial)
-        settings = settings.within(hours, samples, terminate)
         tuned = settings.experiment.algorithm.name
         if tuned_alone not in (None, tuned):
             raise PflOpsError(f"study '{name}' tunes {tuned}, not {tuned_alone}")
@@ -240,22 +232,15 @@ def tune(
         settings = tuning.Settings.of(
             experiment,
             search_space,
-            trials,
+            limits,
             metric or None,
-            None,
-            scheduler,
-            held,
-            None,
-            confirm,
-            confirm_top,
-            hours,
-            samples,
-            terminate,
-            seeds_per_trial,
-            named,
-            varied,
-            apart,
-            aggregate,
+            scheduler=scheduler,
+            hold=held,
+            seeds_per_trial=seeds_per_trial,
+            environments=named,
+            vary=varied,
+            held_out=apart,
+            aggregate=aggregate,
         )
         finals = experiment.repetitions
         if from_study:
@@ -265,7 +250,7 @@ def tune(
             given["from_study"] = from_study
         given |= {"environments": named, "vary": varied or None, "held_out": apart, "aggregate": aggregate}
 
-    wanted = trials or settings.trials
+    wanted = settings.trials
     cpus = asked.cpus if isinstance(asked.cpus, float) else 1.0
     trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
     estimate = runs.estimate(settings.example, data_dir=data_dir, execution=trial)
@@ -273,7 +258,7 @@ def tune(
     n_environments = max(1, len(settings.environments))
     more = f"then the best {top} again with up to {settings.confirm} new seeds (--confirm)" if top > 1 else ""
     more *= settings.confirm > 0
-    budget = budget_text(replace(settings, trials=wanted))
+    budget = budget_text(settings)
     runs_of_trial = settings.n_parts
     whole_trial = of_runs(estimate, runs_of_trial)
     each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
@@ -283,7 +268,7 @@ def tune(
         text = f"{budget}, {each}"
     else:
         at_once = min(wanted * settings.at_once, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
-        trials_within = affordable(replace(settings, trials=wanted), whole_trial, at_once)
+        trials_within = affordable(settings, whole_trial, at_once)
         baselines = runs_of_trial if settings.environments else 0
         whole = duration(estimate.with_startup().of_trials(trials_within * runs_of_trial + baselines, at_once))
         fit = f" ({trials_within} fit)" if trials_within < wanted else ""

@@ -34,12 +34,13 @@ from pfl_ops.jobs.early_stop import STOP, EarlyStop
 from pfl_ops.jobs.process import JOB
 from pfl_ops.jobs.report import ROUND
 from pfl_ops.spaces import Parameter, Point, Space
+from pfl_ops.tuning.budget import check_confirmation
 from pfl_ops.tuning.confirm import FEWEST, judge
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.paired import PairedPruner, check_metric, value_of_stopped
 from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.search import Search
-from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, RANDOM_START, TRIALS, Scheduler, check_confirmation
+from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, RANDOM_START, TRIALS, Scheduler
 from pfl_ops.tuning.study_storage import PARTS, StudyStorage
 from pfl_ops.tuning.trial_table import SearchProblem
 

@@ -12,6 +12,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, together
 from pfl_ops.spaces import MethodSpace, Space
 from pfl_ops.tuning.begin import StudyOptions
+from pfl_ops.tuning.budget import NO_LIMITS, StudyLimits
 from pfl_ops.tuning.settings import Settings
 
 COMMON = ("data.", "partition.", "model.", "participation.", "evaluation.", "seed", "training.rounds", "training.loss")
@@ -23,7 +24,7 @@ SCHEDULER = "scheduler"
 def settings_of(
     experiments: Sequence[Experiment],
     space: Space | str | Path | None = None,
-    trials: int | None = None,
+    limits: StudyLimits = NO_LIMITS,
     metric: str | Sequence[str] | None = None,
     mode: str | None = None,
     scheduler: str | None = None,
@@ -72,7 +73,7 @@ def settings_of(
             made = Settings.of(
                 part.experiment,
                 part.space,
-                trials,
+                limits,
                 metric,
                 mode,
                 scheduler,
