@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pfl_ops.cli.checks import check_finite, check_output, check_work_folder
-from pfl_ops.cli.options import TrackingUri, with_default
+from pfl_ops.cli.options import TrackingUri, option
 from pfl_ops.errors import PflOpsError, echo
 
 if TYPE_CHECKING:
@@ -31,47 +31,28 @@ def compare(
     ] = None,
     *,
     where: Annotated[
-        str | None, typer.Option("--filter", metavar="FILTER", help="Of these, those that MLflow's search finds by it.")
+        str | None, option("--filter", "Of these, those that MLflow's search finds by it.", metavar="FILTER")
     ] = None,
-    tag: Annotated[
-        list[str], typer.Option("--tag", metavar="KEY=VALUE", help="Of these, those with this tag; repeatable.")
-    ] = [],  # noqa: B006  (Typer copies it)
-    trials: Annotated[bool, typer.Option("--trials", help="The trials of studies too, not only their tests.")] = False,
+    tag: Annotated[list[str], option("--tag", "Of these, those with this tag; repeatable.", metavar="KEY=VALUE")] = [],  # noqa: B006  (Typer copies it)
+    trials: Annotated[bool, option("--trials", "The trials of studies too, not only their tests.")] = False,
     metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            metavar="KEY",
-            show_default=False,
-            help=with_default("What decides: acc, local/worst, L2/local/mean, test/G/acc ...", "acc"),
-        ),
+        str | None, option("--metric", "What decides: acc, local/worst, L2/local/mean, test/G/acc ...", "acc", "KEY")
     ] = None,
     target: Annotated[
-        float | None,
-        typer.Option("--target", metavar="FLOAT", help="Count rounds to this --metric, or else Acc(L): 0.9 is 90 %."),
+        float | None, option("--target", "Count rounds to this --metric, or else Acc(L): 0.9 is 90 %.", metavar="FLOAT")
     ] = None,
     at: Annotated[
         Literal["final", "best"],
-        typer.Option(
-            "--at",
-            metavar="final|best",
-            show_default=False,
-            help=with_default("Values of the last round, or of each run's best.", "final"),
-        ),
+        option("--at", "Values of the last round, or of each run's best.", "final", "final|best"),
     ] = "final",
     test: Annotated[
         Literal["anytime", "t"],
-        typer.Option(
-            "--test",
-            metavar="anytime|t",
-            show_default=False,
-            help=with_default("Of differences; t: paired t test, if n was fixed before the runs.", "anytime"),
-        ),
+        option("--test", "Of differences; t: paired t test, if n was fixed before the runs.", "anytime", "anytime|t"),
     ] = "anytime",
-    notes: Annotated[bool, typer.Option("--notes", help="Print notes in full: which settings differ.")] = False,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE.html", help="Write a page with curves.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write a row a run.")] = None,
-    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE.tex", help="Write the table.")] = None,
+    notes: Annotated[bool, option("--notes", "Print notes in full: which settings differ.")] = False,
+    html: Annotated[Path | None, option("--html", "Write a page with curves.", metavar="FILE.html")] = None,
+    csv: Annotated[Path | None, option("--csv", "Write a row a run.", metavar="FILE.csv")] = None,
+    latex: Annotated[Path | None, option("--latex", "Write the table.", metavar="FILE.tex")] = None,
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Compare tracked runs, trials and studies: which is best, by how much, and how sure that is.

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pfl_ops.tuning.cells import Reproduced
     from pfl_ops.tuning.plans import ReproductionPlan
 
-PANEL = "Reproducing"
+_option = partial(option, panel="Reproducing")
 
 
 def _names() -> list[str]:
@@ -50,97 +51,68 @@ def reproduce(
     *,
     scale: Annotated[
         str | None,
-        option(
+        _option(
             "--scale",
             "Seconds a cell; about an hour a suite; the paper's size with a network for CPUs; the paper's own.",
             "smoke; without SUITE a plan of about 15 minutes",
             "smoke|small|medium|full",
-            panel=PANEL,
         ),
     ] = None,
     only: Annotated[
-        str | None,
-        typer.Option(
-            "--only", metavar="PATTERN", rich_help_panel=PANEL, help="These cells: 'path/*', '{path,lsqs}/{!local}'."
-        ),
+        str | None, _option("--only", "These cells: 'path/*', '{path,lsqs}/{!local}'.", metavar="PATTERN")
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", rich_help_panel=PANEL, help="At smoke: every cell, not one of each row and column.")
-    ] = False,
-    listed: Annotated[bool, typer.Option("--list", rich_help_panel=PANEL, help="What there is, and stop.")] = False,
+    every: Annotated[bool, _option("--all", "At smoke: every cell, not one of each row and column.")] = False,
+    listed: Annotated[bool, _option("--list", "What there is, and stop.")] = False,
     repetitions: Annotated[
-        int | None,
-        option("--repetitions", "Seeds of each cell.", "the scale's", "INT", 1, 10_000, PANEL),
+        int | None, _option("--repetitions", "Seeds of each cell.", "the scale's", "INT", 1, 10_000)
     ] = None,
     concurrency: Annotated[
-        int | None,
-        option("--concurrency", "Cells at once.", "as many as fit", "INT", 1, 10_000, PANEL),
+        int | None, _option("--concurrency", "Cells at once.", "as many as fit", "INT", 1, 10_000)
     ] = None,
-    cpus: Annotated[
-        str | None, typer.Option("--cpus-per-cell", metavar="NUMBER", rich_help_panel=PANEL, help="CPUs of a cell.")
-    ] = None,
-    gpus: Annotated[
-        str | None,
-        typer.Option("--gpus-per-cell", metavar="NUMBER", rich_help_panel=PANEL, help="Share of a GPU of a cell."),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option("--address", metavar="auto|HOST:PORT", rich_help_panel=PANEL, help="A Ray cluster to join."),
-    ] = None,
-    reports: Annotated[
-        Path, typer.Option("--reports", metavar="FOLDER", rich_help_panel=PANEL, help="Where the reports go.")
-    ] = Path("reports"),
+    cpus: Annotated[str | None, _option("--cpus-per-cell", "CPUs of a cell.", metavar="NUMBER")] = None,
+    gpus: Annotated[str | None, _option("--gpus-per-cell", "Share of a GPU of a cell.", metavar="NUMBER")] = None,
+    address: Annotated[str | None, _option("--address", "A Ray cluster to join.", metavar="auto|HOST:PORT")] = None,
+    reports: Annotated[Path, _option("--reports", "Where the reports go.", "reports", "FOLDER")] = Path("reports"),
     results: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--results",
+            "Also keep each run's numbers in a CSV file there, with a page of all claims: docs/results/README.md.",
             metavar="FOLDER",
-            rich_help_panel=PANEL,
-            help="Also keep each run's numbers in a CSV file there, with a page of all claims: docs/results/README.md.",
         ),
     ] = None,
     until_decided: Annotated[
         bool,
-        typer.Option(
-            "--until-decided",
-            rich_help_panel=PANEL,
-            help="Then give further seeds to cells of undecided claims, the cheapest decision first.",
+        _option(
+            "--until-decided", "Then give further seeds to cells of undecided claims, the cheapest decision first."
         ),
     ] = False,
-    hours: Annotated[
-        float | None, option("--hours", "With --until-decided: at most so long.", "1", "NUMBER", panel=PANEL)
-    ] = None,
+    hours: Annotated[float | None, _option("--hours", "With --until-decided: at most so long.", "1", "NUMBER")] = None,
     suite: Annotated[
-        list[Path],
-        typer.Option(
-            "--suite", metavar="FILE.py", rich_help_panel=PANEL, help="Suites of your own: docs/suites.md; repeatable."
-        ),
+        list[Path], _option("--suite", "Suites of your own: docs/suites.md; repeatable.", metavar="FILE.py")
     ] = [],  # noqa: B006  (Typer copies it)
     sets: Annotated[
         list[str],
-        typer.Option(
+        _option(
             "--set",
+            "Change a setting in all cells that have it: training.lr=0.05; repeatable. Reports are kept apart.",
             metavar="PATH=VALUE",
-            rich_help_panel=PANEL,
-            help="Change a setting in all cells that have it: training.lr=0.05; repeatable. Reports are kept apart.",
         ),
     ] = [],  # noqa: B006
     choose: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--choose",
+            "Run no cell, but the rule by which the suite's settings are chosen on validation data.",
             metavar="FILE.yaml",
-            rich_help_panel=PANEL,
-            help="Run no cell, but the rule by which the suite's settings are chosen on validation data.",
         ),
     ] = None,
     choices: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--choices",
+            "Run the suites with what --choose wrote to this file. Reports are kept apart.",
             metavar="FILE.yaml",
-            rich_help_panel=PANEL,
-            help="Run the suites with what --choose wrote to this file. Reports are kept apart.",
         ),
     ] = None,
     dry_run: DryRun = False,

@@ -56,7 +56,7 @@ def run(
         option("--concurrency", "Repetitions at once.", "one a CPU if they take long, else 1", "INT", 1, 10_000),
     ] = None,
     address: Annotated[
-        str | None, typer.Option("--address", metavar="auto|HOST:PORT", help="A Ray cluster to join, for repetitions.")
+        str | None, option("--address", "A Ray cluster to join, for repetitions.", metavar="auto|HOST:PORT")
     ] = None,
     data_dir: DataDir = None,
     tracking_uri: TrackingUri = None,
