@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pfl_ops.cli.options import experiment_of
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.errors import PflOpsError, in_a_line, together
 from pfl_ops.files import check_writable
 
 NONE_IS_STOPPED, IF_NONE_IS_STOPPED = ", none is stopped early", " if none is stopped early"
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    import pandas as pd
 
     from pfl_ops.config.experiment import Experiment
+    from pfl_ops.display.tables import TableRows
     from pfl_ops.federation.loop.estimate import Estimate
     from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning.benchmark import Benchmark
@@ -82,7 +84,6 @@ def run_benchmark(
         finals: test runs a method. given: all other arguments of `benchmark`.
     """
     from pfl_ops import tuning
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.tuning.benchmark import benchmark
 
     check_writable(REPORTS, "the folder of the report", "run this in another folder")
@@ -124,7 +125,6 @@ def _tell_estimates(
 ) -> None:
     """Print the estimate of the whole and of each method's trial, and the ranges that all methods vary."""
     from pfl_ops import runs
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.loop.estimate import distinct_hints, duration
     from pfl_ops.tuning.budget import affordable, budget_text, of_runs
     from pfl_ops.tuning.resource_request import ResourceRequest
@@ -207,17 +207,16 @@ def _write(made: "Benchmark") -> Path:
 def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     """The leaderboard, what was chosen, and where to look closer."""
     from pfl_ops.cli.live import drawn
-    from pfl_ops.cli.output import out, say
     from pfl_ops.cli.run import look_closer
-    from pfl_ops.display.tables import equal_cost
+    from pfl_ops.display import tables
 
     console = out()
-    console.print(leaderboard_table(made))
+    console.print(drawn(tables.leaderboard(made.table, made.name)))
     console.print()
-    console.print(cost_table(made))
+    console.print(drawn(cost_rows(made.table)))
     if len(made.costs):
         console.print()
-        console.print(drawn(equal_cost(made.costs, made.table["metric"].iloc[0])))
+        console.print(drawn(tables.equal_cost(made.costs, made.table["metric"].iloc[0])))
     say(console, "\nchosen")
     width = max(map(len, made.table["method"]))
     for row in made.table.to_dict("records"):
@@ -231,22 +230,14 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     say(console, "\n" + look_closer(tracking_uri, made.page, "experiment", made.name))
 
 
-def leaderboard_table(made: "Benchmark") -> "Table":
-    """A row a method, best first: scores."""
-    from pfl_ops.cli.live import drawn
-    from pfl_ops.display.tables import leaderboard
-
-    return drawn(leaderboard(made.table, made.name))
-
-
-def cost_table(made: "Benchmark") -> "Table":
-    """A row a method: what it took, in its search and for one test run."""
+def cost_rows(table: "pd.DataFrame") -> "TableRows":
+    """Return a row a method of a leaderboard: what it took, in its search and for one test run."""
+    from pfl_ops.display.tables import TableRows
     from pfl_ops.federation.loop.estimate import duration
 
-    right = ("trials", "samples", "settings varied", "search", "a test run", "sent", "test data opened")
-    table = _table("cost", ("method",), right)
-    for row in made.table.to_dict("records"):
-        table.add_row(
+    heads = ("method", "trials", "samples", "settings varied", "search", "a test run", "sent", "test data opened")
+    rows = [
+        (
             row["method"],
             f"{row['trials']}{_lost(row)}",
             f"{row['search_samples']:,}",
@@ -256,21 +247,12 @@ def cost_table(made: "Benchmark") -> "Table":
             f"{row['sent_bytes'] / 1e6:,.1f} MB" if math.isfinite(row["sent_bytes"]) else "–",
             f"{row['openings']} time{'s' * (row['openings'] != 1)}",
         )
-    return table
+        for row in table.to_dict("records")
+    ]
+    return TableRows("cost", heads, tuple(rows))
 
 
 def _lost(row: Mapping[Any, Any]) -> str:
     """Trials that are complete in no sense, in brackets."""
     lost = [f"{row[state]} {state}" for state in ("diverged", "failed") if row[state]]
     return f" ({', '.join(lost)})" if lost else ""
-
-
-def _table(title: str, left: Iterable[str], right: Iterable[str]) -> "Table":
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in left:
-        table.add_column(name)
-    for name in right:
-        table.add_column(name, justify="right")
-    return table

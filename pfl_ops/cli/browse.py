@@ -18,6 +18,7 @@ from pfl_ops.cli.options import (
     option,
     with_flags,
 )
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
@@ -77,7 +78,6 @@ def partition(
     **flags: str | None,
 ) -> None:
     """Divide a data set over clients, and print who holds what."""
-    from pfl_ops.cli.output import out, say
 
     save = save.expanduser() if save else None
     check_plot(plot)
@@ -106,7 +106,6 @@ def show_counts(counts: "np.ndarray", title: str, plot: Path | None, *more: str)
     Args:
         counts: samples of each client and class, int [K, L]. title: above both. more: lines below the table.
     """
-    from pfl_ops.cli.output import out, say
 
     console = out()
     say(console, title)
@@ -182,8 +181,6 @@ def ui(
     import signal
     import subprocess
 
-    from pfl_ops.cli.output import err, say
-
     if study:
         _serve_studies(port, storage)
         return
@@ -220,7 +217,6 @@ def _serve_studies(port: int, storage: str | None) -> None:
     """Serve Optuna's dashboard until Ctrl-C, SIGTERM or a closed terminal."""
     import signal
 
-    from pfl_ops.cli.output import err, say
     from pfl_ops.tuning.dashboard import FIRST_PAGE, HOST, dashboard
 
     check_work_folder(storage)

@@ -8,6 +8,7 @@ import typer
 
 from pfl_ops.cli.checks import check_finite, check_output, check_work_folder
 from pfl_ops.cli.options import TrackingUri, option
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.errors import PflOpsError, echo
 
 if TYPE_CHECKING:
@@ -66,7 +67,6 @@ def compare(
         check_output(flag, file)
     check_work_folder(tracking_uri, "MLFLOW_TRACKING_URI")
 
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.reports.compare import compare as compared
 
     comparison = compared(
@@ -119,7 +119,6 @@ def show(comparison: "Comparison", console: "Console", remarks: "Console | None"
     Args:
         remarks: where notes go; None: nowhere. notes: print them in full.
     """
-    from pfl_ops.cli.output import say
     from pfl_ops.reports.compare import TEST_DESCRIPTIONS
     from pfl_ops.reports.compared import folded, size_of
     from pfl_ops.reports.numbers import title_of

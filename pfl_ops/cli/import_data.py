@@ -9,6 +9,7 @@ from pfl_ops.cli.browse import Plot, check_plot, show_counts
 from pfl_ops.cli.checks import check_data_dir, check_folder, check_output
 from pfl_ops.cli.names import names_of
 from pfl_ops.cli.options import DataDir, option
+from pfl_ops.cli.output import out, say
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ def import_data(
     data_dir: DataDir = None,
 ) -> None:
     """Turn index lists into a partition (--partition file:FOLDER), PFLlib's data into a data set (--dataset FILE)."""
-    from pfl_ops.cli.output import out, say
 
     source, save = source.expanduser(), save.expanduser()
     check_plot(plot)

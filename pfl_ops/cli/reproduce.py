@@ -11,6 +11,7 @@ import typer
 from pfl_ops.cli.checks import check_data_dir, check_folder
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, with_flags
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.reproduce_results import show_results
 from pfl_ops.cli.reproduce_watch import ReproduceProgress
 from pfl_ops.cli.run import PAGE, served
@@ -126,7 +127,6 @@ def reproduce(
     medium, about 15 minutes on two cores. --scale smoke checks that everything runs. What is finished is never run
     again; stopped or killed, the same command goes on.
     """
-    from pfl_ops.cli.output import err, say
     from pfl_ops.config.precedence import assignments
     from pfl_ops.tracking.home import check_places
 
@@ -244,7 +244,6 @@ def _choose(
 ) -> None:
     """Choose the settings of a suite's methods by its rule, and write them to a file."""
     from pfl_ops.cli.checks import check_output
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.config import fields
     from pfl_ops.files import write_named
 
@@ -348,8 +347,6 @@ def _chosen(
 
 def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     from rich.table import Table
-
-    from pfl_ops.cli.output import out, say
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, justify in (("suite", "left"), ("shows", "left"), ("cells", "right"), ("n", "right")):

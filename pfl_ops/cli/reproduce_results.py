@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from pfl_ops.cli.output import out, say
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ def show_results(
         folder: of the reports. planned: by the call without names and scale. data_dir: where the data lie.
     """
     from rich.table import Table
-
-    from pfl_ops.cli.output import out, say
 
     console = out()
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -71,7 +70,6 @@ def _show_claims(summaries: "list[SuiteSummary]") -> None:
     """Print each claim that was judged, in a line; nothing where they are more than MOST_CLAIMS."""
     from rich.table import Table
 
-    from pfl_ops.cli.output import out
     from pfl_ops.reports.verdicts import number
 
     judged = [
@@ -103,7 +101,6 @@ def _show_kept(folder: "Path", data_dir: str | None) -> None:
 
     from rich.table import Table
 
-    from pfl_ops.cli.output import out, say
     from pfl_ops.papers import all_suites, results_files
     from pfl_ops.reports import verdicts
     from pfl_ops.reports.suite import replaced
@@ -156,6 +153,6 @@ def totals(summaries: "list[SuiteSummary]") -> list[str]:
         ):
             total = sum(map(Counter, counts), Counter[str]())
             if total:
-                say = f"{total['holds']} hold, {total['does not hold']} do not"
-                found.append(f"{_decided(total)} of {sum(total.values())} {title} decided{where}: {say}")
+                told = f"{total['holds']} hold, {total['does not hold']} do not"
+                found.append(f"{_decided(total)} of {sum(total.values())} {title} decided{where}: {told}")
     return found

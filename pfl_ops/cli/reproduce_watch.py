@@ -3,6 +3,8 @@
 import time
 from typing import TYPE_CHECKING
 
+from pfl_ops.cli.output import err, out, say
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -20,8 +22,6 @@ class ReproduceProgress:
     """
 
     def __init__(self, dry_run: bool = False) -> None:
-        from pfl_ops.cli.output import err, out
-
         self.console = err()
         self.told = out() if dry_run else self.console
         self.again = "" if dry_run else "; the reports are written again"
@@ -40,7 +40,6 @@ class ReproduceProgress:
 
     def __call__(self, event: "CellEvent") -> None:
         """Show an event: a line, or the picture drawn again."""
-        from pfl_ops.cli.output import say
 
         self.done, self.wanted = event.done, event.wanted
         if event.kind == "begin":

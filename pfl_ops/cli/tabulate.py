@@ -23,6 +23,7 @@ from pfl_ops.cli.options import (
     settings_of,
     with_flags,
 )
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.tune import METHODS, methods_of
 from pfl_ops.errors import PflOpsError, echo
 
@@ -84,7 +85,6 @@ def tabulate(
     Fields that a flag or --set gives are held. Ctrl-C leaves FILE.runs, from which the same command goes on.
     """
     from pfl_ops import spaces
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.environments import names_given, parse_values
@@ -189,7 +189,6 @@ def replay(
     The regret is the best mean on test data among all configurations less the mean of the choice.
     Both means are over seeds that neither the search nor the confirmation had.
     """
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.files import write_named
     from pfl_ops.tuning import regrets
     from pfl_ops.tuning import replay as replays

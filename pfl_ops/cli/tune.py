@@ -29,6 +29,7 @@ from pfl_ops.cli.options import (
     settings_of,
     with_flags,
 )
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.run import look_closer
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import check_writable
@@ -137,7 +138,6 @@ def tune(
     Fields that a flag or --set gives are held; the rest of the method's search space varies (pfl-ops show NAME).
     """
     from pfl_ops import runs, tuning
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tracking.home import check_places
@@ -314,7 +314,6 @@ def _tests_told(settings: "Settings", finals: int) -> str:
 
 def _write_page(study: "Study") -> None:
     """The study's page, in ./reports/<name>."""
-    from pfl_ops.cli.output import out, say
     from pfl_ops.cli.study_page import write_page
 
     try:
@@ -325,16 +324,16 @@ def _write_page(study: "Study") -> None:
 
 def _report(study: "Study", tracking_uri: str | None) -> None:
     """The table of trials, the best configuration, its test, and where to look closer."""
-    from pfl_ops.cli.live import drawn, results_notes, results_table, trials_table
-    from pfl_ops.cli.output import out, say
-    from pfl_ops.display.tables import environments as environments_table
+    from pfl_ops.cli.live import drawn, print_scores
+    from pfl_ops.display import tables
     from pfl_ops.federation.loop.diverged import Diverged
+    from pfl_ops.spaces.space import assignment
     from pfl_ops.units import in_words
 
     console = out()
     front = study.table if study.pareto is None else study.pareto
     title = f"study {study.name}" if study.pareto is None else f"Pareto front of study {study.name}"
-    console.print(trials_table(front, study.objective.metrics, study.trial, title))
+    console.print(drawn(tables.trials(front, study.objective.metrics, study.trial, title)))
     if study.ended:
         say(console, f"\n{study.ended}")
     if study.confirmation:
@@ -343,15 +342,13 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.noise:
         say(console, study.noise)
     for path, value in study.best.items():
-        say(console, f"  {path}={value:.4g}" if isinstance(value, float) else f"  {path}={value}")
+        say(console, f"  {assignment(path, value)}")
     if study.finals and not study.diverged:
         console.print()
-        console.print(results_table(study.finals, "test"))
-        for note in results_notes(study.finals, "test"):
-            say(console, note)
+        print_scores(console, study.finals, "test")
     if study.environments is not None:
         console.print()
-        console.print(drawn(environments_table(study.environments)))
+        console.print(drawn(tables.environments(study.environments)))
         for note in (study.baseline_note, *study.environment_notes):
             say(console, note)
     for seed, how in study.diverged.items():

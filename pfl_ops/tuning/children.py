@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
@@ -83,26 +84,22 @@ class ChildRun:
             self.session.settings.full_every,
         )
 
+    @property
+    def _checkpoint(self) -> dict[str, Any]:
+        """Its place, for functions of `runs`."""
+        return {"home": self.session.store.home.root, "data_dir": self.session.data_dir, "stages": self.stages}
+
     def records(self) -> list[Record]:
         """The rounds in its checkpoint."""
-        from pfl_ops import runs
-
-        home, data_dir = self.session.store.home.root, self.session.data_dir
-        return runs.kept_records(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
+        return runs.kept_records(self.experiment, **self._checkpoint)
 
     def clients(self) -> dict[str, list[Any]]:
         """The table of clients in its checkpoint, once it is over."""
-        from pfl_ops import runs
-
-        home, data_dir = self.session.store.home.root, self.session.data_dir
-        return runs.kept_clients(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
+        return runs.kept_clients(self.experiment, **self._checkpoint)
 
     def forget(self) -> None:
         """Remove its checkpoint: its models would only fill the disk."""
-        from pfl_ops import runs
-
-        home, data_dir = self.session.store.home.root, self.session.data_dir
-        runs.forget(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
+        runs.forget(self.experiment, **self._checkpoint)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
@@ -27,8 +28,6 @@ def run_final(experiment: Experiment, name: str, session: "Session", computed: b
     Args:
         computed: True if a job of this call did.
     """
-    from pfl_ops import runs
-
     return runs.run(
         experiment,
         home=session.store.home.root,
@@ -63,8 +62,6 @@ class Finals:
 
     def begin(self) -> None:
         """Decide what is tested; what is finished already is read."""
-        from pfl_ops import runs
-
         self.begun, session = True, self.session
         self.experiments = list(session.decide(session))
         for i, experiment in enumerate(self.experiments):

@@ -13,6 +13,7 @@ from pfl_ops.comparison import EQUAL, LEVEL, TEST_SEEDS, TESTS, Line, Test, Valu
 from pfl_ops.display.tables import sampling_notes
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
+from pfl_ops.spaces.space import assignment
 from pfl_ops.statistics import Paired, mean_std
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
@@ -276,12 +277,7 @@ def _difference(line: Line) -> dict[str, float | None]:
 
 def settings_text(point: Mapping[str, Any]) -> str:
     """A configuration as flags say it: training.lr=0.01 gamma.kind=adaptive."""
-    return " ".join(
-        f"{path.removeprefix('algorithm.')}={value:.4g}"
-        if isinstance(value, float)
-        else f"{path.removeprefix('algorithm.')}={value}"
-        for path, value in point.items()
-    )
+    return " ".join(assignment(path.removeprefix("algorithm."), value) for path, value in point.items())
 
 
 def restriction_text(entry: MethodStudy) -> str:

@@ -13,7 +13,7 @@ from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
 from pfl_ops.jobs.runner import JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
-from pfl_ops.papers import CellResults
+from pfl_ops.papers import CellResults, Changes, Suite
 from pfl_ops.papers.overrides import as_flags
 from pfl_ops.papers.suite_run import SuiteRun, altered
 from pfl_ops.recording import FINISHED
@@ -126,8 +126,7 @@ class Reproduction:
                 "pfl_ops.kind": "suite",
                 "pfl_ops.suite": suite.name,
                 "pfl_ops.scale": scale,
-                **({CHOICES: suite.choices} if suite.choices else {}),
-                **({CHANGED: ", ".join(as_flags(part.changes))} if part.changes else {}),
+                **_changes(suite, part.changes),
             },
         )
 
@@ -162,8 +161,7 @@ class Reproduction:
             "pfl_ops.cell": job.cell.name,
             "pfl_ops.scale": self.plan.scale,
             **({"pfl_ops.stand_in": job.substitute} if job.substitute else {}),
-            **({CHOICES: job.suite.choices} if job.suite.choices else {}),
-            **({CHANGED: ", ".join(as_flags(job.changes))} if job.changes else {}),
+            **_changes(job.suite, job.changes),
         }
         return runs.run(
             job.experiment,
@@ -320,6 +318,12 @@ class _Cells:
         i, cell = self.given, self.cells[self.given]
         self.given += 1
         return Job.of("cell", cell.name, i, cell.experiment, self.call.data_dir, self.execution, self.share)
+
+
+def _changes(suite: Suite, changes: Changes) -> dict[str, str]:
+    """The tags of runs whose settings are other than the suite's own."""
+    choices = {CHOICES: suite.choices} if suite.choices else {}
+    return choices | ({CHANGED: ", ".join(as_flags(changes))} if changes else {})
 
 
 def cpus_of(asked: ResourceRequest) -> float:
