@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.papers import Cell, CellResults, ScaleName, Suite
-    from pfl_ops.papers.suite import Changes
+    from pfl_ops.papers import Cell, ScaleName, Suite
     from pfl_ops.reports.suites import SuiteSummary
     from pfl_ops.results import Result
     from pfl_ops.tuning.cells import Reproduced
@@ -164,13 +163,15 @@ def reproduce(
         return
 
     from pfl_ops import tuning  # slow to import, so after the checks of the arguments
+    from pfl_ops.papers import results_files
 
     plans = (
         _default(repetitions, data_dir)
         if planned
         else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
     )
-    kept = _kept(results, chosen, size, changes, data_dir)
+    suites = [one for one, _ in chosen]
+    kept = results_files.known(results, suites, size, changes, data_dir) if results is not None else {}
     summaries: list[SuiteSummary] = []
     without: dict[str, Exception] = {}
 
@@ -377,21 +378,6 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
     summary = suites.SuiteSummary.of_run(run)
     found.keep(suites.keep(run, folder), summary.metrics)
     return summary
-
-
-def _kept(
-    folder: Path | None,
-    chosen: "list[tuple[Suite, tuple[Cell, ...]]]",
-    scale: "ScaleName",
-    changes: "Changes",
-    data_dir: str | None,
-) -> "dict[str, CellResults]":
-    """The runs that the suites' results files have; their numbers are not computed again."""
-    from pfl_ops.papers import results_files
-
-    if folder is None:
-        return {}
-    return results_files.known(folder, [suite for suite, _ in chosen], scale, changes, data_dir)
 
 
 def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> None:

@@ -44,7 +44,7 @@ from pfl_ops.tuning.settings import TRIALS, Settings, check_same_seeds, check_se
 from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.study import Study, conduct
 from pfl_ops.tuning.study_storage import StudyStorage
-from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
+from pfl_ops.tuning.terms import COMMON, check_build, check_fair, settings_of
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ def benchmark(
     else:
         raise PflOpsError("give an experiment for each method, or the name of a benchmark and resume")
     check_fair({**old, **settings})
-    for each in settings.values():
-        check_builds(each, means)
+    for method, each in settings.items():
+        check_build(each.experiment, means, method)
     name = name or _name(list(settings.values()), means.data_dir)
     there = old or _members(study_storages.recorded(means.studies), name)
     default = MOST_TRIALS if hours or samples else TRIALS

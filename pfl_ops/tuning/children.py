@@ -12,13 +12,12 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job, Purpose
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.spaces import Point
-from pfl_ops.tracking import provenance
+from pfl_ops.tracking import Run, provenance
 from pfl_ops.tracking.notes import ENVIRONMENT, TRIAL, title, trial_colour, trial_name
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.views import COLOUR
 from pfl_ops.tuning.environments import BASELINE, baseline, baseline_objective
 from pfl_ops.tuning.parts import TrialPart
-from pfl_ops.tuning.tracked_job import TrackedRun
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session
@@ -49,7 +48,7 @@ class ChildRun:
         """By it a run that was begun before is found again."""
         return f"{self.experiment.digest(self.session.data_dir)}:{self.mark}"
 
-    def open(self) -> TrackedRun:
+    def open(self) -> Run:
         """Open it in MLflow, or find it there."""
         session, experiment = self.session, self.experiment
         digest, group = experiment.digest(session.data_dir), experiment.digest(session.data_dir, seed=False)

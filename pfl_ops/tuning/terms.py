@@ -118,13 +118,12 @@ def _terms(settings: Settings) -> dict[str, Any]:
     return {**settings.experiment.flat, SEEDS: settings.seeds_per_trial, SCHEDULER: settings.scheduler}
 
 
-def check_builds(settings: Settings, means: StudyOptions) -> None:
-    """Refuse what a trial's first step would: data that are missing, an impossible partition or network."""
-    check_build(settings.experiment, means, settings.experiment.algorithm.name)
-
-
 def check_build(experiment: Experiment, means: StudyOptions, label: str) -> None:
-    """Refuse an experiment that can't be built; `label`: begins the message."""
+    """Refuse what a trial's first step would: data that are missing, an impossible partition or network.
+
+    Args:
+        label: begins the message.
+    """
     here = means.execution.model_copy(update={"device": "cpu", "workers": 1, "threads": 1})
     here = here.model_copy(update={"way": "loop" if here.way == "auto" else here.way, "chunk": here.chunk or 1})
     try:

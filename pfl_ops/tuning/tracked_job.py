@@ -1,9 +1,9 @@
 """Jobs of a study and their runs in MLflow."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
@@ -15,18 +15,9 @@ from pfl_ops.tuning.parts import TrialPart
 from pfl_ops.units import with_unit
 
 if TYPE_CHECKING:
+    from pfl_ops.tracking import Run
     from pfl_ops.tuning.children import ChildRun
     from pfl_ops.tuning.session import Session
-
-
-class TrackedRun(Protocol):
-    """A run in MLflow: `tracking.Run` is one."""
-
-    def log(self, records: Iterable[Record]) -> None: ...
-    def tags(self, tags: Mapping[str, object]) -> None: ...
-    def text(self, text: str, name: str) -> None: ...
-    def complete(self) -> None: ...
-    def finish(self, status: str = "FINISHED", patience: float = 30.0) -> bool: ...
 
 
 class TrackedJob:
@@ -38,9 +29,9 @@ class TrackedJob:
         begun: True once it has started. last: latest round's record. report: latest report that tells no failure.
     """
 
-    def __init__(self, open_run: Callable[[], TrackedRun]) -> None:
+    def __init__(self, open_run: "Callable[[], Run]") -> None:
         self._open_run = open_run
-        self._run: TrackedRun | None = None
+        self._run: Run | None = None
         self._start = time.monotonic()
         self.begun = False
         self.last: Record | None = None
@@ -81,7 +72,7 @@ class TrackedJob:
         if self._run is not None:
             self._run.finish("KILLED", patience=0)
 
-    def _opened(self) -> TrackedRun:
+    def _opened(self) -> "Run":
         self._run = self._run or self._open_run()
         return self._run
 
