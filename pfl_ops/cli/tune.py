@@ -176,12 +176,16 @@ def tune(
     if by_name:
         check_work_folder(storage)
     begun = members(str(name), storage=storage) if by_name and len(methods) != 1 else {}
-    given: dict[str, Any] = {
-        **asdict(limits),
-        "space": search_space,
-        "seeds_per_trial": seeds_per_trial,
+    chosen: dict[str, Any] = {
         "metric": metric or None,
         "scheduler": scheduler,
+        "hold": held,
+        "seeds_per_trial": seeds_per_trial,
+    }
+    given: dict[str, Any] = {
+        **asdict(limits),
+        **chosen,
+        "space": search_space,
         "cpus_per_trial": asked.cpus,
         "gpus_per_trial": asked.gpus,
         "concurrency": concurrency,
@@ -191,7 +195,6 @@ def tune(
         "address": address,
         "tracking_uri": tracking_uri,
         "data_dir": data_dir,
-        "hold": held,
     }
     if len(methods) > 1 or begun:
         if begun and methods and set(methods) != set(begun):
@@ -199,21 +202,12 @@ def tune(
         found = None
         if not begun:
             found = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
-            begun = settings_of_all(
-                found, search_space, limits, metric or None, None, scheduler, held, seeds_per_trial=seeds_per_trial
-            )
+            begun = settings_of_all(found, search_space, limits, **chosen)
         for member in begun.values():
             check_same_seeds(seeds_per_trial, str(name), member.seeds_per_trial)
         begun = {method: each.limited(limits) for method, each in begun.items()}
         first = found[0] if found else next(iter(begun.values())).experiment.override(repetitions)
-        run_benchmark(
-            found,
-            begun,
-            finals=first.repetitions,
-            execution=execution,
-            dry_run=dry_run,
-            given=given,
-        )
+        run_benchmark(found, begun, finals=first.repetitions, execution=execution, dry_run=dry_run, given=given)
         return
     tuned_alone = methods[0] if methods else None
     experiment = None
@@ -229,26 +223,20 @@ def tune(
         finals = settings.experiment.override(repetitions).repetitions
     else:
         experiment = experiment_of(tuned_alone, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
-        settings = tuning.Settings.of(
-            experiment,
-            search_space,
-            limits,
-            metric or None,
-            scheduler=scheduler,
-            hold=held,
-            seeds_per_trial=seeds_per_trial,
-            environments=named,
-            vary=varied,
-            held_out=apart,
-            aggregate=aggregate,
-        )
+        several: dict[str, Any] = {
+            "environments": named,
+            "vary": varied or None,
+            "held_out": apart,
+            "aggregate": aggregate,
+        }
+        settings = tuning.Settings.of(experiment, search_space, limits, **chosen, **several)
         finals = experiment.repetitions
         if from_study:
             check_work_folder(storage)
             taken = tuning.started_from(settings, from_study, storage=storage)
             settings, warm = taken.first_in(settings), str(taken)
             given["from_study"] = from_study
-        given |= {"environments": named, "vary": varied or None, "held_out": apart, "aggregate": aggregate}
+        given |= several
 
     wanted = settings.trials
     cpus = asked.cpus if isinstance(asked.cpus, float) else 1.0

@@ -134,14 +134,12 @@ def traces(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """One row a trial: method, trial, state, value, best (of the complete ones so far), seconds."""
     rows = []
     for entry in entries:
-        best = math.nan
         table = entry.study_storage.table([entry.metric])
-        values = pd.to_numeric(table[entry.metric]).tolist()
-        for trial, state, value, seconds in zip(table["trial"], table["state"], values, table["seconds"], strict=True):
-            if state == "complete" and not math.isnan(value):
-                better = value > best if entry.larger else value < best
-                best = value if better or math.isnan(best) else best
-            rows.append((entry.plan.method, trial, state, value, best, seconds))
+        values = pd.to_numeric(table[entry.metric]).astype(float)
+        complete = values.where(table["state"] == "complete")
+        best = (complete.cummax() if entry.larger else complete.cummin()).ffill()
+        columns = (table["trial"], table["state"], values, best, table["seconds"])
+        rows += [(entry.plan.method, *row) for row in zip(*columns, strict=True)]
     return pd.DataFrame(rows, columns=["method", "trial", "state", "value", "best", "seconds"])
 
 
