@@ -3,8 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -114,8 +113,10 @@ class Settings:
         varied = spaces.hold(varied, {*hold, *by_steps, *set_by_environments}, base)
         spaces.check(varied, base)
         for one in (*tuned, *apart):
-            with _naming(one):
+            try:
                 spaces.check(varied, one.of(base))
+            except PflOpsError as error:
+                raise PflOpsError(f"environment '{one.name}': {error}") from error
         several = seeds > 1 or bool(tuned)
         choice: Scheduler = "none" if scheduler == "none" or not goal.single or several else "asha"
         if scheduler == "paired":
@@ -380,11 +381,3 @@ def check_environments(
 
 def _names(environments: Sequence[Environment]) -> str:
     return ",".join(one.name for one in environments) or "none"
-
-
-@contextmanager
-def _naming(environment: Environment) -> Iterator[None]:
-    try:
-        yield
-    except PflOpsError as error:
-        raise PflOpsError(f"environment '{environment.name}': {error}") from error

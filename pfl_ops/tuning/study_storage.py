@@ -249,7 +249,11 @@ class StudyStorage:
         raw = self.raw()
         own = [t.number for t in raw if CONTINUES not in t.user_attrs]
         count = {number: i for i, number in enumerate(own)}
-        pairs = [(count.get(t.user_attrs.get(CONTINUES, t.number), t.number), t) for t in raw if not _cut_short(t)]
+        pairs = [
+            (count.get(t.user_attrs.get(CONTINUES, t.number), t.number), t)
+            for t in raw
+            if not t.user_attrs.get(REQUEUED)
+        ]
         return sorted(pairs, key=lambda pair: (pair[0], pair[1].number))
 
     def number(self, optuna_number: int) -> int:
@@ -553,10 +557,6 @@ def _seconds_of_runs(trial: FrozenTrial) -> list[float]:
 def point_of(trial: FrozenTrial) -> Point:
     """The trial's configuration."""
     return decoded(trial.params)
-
-
-def _cut_short(trial: FrozenTrial) -> bool:
-    return bool(trial.user_attrs.get(REQUEUED))
 
 
 def _directions(objective: Objective) -> list[StudyDirection]:
