@@ -78,7 +78,6 @@ def partition(
     **flags: str | None,
 ) -> None:
     """Divide a data set over clients, and print who holds what."""
-
     save = save.expanduser() if save else None
     check_plot(plot)
     check_folder("--save", save)
@@ -106,7 +105,6 @@ def show_counts(counts: "np.ndarray", title: str, plot: Path | None, *more: str)
     Args:
         counts: samples of each client and class, int [K, L]. title: above both. more: lines below the table.
     """
-
     console = out()
     say(console, title)
     console.print(counts_table(counts))

@@ -39,7 +39,6 @@ def import_data(
     data_dir: DataDir = None,
 ) -> None:
     """Turn index lists into a partition (--partition file:FOLDER), PFLlib's data into a data set (--dataset FILE)."""
-
     source, save = source.expanduser(), save.expanduser()
     check_plot(plot)
     check_data_dir(data_dir)

@@ -12,8 +12,6 @@ from pfl_ops.cli.checks import check_data_dir, check_folder
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, with_flags
 from pfl_ops.cli.output import err, out, say
-from pfl_ops.cli.reproduce_results import show_results
-from pfl_ops.cli.reproduce_watch import ReproduceProgress
 from pfl_ops.cli.run import PAGE, served
 from pfl_ops.errors import PflOpsError, echo, in_a_line, together
 
@@ -163,6 +161,8 @@ def reproduce(
         return
 
     from pfl_ops import tuning  # slow to import, so after the checks of the arguments
+    from pfl_ops.cli.reproduce_results import show_results
+    from pfl_ops.cli.reproduce_watch import ReproduceProgress
     from pfl_ops.papers import results_files
 
     plans = (

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import permutations, takewhile
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 from optuna.trial import FrozenTrial
 
 from pfl_ops.errors import PflOpsError
@@ -30,8 +31,6 @@ from pfl_ops.tuning.tracked_job import RunningPart, TrackedJobs
 from pfl_ops.units import signed, unit_of, with_unit
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from pfl_ops.tuning.session import Session
 
 LEVEL = 0.05  # corrected p from which a configuration is told apart
@@ -107,10 +106,8 @@ class Confirmation:
         return math.hypot(*(known[seed] for seed in self.seeds)) / len(self.seeds)
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """One row a run that has a value: trial, seed, value."""
-        import pandas as pd
-
         rows = [(number, seed, value) for number, values in self.values.items() for seed, value in values.items()]
         return pd.DataFrame(rows, columns=["trial", "seed", "value"])
 
