@@ -1,7 +1,6 @@
 """`pfl-ops tune` with several methods: the same budget for each, and one leaderboard."""
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -129,8 +128,8 @@ def _tell_estimates(
     from pfl_ops.tuning.budget import affordable, budget_text, of_runs
     from pfl_ops.tuning.resource_request import ResourceRequest
 
-    cpus = given["cpus_per_trial"] if isinstance(given["cpus_per_trial"], float) else 1.0
-    trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
+    asked = ResourceRequest(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
+    trial = asked.estimated(execution)
     console = out() if dry_run else err()
     first = next(iter(settings.values()))
     found: dict[str, Estimate] = {}
@@ -142,11 +141,10 @@ def _tell_estimates(
             wrong[method] = str(error)
     if wrong:
         raise together(wrong)
-    asked = ResourceRequest(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
     text = f"{len(found)} methods, each with {budget_text(first)}"
     if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
         runs_of_trial, stops = first.n_parts, not (first.combination and first.scheduler == "none")
-        at_once = min(first.trials * first.at_once, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
+        at_once = asked.at_once(first.trials * first.at_once)
         one = next(iter(found.values())).with_startup()
         all_methods = replace(one, seconds=sum(estimate.seconds for estimate in found.values()))
         whole = [of_runs(estimate, runs_of_trial) for estimate in found.values()]

@@ -1,6 +1,5 @@
 """`pfl-ops tune`: a study, from its estimate to its best configuration."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -239,9 +238,7 @@ def tune(
         given |= several
 
     wanted = settings.trials
-    cpus = asked.cpus if isinstance(asked.cpus, float) else 1.0
-    trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
-    estimate = runs.estimate(settings.example, data_dir=data_dir, execution=trial)
+    estimate = runs.estimate(settings.example, data_dir=data_dir, execution=asked.estimated(execution))
     top = min(settings.confirm_top, wanted)
     n_environments = max(1, len(settings.environments))
     more = f"then the best {top} again with up to {settings.confirm} new seeds (--confirm)" if top > 1 else ""
@@ -255,7 +252,7 @@ def tune(
     if address or asked.kind(execution.device, address):  # how many fit is known once it is joined, or measured
         text = f"{budget}, {each}"
     else:
-        at_once = min(wanted * settings.at_once, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
+        at_once = asked.at_once(wanted * settings.at_once)
         trials_within = affordable(settings, whole_trial, at_once)
         baselines = runs_of_trial if settings.environments else 0
         whole = duration(estimate.with_startup().of_trials(trials_within * runs_of_trial + baselines, at_once))

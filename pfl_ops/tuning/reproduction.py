@@ -105,7 +105,7 @@ class Reproduction:
 
         with cluster(self.address) as folder:
             gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
-            part = share(cpus_of(self.asked), gpus, self.asked.concurrency, self.wanted, self.execution.device)
+            part = share(self.asked.n_cpus, gpus, self.asked.concurrency, self.wanted, self.execution.device)
             source = _Cells(self, cells, queue, part, part.execution(self.execution))
             place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None)
             Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")
@@ -324,8 +324,3 @@ def _changes(suite: Suite, changes: Changes) -> dict[str, str]:
     """The tags of runs whose settings are other than the suite's own."""
     choices = {CHOICES: suite.choices} if suite.choices else {}
     return choices | ({CHANGED: ", ".join(as_flags(changes))} if changes else {})
-
-
-def cpus_of(asked: ResourceRequest) -> float:
-    """Return the CPUs of a cell: as asked for, else one."""
-    return asked.cpus if isinstance(asked.cpus, float) else 1.0
