@@ -29,6 +29,7 @@ from pfl_ops.reports.write import write
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import PreparedStudy, StudyOptions
+from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
 
@@ -205,7 +206,7 @@ class StudyBegins(Job):
         space = Path("space.yaml")
         space.write_text(SPACE)
         self.experiment = Experiment.of("fedavg", dataset="digits", model="linear", clients=4, rounds=2)
-        self.settings = Settings.of(self.experiment, space, len(FIRST), None, None, None, {})
+        self.settings = Settings.of(self.experiment, space, StudyLimits(trials=len(FIRST)))
         self.settings.digest(None)  # unpacks the data
 
     def prepare(self, folder: Path) -> None:

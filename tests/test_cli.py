@@ -18,12 +18,13 @@ from typer.testing import CliRunner, Result
 
 from pfl_ops import registry, runs, tuning
 from pfl_ops.cli import app
-from pfl_ops.cli.live import percent, results_notes, results_table, trials_table
+from pfl_ops.cli.live import drawn
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
 from pfl_ops.cli.run import look_closer, ui_hint
 from pfl_ops.config.experiment import FLAGS, Experiment, fields
+from pfl_ops.display import tables
 from pfl_ops.display.progress import RunProgress
 from pfl_ops.federation.loop.estimate import Estimate
 from pfl_ops.federation.settings import Execution
@@ -958,7 +959,7 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
     """The worst of all has 3 samples; of those with 10 and more it is another client. No L2, no word on it."""
     final = {"local/mean": 0.5, "global/mean": 0.25, "acc": 0.75, "local/worst": 0.25}
     one = SimpleNamespace(final={f"final/test/L1/{key}": value for key, value in final.items()}, clients=CLIENTS)
-    out().print(results_table([one], "test"))
+    out().print(drawn(tables.scores([one], "test")))
     _, head, row = capsys.readouterr().out.rstrip().splitlines()
     assert re.split("  +", head.strip()) == [
         "stage",
@@ -969,22 +970,22 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
         "worst, n ≥ 10",
     ]
     assert re.split("  +", row.strip()) == ["L1", "50.0 %", "25.0 %", "75.0 %", "25.0 % (n 3)", "50.0 %"]
-    assert results_notes([one], "test") == [
+    assert tables.score_notes([one], "test") == [
         "L1: what clients hold after the update",
         "n: a client's test samples; 1 of 3 clients have fewer than 10",
     ]
 
 
 def test_numbers_as_people_read_them() -> None:
-    assert percent([0.5]) == "50.0 %"
-    assert percent([0.5, 0.7]) == "60.0 ± 14.1 %"
-    assert percent([float("nan")]) == "–"
+    assert tables.percent([0.5]) == "50.0 %"
+    assert tables.percent([0.5, 0.7]) == "60.0 ± 14.1 %"
+    assert tables.percent([float("nan")]) == "–"
 
 
 def test_trials_are_listed_best_first_and_cut(capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.DataFrame({"trial": range(20), "state": "complete", "rounds": 2, "m": [i / 20 for i in range(20)]})
     table = table.assign(seconds=1.0, x=0.5, error="", note=["learnt nothing" if i == 18 else "" for i in range(20)])
-    out().print(trials_table(table, ["m"], 19, "study x", most=3))
+    out().print(drawn(tables.trials(table, ["m"], 19, "study x", most=3)))
     lines = capsys.readouterr().out.splitlines()
     assert "the best 3 of 20 trials" in lines[0] and "note" not in lines[1]
     assert [line.rstrip().partition("x=")[2] for line in lines[2:]] == ["0.5", "0.5  (learnt nothing)", "0.5"]

@@ -10,6 +10,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces import MethodSpace
 from pfl_ops.tuning import Settings
+from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.terms import settings_of
 
 RATES = """
@@ -180,7 +181,7 @@ def test_tests_of_one_comparison_have_one_tag():
         ", 20 trials, 3 new seeds of 2: training.optimiser training.lr training.lr_decay training.local_epochs "
         "participation.weighting"
     )
-    without = settings("fedavg", "scaffold", "fliu")["fedavg"].confirming(0, None)
+    without = settings("fedavg", "scaffold", "fliu")["fedavg"].limited(StudyLimits(confirm=0))
     assert without.tags["pfl_ops.common"] == tags[0]["pfl_ops.common"].replace(", 3 new seeds of 2", "")
     turned = settings("fliu", "scaffold", "fedavg").values()
     assert tags[0] == tags[1] == tags[2] == next(iter(turned)).tags and settings("fliu")["fliu"].tags == {}

@@ -4,6 +4,7 @@ app      the application: errors, --debug, --version
 options  flags and what they set
 run, tune, tabulate, reproduce, compare, bench, browse, import_data   the commands
 benchmark   tune with several methods
+compare_tables, reproduce_results, reproduce_watch   what these commands print
 show     what `list` and `show` print
 live     progress and tables
 output   where it is printed

@@ -9,6 +9,7 @@ import typer
 from pfl_ops.cli.checks import check_data_dir, check_output
 from pfl_ops.cli.names import names_of
 from pfl_ops.cli.options import DataDir, Flag, Plugins, TrackingUri, load_plugins, settings_of, with_flags
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.errors import PflOpsError
 
 BENCH = (
@@ -60,7 +61,6 @@ def bench(
     GPU. With the extra 'peers' a jitted JAX loop runs along.
     """
     from pfl_ops.bench.settings import settings_of as checked
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.files import write_named
     from pfl_ops.tracking.home import check_places
 

@@ -1,7 +1,6 @@
 """`pfl-ops tune` with several methods: the same budget for each, and one leaderboard."""
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pfl_ops.cli.options import experiment_of
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.errors import PflOpsError, in_a_line, together
 from pfl_ops.files import check_writable
 
 NONE_IS_STOPPED, IF_NONE_IS_STOPPED = ", none is stopped early", " if none is stopped early"
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    import pandas as pd
 
     from pfl_ops.config.experiment import Experiment
+    from pfl_ops.display.tables import TableRows
     from pfl_ops.federation.loop.estimate import Estimate
     from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning.benchmark import Benchmark
@@ -70,7 +71,6 @@ def run_benchmark(
     experiments: "Sequence[Experiment] | None",
     settings: "Mapping[str, Settings]",
     *,
-    wanted: int,
     finals: int,
     execution: "Execution",
     dry_run: bool,
@@ -80,14 +80,13 @@ def run_benchmark(
 
     Args:
         experiments: one a method; none: as recorded. settings: method -> its study.
-        wanted: trials a method. finals: test runs a method. given: all other arguments of `benchmark`.
+        finals: test runs a method. given: all other arguments of `benchmark`.
     """
     from pfl_ops import tuning
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.tuning.benchmark import benchmark
 
     check_writable(REPORTS, "the folder of the report", "run this in another folder")
-    _tell_estimates(settings, wanted, finals, execution, dry_run, given)
+    _tell_estimates(settings, finals, execution, dry_run, given)
     if dry_run:
         return
     written: list[Path] = []
@@ -118,7 +117,6 @@ def run_benchmark(
 
 def _tell_estimates(
     settings: "Mapping[str, Settings]",
-    wanted: int,
     finals: int,
     execution: "Execution",
     dry_run: bool,
@@ -126,15 +124,14 @@ def _tell_estimates(
 ) -> None:
     """Print the estimate of the whole and of each method's trial, and the ranges that all methods vary."""
     from pfl_ops import runs
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.federation.loop.estimate import distinct_hints, duration
     from pfl_ops.tuning.budget import affordable, budget_text, of_runs
     from pfl_ops.tuning.resource_request import ResourceRequest
 
-    cpus = given["cpus_per_trial"] if isinstance(given["cpus_per_trial"], float) else 1.0
-    trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
+    asked = ResourceRequest(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
+    trial = asked.estimated(execution)
     console = out() if dry_run else err()
-    first = next(iter(settings.values())).confirming(given.get("confirm"), given.get("confirm_top"))
+    first = next(iter(settings.values()))
     found: dict[str, Estimate] = {}
     wrong: dict[str, str] = {}
     for method, each in settings.items():
@@ -144,16 +141,14 @@ def _tell_estimates(
             wrong[method] = str(error)
     if wrong:
         raise together(wrong)
-    asked = ResourceRequest(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
-    limits = replace(first, trials=wanted)
-    text = f"{len(found)} methods, each with {budget_text(limits)}"
+    text = f"{len(found)} methods, each with {budget_text(first)}"
     if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
         runs_of_trial, stops = first.n_parts, not (first.combination and first.scheduler == "none")
-        at_once = min(wanted * first.at_once, asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
+        at_once = asked.at_once(first.trials * first.at_once)
         one = next(iter(found.values())).with_startup()
         all_methods = replace(one, seconds=sum(estimate.seconds for estimate in found.values()))
         whole = [of_runs(estimate, runs_of_trial) for estimate in found.values()]
-        number = [affordable(limits, estimate, at_once) for estimate in whole]
+        number = [affordable(first, estimate, at_once) for estimate in whole]
         seconds = sum(estimate.seconds * k for estimate, k in zip(whole, number, strict=True))
         took = duration(all_methods.of_trials(finals * at_once, at_once) + seconds / at_once)
         tests = f" and {finals} test run{'s' * (finals != 1)}" if finals else ""
@@ -161,13 +156,13 @@ def _tell_estimates(
     say(console, text)
     if first.combination:
         say(console, f"a trial is {first.combination}{NONE_IS_STOPPED * (first.scheduler == 'none')}")
-    if first.confirm and (top := min(first.confirm_top, wanted)) > 1:
+    if first.confirm and (top := min(first.confirm_top, first.trials)) > 1:
         say(console, f"then the best {top} of each again with up to {first.confirm} new seeds (--confirm)")
     width = max(map(len, found))
     for method, estimate in found.items():
         cost = f", {estimate.cost}" if estimate.cost else ""
         say(console, f"  {method:{width}}  each {estimate}{cost}")
-    if common := next(iter(settings.values())).common:
+    if common := first.common:
         ranges = (f"{key.rpartition('.')[2]} {'; '.join(map(str, common.of(key)))}" for key in common.keys)
         say(console, f"all methods vary: {', '.join(ranges)}; each its own hyper-parameters besides")
     for method, each in settings.items():
@@ -210,17 +205,16 @@ def _write(made: "Benchmark") -> Path:
 def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     """The leaderboard, what was chosen, and where to look closer."""
     from pfl_ops.cli.live import drawn
-    from pfl_ops.cli.output import out, say
     from pfl_ops.cli.run import look_closer
-    from pfl_ops.display.tables import equal_cost
+    from pfl_ops.display import tables
 
     console = out()
-    console.print(leaderboard_table(made))
+    console.print(drawn(tables.leaderboard(made.table, made.name)))
     console.print()
-    console.print(cost_table(made))
+    console.print(drawn(cost_rows(made.table)))
     if len(made.costs):
         console.print()
-        console.print(drawn(equal_cost(made.costs, made.table["metric"].iloc[0])))
+        console.print(drawn(tables.equal_cost(made.costs, made.table["metric"].iloc[0])))
     say(console, "\nchosen")
     width = max(map(len, made.table["method"]))
     for row in made.table.to_dict("records"):
@@ -234,22 +228,14 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     say(console, "\n" + look_closer(tracking_uri, made.page, "experiment", made.name))
 
 
-def leaderboard_table(made: "Benchmark") -> "Table":
-    """A row a method, best first: scores."""
-    from pfl_ops.cli.live import drawn
-    from pfl_ops.display.tables import leaderboard
-
-    return drawn(leaderboard(made.table, made.name))
-
-
-def cost_table(made: "Benchmark") -> "Table":
-    """A row a method: what it took, in its search and for one test run."""
+def cost_rows(table: "pd.DataFrame") -> "TableRows":
+    """Return a row a method of a leaderboard: what it took, in its search and for one test run."""
+    from pfl_ops.display.tables import TableRows
     from pfl_ops.federation.loop.estimate import duration
 
-    right = ("trials", "samples", "settings varied", "search", "a test run", "sent", "test data opened")
-    table = _table("cost", ("method",), right)
-    for row in made.table.to_dict("records"):
-        table.add_row(
+    heads = ("method", "trials", "samples", "settings varied", "search", "a test run", "sent", "test data opened")
+    rows = [
+        (
             row["method"],
             f"{row['trials']}{_lost(row)}",
             f"{row['search_samples']:,}",
@@ -259,21 +245,12 @@ def cost_table(made: "Benchmark") -> "Table":
             f"{row['sent_bytes'] / 1e6:,.1f} MB" if math.isfinite(row["sent_bytes"]) else "–",
             f"{row['openings']} time{'s' * (row['openings'] != 1)}",
         )
-    return table
+        for row in table.to_dict("records")
+    ]
+    return TableRows("cost", heads, tuple(rows))
 
 
 def _lost(row: Mapping[Any, Any]) -> str:
     """Trials that are complete in no sense, in brackets."""
     lost = [f"{row[state]} {state}" for state in ("diverged", "failed") if row[state]]
     return f" ({', '.join(lost)})" if lost else ""
-
-
-def _table(title: str, left: Iterable[str], right: Iterable[str]) -> "Table":
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in left:
-        table.add_column(name)
-    for name in right:
-        table.add_column(name, justify="right")
-    return table

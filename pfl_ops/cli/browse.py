@@ -15,13 +15,17 @@ from pfl_ops.cli.options import (
     TrackingUri,
     experiment_of,
     load_plugins,
+    option,
     with_flags,
 )
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
+
+Plot = Annotated[Path | None, option("--plot", "Draw it: a row a client, stacked classes.", metavar="FILE.png")]
 
 MANY_CLASSES = 20  # more columns than these are not printed one by one
 MANY_CLIENTS = 1_000  # nor more rows
@@ -65,21 +69,17 @@ def partition(
     ],
     *,
     sets: Sets = [],  # noqa: B006
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw it: a row a client, stacked classes.")
-    ] = None,
+    plot: Plot = None,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="FOLDER", help="Write it, to use again as --partition file:FOLDER.")
+        Path | None, option("--save", "Write it, to use again as --partition file:FOLDER.", metavar="FOLDER")
     ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = [],  # noqa: B006
     **flags: str | None,
 ) -> None:
     """Divide a data set over clients, and print who holds what."""
-    from pfl_ops.cli.output import out, say
-
     save = save.expanduser() if save else None
-    check_output("--plot", plot, (".png", ".svg") if plot and plot.suffix else ())
+    check_plot(plot)
     check_folder("--save", save)
     # any method will do: only data, partition and seed are used
     experiment = experiment_of("local", {**flags, "partition": kind}, sets=sets, plugins=plugin, data_dir=data_dir)
@@ -87,18 +87,33 @@ def partition(
     title = (
         f"{experiment.partition.kind} on {experiment.data.label}, {len(clients.table)} clients, seed {experiment.seed}"
     )
-    console = out()
-    say(console, title)
-    console.print(counts_table(clients.table))
-    say(console, f"partition {clients.partition_digest}")
-    if plot:
-        from pfl_ops import figures
-
-        say(console, f"figure    {figures.save(figures.partition(clients.table, title=title), plot)}")
+    show_counts(clients.table, title, plot, f"partition {clients.partition_digest}")
     if save:
         from pfl_ops.data.partition_files import write_partition
 
-        say(console, f"saved     {write_partition(save, clients.recorded)}  (--partition file:{save})")
+        say(out(), f"saved     {write_partition(save, clients.recorded)}  (--partition file:{save})")
+
+
+def check_plot(plot: Path | None) -> None:
+    """Refuse a file of a picture that could not be written."""
+    check_output("--plot", plot, (".png", ".svg") if plot and plot.suffix else ())
+
+
+def show_counts(counts: "np.ndarray", title: str, plot: Path | None, *more: str) -> None:
+    """Print the table of a partition, and write its picture if a file is named.
+
+    Args:
+        counts: samples of each client and class, int [K, L]. title: above both. more: lines below the table.
+    """
+    console = out()
+    say(console, title)
+    console.print(counts_table(counts))
+    for line in more:
+        say(console, line)
+    if plot:
+        from pfl_ops import figures
+
+        say(console, f"figure    {figures.save(figures.partition(counts, title=title), plot)}")
 
 
 def counts_table(counts: "np.ndarray") -> "Table":
@@ -156,19 +171,13 @@ def _quantiles(counts: "np.ndarray", table: "Table") -> "Table":
 def ui(
     *,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
-    study: Annotated[
-        bool, typer.Option("--study", help="Optuna's dashboard on the studies.", show_default=False)
-    ] = False,
-    storage: Annotated[
-        str | None, typer.Option("--storage", metavar="URI|FILE.log", help="Of the studies; with --study.")
-    ] = None,
+    study: Annotated[bool, option("--study", "Optuna's dashboard on the studies.")] = False,
+    storage: Annotated[str | None, option("--storage", "Of the studies; with --study.", metavar="URI|FILE.log")] = None,
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Open MLflow's page, or Optuna's dashboard with --study, on this machine only; Ctrl-C ends it."""
     import signal
     import subprocess
-
-    from pfl_ops.cli.output import err, say
 
     if study:
         _serve_studies(port, storage)
@@ -206,7 +215,6 @@ def _serve_studies(port: int, storage: str | None) -> None:
     """Serve Optuna's dashboard until Ctrl-C, SIGTERM or a closed terminal."""
     import signal
 
-    from pfl_ops.cli.output import err, say
     from pfl_ops.tuning.dashboard import FIRST_PAGE, HOST, dashboard
 
     check_work_folder(storage)

@@ -1,23 +1,14 @@
 """`pfl-ops compare`: any tracked runs side by side."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from pfl_ops.cli.checks import check_finite, check_output, check_work_folder
-from pfl_ops.cli.options import TrackingUri, with_default
+from pfl_ops.cli.options import TrackingUri, option
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.errors import PflOpsError, echo
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from pfl_ops.comparison import Line
-    from pfl_ops.reports.compare import Comparison, Group
-
-WIDEST_NAME = 44  # columns of a line's name; a longer one is broken
 
 
 def compare(
@@ -31,47 +22,28 @@ def compare(
     ] = None,
     *,
     where: Annotated[
-        str | None, typer.Option("--filter", metavar="FILTER", help="Of these, those that MLflow's search finds by it.")
+        str | None, option("--filter", "Of these, those that MLflow's search finds by it.", metavar="FILTER")
     ] = None,
-    tag: Annotated[
-        list[str], typer.Option("--tag", metavar="KEY=VALUE", help="Of these, those with this tag; repeatable.")
-    ] = [],  # noqa: B006  (Typer copies it)
-    trials: Annotated[bool, typer.Option("--trials", help="The trials of studies too, not only their tests.")] = False,
+    tag: Annotated[list[str], option("--tag", "Of these, those with this tag; repeatable.", metavar="KEY=VALUE")] = [],  # noqa: B006  (Typer copies it)
+    trials: Annotated[bool, option("--trials", "The trials of studies too, not only their tests.")] = False,
     metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            metavar="KEY",
-            show_default=False,
-            help=with_default("What decides: acc, local/worst, L2/local/mean, test/G/acc ...", "acc"),
-        ),
+        str | None, option("--metric", "What decides: acc, local/worst, L2/local/mean, test/G/acc ...", "acc", "KEY")
     ] = None,
     target: Annotated[
-        float | None,
-        typer.Option("--target", metavar="FLOAT", help="Count rounds to this --metric, or else Acc(L): 0.9 is 90 %."),
+        float | None, option("--target", "Count rounds to this --metric, or else Acc(L): 0.9 is 90 %.", metavar="FLOAT")
     ] = None,
     at: Annotated[
         Literal["final", "best"],
-        typer.Option(
-            "--at",
-            metavar="final|best",
-            show_default=False,
-            help=with_default("Values of the last round, or of each run's best.", "final"),
-        ),
+        option("--at", "Values of the last round, or of each run's best.", "final", "final|best"),
     ] = "final",
     test: Annotated[
         Literal["anytime", "t"],
-        typer.Option(
-            "--test",
-            metavar="anytime|t",
-            show_default=False,
-            help=with_default("Of differences; t: paired t test, if n was fixed before the runs.", "anytime"),
-        ),
+        option("--test", "Of differences; t: paired t test, if n was fixed before the runs.", "anytime", "anytime|t"),
     ] = "anytime",
-    notes: Annotated[bool, typer.Option("--notes", help="Print notes in full: which settings differ.")] = False,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE.html", help="Write a page with curves.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write a row a run.")] = None,
-    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE.tex", help="Write the table.")] = None,
+    notes: Annotated[bool, option("--notes", "Print notes in full: which settings differ.")] = False,
+    html: Annotated[Path | None, option("--html", "Write a page with curves.", metavar="FILE.html")] = None,
+    csv: Annotated[Path | None, option("--csv", "Write a row a run.", metavar="FILE.csv")] = None,
+    latex: Annotated[Path | None, option("--latex", "Write the table.", metavar="FILE.tex")] = None,
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Compare tracked runs, trials and studies: which is best, by how much, and how sure that is.
@@ -85,7 +57,7 @@ def compare(
         check_output(flag, file)
     check_work_folder(tracking_uri, "MLFLOW_TRACKING_URI")
 
-    from pfl_ops.cli.output import err, out, say
+    from pfl_ops.cli.compare_tables import show
     from pfl_ops.reports.compare import compare as compared
 
     comparison = compared(
@@ -121,135 +93,3 @@ def _tags(texts: list[str]) -> dict[str, str]:
             raise PflOpsError(f"--tag {echo(key)} is given twice; a run has one value of it")
         found[key] = value
     return found
-
-
-OPTIONAL = (
-    *("train seconds", "received MiB", "sent MiB", "best round", "best", "last", "worst client %", "p"),
-    *("Acc(G) %", "Acc(L) %", "n"),
-)
-"""Columns, by the beginning of their names, in the order in which they go if there is no room."""
-FOLDED = 240  # characters of a group's notes, or of a remark; longer ones are cut, unless --notes is given
-FEW_LINES = 12  # in a table with more lines, a line's other stages are left to the page
-
-
-def show(comparison: "Comparison", console: "Console", remarks: "Console | None" = None, notes: bool = False) -> None:
-    """Print a table for each group and the notes on it; on a narrow terminal with fewer columns, which are named.
-
-    Args:
-        remarks: where notes go; None: nowhere. notes: print them in full.
-    """
-    from pfl_ops.cli.output import say
-    from pfl_ops.reports.compare import TEST_DESCRIPTIONS
-    from pfl_ops.reports.compared import folded, size_of
-    from pfl_ops.reports.numbers import title_of
-
-    there = list(dict.fromkeys(name for group in comparison.groups for name in _columns(comparison, group)))
-    deciding = {title_of(group.metric) for group in comparison.groups}
-    droppable = [
-        name
-        for start in OPTIONAL
-        for name in there
-        if (name == start or (start in ("best", "last") and name.startswith(f"{start} ") and name != "best round"))
-        and name not in deciding
-    ]
-    wide = console.options.update(max_width=1000)
-    for n in range(len(droppable) + 1):
-        tables = [_table(comparison, group, droppable[:n]) for group in comparison.groups]
-        if all(console.measure(table, options=wide).maximum <= console.width for table in tables):
-            break
-    at = "last round" if comparison.at == "final" else "best round of each run"
-    console.print(f"{size_of(comparison)}, {at}, by {title_of(comparison.metric)}", style="bold", highlight=False)
-    cut = False
-    for group, table in zip(comparison.groups, tables, strict=True):
-        console.print(table)
-        if remarks is None:
-            continue
-        of = f" ({group.title})" if len(comparison.groups) > 1 else ""
-        if notes or sum(map(len, group.complaints)) <= FOLDED:
-            for line in group.complaints:
-                say(remarks, f"not a fair comparison{of}: {line}")
-        else:
-            say(remarks, f"not a fair comparison{of}: {folded(group.complaints)}")
-            cut = True
-    if remarks is not None:
-        for line in comparison.remarks:
-            cut |= len(line) > FOLDED and not notes
-            say(remarks, line if notes or len(line) <= FOLDED else f"{line[: FOLDED - 4]} ...")
-        if cut:
-            say(remarks, "--notes prints these notes in full")
-    if n:
-        say(console, f"no room for: {', '.join(droppable[:n])}")
-    tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
-    if tested and "p" not in droppable[:n]:
-        say(console, f"p: {TEST_DESCRIPTIONS[comparison.test]}, corrected for all pairs (Holm)")
-
-
-def _columns(c: "Comparison", group: "Group") -> list[str]:
-    """Headings from the left."""
-    from pfl_ops.reports.compared import SECONDS, TRAFFIC, other_rounds, shown_metrics
-    from pfl_ops.reports.numbers import difference_title, target_title
-
-    target = [] if c.target is None else [target_title(c.target_metric, c.target)]
-    first = ["setting", "n", "stage", *shown_metrics(group), difference_title(group.metric), "p"]
-    return [*first, *other_rounds(c, group), *target, *TRAFFIC, SECONDS]
-
-
-def _table(c: "Comparison", group: "Group", dropped: list[str]) -> "Table":
-    """A row a line, and below it one for each other stage that was scored; settings stand under the name."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    shown = [name for name in _columns(c, group) if name not in dropped]
-    table = Table(title=escape(f"{group.title}: {group.size}"), title_justify="left", title_style="bold", box=None)
-    table.pad_edge = False
-    for name in shown:
-        if name == "setting":
-            table.add_column(name, min_width=10, max_width=WIDEST_NAME, overflow="fold")
-        else:
-            heading = escape(_in_two_lines(name))
-            table.add_column(heading, justify="left" if name == "stage" else "right", no_wrap=True)
-    for line in group.lines:
-        for i, cells in enumerate(_rows(c, group, line)):
-            table.add_row(*(cells.get(name, "") for name in shown), style="dim" if i else None)
-    return table
-
-
-def _in_two_lines(name: str) -> str:
-    """A long heading with a line break at the space nearest to its middle."""
-    spaces = [i for i, letter in enumerate(name) if letter == " " and name[i + 1 :] != "%"]
-    if len(name) < 12 or not spaces:
-        return name
-    at = min(spaces, key=lambda i: abs(i - len(name) / 2))
-    return f"{name[:at]}\n{name[at + 1 :]}"
-
-
-def _rows(c: "Comparison", group: "Group", line: "Line") -> Iterator[dict[str, str]]:
-    """The cells of a line by heading: first in its own stage, then in the others."""
-    from rich.markup import escape
-
-    from pfl_ops.reports.compared import BEST_ROUND, SECONDS, TRAFFIC, ahead, other_rounds, shown_metrics, text_of
-    from pfl_ops.reports.numbers import (
-        VIEWS,
-        chance,
-        difference_title,
-        mebibytes,
-        rounds_text,
-        spread,
-        target_title,
-    )
-
-    first = {name: text_of(line, metric, c.at) for name, metric in shown_metrics(group).items()}
-    first |= {"setting": escape(line.label), "n": str(len(line.runs)), "stage": line.stage}
-    first |= {difference_title(group.metric): ahead(c, group, line)}
-    first |= {"p": chance(line.difference.p) if line.difference else ""}
-    for name, (metric, at) in other_rounds(c, group).items():
-        first[name] = spread(line.values(metric), 1) if metric == BEST_ROUND else text_of(line, metric, at)
-    if c.target is not None:
-        first[target_title(c.target_metric, c.target)] = rounds_text(line.rounds_to(c.target, c.target_metric))
-    first |= {name: mebibytes(line.cost(cost)) for name, cost in TRAFFIC.items()}
-    first[SECONDS] = spread(line.cost("cost/train_seconds"), 1)
-    yield first
-    others = [stage for stage in line.stages if stage != line.stage] if len(group.lines) <= FEW_LINES else []
-    for i, stage in enumerate(others or [""] * bool(line.settings)):
-        cells = {name: text_of(line, f"{stage}/{metric}", c.at) for name, metric in VIEWS.items() if stage}
-        yield cells | {"stage": stage, "setting": "" if i else escape(line.settings)}

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pfl_ops.cli.browse import counts_table
+from pfl_ops.cli.browse import Plot, check_plot, show_counts
 from pfl_ops.cli.checks import check_data_dir, check_folder, check_output
-from pfl_ops.cli.names import completion, names_of
-from pfl_ops.cli.options import DataDir
+from pfl_ops.cli.names import names_of
+from pfl_ops.cli.options import DataDir, option
+from pfl_ops.cli.output import out, say
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 
 if TYPE_CHECKING:
@@ -23,28 +24,23 @@ def import_data(
     ],
     *,
     save: Annotated[
-        Path,
-        typer.Option("--save", metavar="PATH", help="Index lists: a folder to write. PFLlib's data: a file .npz."),
+        Path, option("--save", "Index lists: a folder to write. PFLlib's data: a file .npz.", metavar="PATH")
     ],
     dataset: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--dataset",
+            "The data set whose samples index lists number; needed for these.",
             metavar="NAME|FILE",
-            help="The data set whose samples index lists number; needed for these.",
-            autocompletion=completion(names_of("datasets")),
+            names=names_of("datasets"),
         ),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw it: a row a client, stacked classes.")
-    ] = None,
+    plot: Plot = None,
     data_dir: DataDir = None,
 ) -> None:
     """Turn index lists into a partition (--partition file:FOLDER), PFLlib's data into a data set (--dataset FILE)."""
-    from pfl_ops.cli.output import out, say
-
     source, save = source.expanduser(), save.expanduser()
-    check_output("--plot", plot, (".png", ".svg") if plot and plot.suffix else ())
+    check_plot(plot)
     check_data_dir(data_dir)
     if _is_folder(source):
         if dataset is not None:
@@ -61,15 +57,8 @@ def import_data(
             raise PflOpsError("index lists need --dataset: the data set whose samples they number")
         check_folder("--save", save)
         counts, use = _import_lists(source, save, dataset, data_dir)
-    console = out()
-    title = f"{source.name}, {len(counts)} clients"
-    say(console, title)
-    console.print(counts_table(counts))
-    if plot:
-        from pfl_ops import figures
-
-        say(console, f"figure    {figures.save(figures.partition(counts, title=title), plot)}")
-    say(console, f"saved     {save}  ({use})")
+    show_counts(counts, f"{source.name}, {len(counts)} clients", plot)
+    say(out(), f"saved     {save}  ({use})")
 
 
 def _is_folder(source: Path) -> bool:

@@ -6,24 +6,20 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from pfl_ops.cli.output import say
 from pfl_ops.display import tables
-from pfl_ops.display.tables import percent as percent
-from pfl_ops.display.tables import score_notes as results_notes
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from rich.console import Console
 
     from pfl_ops.results import Result
 
 
-def results_table(results: "Sequence[Result]", split: str) -> Table:
-    """Return `tables.scores` for a terminal."""
-    return drawn(tables.scores(results, split))
-
-
-def trials_table(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: str, most: int = 12) -> Table:
-    """Return `tables.trials` for a terminal."""
-    return drawn(tables.trials(trials, metrics, chosen, title, most))
+def print_scores(console: "Console", results: "Sequence[Result]", split: str) -> None:
+    """Print the full last evaluation of the repetitions of a run, and the notes on it."""
+    console.print(drawn(tables.scores(results, split)))
+    for note in tables.score_notes(results, split):
+        say(console, note)
 
 
 def drawn(rows: tables.TableRows) -> Table:
@@ -38,6 +34,3 @@ def drawn(rows: tables.TableRows) -> Table:
     for row in rows.rows:
         table.add_row(*map(Text, row))  # Text: square brackets are no markup here
     return table
-
-
-__all__ = ["drawn", "percent", "results_notes", "results_table", "trials_table"]

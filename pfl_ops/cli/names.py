@@ -1,6 +1,7 @@
 """The names that commands take, for lists and for completion: from the tables, without importing torch."""
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -8,6 +9,13 @@ if TYPE_CHECKING:
 
 Names = Callable[[], Iterable[str]]
 
+REGISTRIES = {
+    "algorithms": "pfl_ops.algorithms:ALGORITHMS",
+    "models": "pfl_ops.models:MODELS",
+    "losses": "pfl_ops.federation.losses:LOSSES",
+    "partitions": "pfl_ops.data.partition:PARTITIONS",
+}
+"""Kinds with a registry -> its module and name."""
 KINDS = ("algorithms", "datasets", "models", "partitions", "losses", "spaces", "presets")
 
 
@@ -29,22 +37,10 @@ def known(kind: str) -> list[str]:
 
 
 def registry_of(kind: str) -> "Registry[Any]":
-    """The registry of algorithms, models, losses or partitions."""
-    if kind == "algorithms":
-        from pfl_ops.algorithms import ALGORITHMS
-
-        return ALGORITHMS
-    if kind == "models":
-        from pfl_ops.models import MODELS
-
-        return MODELS
-    if kind == "losses":
-        from pfl_ops.federation.losses import LOSSES
-
-        return LOSSES
-    from pfl_ops.data.partition import PARTITIONS
-
-    return PARTITIONS
+    """The registry of one of the kinds in `REGISTRIES`."""
+    module, _, name = REGISTRIES[kind].partition(":")
+    registry: Registry[Any] = getattr(import_module(module), name)
+    return registry
 
 
 def names_of(kind: str) -> Names:

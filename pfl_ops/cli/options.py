@@ -120,23 +120,9 @@ def with_flags(*names: str, panels: Mapping[str, tuple[Flag, ...]] = PANELS) -> 
 
 
 def _parameter(flag: Flag, panel: str) -> inspect.Parameter:
-    option = typer.Option(
-        f"--{flag.name}",
-        metavar=flag.metavar,
-        help=with_default(flag.help, flag.default),
-        show_default=False,
-        rich_help_panel=panel,
-        autocompletion=completion(flag.names) if flag.names else None,
-    )
+    made = option(f"--{flag.name}", flag.help, flag.default, flag.metavar, panel=panel, names=flag.names)
     name = flag.name.replace("-", "_")
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
-    )
-
-
-def with_default(text: str, default: str) -> str:
-    """A help text and the default that stands where the flag is not given (the experiment's, a variable's, ...)."""
-    return f"{text} [dim]\\[default: {default}][/dim]"
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, made])
 
 
 def option(
@@ -147,16 +133,23 @@ def option(
     least: float | None = None,
     most: float | None = None,
     panel: str | None = None,
+    names: Names | None = None,
 ) -> Any:
-    """Return Typer's option of a flag of one command.
+    """Return Typer's option of a flag.
 
     Args:
-        name: with its dashes. default: as `--help` shows it; "": not shown. least, most: of a number.
-        panel: its heading in `--help`.
+        name: with its dashes. default: what stands where it is not given, as `--help` shows it; "": not shown.
+        least, most: of a number. panel: its heading in `--help`. names: what completion offers.
     """
-    text = with_default(help, default) if default else help
     return typer.Option(
-        name, help=text, metavar=metavar, min=least, max=most, show_default=False, rich_help_panel=panel
+        name,
+        help=f"{help} [dim]\\[default: {default}][/dim]" if default else help,
+        metavar=metavar,
+        min=least,
+        max=most,
+        show_default=False,
+        rich_help_panel=panel,
+        autocompletion=completion(names) if names else None,
     )
 
 
@@ -167,42 +160,34 @@ def settings_of(table: Iterable[Flag], flags: Mapping[str, str | None]) -> dict[
 
 
 Sets = Annotated[
-    list[str],
-    typer.Option("--set", metavar="PATH=VALUE", help="Set any field, e.g. algorithm.gamma.kind=fixed; repeatable."),
+    list[str], option("--set", "Set any field, e.g. algorithm.gamma.kind=fixed; repeatable.", metavar="PATH=VALUE")
 ]
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE.yaml", help="An experiment as a file; flags go before it.")
-]
+Config = Annotated[Path | None, option("--config", "An experiment as a file; flags go before it.", metavar="FILE.yaml")]
 Preset = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--preset",
+        "Named settings: paper is the FLIU paper's own (hours).",
         metavar="NAME",
-        help="Named settings: paper is the FLIU paper's own (hours).",
-        autocompletion=completion(names_of("presets")),
+        names=names_of("presets"),
     ),
 ]
 Plugins = Annotated[
-    list[Path],
-    typer.Option("--plugin", metavar="FILE.py", help="Your own methods, models or partitions; repeatable."),
+    list[Path], option("--plugin", "Your own methods, models or partitions; repeatable.", metavar="FILE.py")
 ]
 DataDir = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--data-dir",
-        metavar="DIR",
-        help=with_default("Where data sets lie; a list is separated by ':'.", "PFL_OPS_DATA, else a cache folder"),
+        "Where data sets lie; a list is separated by ':'.",
+        "PFL_OPS_DATA, else a cache folder",
+        "DIR",
     ),
 ]
 TrackingUri = Annotated[
-    str | None,
-    typer.Option(
-        "--tracking-uri",
-        metavar="URI",
-        help=with_default("MLflow's address.", "MLFLOW_TRACKING_URI, else ./mlruns"),
-    ),
+    str | None, option("--tracking-uri", "MLflow's address.", "MLFLOW_TRACKING_URI, else ./mlruns", "URI")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the estimate of time, memory and disk, and stop.")]
+DryRun = Annotated[bool, option("--dry-run", "Print the estimate of time, memory and disk, and stop.")]
 
 
 def load_plugins(files: Iterable[Path]) -> None:

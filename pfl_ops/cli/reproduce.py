@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +11,7 @@ import typer
 from pfl_ops.cli.checks import check_data_dir, check_folder
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, with_flags
-from pfl_ops.cli.reproduce_results import show_results
-from pfl_ops.cli.reproduce_watch import ReproduceProgress
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.run import PAGE, served
 from pfl_ops.errors import PflOpsError, echo, in_a_line, together
 
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.papers import Cell, CellResults, ScaleName, Suite
-    from pfl_ops.papers.suite import Changes
+    from pfl_ops.papers import Cell, ScaleName, Suite
     from pfl_ops.reports.suites import SuiteSummary
     from pfl_ops.results import Result
     from pfl_ops.tuning.cells import Reproduced
     from pfl_ops.tuning.plans import ReproductionPlan
 
-PANEL = "Reproducing"
+_option = partial(option, panel="Reproducing")
 
 
 def _names() -> list[str]:
@@ -50,97 +49,68 @@ def reproduce(
     *,
     scale: Annotated[
         str | None,
-        option(
+        _option(
             "--scale",
             "Seconds a cell; about an hour a suite; the paper's size with a network for CPUs; the paper's own.",
             "smoke; without SUITE a plan of about 15 minutes",
             "smoke|small|medium|full",
-            panel=PANEL,
         ),
     ] = None,
     only: Annotated[
-        str | None,
-        typer.Option(
-            "--only", metavar="PATTERN", rich_help_panel=PANEL, help="These cells: 'path/*', '{path,lsqs}/{!local}'."
-        ),
+        str | None, _option("--only", "These cells: 'path/*', '{path,lsqs}/{!local}'.", metavar="PATTERN")
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", rich_help_panel=PANEL, help="At smoke: every cell, not one of each row and column.")
-    ] = False,
-    listed: Annotated[bool, typer.Option("--list", rich_help_panel=PANEL, help="What there is, and stop.")] = False,
+    every: Annotated[bool, _option("--all", "At smoke: every cell, not one of each row and column.")] = False,
+    listed: Annotated[bool, _option("--list", "What there is, and stop.")] = False,
     repetitions: Annotated[
-        int | None,
-        option("--repetitions", "Seeds of each cell.", "the scale's", "INT", 1, 10_000, PANEL),
+        int | None, _option("--repetitions", "Seeds of each cell.", "the scale's", "INT", 1, 10_000)
     ] = None,
     concurrency: Annotated[
-        int | None,
-        option("--concurrency", "Cells at once.", "as many as fit", "INT", 1, 10_000, PANEL),
+        int | None, _option("--concurrency", "Cells at once.", "as many as fit", "INT", 1, 10_000)
     ] = None,
-    cpus: Annotated[
-        str | None, typer.Option("--cpus-per-cell", metavar="NUMBER", rich_help_panel=PANEL, help="CPUs of a cell.")
-    ] = None,
-    gpus: Annotated[
-        str | None,
-        typer.Option("--gpus-per-cell", metavar="NUMBER", rich_help_panel=PANEL, help="Share of a GPU of a cell."),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option("--address", metavar="auto|HOST:PORT", rich_help_panel=PANEL, help="A Ray cluster to join."),
-    ] = None,
-    reports: Annotated[
-        Path, typer.Option("--reports", metavar="FOLDER", rich_help_panel=PANEL, help="Where the reports go.")
-    ] = Path("reports"),
+    cpus: Annotated[str | None, _option("--cpus-per-cell", "CPUs of a cell.", metavar="NUMBER")] = None,
+    gpus: Annotated[str | None, _option("--gpus-per-cell", "Share of a GPU of a cell.", metavar="NUMBER")] = None,
+    address: Annotated[str | None, _option("--address", "A Ray cluster to join.", metavar="auto|HOST:PORT")] = None,
+    reports: Annotated[Path, _option("--reports", "Where the reports go.", "reports", "FOLDER")] = Path("reports"),
     results: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--results",
+            "Also keep each run's numbers in a CSV file there, with a page of all claims: docs/results/README.md.",
             metavar="FOLDER",
-            rich_help_panel=PANEL,
-            help="Also keep each run's numbers in a CSV file there, with a page of all claims: docs/results/README.md.",
         ),
     ] = None,
     until_decided: Annotated[
         bool,
-        typer.Option(
-            "--until-decided",
-            rich_help_panel=PANEL,
-            help="Then give further seeds to cells of undecided claims, the cheapest decision first.",
+        _option(
+            "--until-decided", "Then give further seeds to cells of undecided claims, the cheapest decision first."
         ),
     ] = False,
-    hours: Annotated[
-        float | None, option("--hours", "With --until-decided: at most so long.", "1", "NUMBER", panel=PANEL)
-    ] = None,
+    hours: Annotated[float | None, _option("--hours", "With --until-decided: at most so long.", "1", "NUMBER")] = None,
     suite: Annotated[
-        list[Path],
-        typer.Option(
-            "--suite", metavar="FILE.py", rich_help_panel=PANEL, help="Suites of your own: docs/suites.md; repeatable."
-        ),
+        list[Path], _option("--suite", "Suites of your own: docs/suites.md; repeatable.", metavar="FILE.py")
     ] = [],  # noqa: B006  (Typer copies it)
     sets: Annotated[
         list[str],
-        typer.Option(
+        _option(
             "--set",
+            "Change a setting in all cells that have it: training.lr=0.05; repeatable. Reports are kept apart.",
             metavar="PATH=VALUE",
-            rich_help_panel=PANEL,
-            help="Change a setting in all cells that have it: training.lr=0.05; repeatable. Reports are kept apart.",
         ),
     ] = [],  # noqa: B006
     choose: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--choose",
+            "Run no cell, but the rule by which the suite's settings are chosen on validation data.",
             metavar="FILE.yaml",
-            rich_help_panel=PANEL,
-            help="Run no cell, but the rule by which the suite's settings are chosen on validation data.",
         ),
     ] = None,
     choices: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--choices",
+            "Run the suites with what --choose wrote to this file. Reports are kept apart.",
             metavar="FILE.yaml",
-            rich_help_panel=PANEL,
-            help="Run the suites with what --choose wrote to this file. Reports are kept apart.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -154,7 +124,6 @@ def reproduce(
     medium, about 15 minutes on two cores. --scale smoke checks that everything runs. What is finished is never run
     again; stopped or killed, the same command goes on.
     """
-    from pfl_ops.cli.output import err, say
     from pfl_ops.config.precedence import assignments
     from pfl_ops.tracking.home import check_places
 
@@ -192,13 +161,17 @@ def reproduce(
         return
 
     from pfl_ops import tuning  # slow to import, so after the checks of the arguments
+    from pfl_ops.cli.reproduce_results import show_results
+    from pfl_ops.cli.reproduce_watch import ReproduceProgress
+    from pfl_ops.papers import results_files
 
     plans = (
         _default(repetitions, data_dir)
         if planned
         else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
     )
-    kept = _kept(results, chosen, size, changes, data_dir)
+    suites = [one for one, _ in chosen]
+    kept = results_files.known(results, suites, size, changes, data_dir) if results is not None else {}
     summaries: list[SuiteSummary] = []
     without: dict[str, Exception] = {}
 
@@ -272,7 +245,6 @@ def _choose(
 ) -> None:
     """Choose the settings of a suite's methods by its rule, and write them to a file."""
     from pfl_ops.cli.checks import check_output
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.config import fields
     from pfl_ops.files import write_named
 
@@ -377,8 +349,6 @@ def _chosen(
 def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     from rich.table import Table
 
-    from pfl_ops.cli.output import out, say
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, justify in (("suite", "left"), ("shows", "left"), ("cells", "right"), ("n", "right")):
         table.add_column(title, justify=justify, no_wrap=title != "shows")  # type: ignore[arg-type]
@@ -408,21 +378,6 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
     summary = suites.SuiteSummary.of_run(run)
     found.keep(suites.keep(run, folder), summary.metrics)
     return summary
-
-
-def _kept(
-    folder: Path | None,
-    chosen: "list[tuple[Suite, tuple[Cell, ...]]]",
-    scale: "ScaleName",
-    changes: "Changes",
-    data_dir: str | None,
-) -> "dict[str, CellResults]":
-    """The runs that the suites' results files have; their numbers are not computed again."""
-    from pfl_ops.papers import results_files
-
-    if folder is None:
-        return {}
-    return results_files.known(folder, [suite for suite, _ in chosen], scale, changes, data_dir)
 
 
 def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> None:

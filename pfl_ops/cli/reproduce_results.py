@@ -1,13 +1,21 @@
 """The end of `pfl-ops reproduce` on the terminal: runs, claims and problems of each suite."""
 
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.table import Table
+
+from pfl_ops.cli.output import out, say
 from pfl_ops.errors import PflOpsError
+from pfl_ops.papers import all_suites, results_files
+from pfl_ops.papers.default_plan import KEPT, LARGER
+from pfl_ops.reports import verdicts
+from pfl_ops.reports.suite import replaced
+from pfl_ops.reports.verdicts import number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from pfl_ops.reports.suites import SuiteSummary
     from pfl_ops.tuning.cells import Reproduced
 
@@ -18,7 +26,7 @@ STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")
 def show_results(
     done: "list[Reproduced]",
     summaries: "list[SuiteSummary]",
-    folder: "Path",
+    folder: Path,
     planned: bool = False,
     data_dir: str | None = None,
 ) -> None:
@@ -28,10 +36,6 @@ def show_results(
         done: suites, in the order of the plan. summaries: their reports'; a suite without one is left out.
         folder: of the reports. planned: by the call without names and scale. data_dir: where the data lie.
     """
-    from rich.table import Table
-
-    from pfl_ops.cli.output import out, say
-
     console = out()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("suite", no_wrap=True)
@@ -59,8 +63,6 @@ def show_results(
         say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")
     _show_claims(summaries)
     if planned:
-        from pfl_ops.papers.default_plan import KEPT, LARGER
-
         _show_kept(KEPT, data_dir)
         say(console, f"\n{LARGER}")
     if summaries:
@@ -69,11 +71,6 @@ def show_results(
 
 def _show_claims(summaries: "list[SuiteSummary]") -> None:
     """Print each claim that was judged, in a line; nothing where they are more than MOST_CLAIMS."""
-    from rich.table import Table
-
-    from pfl_ops.cli.output import out
-    from pfl_ops.reports.verdicts import number
-
     judged = [
         (one, claim)
         for one in summaries
@@ -97,17 +94,8 @@ def _show_claims(summaries: "list[SuiteSummary]") -> None:
     out().print(table)
 
 
-def _show_kept(folder: "Path", data_dir: str | None) -> None:
+def _show_kept(folder: Path, data_dir: str | None) -> None:
     """Print what is known from the results files that come with the sources, a line a suite; nothing without files."""
-    from collections import Counter
-
-    from rich.table import Table
-
-    from pfl_ops.cli.output import out, say
-    from pfl_ops.papers import all_suites, results_files
-    from pfl_ops.reports import verdicts
-    from pfl_ops.reports.suite import replaced
-
     try:
         found = [one for one in results_files.read(folder, all_suites(), data_dir) if not one.changes]
     except PflOpsError as error:
@@ -138,14 +126,12 @@ def _show_kept(folder: "Path", data_dir: str | None) -> None:
     out().print(table)
 
 
-def _decided(counts: "Mapping[str, int]") -> int:
+def _decided(counts: Mapping[str, int]) -> int:
     return counts.get("holds", 0) + counts.get("does not hold", 0)
 
 
 def totals(summaries: "list[SuiteSummary]") -> list[str]:
     """Return how many claims are decided: those of the papers, those at other networks, and derived ones."""
-    from collections import Counter
-
     found = []
     kept = [one for one in summaries if not one.networks]
     changed = [one for one in summaries if one.networks]
@@ -156,6 +142,6 @@ def totals(summaries: "list[SuiteSummary]") -> list[str]:
         ):
             total = sum(map(Counter, counts), Counter[str]())
             if total:
-                say = f"{total['holds']} hold, {total['does not hold']} do not"
-                found.append(f"{_decided(total)} of {sum(total.values())} {title} decided{where}: {say}")
+                told = f"{total['holds']} hold, {total['does not hold']} do not"
+                found.append(f"{_decided(total)} of {sum(total.values())} {title} decided{where}: {told}")
     return found

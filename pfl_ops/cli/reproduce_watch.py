@@ -3,10 +3,16 @@
 import time
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from rich.console import RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-    from pfl_ops.display.live import NotebookPicture, TerminalPicture
+from pfl_ops.cli.output import err, out, say
+from pfl_ops.display import live
+from pfl_ops.federation.loop.estimate import duration
+
+if TYPE_CHECKING:
     from pfl_ops.tuning.cells import CellEvent
 
 BAR_COLUMNS = 24
@@ -20,12 +26,10 @@ class ReproduceProgress:
     """
 
     def __init__(self, dry_run: bool = False) -> None:
-        from pfl_ops.cli.output import err, out
-
         self.console = err()
         self.told = out() if dry_run else self.console
         self.again = "" if dry_run else "; the reports are written again"
-        self.picture: TerminalPicture | NotebookPicture | None = None
+        self.picture: live.TerminalPicture | live.NotebookPicture | None = None
         self.began = time.monotonic()
         self.done = self.wanted = 0
         self.running: dict[str, tuple[str, int, int]] = {}  # job's hash -> name, rounds done, rounds
@@ -40,8 +44,6 @@ class ReproduceProgress:
 
     def __call__(self, event: "CellEvent") -> None:
         """Show an event: a line, or the picture drawn again."""
-        from pfl_ops.cli.output import say
-
         self.done, self.wanted = event.done, event.wanted
         if event.kind == "begin":
             say(self.told, event.text or f"everything is finished already{self.again}")
@@ -67,16 +69,12 @@ class ReproduceProgress:
 
     def _left(self) -> str:
         """The time that is left, by the jobs that are done; "": none, or not known."""
-        from pfl_ops.federation.loop.estimate import duration
-
         left = self.wanted - self.done
         return (
             f"about {duration((time.monotonic() - self.began) / self.done * left)} left" if left and self.done else ""
         )
 
     def _begin(self) -> None:
-        from pfl_ops.display import live
-
         self.began = time.monotonic()
         if self.wanted and self.told is self.console:
             self.picture = live.picture(self._draw, self.console, transient=True)
@@ -93,11 +91,7 @@ class ReproduceProgress:
             )
             self.running[job.digest] = name, max(rounds, event.round), of
 
-    def _draw(self) -> "RenderableType":
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
+    def _draw(self) -> RenderableType:
         table = Table.grid(padding=(0, 1))
         table.add_column(no_wrap=True, overflow="ellipsis")
         table.add_column(width=BAR_COLUMNS)

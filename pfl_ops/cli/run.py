@@ -21,6 +21,7 @@ from pfl_ops.cli.options import (
     option,
     with_flags,
 )
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def run(
         option("--concurrency", "Repetitions at once.", "one a CPU if they take long, else 1", "INT", 1, 10_000),
     ] = None,
     address: Annotated[
-        str | None, typer.Option("--address", metavar="auto|HOST:PORT", help="A Ray cluster to join, for repetitions.")
+        str | None, option("--address", "A Ray cluster to join, for repetitions.", metavar="auto|HOST:PORT")
     ] = None,
     data_dir: DataDir = None,
     tracking_uri: TrackingUri = None,
@@ -73,8 +74,7 @@ def run(
     execution = execution_of(flags)
 
     from pfl_ops import runs  # heavy; mistakes are told before
-    from pfl_ops.cli.live import results_notes, results_table
-    from pfl_ops.cli.output import err, out, say
+    from pfl_ops.cli.live import print_scores
     from pfl_ops.tracking import requests
     from pfl_ops.tracking.earlier import SHORT
     from pfl_ops.tracking.home import WorkFolder, check_places
@@ -105,9 +105,7 @@ def run(
         say(err(), told)
     console = out()
     if not diverged:  # the mean over the seeds that are left would flatter
-        console.print(results_table(results, split))
-        for note in results_notes(results, split):
-            say(console, note)
+        print_scores(console, results, split)
     for result in results:
         say(console, f"run {result.hash[:SHORT]}  (seed {result.experiment.seed})")
     if results:
@@ -125,7 +123,6 @@ def _side_by_side(
 ) -> bool:
     """True if repetitions run at once: where a flag asks for it, or where it saves more than Ray's start."""
     from pfl_ops import runs
-    from pfl_ops.cli.output import err, say
     from pfl_ops.system import cores
 
     n = experiment.repetitions
@@ -145,7 +142,6 @@ def _side_by_side(
 
 def _repeat(experiment: "Experiment", concurrency: int | None, address: str | None, where: dict[str, Any]) -> Outcome:
     """Run the repetitions at once, in Ray's processes."""
-    from pfl_ops.cli.output import err, say
     from pfl_ops.display.progress import SeveralProgress
     from pfl_ops.jobs.repeat import repeat
 
@@ -158,7 +154,6 @@ def _repeat(experiment: "Experiment", concurrency: int | None, address: str | No
 def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -> Outcome:
     """Run the repetitions in this process; the first one says what it will take."""
     from pfl_ops import runs
-    from pfl_ops.cli.output import err, say
     from pfl_ops.display.progress import RunProgress
     from pfl_ops.tracking import requests
     from pfl_ops.tracking.home import WorkFolder

@@ -1,6 +1,5 @@
 """`pfl-ops tabulate` and `pfl-ops replay`: a table of trials for research on tuners, and studies replayed on it."""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -23,6 +22,7 @@ from pfl_ops.cli.options import (
     settings_of,
     with_flags,
 )
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.tune import METHODS, methods_of
 from pfl_ops.errors import PflOpsError, echo
 
@@ -84,7 +84,6 @@ def tabulate(
     Fields that a flag or --set gives are held. Ctrl-C leaves FILE.runs, from which the same command goes on.
     """
     from pfl_ops import spaces
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.environments import names_given, parse_values
@@ -143,10 +142,11 @@ def _estimated(plan: "TablePlan", execution: "Execution", data_dir: str | None, 
     """The number of runs, and their time from a measured round of each method."""
     from pfl_ops import runs
     from pfl_ops.federation.loop.estimate import duration
+    from pfl_ops.tuning.resource_request import ResourceRequest
     from pfl_ops.tuning.table_plan import environments
 
-    at_once = min(concurrency or os.cpu_count() or 1, len(plan.runs))
-    single = execution.model_copy(update={"threads": execution.threads or 1})
+    asked = ResourceRequest(concurrency=concurrency)
+    at_once, single = asked.at_once(len(plan.runs)), asked.estimated(execution)
     seconds = 0.0
     for settings, points in zip(plan.settings, plan.points, strict=True):
         number = 2 * len(points) * len(plan.seeds) * len(environments(settings))
@@ -189,7 +189,6 @@ def replay(
     The regret is the best mean on test data among all configurations less the mean of the choice.
     Both means are over seeds that neither the search nor the confirmation had.
     """
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.files import write_named
     from pfl_ops.tuning import regrets
     from pfl_ops.tuning import replay as replays

@@ -1,9 +1,8 @@
 """`pfl-ops tune`: a study, from its estimate to its best configuration."""
 
-import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +28,7 @@ from pfl_ops.cli.options import (
     settings_of,
     with_flags,
 )
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.run import look_closer
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import check_writable
@@ -137,25 +137,23 @@ def tune(
     Fields that a flag or --set gives are held; the rest of the method's search space varies (pfl-ops show NAME).
     """
     from pfl_ops import runs, tuning
-    from pfl_ops.cli.output import err, out, say
     from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tracking.home import check_places
     from pfl_ops.tuning.begin import check
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
-    from pfl_ops.tuning.budget import MOST_TRIALS, affordable, budget_text, check_budget, of_runs
+    from pfl_ops.tuning.budget import StudyLimits, affordable, budget_text, of_runs
     from pfl_ops.tuning.environments import names_given, parse_values
     from pfl_ops.tuning.resource_request import ResourceRequest, check_request
-    from pfl_ops.tuning.settings import check_confirmation, check_environments, check_same_seeds, check_seeds
+    from pfl_ops.tuning.settings import check_environments, check_same_seeds, check_seeds
     from pfl_ops.tuning.study_storage import check_storage
 
     check_places(tracking_uri)
     if storage:
         check_storage(storage)
     check(trials, 0, name)
-    check_budget(hours, samples, terminate)
-    check_confirmation(confirm, confirm_top)
+    limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     check_seeds(seeds_per_trial)
     named, apart = names_given(environments, "--environments"), names_given(held_out, "--held-out")
     varied = parse_values(vary)
@@ -177,27 +175,25 @@ def tune(
     if by_name:
         check_work_folder(storage)
     begun = members(str(name), storage=storage) if by_name and len(methods) != 1 else {}
-    given: dict[str, Any] = {
-        "space": search_space,
-        "trials": trials,
-        "hours": hours,
-        "samples": samples,
-        "terminate": terminate,
-        "seeds_per_trial": seeds_per_trial,
+    chosen: dict[str, Any] = {
         "metric": metric or None,
         "scheduler": scheduler,
+        "hold": held,
+        "seeds_per_trial": seeds_per_trial,
+    }
+    given: dict[str, Any] = {
+        **asdict(limits),
+        **chosen,
+        "space": search_space,
         "cpus_per_trial": asked.cpus,
         "gpus_per_trial": asked.gpus,
         "concurrency": concurrency,
-        "confirm": confirm,
-        "confirm_top": confirm_top,
         "storage": storage,
         "name": name,
         "resume": resume,
         "address": address,
         "tracking_uri": tracking_uri,
         "data_dir": data_dir,
-        "hold": held,
     }
     if len(methods) > 1 or begun:
         if begun and methods and set(methods) != set(begun):
@@ -205,22 +201,12 @@ def tune(
         found = None
         if not begun:
             found = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
-            begun = settings_of_all(
-                found, search_space, trials, metric or None, None, scheduler, held, seeds_per_trial=seeds_per_trial
-            )
+            begun = settings_of_all(found, search_space, limits, **chosen)
         for member in begun.values():
             check_same_seeds(seeds_per_trial, str(name), member.seeds_per_trial)
-        begun = {method: each.within(hours, samples, terminate) for method, each in begun.items()}
+        begun = {method: each.limited(limits) for method, each in begun.items()}
         first = found[0] if found else next(iter(begun.values())).experiment.override(repetitions)
-        run_benchmark(
-            found,
-            begun,
-            wanted=trials or (MOST_TRIALS if found and (hours or samples) else next(iter(begun.values())).trials),
-            finals=first.repetitions,
-            execution=execution,
-            dry_run=dry_run,
-            given=given,
-        )
+        run_benchmark(found, begun, finals=first.repetitions, execution=execution, dry_run=dry_run, given=given)
         return
     tuned_alone = methods[0] if methods else None
     experiment = None
@@ -228,52 +214,36 @@ def tune(
     if by_name:
         if from_study:
             raise PflOpsError("--from-study is for a new study; this one keeps the configurations that it tried first")
-        settings = tuning.recorded(str(name), storage=storage).confirming(confirm, confirm_top)
+        settings = tuning.recorded(str(name), storage=storage).limited(limits)
         check_same_seeds(seeds_per_trial, str(name), settings.seeds_per_trial)
-        settings = settings.within(hours, samples, terminate)
         tuned = settings.experiment.algorithm.name
         if tuned_alone not in (None, tuned):
             raise PflOpsError(f"study '{name}' tunes {tuned}, not {tuned_alone}")
         finals = settings.experiment.override(repetitions).repetitions
     else:
         experiment = experiment_of(tuned_alone, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
-        settings = tuning.Settings.of(
-            experiment,
-            search_space,
-            trials,
-            metric or None,
-            None,
-            scheduler,
-            held,
-            None,
-            confirm,
-            confirm_top,
-            hours,
-            samples,
-            terminate,
-            seeds_per_trial,
-            named,
-            varied,
-            apart,
-            aggregate,
-        )
+        several: dict[str, Any] = {
+            "environments": named,
+            "vary": varied or None,
+            "held_out": apart,
+            "aggregate": aggregate,
+        }
+        settings = tuning.Settings.of(experiment, search_space, limits, **chosen, **several)
         finals = experiment.repetitions
         if from_study:
             check_work_folder(storage)
             taken = tuning.started_from(settings, from_study, storage=storage)
             settings, warm = taken.first_in(settings), str(taken)
             given["from_study"] = from_study
-        given |= {"environments": named, "vary": varied or None, "held_out": apart, "aggregate": aggregate}
+        given |= several
 
-    wanted = trials or settings.trials
-    cpus = asked.cpus if isinstance(asked.cpus, float) else 1.0
-    trial = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus))})
-    estimate = runs.estimate(settings.example, data_dir=data_dir, execution=trial)
+    wanted = settings.trials
+    estimate = runs.estimate(settings.example, data_dir=data_dir, execution=asked.estimated(execution))
     top = min(settings.confirm_top, wanted)
     n_environments = max(1, len(settings.environments))
     more = f"then the best {top} again with up to {settings.confirm} new seeds (--confirm)" if top > 1 else ""
     more *= settings.confirm > 0
-    budget = budget_text(replace(settings, trials=wanted))
+    budget = budget_text(settings)
     runs_of_trial = settings.n_parts
     whole_trial = of_runs(estimate, runs_of_trial)
     each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
@@ -282,8 +252,8 @@ def tune(
     if address or asked.kind(execution.device, address):  # how many fit is known once it is joined, or measured
         text = f"{budget}, {each}"
     else:
-        at_once = min(wanted * settings.at_once, concurrency or max(1, int((os.cpu_count() or 1) / cpus)))
-        trials_within = affordable(replace(settings, trials=wanted), whole_trial, at_once)
+        at_once = asked.at_once(wanted * settings.at_once)
+        trials_within = affordable(settings, whole_trial, at_once)
         baselines = runs_of_trial if settings.environments else 0
         whole = duration(estimate.with_startup().of_trials(trials_within * runs_of_trial + baselines, at_once))
         fit = f" ({trials_within} fit)" if trials_within < wanted else ""
@@ -329,7 +299,6 @@ def _tests_told(settings: "Settings", finals: int) -> str:
 
 def _write_page(study: "Study") -> None:
     """The study's page, in ./reports/<name>."""
-    from pfl_ops.cli.output import out, say
     from pfl_ops.cli.study_page import write_page
 
     try:
@@ -340,16 +309,16 @@ def _write_page(study: "Study") -> None:
 
 def _report(study: "Study", tracking_uri: str | None) -> None:
     """The table of trials, the best configuration, its test, and where to look closer."""
-    from pfl_ops.cli.live import drawn, results_notes, results_table, trials_table
-    from pfl_ops.cli.output import out, say
-    from pfl_ops.display.tables import environments as environments_table
+    from pfl_ops.cli.live import drawn, print_scores
+    from pfl_ops.display import tables
     from pfl_ops.federation.loop.diverged import Diverged
+    from pfl_ops.spaces.space import assignment
     from pfl_ops.units import in_words
 
     console = out()
     front = study.table if study.pareto is None else study.pareto
     title = f"study {study.name}" if study.pareto is None else f"Pareto front of study {study.name}"
-    console.print(trials_table(front, study.objective.metrics, study.trial, title))
+    console.print(drawn(tables.trials(front, study.objective.metrics, study.trial, title)))
     if study.ended:
         say(console, f"\n{study.ended}")
     if study.confirmation:
@@ -358,15 +327,13 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.noise:
         say(console, study.noise)
     for path, value in study.best.items():
-        say(console, f"  {path}={value:.4g}" if isinstance(value, float) else f"  {path}={value}")
+        say(console, f"  {assignment(path, value)}")
     if study.finals and not study.diverged:
         console.print()
-        console.print(results_table(study.finals, "test"))
-        for note in results_notes(study.finals, "test"):
-            say(console, note)
+        print_scores(console, study.finals, "test")
     if study.environments is not None:
         console.print()
-        console.print(drawn(environments_table(study.environments)))
+        console.print(drawn(tables.environments(study.environments)))
         for note in (study.baseline_note, *study.environment_notes):
             say(console, note)
     for seed, how in study.diverged.items():

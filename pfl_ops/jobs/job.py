@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, TypeAlias
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import fingerprint
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.plugins import Packed
+from pfl_ops.jobs.plugins import Packed, pack
 from pfl_ops.jobs.resources import ResourceShare
 
 Purpose: TypeAlias = Literal["trial", "confirmation", "baseline", "test", "repetition", "cell"]
@@ -106,13 +106,13 @@ class SharedPaths:
     Attributes:
         home: the work folder, absolute: checkpoints lie there. data_dir: as the driver has it.
         joined: on a cluster, where each machine's own data folder (`PFL_OPS_DATA`) comes first.
-        plugins: the user's files.
+        plugins: the user's files, those that this process has loaded.
     """
 
     home: str
     data_dir: str | None
     joined: bool
-    plugins: tuple[Packed, ...] = ()
+    plugins: tuple[Packed, ...] = field(default_factory=pack)
 
     @property
     def data_folder(self) -> str | None:

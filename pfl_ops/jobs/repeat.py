@@ -11,10 +11,9 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import cluster, joining, most_cpus, nodes, share
-from pfl_ops.jobs.runner import Interrupted, JobEvent, JobList, Runner
+from pfl_ops.jobs.runner import JobEvent, JobList, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.tracking.store import Store
 
@@ -95,21 +94,15 @@ def repeat(
                 track(i, False)
             else:
                 missing.append(i)
-        try:
-            if missing:
-                with cluster(address) as folder:
-                    there = sum(node.get("CPU", 0.0) for node in nodes())
-                    cpus = max(1.0, there // min(len(missing), concurrency or len(missing)))
-                    part = share(min(cpus, most_cpus()), None, concurrency, len(missing), asked.device)
-                    how = asked.model_copy(update={"threads": asked.threads or part.threads})
-                    how = how if part.gpus else how.model_copy(update={"device": "cpu"})
-                    jobs = [
-                        Job.of("repetition", f"seed {each[i].seed}", i, each[i], data_dir, how, part) for i in missing
-                    ]
-                    place = SharedPaths(str(store.home.root), data_dir, address is not None, plugins.pack())
-                    Runner(place, part.concurrency, take, queue=queue).run(JobList(jobs), folder, "repetitions")
-        except Interrupted:
-            raise KeyboardInterrupt from None
+        if missing:
+            with cluster(address) as folder:
+                there = sum(node.get("CPU", 0.0) for node in nodes())
+                cpus = max(1.0, there // min(len(missing), concurrency or len(missing)))
+                part = share(min(cpus, most_cpus()), None, concurrency, len(missing), asked.device)
+                how = part.execution(asked)
+                jobs = [Job.of("repetition", f"seed {each[i].seed}", i, each[i], data_dir, how, part) for i in missing]
+                place = SharedPaths(str(store.home.root), data_dir, address is not None)
+                Runner(place, part.concurrency, take, queue=queue).run(JobList(jobs), folder, "repetitions")
         found = Repeated()
         for i, one in enumerate(each):
             try:

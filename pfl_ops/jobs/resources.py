@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.settings import Execution
 from pfl_ops.system import cores
 from pfl_ops.system.scratch import scratch
 
@@ -70,6 +71,11 @@ class ResourceShare:
     def threads(self) -> int:
         """CPU threads of one trial."""
         return max(1, math.floor(self.cpus))
+
+    def execution(self, asked: Execution) -> Execution:
+        """Return a job's execution: on the CPU if it has no GPU, with its own threads unless some are asked for."""
+        device = asked.device if self.gpus else "cpu"
+        return asked.model_copy(update={"device": device, "threads": asked.threads or self.threads})
 
 
 @contextlib.contextmanager
@@ -231,12 +237,15 @@ def share(
     if gpus_per_trial and device == "cpu":
         raise PflOpsError(f"device cpu and --gpus-per-trial {gpus_per_trial:g} contradict each other; leave one out")
     if gpus_per_trial > there:
-        raise _no_gpu(gpus_per_trial, where, there)
+        has = f"{there} GPU{'s' if there != 1 else ''}" if there else "no GPU"
+        raise PflOpsError(
+            f"--gpus-per-trial {gpus_per_trial:g}: {where} has {has}; leave it out (or give 0) to train on the CPU, "
+            "with --cpus-per-trial and --concurrency to share it out"
+        )
     fit = sum(_fit(machine, cpus_per_trial, gpus_per_trial) for machine in machines)
     if fit < 1:
-        most = max((machine.get("CPU", 0.0) for machine in machines), default=0.0)
         has = f"no machine of {where} has" if ray.is_initialized() else f"{where} does not have"
-        raise PflOpsError(f"{has} {cpus_per_trial:g} CPUs for one trial; use --cpus-per-trial {most:g} or less")
+        raise PflOpsError(f"{has} {cpus_per_trial:g} CPUs for one trial; use --cpus-per-trial {most_cpus():g} or less")
     return ResourceShare(cpus_per_trial, gpus_per_trial, max(1, min(concurrency or fit, fit, trials)))
 
 
@@ -248,11 +257,3 @@ def _fit(node: dict[str, float], cpus: float, gpus: float) -> int:
     whole = node.get("GPU", 0.0)
     by_gpu = math.floor(whole / gpus) if gpus >= 1 else math.floor(whole) * math.floor(1 / gpus + 1e-9)
     return min(by_cpu, by_gpu)
-
-
-def _no_gpu(gpus: float, where: str, found: int = 0) -> PflOpsError:
-    has = f"{found} GPU{'s' if found != 1 else ''}" if found else "no GPU"
-    return PflOpsError(
-        f"--gpus-per-trial {gpus:g}: {where} has {has}; leave it out (or give 0) to train on the CPU, "
-        "with --cpus-per-trial and --concurrency to share it out"
-    )

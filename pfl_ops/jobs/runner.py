@@ -67,10 +67,6 @@ class JobList:
         return self.jobs.popleft() if self.jobs else None
 
 
-class Interrupted(Exception):
-    """Ctrl-C ended the jobs; what they have finished is on disk."""
-
-
 @dataclass
 class Runner:
     """Runs jobs in the running Ray.
@@ -95,7 +91,7 @@ class Runner:
         Args:
             folder: for Ray's own files. name: of this call, for these.
         Raises:
-            Interrupted: Ctrl-C came.
+            KeyboardInterrupt: Ctrl-C ended the jobs; what they have finished is on disk.
         """
         search = JobSearcher(source)
         driver = _Driver(search, self.on_job, self.is_hopeless)
@@ -125,7 +121,7 @@ class Runner:
             with silent(), environment(NO_RECORD):
                 tuner.fit()
             if not (search.finished or self.is_hopeless()):
-                raise Interrupted
+                raise KeyboardInterrupt  # Tune ends its jobs at Ctrl-C, and returns
 
 
 class _Driver(tune.Callback, Stopper):

@@ -26,12 +26,11 @@ def check(space: Space, experiment: "Experiment") -> None:
     for parameter in space.parameters:
         for context in _contexts(space, parameter):
             _check_field(space.source, parameter, experiment, context)
-    for point in space.first:
-        _accepts(space.source, f"first: {short(point)}", experiment, point)
     generator = rng.generator(0, "space")
-    for _ in range(DRAWS):
-        point = space.draw(generator)
-        _accepts(space.source, f"allows {short(point)}", experiment, point)
+    points = [("first:", point) for point in space.first] + [("allows", space.draw(generator)) for _ in range(DRAWS)]
+    for what, point in points:
+        if error := refusal(experiment, point):
+            raise SpaceError.at(space.source, f"{what} {short(point)}", f"refused: {error}")
 
 
 def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space:
@@ -101,8 +100,10 @@ def _check_field(source: str, p: Parameter, experiment: "Experiment", context: P
             raise SpaceError.at(source, "", f"{error}{where}") from None
 
 
-def _accepts(source: str, what: str, experiment: "Experiment", point: Point) -> None:
+def refusal(experiment: "Experiment", point: Point) -> PflOpsError | None:
+    """Return the reason for which no experiment can have a point; None: one can."""
     try:
         experiment.override(point)
     except PflOpsError as error:
-        raise SpaceError.at(source, what, f"refused: {error}") from None
+        return error
+    return None

@@ -13,8 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pfl_ops.config.precedence import EITHER
-from pfl_ops.errors import PflOpsError
-from pfl_ops.spaces.checking import hold
+from pfl_ops.spaces.checking import hold, refusal
 from pfl_ops.spaces.reading import ordered
 from pfl_ops.spaces.space import Parameter, Point, Space, point_problem
 
@@ -131,7 +130,7 @@ def _joined(method: MethodSpace, common: Space, recommended: Sequence[Point]) ->
     for point in candidates:
         if all(point.get(key, value) == value for key, value in decided.items()):
             cut = {key: value for key, value in point.items() if key not in held}
-            if cut not in tried and point_problem(parameters, cut) is None and _accepted(experiment, cut):
+            if cut not in tried and point_problem(parameters, cut) is None and refusal(experiment, cut) is None:
                 tried.append(cut)
     return replace(method, space=Space(space.source, parameters, tuple(tried)))
 
@@ -149,11 +148,3 @@ def _permitted(parameter: Parameter, method: MethodSpace) -> Iterator[Parameter]
         choices = tuple(choice for choice in parameter.choices if choice in allowed)
         if len(choices) > 1:
             yield replace(parameter, choices=choices)
-
-
-def _accepted(experiment: "Experiment", point: Point) -> bool:
-    try:
-        experiment.override(point)
-    except PflOpsError:
-        return False
-    return True

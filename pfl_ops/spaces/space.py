@@ -225,6 +225,11 @@ def decoded(params: Mapping[str, Value]) -> Point:
     return {name.partition(VARIANT)[0]: value for name, value in params.items()}
 
 
+def assignment(path: str, value: object) -> str:
+    """A value as a flag gives it, a number with four digits: "training.lr=0.01"."""
+    return f"{path}={value:.4g}" if isinstance(value, float) else f"{path}={value}"
+
+
 def short(point: Mapping[str, Value]) -> str:
     """A point on one line."""
-    return ", ".join(f"{key}={v:.4g}" if isinstance(v, float) else f"{key}={v}" for key, v in point.items())
+    return ", ".join(assignment(key, value) for key, value in point.items())

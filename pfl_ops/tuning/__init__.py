@@ -8,7 +8,7 @@ The only package that imports Optuna.
     search     Optuna: the proposals and the results
     trials     a study's trials as jobs, tracked
     children   the runs below a study's in MLflow: trials, new seeds, FedAvg in environments
-    tracked_job  a job with its run in MLflow
+    tracked_job  jobs with their runs in MLflow
     reconcile  runs in MLflow as the study on disk says
     parts      trials of several runs, of whose scores their value is made
     paired     a pruner between two of these runs

@@ -17,76 +17,37 @@ from pfl_ops.jobs.report import SAMPLES
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tuning.environments import baseline_metric
-from pfl_ops.tuning.parts import TrialPart
-from pfl_ops.tuning.tracked_job import TrackedJob
-from pfl_ops.units import with_unit
+from pfl_ops.tuning.tracked_job import RunningPart, TrackedJobs
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session
 
 
-class Baselines:
-    """A source of the runs of FedAvg that a study lacks; it is over at once if the study has no environments.
+class Baselines(TrackedJobs):
+    """A source of the runs of FedAvg that a study lacks; it is over at once if the study has no environments."""
 
-    Args:
-        session: the study's. share, execution: of each job.
-    """
+    kind = "baseline"
 
     def __init__(self, session: "Session", share: ResourceShare, execution: Execution) -> None:
-        self.session, self.share, self.execution = session, share, execution
+        super().__init__(session, share, execution)
         combination = session.settings.combination
         self.parts = combination.parts if combination and session.settings.environments else ()
         known = {(record["environment"], record["seed"]) for record in session.study_storage.baselines()}
         self._waiting = deque(i for i, part in enumerate(self.parts) if (part.environment, part.seed) not in known)
-        self._running: dict[int, TrackedJob] = {}
-        self._error: Exception | None = None
 
     @property
     def over(self) -> bool:
         """True once all have ended with a value."""
-        return not (self._waiting or self._running or self._error)
+        return not (self._waiting or self.running or self._error)
 
-    def next(self) -> Job | None:
-        """The next run; None: none, as long as none of those that run has ended."""
-        try:
-            return None if self._error or not self._waiting else self._start(self._waiting.popleft())
-        except Exception as error:  # Ray, which asks for jobs, would wrap it
-            self._error = error
+    def _next(self) -> Job | None:
+        if not self._waiting:
             return None
+        i = self._waiting.popleft()
+        return self._begin(i, self.session.children.baseline(self.parts[i]), self.parts[i])
 
-    def _start(self, i: int) -> Job:
-        run = self.session.children.baseline(self.parts[i])
-        job = run.job(i, self.execution, self.share)
-        self._running[i] = TrackedJob(run.open)
-        return job
-
-    def take(self, event: JobEvent) -> None:
-        """Note what happened to a run's job."""
-        now, part = self._running[event.job.number], self.parts[event.job.number]
-        if event.kind == "ended":
-            self._end(event, now, part)
-            return
-        now.take(event)
-        if event.kind == "started":
-            self.session.tell("baseline", text=f"{part} starts")
-
-    def close(self) -> None:
-        """Let go of the runs that are still open: they were cut short, and will be continued."""
-        for now in self._running.values():
-            now.cut_short()
-        self._running.clear()
-
-    def check(self) -> None:
-        """Raise what went wrong.
-
-        Raises:
-            PflOpsError: a run has no value by which a score can be divided.
-        """
-        if self._error:
-            raise self._error
-
-    def _end(self, event: JobEvent, now: TrackedJob, part: TrialPart) -> None:
-        session, last = self.session, now.last.metrics if now.last else {}
+    def _record(self, event: JobEvent, now: RunningPart) -> tuple[str, float]:
+        session, part, last = self.session, now.part, now.job.last.metrics if now.job.last else {}
         metrics = session.settings.objective.metrics
         values = {metric: float(last.get(baseline_metric(metric), math.nan)) for metric in metrics}
         wrong = event.failure.line if event.failure else _problem(values)
@@ -101,11 +62,9 @@ class Baselines:
                 seed=part.seed,
                 values=values,
                 samples=int(event.report.get(SAMPLES, 0)),
-                seconds=now.seconds,
+                seconds=now.job.seconds,
             )
-        now.end(wrong, event.account)
-        del self._running[event.job.number]
-        session.tell("baseline", text=f"{part}: {wrong or with_unit(metrics[0], values[metrics[0]])}")
+        return wrong, values[metrics[0]]
 
 
 def scales_of(session: "Session") -> dict[str, dict[str, float]]:

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from optuna.storages import BaseStorage
@@ -16,10 +16,10 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import plugins
 from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.budget import MOST_TRIALS, count, spent
+from pfl_ops.tuning.budget import MOST_TRIALS, StudyLimits, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
-from pfl_ops.tuning.settings import CONFIRM_TOP, EARLIER_RANDOM_START, Settings
+from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
 
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
@@ -96,29 +96,10 @@ class PreparedStudy:
     def method(self) -> str:
         return self.experiment.algorithm.name
 
-    def wanting(
-        self,
-        study_storage: StudyStorage,
-        trials: int | None,
-        confirm: int | None = None,
-        confirm_top: int | None = None,
-        hours: float | None = None,
-        samples: float | None = None,
-        terminate: int | None = None,
-    ) -> "PreparedStudy":
-        """With the budgets, and the numbers of seeds and configurations to confirm, that are wanted now.
-
-        The study remembers them. None: as it did before; a study of an earlier version confirmed nothing.
-        """
-        known = study_storage.settings
-        settings = self.settings.wanting(known["trials"] if trials is None else trials).confirming(
-            known.get("confirm", 0) if confirm is None else confirm,
-            known.get("confirm_top", CONFIRM_TOP) if confirm_top is None else confirm_top,
-        )
-        settings = replace(settings, random_start=known.get("random_start", EARLIER_RANDOM_START))
-        settings = settings.as_recorded(known).within(hours, samples, terminate)
-        names = ("trials", "confirm", "confirm_top", "hours", "samples", "terminate")
-        study_storage.remember(**{name: getattr(settings, name) for name in names})
+    def wanting(self, study_storage: StudyStorage, limits: StudyLimits) -> "PreparedStudy":
+        """With the limits that are wanted now, and those that the study remembers where none are; it remembers them."""
+        settings = self.settings.as_recorded(study_storage.settings).limited(limits)
+        study_storage.remember(**asdict(settings.limits))
         return replace(self, settings=settings)
 
     def begin(self, means: StudyOptions, resume: bool) -> StudyStorage:
@@ -150,8 +131,8 @@ class PreparedStudy:
             if not differs and (parts := differing_code(code, study_storage.settings.get(CODE, ""))):
                 other = f"code ({parts}), so its trials are not comparable with new ones"
             raise PflOpsError(f"study '{self.name}' was begun with other {other}; choose another --name")
-        mine, known = self.settings, self.settings.as_recorded(study_storage.settings)
-        wanted = known.within(mine.hours, mine.samples, mine.terminate or None)
+        limits = replace(self.settings.limits, terminate=self.settings.terminate or None)
+        wanted = self.settings.as_recorded(study_storage.settings).limited(limits)
         unfinished = study_storage.is_cut_short() or not spent(wanted, study_storage)
         if study_storage.done() < wanted.trials and unfinished and study_storage.begun() and not resume:
             raise PflOpsError(

@@ -34,17 +34,17 @@ from pfl_ops.tracking import Run, Store, WorkFolder, notes, provenance
 from pfl_ops.tuning import costs, leaderboard
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import BENCHMARK, PreparedStudy, StudyOptions, check, stored
-from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget, count, spent
+from pfl_ops.tuning.budget import MOST_TRIALS, StudyLimits, budget_text, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.leaderboard import MethodStudy
 from pfl_ops.tuning.presented import trials_view
 from pfl_ops.tuning.resource_request import Amount
 from pfl_ops.tuning.session import StudyInterrupted
-from pfl_ops.tuning.settings import TRIALS, Settings, check_confirmation, check_same_seeds, check_seeds
+from pfl_ops.tuning.settings import TRIALS, Settings, check_same_seeds, check_seeds
 from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.study import Study, conduct
 from pfl_ops.tuning.study_storage import StudyStorage
-from pfl_ops.tuning.terms import COMMON, check_builds, check_fair, settings_of
+from pfl_ops.tuning.terms import COMMON, check_build, check_fair, settings_of
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,7 @@ def benchmark(
     for file in plugins:
         load_plugin(Path(file))
     check(trials, final_repetitions, name)
-    check_budget(hours, samples, terminate)
-    check_confirmation(confirm, confirm_top)
+    limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     check_seeds(seeds_per_trial)
     means = StudyOptions.of(
         home=home,
@@ -179,32 +178,24 @@ def benchmark(
         check_same_seeds(seeds_per_trial, str(name), each.seeds_per_trial)
         seeds_per_trial, scheduler = each.seeds_per_trial, scheduler or each.scheduler
     if experiments is not None:
-        settings = settings_of(experiments, space, trials, metric, mode, scheduler, hold, old, seeds_per_trial)
+        settings = settings_of(experiments, space, limits, metric, mode, scheduler, hold, old, seeds_per_trial)
     elif name and resume and old:
         settings = old
         experiments = [each.experiment for each in old.values()]
     else:
         raise PflOpsError("give an experiment for each method, or the name of a benchmark and resume")
     check_fair({**old, **settings})
-    for each in settings.values():
-        check_builds(each, means)
+    for method, each in settings.items():
+        check_build(each.experiment, means, method)
     name = name or _name(list(settings.values()), means.data_dir)
     there = old or _members(study_storages.recorded(means.studies), name)
     default = MOST_TRIALS if hours or samples else TRIALS
     trials = trials or max([each.trials for each in there.values()], default=default)
+    limits = replace(limits, trials=trials)
     for each in there.values():  # a method that is added later has the others' budgets, and is confirmed as they were
-        hours, samples = (each.hours if hours is None else hours), (each.samples if samples is None else samples)
-        terminate = each.terminate if terminate is None else terminate
-        confirm = each.confirm if confirm is None else confirm
-        confirm_top = each.confirm_top if confirm_top is None else confirm_top
+        limits = limits.else_of(each.limits)
     plans = [
-        PreparedStudy(
-            one,
-            settings[method].wanting(trials).confirming(confirm, confirm_top).within(hours, samples, terminate),
-            f"{name}.{method}",
-            final_repetitions,
-            name,
-        )
+        PreparedStudy(one, settings[method].limited(limits), f"{name}.{method}", final_repetitions, name)
         for one in experiments
         for method in [one.algorithm.name]
     ]
@@ -264,19 +255,7 @@ def _begin(
     begun = {}
     for plan in sorted(plans, key=lambda plan: plan.name not in known):
         study_storage = plan.begin(means, resume and plan.name in known)
-        wanted = plan.settings
-        begun[plan.name] = (
-            plan.wanting(
-                study_storage,
-                wanted.trials,
-                wanted.confirm,
-                wanted.confirm_top,
-                wanted.hours,
-                wanted.samples,
-                wanted.terminate,
-            ),
-            study_storage,
-        )
+        begun[plan.name] = plan.wanting(study_storage, plan.settings.limits), study_storage
     return [begun[plan.name] for plan in plans]
 
 

@@ -7,8 +7,8 @@ that a kill cut short counts as one that runs.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pfl_ops.errors import PflOpsError, echo
 
@@ -20,29 +20,64 @@ if TYPE_CHECKING:
 MOST_TRIALS = 100_000
 MOST_HOURS = 1e6
 MOST_SAMPLES = 10**15
+MOST_CONFIRMED = 1000  # seeds, or configurations
 HOUR = 3600.0  # seconds
 SAVE_EVERY = 10.0  # seconds between two records of the search's time
 
 Cause: TypeAlias = Literal["trials", "hours", "samples", "terminate"]
 
 
-def check_budget(hours: float | None, samples: float | None, terminate: int | None = None) -> None:
-    """Refuse budgets that can't be.
+@dataclass(frozen=True)
+class StudyLimits:
+    """The limits that a call gives to a study; None: not given. See `Settings`.
 
-    Args:
-        hours, samples, terminate: see `Settings`.
     Raises:
         PflOpsError: one is not finite, too small or too large; or samples are no whole number.
     """
-    if hours is not None and not (math.isfinite(hours) and 0 < hours <= MOST_HOURS):
-        raise PflOpsError(f"--hours must be above 0 and at most {MOST_HOURS:,.0f}, got {echo(hours)}")
-    whole = samples is not None and math.isfinite(samples) and samples == int(samples)
-    if samples is not None and not (whole and 1 <= samples <= MOST_SAMPLES):
-        raise PflOpsError(
-            f"--samples must be a whole number of gradient samples in [1, {MOST_SAMPLES:,}], got {echo(samples)}"
-        )
-    if terminate is not None and not 0 <= terminate <= MOST_TRIALS:
-        raise PflOpsError(f"--terminate must be in [0, {MOST_TRIALS:,}] trials, got {terminate}")
+
+    trials: int | None = None
+    hours: float | None = None
+    samples: float | None = None
+    terminate: int | None = None
+    confirm: int | None = None
+    confirm_top: int | None = None
+
+    def __post_init__(self) -> None:
+        hours, samples = self.hours, self.samples
+        if hours is not None and not (math.isfinite(hours) and 0 < hours <= MOST_HOURS):
+            raise PflOpsError(f"--hours must be above 0 and at most {MOST_HOURS:,.0f}, got {echo(hours)}")
+        whole = samples is not None and math.isfinite(samples) and samples == int(samples)
+        if samples is not None and not (whole and 1 <= samples <= MOST_SAMPLES):
+            raise PflOpsError(
+                f"--samples must be a whole number of gradient samples in [1, {MOST_SAMPLES:,}], got {echo(samples)}"
+            )
+        if self.terminate is not None and not 0 <= self.terminate <= MOST_TRIALS:
+            raise PflOpsError(f"--terminate must be in [0, {MOST_TRIALS:,}] trials, got {self.terminate}")
+        check_confirmation(self.confirm, self.confirm_top)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that were given, by name."""
+        found = {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: float(value) if name == "hours" else int(value) for name, value in found.items()}
+
+    def else_of(self, other: "StudyLimits") -> "StudyLimits":
+        """Return these limits, with those of another call where none are given."""
+        return StudyLimits(**{**other.given, **self.given})
+
+
+def check_confirmation(confirm: int | None, top: int | None) -> None:
+    """Refuse numbers of seeds and configurations that can't be.
+
+    Raises:
+        PflOpsError: one is out of its range.
+    """
+    for name, value, least in (("--confirm", confirm, 0), ("--confirm-top", top, 2)):
+        if value is not None and not least <= value <= MOST_CONFIRMED:
+            raise PflOpsError(f"{name} must be in [{least}, {MOST_CONFIRMED:,}], got {value}")
+
+
+NO_LIMITS = StudyLimits()
 
 
 def count(done: int, wanted: int) -> str:

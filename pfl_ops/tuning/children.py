@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record, Table
 from pfl_ops.jobs.job import Job, Purpose
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.spaces import Point
-from pfl_ops.tracking import provenance
+from pfl_ops.tracking import Run, provenance
 from pfl_ops.tracking.notes import ENVIRONMENT, TRIAL, title, trial_colour, trial_name
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.views import COLOUR
 from pfl_ops.tuning.environments import BASELINE, baseline, baseline_objective
 from pfl_ops.tuning.parts import TrialPart
-from pfl_ops.tuning.tracked_job import TrackedRun
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.session import Session
@@ -48,7 +48,7 @@ class ChildRun:
         """By it a run that was begun before is found again."""
         return f"{self.experiment.digest(self.session.data_dir)}:{self.mark}"
 
-    def open(self) -> TrackedRun:
+    def open(self) -> Run:
         """Open it in MLflow, or find it there."""
         session, experiment = self.session, self.experiment
         digest, group = experiment.digest(session.data_dir), experiment.digest(session.data_dir, seed=False)
@@ -83,26 +83,22 @@ class ChildRun:
             self.session.settings.full_every,
         )
 
+    @property
+    def _checkpoint(self) -> dict[str, Any]:
+        """Its place, for functions of `runs`."""
+        return {"home": self.session.store.home.root, "data_dir": self.session.data_dir, "stages": self.stages}
+
     def records(self) -> list[Record]:
         """The rounds in its checkpoint."""
-        from pfl_ops import runs
-
-        home, data_dir = self.session.store.home.root, self.session.data_dir
-        return runs.kept_records(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
+        return runs.kept_records(self.experiment, **self._checkpoint)
 
     def clients(self) -> Table:
         """The table of clients in its checkpoint, once it is over."""
-        from pfl_ops import runs
-
-        home, data_dir = self.session.store.home.root, self.session.data_dir
-        return runs.kept_clients(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
+        return runs.kept_clients(self.experiment, **self._checkpoint)
 
     def forget(self) -> None:
         """Remove its checkpoint: its models would only fill the disk."""
-        from pfl_ops import runs
-
-        home, data_dir = self.session.store.home.root, self.session.data_dir
-        runs.forget(self.experiment, home=home, data_dir=data_dir, stages=self.stages)
+        runs.forget(self.experiment, **self._checkpoint)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import permutations, takewhile
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 from optuna.trial import FrozenTrial
 
 from pfl_ops.errors import PflOpsError
@@ -26,12 +27,10 @@ from pfl_ops.statistics import above, holm, mean_std
 from pfl_ops.tuning.parts import PartResult, TrialPart
 from pfl_ops.tuning.settings import SEED_OFFSET
 from pfl_ops.tuning.study_storage import point_of
-from pfl_ops.tuning.tracked_job import TrackedJob
+from pfl_ops.tuning.tracked_job import RunningPart, TrackedJobs
 from pfl_ops.units import signed, unit_of, with_unit
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from pfl_ops.tuning.session import Session
 
 LEVEL = 0.05  # corrected p from which a configuration is told apart
@@ -107,10 +106,8 @@ class Confirmation:
         return math.hypot(*(known[seed] for seed in self.seeds)) / len(self.seeds)
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """One row a run that has a value: trial, seed, value."""
-        import pandas as pd
-
         rows = [(number, seed, value) for number, values in self.values.items() for seed, value in values.items()]
         return pd.DataFrame(rows, columns=["trial", "seed", "value"])
 
@@ -178,19 +175,19 @@ def judge(
     return Confirmation(metric, larger, values, lost, winner, tuple(prefix), p, errors)
 
 
-class Confirmations:
+class Confirmations(TrackedJobs):
     """A source of the jobs that confirm a study's choice; it is over at once if there is nothing to confirm.
 
-    Args:
-        session: the study's. share, execution: of each job.
     Attributes:
         over: True once the choice is made and recorded.
         result: of the last look; None: there was none.
         waiting: (number of a trial, seed, environment) of the next runs.
     """
 
+    kind = "confirm"
+
     def __init__(self, session: "Session", share: ResourceShare | None, execution: Execution) -> None:
-        self.session, self.share, self.execution = session, share, execution
+        super().__init__(session, share, execution)
         self.over = False
         self.result: Confirmation | None = None
         self.waiting: deque[tuple[int, int, str]] = deque()
@@ -199,29 +196,20 @@ class Confirmations:
         self._results: dict[int, list[PartResult]] = {}  # of runs with a value
         self._lost: dict[int, str] = {}
         self._errors: dict[int, dict[int, float]] = {}
-        self._running: dict[int, _Running] = {}
         self._earlier = 0  # configurations with runs that are not among the best any more
         self._given = 0  # jobs
-        self._error: Exception | None = None
 
-    def next(self) -> Job | None:
-        """The next run; None: none, as long as none of those that run has ended."""
-        try:
-            self.waiting = deque(run for run in self.waiting if run[0] not in self._lost)
-            if not self.waiting and not self._running and not self.over:
-                self.plan()
-            return None if self._error or not self.waiting else self._start(*self.waiting.popleft())
-        except Exception as error:  # Ray, which asks for jobs, would wrap it
-            self._error = error
+    def _next(self) -> Job | None:
+        self.waiting = deque(run for run in self.waiting if run[0] not in self._lost)
+        if not self.waiting and not self.running and not self.over:
+            self.plan()
+        if not self.waiting:
             return None
-
-    def _start(self, number: int, seed: int, environment: str) -> Job:
-        assert self.share is not None and self._trials is not None
+        assert self._trials is not None
+        number, seed, environment = self.waiting.popleft()
         part, self._given = TrialPart(seed, environment), self._given + 1
         run = self.session.children.confirmation(number, point_of(self._trials[number]), part)
-        job = run.job(self._given, self.execution, self.share)
-        self._running[self._given] = _Running(number, part, TrackedJob(run.open))
-        return job
+        return self._begin(self._given, run, part, number)
 
     def plan(self) -> None:
         """Queue the runs that are missing for the next look; make the choice if there are none."""
@@ -278,31 +266,6 @@ class Confirmations:
             if name in errors:
                 self._errors[number][seed] = errors[name]
 
-    def take(self, event: JobEvent) -> None:
-        """Note what happened to a run's job."""
-        now = self._running[event.job.number]
-        if event.kind == "ended":
-            self._end(event, now)
-            return
-        now.job.take(event)
-        if event.kind == "started":
-            self.session.tell("confirm", now.number, f"{now.part} starts")
-
-    def close(self) -> None:
-        """Let go of the runs that are still open: they were cut short, and will be continued."""
-        for now in self._running.values():
-            now.job.cut_short()
-        self._running.clear()
-
-    def check(self) -> None:
-        """Raise what went wrong.
-
-        Raises:
-            PflOpsError: a run has no result.
-        """
-        if self._error:
-            raise self._error
-
     def _read(self, trials: Iterable[tuple[int, FrozenTrial]]) -> None:
         """Take the runs that are recorded for these configurations."""
         self._trials = dict(trials)
@@ -328,9 +291,9 @@ class Confirmations:
         metric = self.session.settings.objective.metrics[0]
         return PartResult(part, {metric: value}, {} if error is None else {metric: error})
 
-    def _end(self, event: JobEvent, now: "_Running") -> None:
+    def _record(self, event: JobEvent, now: RunningPart) -> tuple[str, float]:
         session, metric = self.session, self.session.settings.objective.metrics[0]
-        assert self._trials is not None
+        assert self._trials is not None and now.trial is not None
         last = now.job.last.metrics if now.job.last else {}
         value, standard_error = last.get(metric, math.nan), last.get(error_key(metric))
         error = ""
@@ -344,8 +307,8 @@ class Confirmations:
             error = f"has {metric} {value}"
         if event.failure is None or event.failure.diverged:
             session.study_storage.confirm(
-                trial=now.number,
-                params=point_of(self._trials[now.number]),
+                trial=now.trial,
+                params=point_of(self._trials[now.trial]),
                 seed=now.part.seed,
                 environment=now.part.environment,
                 value=None if error else value,
@@ -355,24 +318,12 @@ class Confirmations:
                 seconds=now.job.seconds,
             )
             if error:
-                self._lost.setdefault(now.number, f"{now.part} {error}")
+                self._lost.setdefault(now.trial, f"{now.part} {error}")
             else:
-                self._results[now.number].append(self._result(now.part, value, standard_error))
-                self._combine(now.number)
-        why = error or (event.failure.line if event.failure else "")
-        now.job.end(why, event.account)
-        del self._running[event.job.number]
-        session.tell("confirm", now.number, f"{now.part}: {why or with_unit(metric, value)}")
+                self._results[now.trial].append(self._result(now.part, value, standard_error))
+                self._combine(now.trial)
+        return error or (event.failure.line if event.failure else ""), value
 
 
 def _part(record: Mapping[str, Any]) -> TrialPart:
     return TrialPart(record["seed"], record.get("environment", ""))
-
-
-@dataclass
-class _Running:
-    """A run of a trial's configuration between its job's making and its end."""
-
-    number: int
-    part: TrialPart
-    job: TrackedJob

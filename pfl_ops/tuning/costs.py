@@ -31,7 +31,9 @@ def equal_cost(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     searches = {entry.plan.method: _search(entry) for entry in entries}
     rows = []
     for cost in COSTS:
-        totals = {method: float(search[cost].sum()) for method, search in searches.items() if _has_value(search)}
+        totals = {
+            method: float(search[cost].sum()) for method, search in searches.items() if search["value"].notna().any()
+        }
         if not totals or any(search[cost].isna().any() for search in searches.values()):
             continue
         budget = min(totals.values())
@@ -85,10 +87,6 @@ def _search(entry: MethodStudy) -> pd.DataFrame:
         for number, trial in sorted(ended, key=lambda pair: (pair[1].datetime_complete, pair[0]))
     ]
     return pd.DataFrame(rows, columns=["trial", "value", *COSTS]).astype({"value": float, "sent_bytes": float})
-
-
-def _has_value(search: pd.DataFrame) -> bool:
-    return bool(search["value"].notna().any())
 
 
 def _at_most(used: float, budget: float) -> bool:

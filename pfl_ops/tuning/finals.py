@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
@@ -27,8 +28,6 @@ def run_final(experiment: Experiment, name: str, session: "Session", computed: b
     Args:
         computed: True if a job of this call did.
     """
-    from pfl_ops import runs
-
     return runs.run(
         experiment,
         home=session.store.home.root,
@@ -63,8 +62,6 @@ class Finals:
 
     def begin(self) -> None:
         """Decide what is tested; what is finished already is read."""
-        from pfl_ops import runs
-
         self.begun, session = True, self.session
         self.experiments = list(session.decide(session))
         for i, experiment in enumerate(self.experiments):
@@ -83,9 +80,7 @@ class Finals:
         times = part.concurrency // len(self.missing)
         if times > 1 and not part.gpus and seconds > LONG:
             self.share = replace(part, cpus=max(part.cpus, min(part.cpus * times, most_cpus())))
-            asked = self.session.execution
-            threads = asked.threads or self.share.threads
-            self.execution = asked.model_copy(update={"device": "cpu", "threads": threads})
+            self.execution = self.share.execution(self.session.execution)
 
     def next(self) -> Job | None:
         try:

@@ -13,6 +13,7 @@ from pfl_ops.comparison import EQUAL, LEVEL, TEST_SEEDS, TESTS, Line, Test, Valu
 from pfl_ops.display.tables import sampling_notes
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
+from pfl_ops.spaces.space import assignment
 from pfl_ops.statistics import Paired, mean_std
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
@@ -133,14 +134,12 @@ def traces(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """One row a trial: method, trial, state, value, best (of the complete ones so far), seconds."""
     rows = []
     for entry in entries:
-        best = math.nan
         table = entry.study_storage.table([entry.metric])
-        values = pd.to_numeric(table[entry.metric]).tolist()
-        for trial, state, value, seconds in zip(table["trial"], table["state"], values, table["seconds"], strict=True):
-            if state == "complete" and not math.isnan(value):
-                better = value > best if entry.larger else value < best
-                best = value if better or math.isnan(best) else best
-            rows.append((entry.plan.method, trial, state, value, best, seconds))
+        values = pd.to_numeric(table[entry.metric]).astype(float)
+        complete = values.where(table["state"] == "complete")
+        best = (complete.cummax() if entry.larger else complete.cummin()).ffill()
+        columns = (table["trial"], table["state"], values, best, table["seconds"])
+        rows += [(entry.plan.method, *row) for row in zip(*columns, strict=True)]
     return pd.DataFrame(rows, columns=["method", "trial", "state", "value", "best", "seconds"])
 
 
@@ -276,12 +275,7 @@ def _difference(line: Line) -> dict[str, float | None]:
 
 def settings_text(point: Mapping[str, Any]) -> str:
     """A configuration as flags say it: training.lr=0.01 gamma.kind=adaptive."""
-    return " ".join(
-        f"{path.removeprefix('algorithm.')}={value:.4g}"
-        if isinstance(value, float)
-        else f"{path.removeprefix('algorithm.')}={value}"
-        for path, value in point.items()
-    )
+    return " ".join(assignment(path.removeprefix("algorithm."), value) for path, value in point.items())
 
 
 def restriction_text(entry: MethodStudy) -> str:

@@ -16,7 +16,7 @@ import torch
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.store import remember, remembered
 from pfl_ops.federation.settings import Execution
-from pfl_ops.probe import Probe, ProbeOutOfMemory, Speed
+from pfl_ops.probe import Probe, ProbeOutOfMemory
 from pfl_ops.system import cores, memory
 
 ON_A_GPU = (1, 2, 4, 8)
@@ -200,7 +200,8 @@ def measure(
                     raise _not_even_one(kind, error) from None
                 tried.append(PackingRate(layout, 0.0, 0, asked))
             else:
-                tried.append(PackingRate(layout, speed.rate, _held(speed, kind), settled[threads]))
+                peak = speed.peak + (RAY_ITSELF if kind == "cpu" else 0)
+                tried.append(PackingRate(layout, speed.rate, peak, settled[threads]))
                 room = room if speed.room is None else speed.room
     chosen = best(tried, room)
     assert chosen is not None  # the first one ran
@@ -208,10 +209,6 @@ def measure(
     threads = how.threads or chosen.layout.threads
     way: Any = how.way
     return Packing(kind, machine(kind), chosen.layout, way, how.chunk, how.workers, threads, rates, chosen.peak)
-
-
-def _held(speed: Speed, kind: Kind) -> int:
-    return speed.peak + (RAY_ITSELF if kind == "cpu" else 0)
 
 
 def _not_even_one(kind: Kind, error: ProbeOutOfMemory) -> ProbeOutOfMemory:

@@ -90,9 +90,7 @@ class PairedPruner:
         return pruner.prune(study, _trial(TrialState.RUNNING, [scores[instance] for instance in common]))
 
     def _best(self, combination: Combination) -> dict[tuple[int, str], float]:
-        sign = 1 if self.maximise else -1
-        complete = [trial for _, trial in self.study_storage.trials() if trial.state is TrialState.COMPLETE]
-        for trial in sorted(complete, key=lambda trial: -sign * trial.values[0]):
+        for _, trial in self.study_storage.ranked():
             found = instances([PartResult.from_dict(one) for one in trial.user_attrs.get(PARTS, ())], combination)
             if found:
                 return found

@@ -7,6 +7,7 @@ imported when a picture is drawn; matplotlib's settings are left as they were.
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -283,23 +284,11 @@ def _renamed(
         for name, kind in trial.distributions.items():
             ranges.setdefault(names[name], []).append(kind)
     whole = {label: _joined(kinds) for label, kinds in ranges.items()}
-    for number, trial in enumerate(trials):
-        study.add_trial(
-            FrozenTrial(
-                number=number,
-                trial_id=number,
-                state=trial.state,
-                value=None,
-                values=trial.values,
-                datetime_start=trial.datetime_start,
-                datetime_complete=trial.datetime_complete,
-                params={names[name]: value for name, value in trial.params.items()},
-                distributions={names[name]: whole[names[name]] for name in trial.distributions},
-                user_attrs={},
-                system_attrs={},
-                intermediate_values=trial.intermediate_values,
-            )
-        )
+    for trial in trials:
+        renamed = copy(trial)
+        renamed.params = {names[name]: value for name, value in trial.params.items()}
+        renamed.distributions = {names[name]: whole[names[name]] for name in trial.distributions}
+        study.add_trial(renamed)
     return study
 
 

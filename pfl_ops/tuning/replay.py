@@ -25,21 +25,21 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import InMemoryStorage
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs.early_stop import STOP, EarlyStop
 from pfl_ops.jobs.process import JOB
 from pfl_ops.jobs.report import ROUND
 from pfl_ops.spaces import Parameter, Point, Space
+from pfl_ops.tuning.budget import check_confirmation
 from pfl_ops.tuning.confirm import FEWEST, judge
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.paired import PairedPruner, check_metric, value_of_stopped
 from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.search import Search
-from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, RANDOM_START, TRIALS, Scheduler, check_confirmation
+from pfl_ops.tuning.settings import CONFIRM, CONFIRM_TOP, RANDOM_START, TRIALS, Scheduler
 from pfl_ops.tuning.study_storage import PARTS, StudyStorage
 from pfl_ops.tuning.trial_table import SearchProblem
 
@@ -221,8 +221,8 @@ class _Replay:
         self.search.study.tell(proposal, state=TrialState.FAIL)
         number = nearest(problem.space, self.left, point)
         chosen = self.left.pop(number)
-        recorded = _Distributions(problem.space.encoded(chosen))
-        problem.space(recorded)
+        recorded = FixedTrial(problem.space.encoded(chosen))
+        problem.space(recorded)  # notes the distribution of each parameter
         value, curve, about = self._run(number) if len(self.seeds) == 1 else self._run_parts(number)
         self.search.study.add_trial(
             create_trial(
@@ -369,30 +369,6 @@ def _number(trial: FrozenTrial) -> int:
 
 
 # -- points -----------------------------------------------------------------------------------------------------------
-
-
-class _Distributions:
-    """Optuna's three verbs: notes the distribution of each parameter of a point, and returns its value there."""
-
-    def __init__(self, point: Point) -> None:
-        self.point = point
-        self.params: Point = {}
-        self.distributions: dict[str, BaseDistribution] = {}
-
-    def suggest_categorical(self, name: str, choices: Sequence[bool | int | float | str | None]) -> object:
-        return self._note(name, CategoricalDistribution(choices))
-
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> object:
-        return self._note(name, IntDistribution(low, high, log=log, step=step))
-
-    def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> object:
-        return self._note(name, FloatDistribution(low, high, log=log, step=step))
-
-    def _note(self, name: str, distribution: BaseDistribution) -> object:
-        self.distributions[name], self.params[name] = distribution, self.point[name]
-        return self.point[name]
 
 
 def _distance(space: Space, a: Point, b: Point) -> float:

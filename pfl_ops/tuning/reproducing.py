@@ -1,6 +1,5 @@
 """`reproduce`: published experiments again, through Ray; what is finished already is read, never run again."""
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +13,7 @@ from pfl_ops.papers import CellResults, ScaleName
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.cells import OnCell, OnSuite, Reproduced
 from pfl_ops.tuning.plans import CellRun, ReproductionPlan
-from pfl_ops.tuning.reproduction import Reproduction, cpus_of
+from pfl_ops.tuning.reproduction import Reproduction
 from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
 from pfl_ops.tuning.session import StudyInterrupted
 
@@ -96,8 +95,7 @@ def _estimate(
         e = job.experiment
         more = () if scale == "smoke" else (e.data.label, e.algorithm.name)
         kinds.setdefault((e.model.name, *more), []).append(job)
-    at_once = min(len(missing), asked.concurrency or max(1, int((os.cpu_count() or 1) / cpus_of(asked))))
-    execution = execution.model_copy(update={"threads": execution.threads or max(1, int(cpus_of(asked)))})
+    at_once, execution = asked.at_once(len(missing)), asked.estimated(execution)
     whole, largest = 0.0, 0.0
     hints: list[str] = []
     unknown, why = 0, ""

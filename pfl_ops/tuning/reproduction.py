@@ -9,12 +9,11 @@ from functools import cached_property
 from pfl_ops import runs
 from pfl_ops.errors import in_a_line
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
-from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
+from pfl_ops.jobs.runner import JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
-from pfl_ops.papers import CellResults
+from pfl_ops.papers import CellResults, Changes, Suite
 from pfl_ops.papers.overrides import as_flags
 from pfl_ops.papers.suite_run import SuiteRun, altered
 from pfl_ops.recording import FINISHED
@@ -84,7 +83,7 @@ class Reproduction:
         Runs are tracked in a thread, one by one, so that no process waits for that; it also says that they are over.
 
         Raises:
-            StudyInterrupted: Ctrl-C came.
+            KeyboardInterrupt: Ctrl-C came.
         """
         self._gather()
         cells = list(missing) or ([] if self.hours is None else self.more())
@@ -104,14 +103,12 @@ class Reproduction:
                 case "ended":
                     queue.submit(event.job.number, lambda: self._end(cell, event))
 
-        try:
-            with cluster(self.address) as folder:
-                part, execution = self._share()
-                source = _Cells(self, cells, queue, part, execution)
-                place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
-                Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")
-        except Interrupted:
-            raise KeyboardInterrupt from None
+        with cluster(self.address) as folder:
+            gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
+            part = share(self.asked.n_cpus, gpus, self.asked.concurrency, self.wanted, self.execution.device)
+            source = _Cells(self, cells, queue, part, part.execution(self.execution))
+            place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None)
+            Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")
         for i in range(len(cells)):
             queue.result(i)
         if self.hours is not None:
@@ -129,21 +126,11 @@ class Reproduction:
                 "pfl_ops.kind": "suite",
                 "pfl_ops.suite": suite.name,
                 "pfl_ops.scale": scale,
-                **({CHOICES: suite.choices} if suite.choices else {}),
-                **({CHANGED: ", ".join(as_flags(part.changes))} if part.changes else {}),
+                **_changes(suite, part.changes),
             },
         )
 
     # -- one job -----------------------------------------------------------------------------------------------------
-
-    def _share(self) -> tuple[ResourceShare, Execution]:
-        """Return the share of the machine that each cell gets, and how it computes."""
-        gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
-        part = share(cpus_of(self.asked), gpus, self.asked.concurrency, self.wanted, self.execution.device)
-        execution = self.execution.model_copy(update={} if part.gpus else {"device": "cpu"})
-        if execution.threads is None:
-            execution = execution.model_copy(update={"threads": part.threads})
-        return part, execution
 
     def _end(self, cell: CellRun, event: JobEvent) -> None:
         """Track a cell's run that is over, and hand over the suites of which nothing is left."""
@@ -174,8 +161,7 @@ class Reproduction:
             "pfl_ops.cell": job.cell.name,
             "pfl_ops.scale": self.plan.scale,
             **({"pfl_ops.stand_in": job.substitute} if job.substitute else {}),
-            **({CHOICES: job.suite.choices} if job.suite.choices else {}),
-            **({CHANGED: ", ".join(as_flags(job.changes))} if job.changes else {}),
+            **_changes(job.suite, job.changes),
         }
         return runs.run(
             job.experiment,
@@ -334,6 +320,7 @@ class _Cells:
         return Job.of("cell", cell.name, i, cell.experiment, self.call.data_dir, self.execution, self.share)
 
 
-def cpus_of(asked: ResourceRequest) -> float:
-    """Return the CPUs of a cell: as asked for, else one."""
-    return asked.cpus if isinstance(asked.cpus, float) else 1.0
+def _changes(suite: Suite, changes: Changes) -> dict[str, str]:
+    """The tags of runs whose settings are other than the suite's own."""
+    choices = {CHOICES: suite.choices} if suite.choices else {}
+    return choices | ({CHANGED: ", ".join(as_flags(changes))} if changes else {})

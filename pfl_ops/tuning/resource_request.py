@@ -1,13 +1,14 @@
 """The resources that were asked for a trial: numbers, "auto", or none; for "auto" a packing is measured."""
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
 import torch
 
 from pfl_ops.errors import PflOpsError, echo
-from pfl_ops.federation.settings import Device
+from pfl_ops.federation.settings import Device, Execution
 from pfl_ops.jobs.resources import LEAST, check_address, is_running, share
 from pfl_ops.system import cores
 from pfl_ops.tuning.packing import Kind, PackingLayout, cpu_layouts, gpu_layouts
@@ -53,6 +54,19 @@ class ResourceRequest:
     def number_given(self) -> bool:
         """True if a number decides."""
         return isinstance(self.cpus, float) or isinstance(self.gpus, float)
+
+    @property
+    def n_cpus(self) -> float:
+        """CPUs of a trial: the number that was asked for, else one."""
+        return self.cpus if isinstance(self.cpus, float) else 1.0
+
+    def at_once(self, trials: int) -> int:
+        """Return how many trials run at once on the CPUs of this machine."""
+        return min(trials, self.concurrency or max(1, int((os.cpu_count() or 1) / self.n_cpus)))
+
+    def estimated(self, execution: Execution) -> Execution:
+        """Return the execution with which the time of a trial is estimated."""
+        return execution.model_copy(update={"threads": execution.threads or max(1, int(self.n_cpus))})
 
     def kind(self, device: Device, address: str | None) -> Kind | None:
         """The kind of packing that has to be measured: one of a GPU, of the CPU's cores, or None.

@@ -97,16 +97,22 @@ class Search:
         """Record the parts of a trial that have ended; one that is cut short is continued with the others."""
         trial.set_user_attr(PARTS, list(parts))
 
-    def end(self, trial: Trial, report: Mapping[str, Any], failure: Failure | None = None) -> None:
+    def end(self, trial: Trial, report: Mapping[str, Any], failure: Failure | None = None) -> tuple[str, str]:
         """Tell the end: COMPLETE, PRUNED if it was stopped before the last round or diverged, else FAIL.
 
         Args:
             report: the last one, which was not told by `report`; {}: there is none.
             failure: why there is no result.
+        Returns:
+            the recorded error ("": none) and state.
         """
+        if not self._frozen(trial).state.is_finished():
+            self._end(trial, report, failure)
+        ended = self._frozen(trial)
+        return str(ended.user_attrs.get(ERROR, "")), study_storages.state_of(ended)
+
+    def _end(self, trial: Trial, report: Mapping[str, Any], failure: Failure | None) -> None:
         metrics = self.objective.metrics
-        if self._frozen(trial).state.is_finished():
-            return
         if failure:
             self._note_cost(trial, report)
             if failure.diverged:

@@ -1,23 +1,22 @@
 """One call that runs a study: its missing trials, the confirmation of its choice, then the test of that."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs import plugins
 from pfl_ops.jobs.early_stop import EarlyStop
 from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import ResourceShare, cluster, is_running, share
-from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
+from pfl_ops.jobs.runner import JobEvent, Runner
 from pfl_ops.probe import ProbeOutOfMemory
 from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
-from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.baselines import Baselines, scales_of
@@ -34,7 +33,6 @@ from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
 from pfl_ops.tuning.tested import PlannedTest, planned_tests, runs_table
-from pfl_ops.tuning.tracked_job import TrackedRun
 from pfl_ops.tuning.trials import Trials
 
 if TYPE_CHECKING:
@@ -87,7 +85,7 @@ class Session:
         """Run what the study lacks, trials, confirmation and tests.
 
         Raises:
-            StudyInterrupted: Ctrl-C came.
+            KeyboardInterrupt: Ctrl-C came.
             PflOpsError: the objective is not measured by this experiment, no trial has a result, or a run that was to
                 confirm the choice has none.
         """
@@ -106,39 +104,24 @@ class Session:
         """Run trials, and then the confirmation and the tests in the same processes."""
         settings, study_storage = self.settings, self.study_storage
         study_storage.recover()
-        release()  # what an estimate left on the GPU
-        runs = missing * settings.at_once
-        packing = self._packing(runs)
-        with self._ray() as folder:
-            part = self._share(packing, runs)
-            execution = self._execution(part, packing)
+        with self._ray_for(missing * settings.at_once) as (folder, part, execution):
             self._note_execution(execution)
             rounds = settings.experiment.training.rounds
             search = Search(
                 study_storage, settings.space, settings.goal, rounds, settings.experiment.seed, settings.random_start
             )
-
-            def make(number: int, point: Point, index: int) -> Job:
-                run, metrics = self.children.trial(number, point, index), settings.objective.metrics
-                return run.job(number * settings.n_parts + index, execution, part, metrics)
-
-            def open_run(number: int, point: Point, index: int) -> TrackedRun:
-                return self.children.trial(number, point, index).open()
-
             clock = Clock(study_storage)
-            is_over = self._budget(clock)
             trials = Trials(
                 search,
                 missing,
                 settings.trials,
-                make,
-                open_run,
+                self.children,
+                part,
+                execution,
                 self.on_event,
-                self.children.forget,
-                is_over,
+                self._budget(clock),
                 self.combination,
                 self._pruner(),
-                lambda number, point, index: self.children.trial(number, point, index).clients(),
             )
             scheduler = None
             if settings.scheduler == "asha" and settings.full_every < rounds:  # else no rung lies before the end
@@ -148,23 +131,7 @@ class Session:
             confirmations, tests = Confirmations(self, part, execution), Finals(self, part, execution)
             baselines = Baselines(self, part, execution)
             jobs = _Phases(confirmations, tests, trials, clock, baselines)
-            runner = Runner(
-                self._place(),
-                part.concurrency,
-                jobs.take,
-                scheduler=scheduler,
-                is_hopeless=lambda: trials.hopeless is not None,
-                queue=tests.queue,
-            )
-            try:
-                runner.run(jobs, folder, study_storage.name)
-            except Interrupted:
-                raise StudyInterrupted from None
-            finally:
-                jobs.stop_clock()
-                baselines.close()
-                trials.close()
-                confirmations.close()
+            self._run_jobs(jobs, folder, part, scheduler=scheduler, is_hopeless=lambda: trials.hopeless is not None)
         baselines.check()
         if trials.hopeless:
             raise trials.hopeless
@@ -193,22 +160,10 @@ class Session:
 
     def _confirm(self, confirmations: Confirmations) -> None:
         """Confirm the choice of a study that has all its trials, and then run the tests in the same processes."""
-        missing = len(confirmations.waiting)
-        release()
-        packing = self._packing(missing)
-        with self._ray() as folder:
-            part = self._share(packing, missing)
-            execution = self._execution(part, packing)
+        with self._ray_for(len(confirmations.waiting)) as (folder, part, execution):
             confirmations.share, confirmations.execution = part, execution
             tests = Finals(self, part, execution)
-            jobs = _Phases(confirmations, tests)
-            runner = Runner(self._place(), part.concurrency, jobs.take, queue=tests.queue)
-            try:
-                runner.run(jobs, folder, self.study_storage.name)
-            except Interrupted:
-                raise StudyInterrupted from None
-            finally:
-                confirmations.close()
+            self._run_jobs(_Phases(confirmations, tests), folder, part)
         self._gather(confirmations, tests)
 
     def _run_tests(self, confirmations: Confirmations) -> None:
@@ -219,12 +174,17 @@ class Session:
             with self._ray() as folder:
                 tests.share = self._share(self._packing(len(tests.missing)), len(tests.missing))
                 tests.execution = self._execution(tests.share, None)
-                runner = Runner(self._place(), tests.share.concurrency, tests.take, queue=tests.queue)
-                try:
-                    runner.run(tests, folder, self.study_storage.name)
-                except Interrupted:
-                    raise StudyInterrupted from None
+                self._run_jobs(_Phases(confirmations, tests), folder, tests.share)
         self._gather(confirmations, tests)
+
+    def _run_jobs(self, jobs: "_Phases", folder: "Path", part: ResourceShare, **stops: Any) -> None:
+        """Run jobs to their ends; `stops`: see `Runner`."""
+        place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None)
+        runner = Runner(place, part.concurrency, jobs.take, queue=jobs.tests.queue, **stops)
+        try:
+            runner.run(jobs, folder, self.study_storage.name)
+        finally:
+            jobs.close()
 
     def _gather(self, confirmations: Confirmations, tests: "Finals") -> None:
         confirmations.check()
@@ -239,8 +199,14 @@ class Session:
             self.tell("wait", text="starting Ray ...")
         return cluster(self.address)
 
-    def _place(self) -> SharedPaths:
-        return SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None, plugins.pack())
+    @contextmanager
+    def _ray_for(self, runs: int) -> "Iterator[tuple[Path, ResourceShare, Execution]]":
+        """Yield a folder for Ray's files, the share of each job and its execution, while Ray runs."""
+        release()  # what an estimate left on the GPU
+        packing = self._packing(runs)
+        with self._ray() as folder:
+            part = self._share(packing, runs)
+            yield folder, part, self._execution(part, packing)
 
     @property
     def combination(self) -> Combination | None:
@@ -301,11 +267,7 @@ class Session:
 
     def _execution(self, part: ResourceShare, packing: Packing | None) -> Execution:
         """Return how trials compute, the same for all of them: whatever can be settled for the whole study is."""
-        execution = self.execution
-        if not part.gpus:
-            execution = execution.model_copy(update={"device": "cpu"})
-        if execution.threads is None:
-            execution = execution.model_copy(update={"threads": part.threads})
+        execution = part.execution(self.execution)
         if not self.settings.has_one_network:
             return execution  # what is fast for one network may be impossible for another
         if packing:
@@ -392,6 +354,13 @@ class _Phases:
         if job is not None or not self.confirmations.over:
             return job
         return self.tests.next()
+
+    def close(self) -> None:
+        """Let go of the runs that are still open, and record the time of the search."""
+        self.stop_clock()
+        for phase in (self.baselines, self.trials, self.confirmations):
+            if phase is not None:
+                phase.close()
 
     def stop_clock(self) -> None:
         """Record the time of the search, which is over."""

@@ -3,9 +3,8 @@
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -14,7 +13,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.results import COMMON
 from pfl_ops.spaces import Space
-from pfl_ops.tuning.budget import MOST_TRIALS, budget_text, check_budget
+from pfl_ops.tuning.budget import MOST_TRIALS, NO_LIMITS, StudyLimits, budget_text
 from pfl_ops.tuning.environments import Aggregate, Environment, baseline, check_different, environments_of, parse
 from pfl_ops.tuning.objective import Objective, objective
 from pfl_ops.tuning.paired import check_metric
@@ -25,7 +24,6 @@ Scheduler: TypeAlias = Literal["asha", "paired", "none"]
 TRIALS = 20
 RANDOM_START, EARLIER_RANDOM_START = 8, 5  # trials with a result before the sampler has a model; in records without it
 CONFIRM, CONFIRM_TOP = 3, 2  # new seeds at most, configurations
-MOST_CONFIRMED = 1000  # seeds, or configurations
 SEED_OFFSET = 1000  # of the new seeds of a confirmation, from the experiment's; those of trials and tests are below
 
 
@@ -71,17 +69,12 @@ class Settings:
         cls,
         experiment: Experiment,
         space: Space | str | Path | None = None,
-        trials: int | None = None,
+        limits: StudyLimits = NO_LIMITS,
         metric: str | Sequence[str] | None = None,
         mode: str | Sequence[str] | None = None,
         scheduler: str | None = None,
         hold: Collection[str] = (),
         common: Space | None = None,
-        confirm: int | None = None,
-        confirm_top: int | None = None,
-        hours: float | None = None,
-        samples: float | None = None,
-        terminate: int | None = None,
         seeds_per_trial: int | None = None,
         environments: Sequence[str] = (),
         vary: Mapping[str, Sequence[Any]] | None = None,
@@ -92,8 +85,6 @@ class Settings:
         check_seeds(seeds_per_trial)
         check_environments(environments, vary, held_out, aggregate)
         seeds = seeds_per_trial or 1
-        if trials is not None and trials < 1:
-            raise PflOpsError(f"trials must be >= 1, got {trials}")
         if scheduler not in (None, "asha", "paired", "none"):
             raise PflOpsError(f"scheduler must be asha, paired or none, got '{echo(scheduler)}'")
         fixed: dict[str, Any] = {"evaluation.split": "validation", "evaluation.stages": "all", "repetitions": 1}
@@ -122,20 +113,21 @@ class Settings:
         varied = spaces.hold(varied, {*hold, *by_steps, *set_by_environments}, base)
         spaces.check(varied, base)
         for one in (*tuned, *apart):
-            with _naming(one):
+            try:
                 spaces.check(varied, one.of(base))
+            except PflOpsError as error:
+                raise PflOpsError(f"environment '{one.name}': {error}") from error
         several = seeds > 1 or bool(tuned)
         choice: Scheduler = "none" if scheduler == "none" or not goal.single or several else "asha"
         if scheduler == "paired":
             choice = "paired"
         shared = spaces.hold(common, {*hold, *by_steps}, base) if common else None
-        limit = trials or (MOST_TRIALS if hours or samples else TRIALS)
         made = cls(
             base,
             varied,
             goal,
             choice,
-            limit,
+            MOST_TRIALS if limits.hours or limits.samples else TRIALS,
             shared,
             CONFIRM if goal.single else 0,
             seeds_per_trial=seeds,
@@ -143,7 +135,7 @@ class Settings:
             held_out=apart,
             aggregate="worst" if aggregate == "worst" else "mean",
         )
-        return made.confirming(confirm, confirm_top).within(hours, samples, terminate)
+        return made.limited(limits)
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Settings":
@@ -153,19 +145,12 @@ class Settings:
             spaces.from_dict(record["space"], record["space_source"]),
             Objective(tuple(record["metrics"]), tuple(record["modes"])),
             record["scheduler"],
-            record["trials"],
-            spaces.from_dict(common, spaces.COMMON) if (common := record.get("common")) else None,
-            record.get("confirm", 0),  # a study of an earlier version made its choice without
-            record.get("confirm_top", CONFIRM_TOP),
-            record.get("hours"),
-            record.get("samples"),
-            record.get("terminate", 0),
-            record.get("seeds_per_trial", 1),
-            tuple(Environment(**one) for one in record.get("environments", ())),
-            tuple(Environment(**one) for one in record.get("held_out", ())),
-            record.get("aggregate", "mean"),
-            record.get("random_start", EARLIER_RANDOM_START),
-        )
+            common=spaces.from_dict(common, spaces.COMMON) if (common := record.get("common")) else None,
+            seeds_per_trial=record.get("seeds_per_trial", 1),
+            environments=tuple(Environment(**one) for one in record.get("environments", ())),
+            held_out=tuple(Environment(**one) for one in record.get("held_out", ())),
+            aggregate=record.get("aggregate", "mean"),
+        ).as_recorded(record)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the study's own record and for a YAML artifact."""
@@ -273,46 +258,35 @@ class Settings:
         seeds += f", {self.confirm} new seeds of {self.confirm_top}" if self.confirm else ""
         return {COMMON: f"{self.common.digest[:12]}, {budget_text(self)}{seeds}: {' '.join(self.common.keys)}"}
 
-    def wanting(self, trials: int) -> "Settings":
-        """The same study with another number of trials."""
-        return replace(self, trials=trials)
-
-    def confirming(self, confirm: int | None, top: int | None) -> "Settings":
-        """The same study with other numbers of seeds and of configurations to confirm; None: as they are.
-
-        Raises:
-            PflOpsError: they can't be, or there are several objectives.
-        """
-        check_confirmation(confirm, top)
-        if confirm and not self.objective.single:
-            raise PflOpsError("a choice by several objectives is not confirmed: --confirm 0, or leave it out")
-        return replace(
-            self,
-            confirm=self.confirm if confirm is None else confirm,
-            confirm_top=self.confirm_top if top is None else top,
-        )
-
     def as_recorded(self, record: Mapping[str, Any]) -> "Settings":
-        """The same study with the budgets of a record but that of trials."""
-        return replace(
-            self, hours=record.get("hours"), samples=record.get("samples"), terminate=record.get("terminate", 0)
-        )
-
-    def within(self, hours: float | None, samples: float | None, terminate: int | None = None) -> "Settings":
-        """The same study with other budgets; None: as they are.
-
-        Raises:
-            PflOpsError: they can't be, or there are several objectives, which have no best value.
-        """
-        check_budget(hours, samples, terminate)
-        if terminate and not self.objective.single:
-            raise PflOpsError("a search by several objectives has no best value: leave out --terminate")
+        """The same study with the limits and the random start of a record; one of an earlier version lacks some."""
         return replace(
             self,
-            hours=self.hours if hours is None else float(hours),
-            samples=self.samples if samples is None else int(samples),
-            terminate=self.terminate if terminate is None else terminate,
+            trials=record["trials"],
+            confirm=record.get("confirm", 0),  # an earlier version made its choice without
+            confirm_top=record.get("confirm_top", CONFIRM_TOP),
+            hours=record.get("hours"),
+            samples=record.get("samples"),
+            terminate=record.get("terminate", 0),
+            random_start=record.get("random_start", EARLIER_RANDOM_START),
         )
+
+    @property
+    def limits(self) -> StudyLimits:
+        """All that a later call may change."""
+        return StudyLimits(**{one.name: getattr(self, one.name) for one in fields(StudyLimits)})
+
+    def limited(self, limits: StudyLimits) -> "Settings":
+        """The same study with other limits, where they are given.
+
+        Raises:
+            PflOpsError: there are several objectives, which have no best value.
+        """
+        if limits.confirm and not self.objective.single:
+            raise PflOpsError("a choice by several objectives is not confirmed: --confirm 0, or leave it out")
+        if limits.terminate and not self.objective.single:
+            raise PflOpsError("a search by several objectives has no best value: leave out --terminate")
+        return replace(self, **limits.given)
 
     def digest(self, data_dir: str | None) -> str:
         """SHA-256 of all that may not change between a study's beginning and its resumption; trials may."""
@@ -344,17 +318,6 @@ class Settings:
         if self.aggregate != other.aggregate:
             return f"--aggregate {self.aggregate}, not {other.aggregate}"
         return f"scheduler {self.scheduler}" if self.scheduler != other.scheduler else ""
-
-
-def check_confirmation(confirm: int | None, top: int | None) -> None:
-    """Refuse numbers of seeds and configurations that can't be.
-
-    Raises:
-        PflOpsError: one is out of its range.
-    """
-    for name, value, least in (("--confirm", confirm, 0), ("--confirm-top", top, 2)):
-        if value is not None and not least <= value <= MOST_CONFIRMED:
-            raise PflOpsError(f"{name} must be in [{least}, {MOST_CONFIRMED:,}], got {value}")
 
 
 def check_seeds(seeds_per_trial: int | None) -> None:
@@ -418,11 +381,3 @@ def check_environments(
 
 def _names(environments: Sequence[Environment]) -> str:
     return ",".join(one.name for one in environments) or "none"
-
-
-@contextmanager
-def _naming(environment: Environment) -> Iterator[None]:
-    try:
-        yield
-    except PflOpsError as error:
-        raise PflOpsError(f"environment '{environment.name}': {error}") from error

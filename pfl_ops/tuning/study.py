@@ -24,7 +24,7 @@ from pfl_ops.tuning import leaderboard, presented
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.baselines import scales_of
 from pfl_ops.tuning.begin import PreparedStudy, StudyOptions, check, existing, recorded_settings, stored
-from pfl_ops.tuning.budget import check_budget, count, ending
+from pfl_ops.tuning.budget import StudyLimits, count, ending
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.environments import names_given
 from pfl_ops.tuning.events import OnEvent
@@ -33,13 +33,7 @@ from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.resource_request import Amount
 from pfl_ops.tuning.session import Session, StudyInterrupted
-from pfl_ops.tuning.settings import (
-    Settings,
-    check_confirmation,
-    check_environments,
-    check_same_seeds,
-    check_seeds,
-)
+from pfl_ops.tuning.settings import Settings, check_environments, check_same_seeds, check_seeds
 from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.study_storage import SCORES, STANDARD_ERRORS, StudyStorage, point_of
 from pfl_ops.tuning.terms import check_build
@@ -314,8 +308,7 @@ def tune(
     for file in plugins:
         load_plugin(Path(file))
     check(trials, final_repetitions, name)
-    check_budget(hours, samples, terminate)
-    check_confirmation(confirm, confirm_top)
+    limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     check_seeds(seeds_per_trial)
     environments = names_given(environments, "environments")
     held_out = names_given(held_out, "held_out")
@@ -336,22 +329,16 @@ def tune(
         settings = Settings.of(
             experiment,
             space,
-            trials,
+            limits,
             metric,
             mode,
             scheduler,
             hold,
-            None,
-            confirm,
-            confirm_top,
-            hours,
-            samples,
-            terminate,
-            seeds_per_trial,
-            environments,
-            vary,
-            held_out,
-            aggregate,
+            seeds_per_trial=seeds_per_trial,
+            environments=environments,
+            vary=vary,
+            held_out=held_out,
+            aggregate=aggregate,
         )
         if from_study is not None:
             warm = warm_start(existing(from_study, means.studies), settings)
@@ -361,9 +348,8 @@ def tune(
     elif environments or vary:
         raise PflOpsError("a study keeps the environments that it was begun with: give an experiment with them")
     elif name and resume:
-        settings = recorded_settings(name, means.studies).confirming(confirm, confirm_top)
+        settings = recorded_settings(name, means.studies).limited(limits)
         check_same_seeds(seeds_per_trial, name, settings.seeds_per_trial)
-        settings = settings.within(hours, samples, terminate)
         experiment = settings.experiment
     else:
         raise PflOpsError("give an experiment, or the name of a study and resume")
@@ -377,7 +363,7 @@ def tune(
         study_storage = plan.begin(means, resume)
         if warm is not None:
             study_storage.remember(from_study=str(warm))
-        plan = plan.wanting(study_storage, trials, confirm, confirm_top, hours, samples, terminate)
+        plan = plan.wanting(study_storage, limits)
         means.wait(name, plan.settings.trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking:
             try:

@@ -249,7 +249,11 @@ class StudyStorage:
         raw = self.raw()
         own = [t.number for t in raw if CONTINUES not in t.user_attrs]
         count = {number: i for i, number in enumerate(own)}
-        pairs = [(count.get(t.user_attrs.get(CONTINUES, t.number), t.number), t) for t in raw if not _cut_short(t)]
+        pairs = [
+            (count.get(t.user_attrs.get(CONTINUES, t.number), t.number), t)
+            for t in raw
+            if not t.user_attrs.get(REQUEUED)
+        ]
         return sorted(pairs, key=lambda pair: (pair[0], pair[1].number))
 
     def number(self, optuna_number: int) -> int:
@@ -367,26 +371,26 @@ class StudyStorage:
         """Record the budget that ended the search, and its value."""
         self.study.set_user_attr(ENDED, {"by": by, "at": at})
 
-    def top(self, k: int) -> list[tuple[int, FrozenTrial]]:
-        """The k best complete trials of a single objective, each configuration once, the best first."""
+    def ranked(self) -> list[tuple[int, FrozenTrial]]:
+        """The complete trials of a single objective, the best first; of equal ones the first."""
         complete = [(n, t) for n, t in self.trials() if t.state is TrialState.COMPLETE]
         sign = 1 if self.study.direction is StudyDirection.MAXIMIZE else -1
+        return sorted(complete, key=lambda pair: -sign * pair[1].values[0])
+
+    def top(self, k: int) -> list[tuple[int, FrozenTrial]]:
+        """The k best complete trials of a single objective, each configuration once, the best first."""
         found: list[tuple[int, FrozenTrial]] = []
-        for number, trial in sorted(complete, key=lambda pair: -sign * pair[1].values[0]):  # of equal ones the first
+        for number, trial in self.ranked():
             if len(found) < k and all(trial.params != other.params for _, other in found):
                 found.append((number, trial))
         return found
 
     def best(self) -> list[tuple[int, FrozenTrial]]:
         """The best complete trial, or the Pareto front of several objectives; empty: none is complete."""
-        complete = [(n, t) for n, t in self.trials() if t.state is TrialState.COMPLETE]
-        if not complete:
-            return []
         if len(self.study.directions) > 1:
             numbers = {t.number for t in self.study.best_trials}
-            return [(n, t) for n, t in complete if t.number in numbers]
-        sign = 1 if self.study.direction is StudyDirection.MAXIMIZE else -1
-        return [max(complete, key=lambda pair: sign * pair[1].values[0])]  # of equal ones the first
+            return [(n, t) for n, t in self.trials() if t.number in numbers]
+        return self.ranked()[:1]
 
     def chosen(self) -> tuple[int, FrozenTrial] | None:
         """The trial whose configuration is tested.
@@ -534,25 +538,25 @@ def state_of(trial: FrozenTrial) -> str:
 
 def seconds_of(trial: FrozenTrial) -> float | None:
     """The wall time of a trial; of one of several runs, of these together; None: it has not ended."""
-    if parts := trial.user_attrs.get(PARTS):
-        return float(sum(part["seconds"] for part in parts))
-    return trial.duration.total_seconds() if trial.duration else None
+    seconds = _seconds_of_runs(trial)
+    return sum(seconds) if seconds else None
 
 
 def longest_run(trial: FrozenTrial) -> float:
     """The wall time (s) of the longest run of a trial that has ended."""
+    return max(_seconds_of_runs(trial), default=0.0)
+
+
+def _seconds_of_runs(trial: FrozenTrial) -> list[float]:
+    """The wall time of each run of a trial; []: it has not ended."""
     if parts := trial.user_attrs.get(PARTS):
-        return max(float(part["seconds"]) for part in parts)
-    return trial.duration.total_seconds() if trial.duration else 0.0
+        return [float(part["seconds"]) for part in parts]
+    return [trial.duration.total_seconds()] if trial.duration else []
 
 
 def point_of(trial: FrozenTrial) -> Point:
     """The trial's configuration."""
     return decoded(trial.params)
-
-
-def _cut_short(trial: FrozenTrial) -> bool:
-    return bool(trial.user_attrs.get(REQUEUED))
 
 
 def _directions(objective: Objective) -> list[StudyDirection]:

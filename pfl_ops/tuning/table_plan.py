@@ -16,6 +16,7 @@ from pfl_ops.spaces.space import short
 from pfl_ops.tuning.environments import Environment
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
+from pfl_ops.tuning.tested import tested_key
 from pfl_ops.tuning.trial_table import RunRecord, TrialTable, rows_of
 
 CONFIGURATIONS, SEEDS = 40, 15
@@ -54,7 +55,7 @@ class TableRun:
     def metric(self) -> str:
         """The objective, on the data of this run."""
         metric = self.settings.objective.metrics[0]
-        return metric if self.split == "validation" else test_metric(metric)
+        return metric if self.split == "validation" else tested_key(metric)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -126,7 +127,7 @@ class TablePlan:
         return {
             one.experiment.algorithm.name: {
                 "metric": one.objective.metrics[0],
-                "truth": test_metric(one.objective.metrics[0]),
+                "truth": tested_key(one.objective.metrics[0]),
                 "mode": one.objective.modes[0],
                 "rounds": one.experiment.training.rounds,
                 "full_every": one.full_every,
@@ -150,15 +151,6 @@ class TablePlan:
             }
             rows += rows_of(run, validation.point, finished[validation], finished[test])
         return TrialTable(pd.DataFrame(rows), self.methods)
-
-
-def test_metric(metric: str) -> str:
-    """Return a key of validation data as a key of test data.
-
-    >>> test_metric("val/L1/acc")
-    'test/L1/acc'
-    """
-    return "test/" + metric.removeprefix("val/")
 
 
 def environments(settings: Settings) -> tuple[Environment, ...]:

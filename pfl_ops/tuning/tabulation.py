@@ -24,12 +24,11 @@ from pfl_ops import runs
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 from pfl_ops.federation.settings import Execution
 from pfl_ops.files import sync
-from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.process import samples_seen
 from pfl_ops.jobs.report import SAMPLES, SENT_BYTES
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
-from pfl_ops.jobs.runner import Interrupted, JobEvent, Runner
+from pfl_ops.jobs.runner import JobEvent, Runner
 from pfl_ops.probe.settle import settle
 from pfl_ops.tuning.paired import MEAN_OVER_CLIENTS, by_group
 from pfl_ops.tuning.settings import Settings
@@ -112,7 +111,7 @@ class Tabulation:
             with lock, cluster(None) as folder, (self.folder / JOURNAL).open("a", encoding="utf-8") as journal:
                 _end_line(self.folder / JOURNAL)
                 part = share(1.0, None, self.concurrency, len(missing), self.execution.device)
-                place = SharedPaths(str(self.folder), self.data_dir, False, plugins.pack())
+                place = SharedPaths(str(self.folder), self.data_dir, False)
                 self.begun = time.monotonic()
                 for first in range(0, len(missing), BATCH):
                     source = _Source(self, missing[first : first + BATCH], part, journal)
@@ -121,7 +120,7 @@ class Tabulation:
                         raise source.error
         except Timeout:
             raise PflOpsError(f"another process makes {echo(self.path, LONGEST_PATH)}; wait for it") from None
-        except (Interrupted, KeyboardInterrupt):
+        except KeyboardInterrupt:
             done, wanted = len(self.finished), len(self.plan.runs)
             raise TabulationInterrupted(
                 f"stopped: {done} of {wanted} runs are finished in {self.folder}; the same command goes on"
@@ -197,9 +196,7 @@ class _Source:
         key = id(settings)
         executions = self.call.executions
         if key not in executions:
-            execution = self.call.execution.model_copy(update={} if self.part.gpus else {"device": "cpu"})
-            if execution.threads is None:
-                execution = execution.model_copy(update={"threads": self.part.threads})
+            execution = self.part.execution(self.call.execution)
             if settings.has_one_network:
                 execution = settle(settings.example, execution, self.call.data_dir)
             executions[key] = execution

@@ -12,6 +12,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, together
 from pfl_ops.spaces import MethodSpace, Space
 from pfl_ops.tuning.begin import StudyOptions
+from pfl_ops.tuning.budget import NO_LIMITS, StudyLimits
 from pfl_ops.tuning.settings import Settings
 
 COMMON = ("data.", "partition.", "model.", "participation.", "evaluation.", "seed", "training.rounds", "training.loss")
@@ -23,7 +24,7 @@ SCHEDULER = "scheduler"
 def settings_of(
     experiments: Sequence[Experiment],
     space: Space | str | Path | None = None,
-    trials: int | None = None,
+    limits: StudyLimits = NO_LIMITS,
     metric: str | Sequence[str] | None = None,
     mode: str | None = None,
     scheduler: str | None = None,
@@ -72,7 +73,7 @@ def settings_of(
             made = Settings.of(
                 part.experiment,
                 part.space,
-                trials,
+                limits,
                 metric,
                 mode,
                 scheduler,
@@ -117,13 +118,12 @@ def _terms(settings: Settings) -> dict[str, Any]:
     return {**settings.experiment.flat, SEEDS: settings.seeds_per_trial, SCHEDULER: settings.scheduler}
 
 
-def check_builds(settings: Settings, means: StudyOptions) -> None:
-    """Refuse what a trial's first step would: data that are missing, an impossible partition or network."""
-    check_build(settings.experiment, means, settings.experiment.algorithm.name)
-
-
 def check_build(experiment: Experiment, means: StudyOptions, label: str) -> None:
-    """Refuse an experiment that can't be built; `label`: begins the message."""
+    """Refuse what a trial's first step would: data that are missing, an impossible partition or network.
+
+    Args:
+        label: begins the message.
+    """
     here = means.execution.model_copy(update={"device": "cpu", "workers": 1, "threads": 1})
     here = here.model_copy(update={"way": "loop" if here.way == "auto" else here.way, "chunk": here.chunk or 1})
     try:

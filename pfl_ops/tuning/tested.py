@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.spaces import Point
 from pfl_ops.statistics import mean_std
@@ -12,8 +14,6 @@ from pfl_ops.tuning.environments import baseline, baseline_metric
 from pfl_ops.tuning.settings import Settings
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from pfl_ops.results import Result
 
 CHOICE, FEDAVG = "choice", "fedavg"  # whose test it is
@@ -58,15 +58,13 @@ def planned_tests(settings: Settings, point: Point, repetitions: int, data_dir: 
 
 def runs_table(
     planned: Sequence[PlannedTest], outcomes: "Sequence[Result | str]", metrics: Sequence[str]
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Return one row a test run and role: environment, held_out, role, seed, <metric>, run_id, error.
 
     Args:
         planned: the runs. outcomes: their results, or how they diverged. metrics: of the study; columns are their keys
             on test data, of FedAvg at its own stage under the same name.
     """
-    import pandas as pd
-
     rows = []
     for test, outcome in zip(planned, outcomes, strict=True):
         for role in test.roles:
@@ -94,7 +92,7 @@ def tested_key(metric: str) -> str:
 
 
 def summary(settings: Settings, scales: dict[str, dict[str, float]], scores: dict[str, dict[str, float]],
-            tests: "pd.DataFrame") -> "pd.DataFrame":  # fmt: skip
+            tests: pd.DataFrame) -> pd.DataFrame:  # fmt: skip
     """Return one row an environment and metric: scores of FedAvg and of the choice, on validation and on test data.
 
     Args:
@@ -106,8 +104,6 @@ def summary(settings: Settings, scales: dict[str, dict[str, float]], scores: dic
         held out; ratio: of these two; fedavg_test, choice_test, ratio_test: likewise on test data, NaN if a run
         diverged or there are no tests; fedavg_std, choice_std: sample standard deviations over test seeds; n: these.
     """
-    import pandas as pd
-
     rows = []
     for environment in (*settings.environments, *settings.held_out):
         name, held_out = environment.name, environment in settings.held_out

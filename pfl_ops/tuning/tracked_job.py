@@ -1,22 +1,23 @@
-"""A job of a study and its run in MLflow."""
+"""Jobs of a study and their runs in MLflow."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
+from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import FAILURE
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.tuning.parts import TrialPart
+from pfl_ops.units import with_unit
 
-
-class TrackedRun(Protocol):
-    """A run in MLflow: `tracking.Run` is one."""
-
-    def log(self, records: Iterable[Record]) -> None: ...
-    def tags(self, tags: Mapping[str, object]) -> None: ...
-    def text(self, text: str, name: str) -> None: ...
-    def complete(self) -> None: ...
-    def finish(self, status: str = "FINISHED", patience: float = 30.0) -> bool: ...
+if TYPE_CHECKING:
+    from pfl_ops.tracking import Run
+    from pfl_ops.tuning.children import ChildRun
+    from pfl_ops.tuning.session import Session
 
 
 class TrackedJob:
@@ -28,9 +29,9 @@ class TrackedJob:
         begun: True once it has started. last: latest round's record. report: latest report that tells no failure.
     """
 
-    def __init__(self, open_run: Callable[[], TrackedRun]) -> None:
+    def __init__(self, open_run: "Callable[[], Run]") -> None:
         self._open_run = open_run
-        self._run: TrackedRun | None = None
+        self._run: Run | None = None
         self._start = time.monotonic()
         self.begun = False
         self.last: Record | None = None
@@ -71,6 +72,87 @@ class TrackedJob:
         if self._run is not None:
             self._run.finish("KILLED", patience=0)
 
-    def _opened(self) -> TrackedRun:
+    def _opened(self) -> "Run":
         self._run = self._run or self._open_run()
         return self._run
+
+
+@dataclass
+class RunningPart:
+    """A run between its job's making and its end.
+
+    Attributes:
+        part: seed and environment. job: the job. trial: number of the trial whose configuration it has; None: of none.
+    """
+
+    part: TrialPart
+    job: TrackedJob
+    trial: int | None = None
+
+
+class TrackedJobs:
+    """A source of the jobs of a study that are no trials and no tests, each tracked below the study's run.
+
+    Args:
+        session: the study's. share, execution: of each job.
+    Attributes:
+        kind: of its events. running: number of a job -> its run.
+    """
+
+    kind: str
+
+    def __init__(self, session: "Session", share: ResourceShare | None, execution: Execution) -> None:
+        self.session, self.share, self.execution = session, share, execution
+        self.running: dict[int, RunningPart] = {}
+        self._error: Exception | None = None
+
+    def next(self) -> Job | None:
+        """The next run; None: none, as long as none of those that run has ended."""
+        try:
+            return None if self._error else self._next()
+        except Exception as error:  # Ray, which asks for jobs, would wrap it
+            self._error = error
+            return None
+
+    def _next(self) -> Job | None:
+        """Begin the next run; None: as in `next`."""
+        raise NotImplementedError
+
+    def _begin(self, number: int, run: "ChildRun", part: TrialPart, trial: int | None = None) -> Job:
+        assert self.share is not None
+        job = run.job(number, self.execution, self.share)
+        self.running[number] = RunningPart(part, TrackedJob(run.open), trial)
+        return job
+
+    def take(self, event: JobEvent) -> None:
+        """Note what happened to a run's job."""
+        now = self.running[event.job.number]
+        if event.kind == "ended":
+            wrong, value = self._record(event, now)
+            now.job.end(wrong, event.account)
+            del self.running[event.job.number]
+            told = wrong or with_unit(self.session.settings.objective.metrics[0], value)
+            self.session.tell(self.kind, now.trial, f"{now.part}: {told}")
+            return
+        now.job.take(event)
+        if event.kind == "started":
+            self.session.tell(self.kind, now.trial, f"{now.part} starts")
+
+    def _record(self, event: JobEvent, now: RunningPart) -> tuple[str, float]:
+        """Record a run that has ended; return why it has no value ("": it has one), and its value."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of the runs that are still open: they were cut short, and will be continued."""
+        for now in self.running.values():
+            now.job.cut_short()
+        self.running.clear()
+
+    def check(self) -> None:
+        """Raise what went wrong.
+
+        Raises:
+            PflOpsError: a run has no result.
+        """
+        if self._error:
+            raise self._error

@@ -4,32 +4,25 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
-from numpy.typing import ArrayLike
 from optuna.trial import Trial
 
 from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import FAILURE, ROUND, Failure, ObjectiveMissing
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point
+from pfl_ops.tuning.children import Children
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.paired import PairedPruner, by_group, value_of_stopped
 from pfl_ops.tuning.parts import Combination, PartResult, failure_of, spent_so_far
 from pfl_ops.tuning.search import Search
-from pfl_ops.tuning.study_storage import PARTS, STATE, state_of
-from pfl_ops.tuning.tracked_job import TrackedJob, TrackedRun
-
-MakeJob: TypeAlias = Callable[[int, Point, int], Job]
-"""(number of the trial, point, index of the part) -> job; its number is that of the trial times the number of parts,
-plus the index."""
-OpenRun: TypeAlias = Callable[[int, Point, int], TrackedRun]
-"""(number, point, index of the part) -> tracked run; one that a killed driver began is found again."""
-ClientsOf: TypeAlias = Callable[[int, Point, int], Mapping[str, ArrayLike]]
-"""(number, point, index of the part) -> the table of clients of that run, which is over."""
+from pfl_ops.tuning.study_storage import PARTS, STATE
+from pfl_ops.tuning.tracked_job import TrackedJob
 
 
 @dataclass
@@ -61,26 +54,23 @@ class Trials:
 
     Args:
         search: proposes them. missing: number of trials to run. wanted: trials of the whole study.
-        make: a job of a trial. open_run: its run.
+        children: makes their runs. share, execution: of each job.
         on_event: told of everything; may be None.
-        on_pruned: called with the point of each trial that was stopped early or diverged; may be None.
         is_over: True once a budget is spent; then only trials that were cut short are still run.
         combination: the parts of a trial, and how its value is made of theirs; None: a trial is one run.
         pruner: stops trials between two parts, which then start one after the other; None: no trial is stopped so.
-        clients_of: returns the table of clients of a part that has ended.
     Attributes:
         hopeless: why no further trial makes sense; None: all is well.
     """
 
     def __init__(
-        self, search: Search, missing: int, wanted: int, make: MakeJob, open_run: OpenRun, on_event: OnEvent | None,
-        on_pruned: Callable[[Point], None] | None = None, is_over: Callable[[], bool] = lambda: False,
+        self, search: Search, missing: int, wanted: int, children: Children, share: ResourceShare,
+        execution: Execution, on_event: OnEvent | None = None, is_over: Callable[[], bool] = lambda: False,
         combination: Combination | None = None, pruner: PairedPruner | None = None,
-        clients_of: ClientsOf = lambda *_: {},
     ) -> None:  # fmt: skip
-        self.search, self.missing, self.wanted, self.make, self.open_run = search, missing, wanted, make, open_run
-        self.on_event, self.on_pruned, self.is_over = on_event, on_pruned, is_over
-        self.combination, self.pruner, self.clients_of = combination, pruner, clients_of
+        self.search, self.missing, self.wanted = search, missing, wanted
+        self.children, self.share, self.execution = children, share, execution
+        self.on_event, self.is_over, self.combination, self.pruner = on_event, is_over, combination, pruner
         self.n_parts = len(combination.parts) if combination else 1
         self.running: dict[int, _Running] = {}
         self.hopeless: ObjectiveMissing | None = None
@@ -101,7 +91,7 @@ class Trials:
             number = self.search.study_storage.number(trial.number)
             results = self._kept(trial)
             try:
-                jobs = [self.make(number, point, part) for part in range(self.n_parts) if part not in results]
+                jobs = [self._job(number, point, part) for part in range(self.n_parts) if part not in results]
             except PflOpsError as error:  # a point that no experiment can have
                 self.search.end(trial, {}, Failure(in_a_line(error)))
                 continue
@@ -123,10 +113,16 @@ class Trials:
         results = map(PartResult.from_dict, trial.user_attrs.get(PARTS, ()))
         return {index[result.part]: result for result in results}
 
+    def _job(self, number: int, point: Point, part: int) -> Job:
+        """Return the job of a part; its number is that of the trial times the number of parts, plus its index."""
+        metrics = self.combination.metrics if self.combination else self.search.objective.metrics
+        run = self.children.trial(number, point, part)
+        return run.job(number * self.n_parts + part, self.execution, self.share, metrics)
+
     def _give(self, number: int, now: _Running) -> Job:
         job = now.waiting.popleft()
         part = job.number % self.n_parts
-        now.given[part] = TrackedJob(partial(self.open_run, number, now.point, part))
+        now.given[part] = TrackedJob(self.children.trial(number, now.point, part).open)
         return job
 
     def take(self, event: JobEvent) -> None:
@@ -170,16 +166,18 @@ class Trials:
 
     def _end(self, number: int, event: JobEvent) -> None:
         now = self.running[number]
-        self.search.end(now.trial, event.report, event.failure)
+        error, state = self.search.end(now.trial, event.report, event.failure)
         if event.failure and event.failure.hopeless:
             self.hopeless = ObjectiveMissing(event.failure.line)
-        frozen = self.search.study_storage.study.get_trials(deepcopy=False)[now.trial.number]
-        error, state = str(frozen.user_attrs.get("error", "")), state_of(frozen)
         now.given[0].end(error, event.account, {STATE: state})
-        if state in ("pruned", "diverged") and self.on_pruned is not None:
-            self.on_pruned(now.point)
+        self._leave(number, event.report, state, error)
+
+    def _leave(self, number: int, report: Mapping[str, Any], state: str, error: str) -> None:
+        """Let go of a trial that is over; nothing goes on from the checkpoints of one without a value."""
         point = self.running.pop(number).point
-        self._tell("end", number, event.report, point, state=state, error=error)
+        if state in ("pruned", "diverged"):
+            self.children.forget(point)
+        self._tell("end", number, report, point, state=state, error=error)
 
     # -- trials of several parts --------------------------------------------------------------------------------------
 
@@ -190,7 +188,8 @@ class Trials:
         assert self.combination is not None
         if self.pruner is not None and failure is None:
             (metric,) = self.combination.metrics
-            result = replace(result, groups=by_group(self.clients_of(number, now.point, part), metric))
+            clients = self.children.trial(number, now.point, part).clients()
+            result = replace(result, groups=by_group(clients, metric))
         now.results[part] = result
         if failure is None or failure.diverged:  # one that failed otherwise is run again if the trial is cut short
             self.search.keep_parts(now.trial, [r.as_dict() for r in now.results.values() if r.error or r.values])
@@ -215,13 +214,8 @@ class Trials:
             report = self._report_of_stopped(results)
         else:
             report = self.combination.report(results)
-        self.search.end(now.trial, report, now.failure)
-        frozen = self.search.study_storage.study.get_trials(deepcopy=False)[now.trial.number]
-        error, state = str(frozen.user_attrs.get("error", "")), state_of(frozen)
-        if state in ("pruned", "diverged") and self.on_pruned is not None:
-            self.on_pruned(now.point)
-        point = self.running.pop(number).point
-        self._tell("end", number, {} if now.failure else report, point, state=state, error=error)
+        error, state = self.search.end(now.trial, report, now.failure)
+        self._leave(number, {} if now.failure else report, state, error)
 
     def _judge(self, now: _Running) -> None:
         """Start no further part of a trial that is worse than another."""

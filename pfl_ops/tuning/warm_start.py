@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.spaces import Point
+from pfl_ops.spaces.checking import refusal
 from pfl_ops.spaces.space import point_problem, short
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
@@ -92,16 +93,9 @@ def _point(settings: Settings, configuration: Point) -> tuple[Point | None, dict
             left_out[key] = str(problem)
     problem = None
     if len(left_out) < len(configuration):
-        problem = point_problem(settings.space.parameters, point) or _refusal(settings, point)
+        problem = point_problem(settings.space.parameters, point)
+        if problem is None and (error := refusal(settings.experiment, point)):
+            problem = in_a_line(error)
         left_out = {**left_out, **dict.fromkeys(configuration, problem)} if problem else left_out
     taken_over = len(left_out) < len(configuration)
     return point if taken_over else None, {short({key: configuration[key]}): why for key, why in left_out.items()}
-
-
-def _refusal(settings: Settings, point: Point) -> str | None:
-    """The reason for which no experiment can have a point; None: one can."""
-    try:
-        settings.experiment.override(point)
-    except PflOpsError as error:
-        return in_a_line(error)
-    return None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pfl_ops.cli import output
+from pfl_ops.cli import reproduce_watch
 from pfl_ops.cli.reproduce_watch import ReproduceProgress
 from pfl_ops.tuning.cells import CellEvent
 
@@ -23,7 +23,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> tuple[ReproduceP
     def err() -> Console:  # as the real one, a new console at each call
         return Console(file=stream, force_terminal=terminal, width=100, color_system=None)
 
-    monkeypatch.setattr(output, "err", err)
+    monkeypatch.setattr(reproduce_watch, "err", err)
     return ReproduceProgress(), stream
 
 
@@ -83,7 +83,7 @@ def test_bars_follow_the_jobs_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_estimate_alone_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     watch, stream = watched(monkeypatch, terminal=True)
-    monkeypatch.setattr(output, "out", lambda: Console(file=stream, width=100))
+    monkeypatch.setattr(reproduce_watch, "out", lambda: Console(file=stream, width=100))
     dry = ReproduceProgress(dry_run=True)
     with dry:
         dry(CellEvent("begin", 0, 3, text="3 runs, 2 at once"))

@@ -63,7 +63,7 @@ def test_ray_that_stops_between_two_jobs_was_interrupted(given, monkeypatch, tmp
                 self.driver.on_trial_complete(0, [], SimpleNamespace(trial_id=name, last_result={}))
 
     monkeypatch.setattr(runner.tune, "Tuner", Tuner)
-    with pytest.raises(runner.Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         runner.Runner(None, 1, lambda event: None).run(JobList(list(JOBS)), tmp_path, "cut short")
 
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from pfl_ops import statistics
 from pfl_ops.cli import app
-from pfl_ops.cli.compare import _columns, show
+from pfl_ops.cli.compare_tables import _columns, show
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.reports import compare as compare_module

@@ -12,6 +12,7 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import PreparedStudy, StudyOptions
+from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.terms import check_fair
 
@@ -26,7 +27,7 @@ class Killed(BaseException):
 def plan():
     space = spaces.from_dict({**spaces.parse("algorithm.x: {float: [0, 1]}").as_yaml(), "first": FIRST}, "toy.yaml")
     experiment = toy()
-    return PreparedStudy(experiment, Settings.of(experiment, space, trials=3), "s", 1)
+    return PreparedStudy(experiment, Settings.of(experiment, space, StudyLimits(trials=3)), "s", 1)
 
 
 @pytest.mark.parametrize("resume", [False, True], ids=["the same command", "resume"])
@@ -90,7 +91,7 @@ def test_a_study_keeps_the_random_start_that_it_began_with(plan, recorded, expec
     """Records of earlier versions have none: it was 5. A new study has 8."""
     known = {key: value for key, value in plan.settings.as_dict().items() if key != "random_start"} | recorded
     study_storage = SimpleNamespace(settings=known, remember=lambda **_: None)
-    assert plan.wanting(study_storage, None).settings.random_start == expected
+    assert plan.wanting(study_storage, StudyLimits()).settings.random_start == expected
     assert Settings.from_dict(known).random_start == expected
     assert plan.settings.as_dict()["random_start"] == 8
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from optuna.trial import TrialState
+from trials_source import FakeChildren
 from tuning_fake import records, toy, tune
 
 from pfl_ops import spaces
@@ -14,12 +15,11 @@ from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.estimate import Estimate
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tuning import costs
 from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.budget import MOST_TRIALS, Clock, affordable, budget_text, ending, spent
+from pfl_ops.tuning.budget import MOST_TRIALS, Clock, StudyLimits, affordable, budget_text, ending, spent
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
@@ -31,7 +31,7 @@ START = datetime.datetime(2026, 1, 1)
 
 
 def settings_of(**budget):
-    return Settings.of(toy(), SPACE, metric=METRIC, **budget)
+    return Settings.of(toy(), SPACE, StudyLimits(**budget), METRIC)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_budget_first_spent_ends_the_search(study_storage):
     assert spent(settings, study_storage, seconds=10) == "samples"
     study_storage.set_search_seconds(1800)
     assert ending(settings, study_storage) == "search ended by --samples 100: 120 samples are spent (2 trials, 0.5 h)"
-    assert spent(settings.within(None, 121), study_storage) is None
+    assert spent(settings.limited(StudyLimits(samples=121)), study_storage) is None
     ended_trial(study_storage, 0.6)
     assert spent(settings, study_storage, seconds=7200) == "trials"
     assert ending(settings, study_storage) == "search ended by --trials: all 3 are done (0.5 h, 120 samples)"
@@ -78,8 +78,8 @@ def test_reason_that_was_recorded_stays_until_its_budget_changes(study_storage):
     study_storage.end("samples", 100)
     study_storage.set_search_seconds(4000)
     assert spent(settings, study_storage) == "samples"
-    assert spent(settings.within(None, 200), study_storage) == "hours"
-    assert spent(settings.within(2, 200), study_storage) is None
+    assert spent(settings.limited(StudyLimits(samples=200)), study_storage) == "hours"
+    assert spent(settings.limited(StudyLimits(hours=2, samples=200)), study_storage) is None
 
 
 def test_terminate_counts_trials_that_ended_after_the_best_one(study_storage):
@@ -98,7 +98,7 @@ def test_terminate_counts_trials_that_ended_after_the_best_one(study_storage):
     study_storage.set_search_seconds(90)
     line = "search ended by --terminate 3: 3 trials have not raised the best value (5 trials, 90 s, 0 samples)"
     assert ending(settings, study_storage) == line
-    assert spent(settings.within(None, None, 0), study_storage, 0) is None
+    assert spent(settings.limited(StudyLimits(terminate=0)), study_storage, 0) is None
 
 
 def test_samples_of_a_trial_that_was_cut_short_count_once(study_storage):
@@ -148,13 +148,8 @@ def test_clock_goes_on_from_the_seconds_of_earlier_calls(study_storage):
 def source_of(study_storage, is_over, missing=9):
     settings = settings_of()
     search = Search(study_storage, SPACE, settings.objective, 9, 0)
-    share = ResourceShare(1.0, 0.0, 2)
-
-    def make(number, point, part):
-        return Job.of("trial", f"trial {number:03d}", number, toy(), None, Execution(), share)
-
-    run = SimpleNamespace(tags=lambda _: None, finish=lambda *_, **__: None, text=lambda *_: None)
-    return Trials(search, missing, missing, make, lambda number, point, part: run, None, is_over=is_over)
+    children, share = FakeChildren(settings), ResourceShare(1.0, 0.0, 2)
+    return Trials(search, missing, missing, children, share, Execution(), is_over=is_over)
 
 
 def test_no_trial_starts_once_a_budget_is_spent_and_those_that_run_end(study_storage):
@@ -204,7 +199,7 @@ def test_budget_that_cannot_be_is_refused(tmp_path, budget, message):
 
 def test_terminate_needs_one_objective():
     with pytest.raises(PflOpsError, match="several objectives has no best value"):
-        Settings.of(toy(), SPACE, metric=[METRIC, "train/loss"], terminate=5)
+        Settings.of(toy(), SPACE, StudyLimits(terminate=5), [METRIC, "train/loss"])
 
 
 def test_hours_or_samples_alone_do_not_limit_trials_and_are_recorded():

@@ -22,6 +22,7 @@ from pfl_ops.papers.drdm.rule import MNIST_RULE, RULES
 from pfl_ops.papers.rules import ChoiceRule, Choices
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import choosing
+from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.settings import Settings
 
 RATE = {"float": [0.01, 1.0], "log": True}
@@ -56,7 +57,7 @@ def test_a_study_begins_at_the_settings_before_the_rule() -> None:
 def test_the_ranges_are_a_search_space_of_the_method(label: str, rule: ChoiceRule) -> None:
     space = choosing.spaces.from_dict(rule.ranges(label), rule.name)
     experiment = choosing.experiment_of(find(rule.suites[0]), rule, label)
-    settings = Settings.of(experiment, space, 16, rule.metric, None, "none")
+    settings = Settings.of(experiment, space, StudyLimits(trials=16), rule.metric, None, "none")
     assert settings.experiment.evaluation.split == "validation"
     assert settings.space.first == (rule.before[label],)
 

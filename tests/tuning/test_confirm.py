@@ -19,6 +19,7 @@ from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.reports.compare import compare
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.confirm import SEED_OFFSET, Confirmations, judge
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
@@ -185,7 +186,9 @@ def study(tmp_path):
             told.append((kind, trial, text))
 
         session = SimpleNamespace(
-            settings=settings.confirming(how.get("confirm", 5), how.get("confirm_top", 3)),
+            settings=settings.limited(
+                StudyLimits(confirm=how.get("confirm", 5), confirm_top=how.get("confirm_top", 3))
+            ),
             study_storage=study_storage,
             children=SimpleNamespace(confirmation=confirmation),
             tell=tell,
@@ -364,10 +367,10 @@ def test_confirmation_is_the_default_of_one_objective_alone():
     assert (one.confirm, one.confirm_top) == (3, 2) and Settings.from_dict(one.as_dict()) == one
     assert Settings.of(toy(), space, metric=[METRIC, "val/G/global/mean"]).confirm == 0
     with pytest.raises(PflOpsError, match="a choice by several objectives is not confirmed"):
-        Settings.of(toy(), space, metric=[METRIC, "val/G/global/mean"], confirm=2)
+        Settings.of(toy(), space, StudyLimits(confirm=2), [METRIC, "val/G/global/mean"])
     earlier = {key: value for key, value in one.as_dict().items() if not key.startswith("confirm")}
     assert Settings.from_dict(earlier).confirm == 0
-    assert Settings.of(toy(), space, confirm=0).digest(None) == one.digest(None)
+    assert Settings.of(toy(), space, StudyLimits(confirm=0)).digest(None) == one.digest(None)
 
 
 @pytest.mark.parametrize(

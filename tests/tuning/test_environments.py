@@ -23,6 +23,7 @@ from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.baselines import Baselines, scales_of
+from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.confirm import Confirmations
 from pfl_ops.tuning.environments import baseline, environments_of
 from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
@@ -38,7 +39,8 @@ PATH_IID = {"environments": ["path", "iid"]}
 
 
 def settings(**given):
-    return Settings.of(toy(), SPACE, metric=METRIC, **{**PATH_IID, **given})
+    limits = StudyLimits(confirm=given.pop("confirm", None))
+    return Settings.of(toy(), SPACE, limits, METRIC, **{**PATH_IID, **given})
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

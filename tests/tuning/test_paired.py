@@ -86,7 +86,7 @@ def source(tmp_path):
     def start(missing=3, mode="max"):
         made = open_trials(
             address, settings(mode=mode), missing, 3, pruner=lambda stored: PairedPruner(mode == "max", stored),
-            clients_of=lambda number, _, part: clients(scores[number, part]),
+            clients_of=lambda number, part: clients(scores[number, part]),
         )  # fmt: skip
         made.scores = scores
         return made
@@ -224,7 +224,7 @@ def test_a_divergence_is_no_comparison(source):
     first, other = trials.next(), trials.next()
     end(trials, first, GOOD)
     end(trials, trials.next(), GOOD)
-    trials.clients_of = trials.pruner.is_worse = None  # neither is called
+    trials.children.clients_of = trials.pruner.is_worse = None  # neither is called
     end(trials, other, [value - 0.02 for value in GOOD], failure=DIVERGED)
     assert trials.next() is None and trials.study_storage.table([METRIC])["state"].tolist() == ["complete", "diverged"]
 

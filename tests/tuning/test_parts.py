@@ -196,7 +196,7 @@ def test_trial_cut_short_between_seeds_goes_on_with_the_rest(source):
     job = again.next()
     assert (job.number, job.experiment.seed) == (1, 6) and again.next() is None, "the first seed is not run again"
     assert again.study_storage.search_samples() == 90
-    again.search.end = lambda *_: None  # a kill between the record of the part and that of the trial
+    again.search.end = lambda *_: ("", "running")  # a kill between the record of the part and that of the trial
     end(again, job, 0.7)
     last = source(missing=1)
     assert last.next() is None

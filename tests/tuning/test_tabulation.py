@@ -20,7 +20,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
-from pfl_ops.jobs.runner import Interrupted, JobEvent
+from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tuning import tabulation
 from pfl_ops.tuning.replay import StudyRule, replay
 from pfl_ops.tuning.settings import Settings
@@ -60,7 +60,7 @@ class FakeRunner:
     def run(self, source, folder, name):
         while (job := source.next()) is not None:
             if self.stop_after is not None and len(self.ran) == self.stop_after:
-                raise Interrupted
+                raise KeyboardInterrupt
             split = "test" if job.experiment.evaluation.split == "test" else "val"
             assert job.payload.sealed == (split == "val")
             failure = self.failures.get(job.name)

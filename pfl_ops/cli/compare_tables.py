@@ -1,0 +1,140 @@
+"""A comparison on the terminal: a table for each group, on a narrow terminal with fewer columns."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pfl_ops.cli.output import say
+from pfl_ops.comparison import Line
+from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
+from pfl_ops.reports.compared import (
+    BEST_ROUND,
+    SECONDS,
+    TRAFFIC,
+    ahead,
+    folded,
+    other_rounds,
+    shown_metrics,
+    size_of,
+    text_of,
+)
+from pfl_ops.reports.numbers import (
+    VIEWS,
+    chance,
+    difference_title,
+    mebibytes,
+    rounds_text,
+    spread,
+    target_title,
+    title_of,
+)
+
+WIDEST_NAME = 44  # columns of a line's name; a longer one is broken
+OPTIONAL = (
+    *("train seconds", "received MiB", "sent MiB", "best round", "best", "last", "worst client %", "p"),
+    *("Acc(G) %", "Acc(L) %", "n"),
+)
+"""Columns, by the beginning of their names, in the order in which they go if there is no room."""
+FOLDED = 240  # characters of a group's notes, or of a remark; longer ones are cut, unless --notes is given
+FEW_LINES = 12  # in a table with more lines, a line's other stages are left to the page
+
+
+def show(comparison: Comparison, console: Console, remarks: Console | None = None, notes: bool = False) -> None:
+    """Print a table for each group and the notes on it; on a narrow terminal with fewer columns, which are named.
+
+    Args:
+        remarks: where notes go; None: nowhere. notes: print them in full.
+    """
+    there = list(dict.fromkeys(name for group in comparison.groups for name in _columns(comparison, group)))
+    deciding = {title_of(group.metric) for group in comparison.groups}
+    droppable = [
+        name
+        for start in OPTIONAL
+        for name in there
+        if (name == start or (start in ("best", "last") and name.startswith(f"{start} ") and name != "best round"))
+        and name not in deciding
+    ]
+    wide = console.options.update(max_width=1000)
+    for n in range(len(droppable) + 1):
+        tables = [_table(comparison, group, droppable[:n]) for group in comparison.groups]
+        if all(console.measure(table, options=wide).maximum <= console.width for table in tables):
+            break
+    at = "last round" if comparison.at == "final" else "best round of each run"
+    console.print(f"{size_of(comparison)}, {at}, by {title_of(comparison.metric)}", style="bold", highlight=False)
+    cut = False
+    for group, table in zip(comparison.groups, tables, strict=True):
+        console.print(table)
+        if remarks is None:
+            continue
+        of = f" ({group.title})" if len(comparison.groups) > 1 else ""
+        if notes or sum(map(len, group.complaints)) <= FOLDED:
+            for line in group.complaints:
+                say(remarks, f"not a fair comparison{of}: {line}")
+        else:
+            say(remarks, f"not a fair comparison{of}: {folded(group.complaints)}")
+            cut = True
+    if remarks is not None:
+        for line in comparison.remarks:
+            cut |= len(line) > FOLDED and not notes
+            say(remarks, line if notes or len(line) <= FOLDED else f"{line[: FOLDED - 4]} ...")
+        if cut:
+            say(remarks, "--notes prints these notes in full")
+    if n:
+        say(console, f"no room for: {', '.join(droppable[:n])}")
+    tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
+    if tested and "p" not in droppable[:n]:
+        say(console, f"p: {TEST_DESCRIPTIONS[comparison.test]}, corrected for all pairs (Holm)")
+
+
+def _columns(c: Comparison, group: Group) -> list[str]:
+    """Headings from the left."""
+    target = [] if c.target is None else [target_title(c.target_metric, c.target)]
+    first = ["setting", "n", "stage", *shown_metrics(group), difference_title(group.metric), "p"]
+    return [*first, *other_rounds(c, group), *target, *TRAFFIC, SECONDS]
+
+
+def _table(c: Comparison, group: Group, dropped: list[str]) -> Table:
+    """A row a line, and below it one for each other stage that was scored; settings stand under the name."""
+    shown = [name for name in _columns(c, group) if name not in dropped]
+    table = Table(title=escape(f"{group.title}: {group.size}"), title_justify="left", title_style="bold", box=None)
+    table.pad_edge = False
+    for name in shown:
+        if name == "setting":
+            table.add_column(name, min_width=10, max_width=WIDEST_NAME, overflow="fold")
+        else:
+            heading = escape(_in_two_lines(name))
+            table.add_column(heading, justify="left" if name == "stage" else "right", no_wrap=True)
+    for line in group.lines:
+        for i, cells in enumerate(_rows(c, group, line)):
+            table.add_row(*(cells.get(name, "") for name in shown), style="dim" if i else None)
+    return table
+
+
+def _in_two_lines(name: str) -> str:
+    """A long heading with a line break at the space nearest to its middle."""
+    spaces = [i for i, letter in enumerate(name) if letter == " " and name[i + 1 :] != "%"]
+    if len(name) < 12 or not spaces:
+        return name
+    at = min(spaces, key=lambda i: abs(i - len(name) / 2))
+    return f"{name[:at]}\n{name[at + 1 :]}"
+
+
+def _rows(c: Comparison, group: Group, line: Line) -> Iterator[dict[str, str]]:
+    """The cells of a line by heading: first in its own stage, then in the others."""
+    first = {name: text_of(line, metric, c.at) for name, metric in shown_metrics(group).items()}
+    first |= {"setting": escape(line.label), "n": str(len(line.runs)), "stage": line.stage}
+    first |= {difference_title(group.metric): ahead(c, group, line)}
+    first |= {"p": chance(line.difference.p) if line.difference else ""}
+    for name, (metric, at) in other_rounds(c, group).items():
+        first[name] = spread(line.values(metric), 1) if metric == BEST_ROUND else text_of(line, metric, at)
+    if c.target is not None:
+        first[target_title(c.target_metric, c.target)] = rounds_text(line.rounds_to(c.target, c.target_metric))
+    first |= {name: mebibytes(line.cost(cost)) for name, cost in TRAFFIC.items()}
+    first[SECONDS] = spread(line.cost("cost/train_seconds"), 1)
+    yield first
+    others = [stage for stage in line.stages if stage != line.stage] if len(group.lines) <= FEW_LINES else []
+    for i, stage in enumerate(others or [""] * bool(line.settings)):
+        cells = {name: text_of(line, f"{stage}/{metric}", c.at) for name, metric in VIEWS.items() if stage}
+        yield cells | {"stage": stage, "setting": "" if i else escape(line.settings)}
