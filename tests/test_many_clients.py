@@ -97,7 +97,8 @@ def test_calls_of_a_partition_do_not_grow_with_clients(kind: str, options: dict[
         if kind == "file":
             train = ByClient(np.arange(8 * n), np.arange(0, 8 * n + 1, 8))
             recorded = Recorded(train, None, train.class_counts(labels, 3))
-            given["path"] = str(write_partition(tmp_path / str(n), recorded))
+            folder = tmp_path / str(len(list(tmp_path.iterdir())))  # a new one: what was read before is kept
+            given["path"] = str(write_partition(folder, recorded))
         clients = PARTITIONS.get(kind)(clients=n, **given).indices(labels, draws)
         assert len(like(labels, clients, labels[: 2 * n], draws)) == n
 
