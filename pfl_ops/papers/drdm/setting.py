@@ -22,9 +22,13 @@ optimum; `drdm_feddyn` runs beside it with FedDyn's, which settles at the optimu
 the first.
 """
 
+from typing import Any
+
 from pfl_ops.papers.chosen import with_choices
+from pfl_ops.papers.drdm.rule import RULES
 from pfl_ops.papers.rules import load_choices
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
+from pfl_ops.papers.sources.drdm import departures
+from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
 
 BASE = {
     "partition.kind": "zipf",
@@ -80,11 +84,6 @@ METHODS: Axis = {
 BASELINES = "{drfa,scaffold,scaff_pd,fedavg}"
 
 
-def chosen(suite: Suite) -> Suite:
-    """Return a suite with the choices of its rule, where that has been run."""
-    return with_choices(suite, load_choices("drdm_mnist")) if suite.base["data.name"] == "mnist" else suite
-
-
 def class_skew(*values: float) -> Axis:
     """Dirichlet concentrations at equal sizes."""
     return {f"a{value}": Level({"partition.alpha": value}, str(value)) for value in values}
@@ -116,3 +115,21 @@ SMALL_HEAD = Scale(
     "are not the paper's.",
 )
 SMOKE_HEAD = Scale({"model.pretrained": False, "model.size": 32})
+
+
+def drdm_suite(data: Changes, **shown: Any) -> Suite:
+    """A suite of this paper, with the choices of its rule, where that has been run.
+
+    Args:
+        data: data set, network and training; one of KMNIST, MNIST and FASHION. shown: further attributes of the suite.
+    """
+    name = str(data["data.name"])
+    suite = Suite(
+        base={**BASE, **data},
+        repetitions=5,
+        departures=departures(str(data["model.name"])),
+        rule=RULES[name],
+        medium=MEDIUM,
+        **shown,
+    )
+    return with_choices(suite, load_choices("drdm_mnist")) if name == "mnist" else suite
