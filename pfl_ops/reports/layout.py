@@ -74,7 +74,7 @@ class _Layout:
         return self.run.cells(self.grid.cells)
 
     def _labels(self, axis: str) -> list[str]:
-        return [measure.key for measure in self._measures] if axis == MEASURE else list(self.run.labels[axis])
+        return [measure.key for measure in self._measures] if axis == MEASURE else list(self.run.suite.labels[axis])
 
     def _places(self, axes: Sequence[str]) -> list[Place]:
         return list(product(*map(self._labels, axes)))
@@ -87,7 +87,7 @@ class _Layout:
         axes = (*self.grid.blocks, *self.grid.rows, *self.grid.columns)
         at = dict(zip(axes, (*block, *row, *column), strict=True))
         measure = self.run.suite.measure(at.pop(MEASURE)) if MEASURE in at else self._measures[0]
-        labels = {axis: at.get(axis, levels[0]) for axis, levels in self.run.labels.items()}
+        labels = {axis: at.get(axis, levels[0]) for axis, levels in self.run.suite.labels.items()}
         cell = next((cell for cell in self._cells if cell.labels == labels), None)
         return (cell, measure) if cell else None
 

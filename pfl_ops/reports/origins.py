@@ -207,7 +207,7 @@ def where(run: SuiteRun, cells: Sequence[str]) -> str:
     whole: Mapping[str, Any] = run.differences
     if len(cells) == len(whole):
         return "all cells"
-    for axis in run.labels:
+    for axis in run.suite.labels:
         labels = dict.fromkeys(run.suite.cell(cell).labels[axis] for cell in cells)
         there = [cell for cell in whole if run.suite.cell(cell).labels[axis] in labels]
         if len(there) == len(cells):

@@ -34,7 +34,7 @@ FEDAVG_LAST = (
 
 
 def ahead(where: str, deviation: str) -> tuple[Claim, ...]:
-    """The claims that DRDM is the best method: where the paper makes them, and where that of the deviation."""
+    """The claims that DRDM is the best method; `deviation`: place of the last of them in the paper."""
     each = (
         ("highest average", f"*/drdm:{AVERAGE} > max(*/{BASELINES}:{AVERAGE})", where),
         ("highest worst-case accuracy", f"*/drdm:{WORST} > max(*/{BASELINES}:{WORST})", where),
