@@ -47,6 +47,11 @@ class Level:
     stages: Mapping[str, str] = field(default_factory=dict)
 
 
+def method(title: str, name: str, **settings: Any) -> Level:
+    """Return the level of a method with settings of its own: method("Ditto", "ditto", lam=1.0)."""
+    return Level({"algorithm.name": name, **{f"algorithm.{key}": value for key, value in settings.items()}}, title)
+
+
 Axis: TypeAlias = Mapping[str, Level]
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import overrides
-from pfl_ops.papers.claims import Verdict
+from pfl_ops.papers.claims import Claim, Verdict
 from pfl_ops.papers.expression import matching
 from pfl_ops.papers.published import Published
 from pfl_ops.papers.suite import Cell, CellResults, Changes, Measure, ScaleName, Suite, differences
@@ -140,6 +140,11 @@ class SuiteRun:
             None if verdict.status != "not run" and unfit & claim.cells(self.suite.labels) else verdict
             for claim, verdict in zip(self.suite.claims, self.suite.judged(self.outcomes), strict=True)
         )
+
+    @cached_property
+    def judged(self) -> list[tuple[Claim, Verdict, Verdict | None]]:
+        """Each claim with the verdicts on it in the paper's numbers and in ours."""
+        return list(zip(self.suite.claims, self.suite.judged(), self.verdicts, strict=True))
 
     def cells(self, pattern: str) -> list[Cell]:
         """The cells of a pattern, in the suite's order; "": all."""

@@ -1,6 +1,7 @@
 """FedAS' Figures 3 to 7: Fisher information, variants, curves over rounds, batch sizes and epochs."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pfl_ops.papers.claims import Claim
@@ -18,12 +19,11 @@ from pfl_ops.papers.fedas.setting import (
     SMALL,
     TRAINED,
     fedas_suite,
-    method,
 )
 from pfl_ops.papers.fedas.tables import TABLE_2, TABLE_3
 from pfl_ops.papers.published import Published
 from pfl_ops.papers.sources import fedas as sources
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale
+from pfl_ops.papers.suite import Axis, Level, Measure, Scale, method
 
 # -- Figures 3 and 4a: Fisher information ------------------------------------------------------------------------------
 
@@ -132,11 +132,22 @@ FIGURE_4A = fedas_suite(
 
 # -- Figures 4b, 6a, 6b: other ways to do it ---------------------------------------------------------------------------
 
-FIGURE_4B = fedas_suite(
+of_variants = partial(fedas_suite, base=FIGURE, measures=(TRAINED, ON_RECEIPT))
+"""A suite of variants of a method."""
+
+
+def by(axis: str) -> tuple[Grid, Curves]:
+    """The last round by the levels of an axis, and the accuracy over rounds."""
+    return (
+        Grid((axis,), ("measure",), caption="Last round, percent"),
+        Curves(LOCAL, caption="Accuracy after local training, each round's cohort"),
+    )
+
+
+FIGURE_4B = of_variants(
     name="fedas/fig4b",
     title="Other manners and objects of alignment",
     source="FedAS, Fig. 4b and Sec. 3.4; no number of it is in the text",
-    base=FIGURE,
     axes={
         "alignment": {
             "fedas": METHODS["fedas"],
@@ -144,11 +155,7 @@ FIGURE_4B = fedas_suite(
             "others": method("to others' features", "fedas", align="global"),
         }
     },
-    measures=(TRAINED, ON_RECEIPT),
-    exhibits=(
-        Grid(("alignment",), ("measure",), caption="Last round, percent"),
-        Curves(LOCAL, caption="Accuracy after local training, each round's cohort"),
-    ),
+    exhibits=by("alignment"),
     claims=(
         Claim("FedAS is above alignment beside training", f"fedas:{LOCAL} > parallel:{LOCAL}", "Sec. 3.4"),
         Claim("FedAS is above alignment to the others' features", f"fedas:{LOCAL} > others:{LOCAL}", "Sec. 3.4"),
@@ -156,11 +163,10 @@ FIGURE_4B = fedas_suite(
     sources=sources.SOURCES,
 )
 
-FIGURE_6A = fedas_suite(
+FIGURE_6A = of_variants(
     name="fedas/fig6a",
     title="Three ways from traces to weights",
     source="FedAS, Fig. 6a and Sec. 4.3; no number of it is in the text",
-    base=FIGURE,
     axes={
         "normalisation": {
             "proportional": METHODS["fedas"],
@@ -168,11 +174,7 @@ FIGURE_6A = fedas_suite(
             "min_max": method("min-max", "fedas", normalise="min_max"),
         }
     },
-    measures=(TRAINED, ON_RECEIPT),
-    exhibits=(
-        Grid(("normalisation",), ("measure",), caption="Last round, percent"),
-        Curves(LOCAL, caption="Accuracy after local training, each round's cohort"),
-    ),
+    exhibits=by("normalisation"),
     claims=(
         Claim(
             "All three are about as accurate: the best and the worst are less than a point apart",
@@ -184,22 +186,17 @@ FIGURE_6A = fedas_suite(
     sources=sources.SOURCES,
 )
 
-FIGURE_6B = fedas_suite(
+FIGURE_6B = of_variants(
     name="fedas/fig6b",
     title="CD2-pFed with and without alignment",
     source="FedAS, Fig. 6b and Sec. 4.3; no number of it is in the text",
-    base=FIGURE,
     axes={
         "method": {
             "cd2": method("CD2-pFed", "cd2_pfed"),
             "cd2_pa": method("CD2-pFed + PA", "fedas", split="channels", synchronize=False),
         }
     },
-    measures=(TRAINED, ON_RECEIPT),
-    exhibits=(
-        Grid(("method",), ("measure",), caption="Last round, percent"),
-        Curves(LOCAL, caption="Accuracy after local training, each round's cohort"),
-    ),
+    exhibits=by("method"),
     claims=(
         Claim("Alignment raises CD2-pFed's accuracy", f"cd2_pa:{LOCAL} > cd2:{LOCAL}", '"significantly", Sec. 4.3'),
     ),

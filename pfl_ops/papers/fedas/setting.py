@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from pfl_ops.papers.sources import fedas as sources
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
+from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite, method
 
 LOCAL = "test/L2/local/mean"
 RECEIVED = "test/L1/local/mean"
@@ -88,11 +88,6 @@ fedas_suite = partial(
 """A suite of this paper. The paper has one run, or names no number: a claim of one seed could never be judged."""
 
 # -- axes --------------------------------------------------------------------------------------------------------------
-
-
-def method(title: str, name: str, **settings: Any) -> Level:
-    """A method with settings of its own."""
-    return Level({"algorithm.name": name, **{f"algorithm.{key}": value for key, value in settings.items()}}, title)
 
 
 METHODS: Axis = {

@@ -21,11 +21,10 @@ from pfl_ops.papers.fedas.setting import (
     TRAINED,
     WITH_CURVE,
     fedas_suite,
-    method,
 )
 from pfl_ops.papers.published import load
 from pfl_ops.papers.sources import fedas as sources
-from pfl_ops.papers.suite import Scale, Suite
+from pfl_ops.papers.suite import Scale, Suite, method
 
 # -- Tables 2 and 3 ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ runs stand behind it, nor a spread.
 
 from functools import partial
 
-from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
+from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite, method
 
 ACC = "test/G/global/mean"
 TOP_1 = Measure(ACC, "Top-1 accuracy", digits=1)
@@ -107,7 +107,7 @@ STEPS: Axis = {
 }
 FOUR: Axis = {"j4": STEPS["j4"]}
 
-FEDAVG: Axis = {"fedavg": Level({"algorithm.name": "fedavg"}, "FedAvg")}
+FEDAVG: Axis = {"fedavg": method("FedAvg", "fedavg")}
 CENTRALIZED = Level(
     {
         "algorithm.name": "centralized",
@@ -123,7 +123,7 @@ CENTRALIZED = Level(
     at={"small": {"training.rounds": 40, "training.batch_size": 64}},
 )
 HYBRIDS: Axis = {
-    "fedrep": Level({"algorithm.name": "fedavg2rep", "algorithm.warm_up": 0}, "FedRep"),
+    "fedrep": method("FedRep", "fedavg2rep", warm_up=0),
     "pretrained": Level(
         {
             "algorithm.name": "fedavg2rep",

@@ -162,3 +162,6 @@ fliu_suite = partial(
     smoke=SMOKE,
 )
 """A suite of this paper, with what most of them share."""
+
+on_mnist = partial(fliu_suite, base={**BASE, **MNIST}, exceptions={"*/fedavg": FEDAVG_ON_MNIST})
+"""A suite of MNIST alone."""
