@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -112,16 +113,11 @@ def _curves(run: SuiteRun, exhibit: Curves, name: str) -> Iterator[Picture]:
     if not grid:
         return
     ylabel, colours = exhibit.ylabel or _described(run, exhibit.key), _colours(run, axes)
+    axis: dict[str, Any] = {"ylabel": ylabel, "percent": exhibit.percent, "target": exhibit.target, "colours": colours}
     if exhibit.panel:
-        draw = partial(
-            figures.panels, grid, None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours,
-            marks=marks,
-        )  # fmt: skip
+        draw = partial(figures.panels, grid, marks=marks, **axis)
     else:
-        draw = partial(
-            figures.lines, grid[""], None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours,
-            marks=marks[""],
-        )  # fmt: skip
+        draw = partial(figures.lines, grid[""], marks=marks[""], **axis)
     title = exhibit.caption or run.suite.title
     caption = f"{_sentence(title)} {MARKS}" if any(map(bool, marks.values())) else exhibit.caption
     alt = f"{ylabel} over rounds of {', '.join(dict.fromkeys(line for series in grid.values() for line in series))}"
