@@ -48,7 +48,7 @@ def complaints(rows: LabelledRuns) -> list[str]:
         _partitions(rows),
         _differing(rows, "other clients take part in a round, or count otherwise", "participation."),
         _settings(rows, "the rounds differ", "training.rounds"),
-        _differing(
+        _differing(  # the optimiser may be the cause of a difference
             rows, "the methods are not trained alike, so differences between these have no p value", "training.", ROUNDS
         ),
         _settings(rows, "other clients or subsets are scored", "evaluation.subset", "evaluation.clients"),
