@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pfl_ops.papers import Instance, Verdict
+from pfl_ops.papers import Claim, Instance, Verdict
 from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.papers.suite_run import OPTIMISER, SuiteRun
 from pfl_ops.reports.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
@@ -124,19 +124,17 @@ class ClaimSummary:
 
 def standings(run: SuiteRun) -> list[ClaimSummary]:
     """Return how each claim stands, in the suite's order."""
-    return [
-        ClaimSummary(
-            claim.text,
-            claim.derived,
-            _in_paper(paper),
-            _in_ours(verdict),
-            0 if verdict is None else min((one.evidence.n for one in verdict.instances), default=0),
-            *((1.0, 1.0) if verdict is None else verdict.evidence.largest),
-            None if verdict is None else verdict.seeds,
-            "" if verdict is None else _agreeing(verdict),
-        )
-        for claim, paper, verdict in run.judged
-    ]
+    return [_summary(*judged) for judged in run.judged]
+
+
+def _summary(claim: Claim, paper: Verdict, ours: Verdict | None) -> ClaimSummary:
+    if ours is None:
+        return ClaimSummary(claim.text, claim.derived, _in_paper(paper), _in_ours(ours))
+    n = min((one.evidence.n for one in ours.instances), default=0)
+    es = ours.evidence.largest
+    return ClaimSummary(
+        claim.text, claim.derived, _in_paper(paper), _in_ours(ours), n, *es, ours.seeds, _agreeing(ours)
+    )
 
 
 def _agreeing(verdict: Verdict) -> str:
