@@ -75,8 +75,7 @@ def scatter(
             percent_axis(axes, "both")
             within_shares(axes, [means[:, 0]], "x")
             within_shares(axes, [means[:, 1]], "y")
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel(ylabel)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
         note, names = repetitions({name: len(cloud) for name, cloud in clouds.items()})
         remark(axes, note)
         unbeaten = metrics.pareto(means) & front

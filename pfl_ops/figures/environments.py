@@ -80,8 +80,7 @@ def partition(table: ArrayLike, classes: Sequence[str] | None = None, title: str
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_yticks(_client_ticks(n_clients))
-        axes.set_xlabel("samples")
-        axes.set_ylabel("client")
+        axes.set(xlabel="samples", ylabel="client")
         _class_key(figure, axes, names, colours)
         style.headline(figure, title)
     return figure
@@ -111,8 +110,7 @@ def _summary(counts: NDArray[Any], title: str | None) -> Figure:
             axes.set_xlim(0, 100)
             axes.set_ylim(bottom=0)
             axes.yaxis.set_major_formatter("{x:,.0f}")
-            axes.set_xlabel(f"{len(counts):,} clients, from least to most (%)")
-            axes.set_ylabel(label)
+            axes.set(xlabel=f"{len(counts):,} clients, from least to most (%)", ylabel=label)
         style.headline(figure, title)
     return figure
 

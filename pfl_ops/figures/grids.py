@@ -73,8 +73,7 @@ def bars(
         axes.set_xlim(-0.6, len(values) - 0.4)
         if percent:
             percent_axis(axes)
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel(ylabel)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
         counts = [len(cell) for cell in cells.values()]
         note = repetitions({"": counts[0]})[0]
         if len(set(counts)) > 1:
@@ -148,8 +147,7 @@ def heat(
         axes.grid(True, which="minor", axis="both", color=shades.paper, linewidth=1.5)
         axes.tick_params(which="both", length=0)
         axes.spines[:].set_visible(False)
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel(ylabel)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
         bar = figure.colorbar(picture, ax=axes, fraction=0.05, pad=0.02)
         style.fix_ticks(bar.ax)
         bar.ax.grid(False)

@@ -102,8 +102,7 @@ def clients(accuracies: Mapping[str, ArrayLike], title: str | None = None, ylabe
                 label=MEANINGS.get(stage, stage),
             )  # fmt: skip
         left.set_xlim(0, 100)
-        left.set_xlabel("clients, from worst to best (% of clients)")
-        left.set_ylabel(ylabel)
+        left.set(xlabel="clients, from worst to best (% of clients)", ylabel=ylabel)
         figure.legend(loc="outside lower center", ncols=len(present))
         percent_axis(left)
         _boxes(right, present)

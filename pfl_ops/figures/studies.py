@@ -54,8 +54,7 @@ def pareto(
         axes.grid(True, axis="both")
         axes.margins(0.08)
         percent_axis(axes, "both")
-        axes.set_xlabel(names[0])
-        axes.set_ylabel(names[1])
+        axes.set(xlabel=names[0], ylabel=names[1])
         figure.legend(loc="outside lower center", ncols=3, handletextpad=0.3)
         style.headline(figure, title)
     return figure
@@ -107,8 +106,7 @@ def history(
         if metric.rpartition("/")[2] in {"mean", "worst", "q10", "q50", "q90"}:  # not acc, a sum of two shares
             percent_axis(axes)
         axes.margins(y=0.1)
-        axes.set_xlabel("trial")
-        axes.set_ylabel(metric)
+        axes.set(xlabel="trial", ylabel=metric)
         figure.legend(loc="outside lower center", ncols=4, handletextpad=0.5)
         style.headline(figure, title)
     return figure

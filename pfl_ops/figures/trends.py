@@ -57,8 +57,7 @@ def lines(
         if percent:
             _as_shares(axes, [found])
         whole_numbers(axes)
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel(ylabel)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
         remark(axes, note)
         _draw_target(axes, target)
         style.headline(figure, title)
@@ -198,8 +197,7 @@ def over(
         if percent:
             percent_axis(axes)
             within_shares(axes, [one.mean for one in found.values()])
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel(ylabel)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
         remark(axes, note)
         _draw_target(axes, target)
         style.headline(figure, title)

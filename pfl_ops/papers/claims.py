@@ -14,11 +14,12 @@ they are the arguments. There is no division, since "/" joins labels.
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import count, pairwise, product, takewhile
+from itertools import chain, count, pairwise, product, takewhile
 from statistics import fmean
 from typing import Literal, TypeAlias
 
@@ -27,20 +28,15 @@ from numpy.typing import NDArray
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers.evidence import ClaimEvidence, TermComparison, all_of, at_least
-from pfl_ops.papers.expression import FUNCTIONS, Bound, Labels, Node, Term, labels_of, sides
+from pfl_ops.papers.expression import FUNCTIONS, Bound, Labels, Node, Numbers, Term, labels_of, sides
 
 Status: TypeAlias = Literal["holds", "does not hold", "undecided", "not run"]
 Values: TypeAlias = Callable[[str, str], Mapping[int, float]]
 """(cell, key) -> {seed: value}; empty: not known. A published number has the one seed 0."""
-Numbers: TypeAlias = Mapping[tuple[str, str], Mapping[int, float]]
-"""The same as a mapping."""
 
-COMPARE: Mapping[str, Callable[[float], bool]] = {
-    "<": lambda d: d < 0,
-    ">": lambda d: d > 0,
-    "<=": lambda d: d <= 0,
-    ">=": lambda d: d >= 0,
-}
+COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -199,11 +195,12 @@ class Claim:
         there = set(cells)
         found = []
         for bound in self._bindings(labels):
-            terms = [(cell, term.key) for term in self._terms for cell in term.cells(labels, bound)]
-            if any(cell not in there for cell, _ in terms):
+            named = {term: term.cells(labels, bound) for term in self._terms}
+            if not there.issuperset(chain(*named.values())):
                 continue  # the paper's grid has a hole there
             where = ", ".join(dict.fromkeys(bound.values()))
-            found.append(self._instance(where, bound, labels, {at: values(*at) for at in terms}, exact, first))
+            by_seed = {term: [values(cell, term.key) for cell in of_term] for term, of_term in named.items()}
+            found.append(self._instance(where, by_seed, exact, first))
         return Verdict(tuple(found), self.least(len(found)), exact)
 
     def check(self, labels: Labels, cells: Iterable[str], keys: Iterable[str]) -> None:
@@ -212,15 +209,14 @@ class Claim:
         Raises:
             PflOpsError: it can't be read, or names an axis' label, a cell or a measure that does not exist.
         """
-        known, there, held = set(keys), set(cells), 0
+        known, there, held = set(keys), set(cells), False
         for term in self._terms:
             if term.key not in known:
                 raise PflOpsError(
                     f"claim '{self.says}': no measure '{term.key}'; measures are {', '.join(sorted(known))}"
                 )
-        for bound in self._bindings(labels):
-            named = {cell for term in self._terms for cell in term.cells(labels, bound)}
-            held += named <= there
+        for bound, named in zip(self._bindings(labels), self.compared(labels), strict=True):
+            held |= named <= there
             if not bound and not named <= there:
                 raise PflOpsError(f"claim '{self.says}': no cell {', '.join(sorted(named - there))}")
         if not held:
@@ -254,29 +250,23 @@ class Claim:
             yield dict(zip(free, chosen, strict=True))
 
     def _instance(
-        self,
-        where: str,
-        bound: "Bound",
-        labels: Labels,
-        values: Mapping[tuple[str, str], Mapping[int, float]],
-        exact: bool,
-        first: int,
+        self, where: str, by_seed: Mapping[Term, Sequence[Mapping[int, float]]], exact: bool, first: int
     ) -> Instance:
-        seeds = _prefix(list(values.values()), 0 if exact else first) if values else [0]
+        seeds = _prefix(list(chain(*by_seed.values())), 0 if exact else first) if by_seed else [0]
         if not seeds:
             return Instance(where, None, "")
-        of = [_of(values, seed) for seed in seeds]
+        at_seeds = [_numbers(by_seed, seed) for seed in seeds]
         nodes = [node for _, node in self._parsed]
-        numbers = [_shown(node, of, labels, bound) for node in nodes]
-        texts = _short(numbers)
+        means = [_shown(node, at_seeds) for node in nodes]
+        texts = _short(means)
         detail = texts[0]
         agrees, comparisons = True, list[TermComparison]()
         for (left, right), (sign, _), (a, b), text in zip(
-            pairwise(nodes), self._parsed[1:], pairwise(numbers), texts[1:], strict=True
+            pairwise(nodes), self._parsed[1:], pairwise(means), texts[1:], strict=True
         ):
             detail += f" {sign} {text}"
-            agrees &= COMPARE[sign](a - b) if not (math.isinf(a) and a == b) else sign in ("<=", ">=")
-            comparisons += [] if exact else _comparisons(left, right, sign, of, labels, bound)
+            agrees &= COMPARE[sign](a, b)
+            comparisons += [] if exact else _comparisons(left, right, sign, at_seeds)
         return Instance(where, agrees, detail if exact else f"{detail} (n = {len(seeds)})", tuple(comparisons))
 
 
@@ -286,13 +276,11 @@ def _prefix(values: Sequence[Mapping[int, float]], first: int) -> list[int]:
     return [first + i for i, _ in enumerate(takewhile(bool, there))]
 
 
-def _of(values: Numbers, seed: int) -> Callable[[str, str], float]:
-    return lambda cell, key: values[cell, key][seed]
+def _numbers(by_seed: Mapping[Term, Sequence[Mapping[int, float]]], seed: int) -> Numbers:
+    return lambda term: [one[seed] for one in by_seed[term]]
 
 
-def _comparisons(
-    left: Node, right: Node, sign: str, of: Sequence[Callable[[str, str], float]], labels: Labels, bound: Bound
-) -> Iterator[TermComparison]:
+def _comparisons(left: Node, right: Node, sign: str, at_seeds: Sequence[Numbers]) -> Iterator[TermComparison]:
     """Return what a comparison of two sides says of differences over seeds.
 
     Above a max is above each of its arguments, and every pair is tested by itself: the largest of several noisy values
@@ -302,16 +290,16 @@ def _comparisons(
         left, right = right, left  # now: left is above right
     for node in (left, right):
         if node.operation is FUNCTIONS["abs"]:
-            x = np.array([node.of[0].value(one, labels, bound) for one in of])
+            x = np.array([node.of[0].value(numbers) for numbers in at_seeds])
             other = right if node is left else left
-            c = np.array([other.value(one, labels, bound) for one in of])
+            c = np.array([other.value(numbers) for numbers in at_seeds])
             if node is left:
                 yield TermComparison((_pair(x, c), _pair(-x, c)), 1)
             else:
                 yield TermComparison((_pair(c, x), _pair(c, -x)), 2)
             return
     lefts, rights = (
-        np.array([_arguments(node, every, one, labels, bound) for one in of]).T
+        np.array([node.arguments(n) if node.operation is every else [node.value(n)] for n in at_seeds]).T
         for node, every in ((left, min), (right, max))
     )
     for a, b in product(lefts, rights):
@@ -324,20 +312,14 @@ def _pair(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.fl
         return a - b, np.maximum.accumulate(np.maximum(np.abs(a), np.abs(b)))
 
 
-def _arguments(
-    node: Node, every: Callable[..., float], of: Callable[[str, str], float], labels: Labels, bound: Bound
-) -> list[float]:
-    return node.arguments(of, labels, bound) if node.operation is every else [node.value(of, labels, bound)]
-
-
-def _shown(node: Node, seeds: Sequence[Callable[[str, str], float]], labels: Labels, bound: Bound) -> float:
+def _shown(node: Node, at_seeds: Sequence[Numbers]) -> float:
     """A side's mean over seeds; of a max, the largest mean of its arguments; of |x|, that of the mean of x."""
     if node.operation in (max, min):
-        each = [node.arguments(of, labels, bound) for of in seeds]
+        each = [node.arguments(numbers) for numbers in at_seeds]
         return node.operation([fmean(argument) for argument in zip(*each, strict=True)])
     if node.operation is FUNCTIONS["abs"]:
-        return abs(_shown(node.of[0], seeds, labels, bound))
-    return fmean(node.value(of, labels, bound) for of in seeds)
+        return abs(_shown(node.of[0], at_seeds))
+    return fmean(node.value(numbers) for numbers in at_seeds)
 
 
 def _short(values: Sequence[float]) -> list[str]:

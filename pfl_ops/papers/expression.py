@@ -17,6 +17,9 @@ Labels: TypeAlias = Mapping[str, Sequence[str]]
 Bound: TypeAlias = Mapping[tuple[int, str], str]
 """(place in a cell's name, pattern there) -> label."""
 
+Numbers: TypeAlias = "Callable[[Term], list[float]]"
+"""Term -> the numbers that it stands for: one, or the arguments of its function."""
+
 PART = r"(?:[\w.]+|\*|\{!?[\w.,]+\})"
 TERM = re.compile(rf"{PART}(?:/{PART})*:[\w./]+(?:[@#][\d.]+)?")
 OF_MANY: Mapping[str, Callable[[Sequence[float]], float]] = {"max": max, "min": min, "mean": fmean}
@@ -64,22 +67,22 @@ class Node:
         for node in self.of:
             yield from node.terms()
 
-    def value(self, of: Callable[[str, str], float], labels: Labels, bound: Bound) -> float:
-        return self.operation([v for node in self.of for v in node.values(of, labels, bound)])
+    def value(self, numbers: Numbers) -> float:
+        return self.operation(self.arguments(numbers))
 
-    def values(self, of: Callable[[str, str], float], labels: Labels, bound: Bound) -> list[float]:
-        return [self.value(of, labels, bound)]
+    def values(self, numbers: Numbers) -> list[float]:
+        return [self.value(numbers)]
 
-    def arguments(self, of: Callable[[str, str], float], labels: Labels, bound: Bound) -> list[float]:
-        """Those of a function."""
-        return [v for node in self.of for v in node.values(of, labels, bound)]
+    def arguments(self, numbers: Numbers) -> list[float]:
+        """Those of the operation."""
+        return [v for node in self.of for v in node.values(numbers)]
 
 
 @dataclass(frozen=True)
 class Number(Node):
     number: float = 0.0
 
-    def value(self, of: Callable[[str, str], float], labels: Labels, bound: Bound) -> float:
+    def value(self, numbers: Numbers) -> float:
         return self.number
 
 
@@ -112,11 +115,11 @@ class Term(Node):
         meant = [[bound[i, p]] if (i, p) in free else labels_of(p, known, self.key) for i, (p, known) in places]
         return ["/".join(chosen) for chosen in product(*meant)]
 
-    def values(self, of: Callable[[str, str], float], labels: Labels, bound: Bound) -> list[float]:
-        return [of(cell, self.key) for cell in self.cells(labels, bound)]
+    def values(self, numbers: Numbers) -> list[float]:
+        return numbers(self)
 
-    def value(self, of: Callable[[str, str], float], labels: Labels, bound: Bound) -> float:
-        (one,) = self.values(of, labels, bound)
+    def value(self, numbers: Numbers) -> float:
+        (one,) = numbers(self)
         return one
 
 

@@ -8,36 +8,36 @@ Methods have PFLlib's defaults where it has some that differ from the methods' p
 not stated.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from pfl_ops.papers.exhibits import Curves, Grid
 from pfl_ops.papers.published import load
 from pfl_ops.papers.sources import pfllib as sources
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
+from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite, method
 
 ACC = "test/P/local/mean"
 """P is the stage at which a method's own models of the clients are scored: L1, of FedBABU L2, after fine-tuning."""
 BEST = f"{ACC}#best"
 
 
-def method(title: str, name: str, **settings: Any) -> Level:
+def at_l1(title: str, name: str, **settings: Any) -> Level:
     """A method with settings of its own, scored at L1."""
-    changes = {f"algorithm.{key}": value for key, value in settings.items()}
-    return Level({"algorithm.name": name, **changes}, title, stages={"P": "L1"})
+    return replace(method(title, name, **settings), stages={"P": "L1"})
 
 
 METHODS: Axis = {
-    "fedavg": method("FedAvg", "fedavg"),
-    "fedprox": method("FedProx", "fedprox"),
-    "pfedme": method("pFedMe", "pfedme", inner_steps=5, inner_lr=0.01),
-    "ditto": method("Ditto", "ditto", personal_epochs=1),
-    "apfl": method("APFL", "apfl", alpha=1.0, mixing="round", every="step"),
-    "fedfomo": method("FedFomo", "fedfomo", candidates=5, explore=0.0, fallback="trained", own="sent"),
-    "fedamp": method("FedAMP", "fedamp"),
-    "fedala": method("FedALA", "fedala", layers=1, share=80.0, weight_lr=1.0),
-    "fedper": method("FedPer", "fedper"),
-    "fedrep": method("FedRep", "fedrep", head_epochs=1, body_epochs=1),
-    "fedrod": method("FedRoD", "fedrod"),
+    "fedavg": at_l1("FedAvg", "fedavg"),
+    "fedprox": at_l1("FedProx", "fedprox"),
+    "pfedme": at_l1("pFedMe", "pfedme", inner_steps=5, inner_lr=0.01),
+    "ditto": at_l1("Ditto", "ditto", personal_epochs=1),
+    "apfl": at_l1("APFL", "apfl", alpha=1.0, mixing="round", every="step"),
+    "fedfomo": at_l1("FedFomo", "fedfomo", candidates=5, explore=0.0, fallback="trained", own="sent"),
+    "fedamp": at_l1("FedAMP", "fedamp"),
+    "fedala": at_l1("FedALA", "fedala", layers=1, share=80.0, weight_lr=1.0),
+    "fedper": at_l1("FedPer", "fedper"),
+    "fedrep": at_l1("FedRep", "fedrep", head_epochs=1, body_epochs=1),
+    "fedrod": at_l1("FedRoD", "fedrod"),
     "fedbabu": Level(
         {
             "algorithm.name": "fedbabu",
@@ -49,7 +49,7 @@ METHODS: Axis = {
         at={"small": {"evaluation.every": 30}},
         stages={"P": "L2"},
     ),
-    "fedproto": method("FedProto", "fedproto", lam=1.0, average="mean"),
+    "fedproto": at_l1("FedProto", "fedproto", lam=1.0, average="mean"),
 }
 
 FASHION = Suite(

@@ -12,7 +12,7 @@ from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.papers import substitute
 from pfl_ops.papers.claims import Claim, Verdict, decided
 from pfl_ops.papers.exhibits import Exhibit
-from pfl_ops.papers.expression import matching
+from pfl_ops.papers.expression import Labels, matching
 from pfl_ops.papers.provenance import Departure, Source, Sources, sources_of
 from pfl_ops.papers.published import Published
 from pfl_ops.papers.rules import ChoiceRule
@@ -45,6 +45,11 @@ class Level:
     title: str = ""
     at: Mapping[str, Changes] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
+
+
+def method(title: str, name: str, **settings: Any) -> Level:
+    """Return the level of a method with settings of its own: method("Ditto", "ditto", lam=1.0)."""
+    return Level({"algorithm.name": name, **{f"algorithm.{key}": value for key, value in settings.items()}}, title)
 
 
 Axis: TypeAlias = Mapping[str, Level]
@@ -173,6 +178,11 @@ class Suite:
         found = (Cell(dict(zip(self.axes, labels, strict=True))) for labels in product(*self.axes.values()))
         return tuple(cell for cell in found if cell.name not in self.absent)
 
+    @cached_property
+    def labels(self) -> Labels:
+        """Axis -> its labels."""
+        return {axis: list(levels) for axis, levels in self.axes.items()}
+
     def cell(self, name: str) -> Cell:
         """The cell of that name.
 
@@ -238,9 +248,8 @@ class Suite:
 
     def _compose(self, cell: Cell, scale: ScaleName, data: str | None) -> Experiment:
         levels = [self.axes[axis][label] for axis, label in cell.labels.items()]
-        labels = {axis: list(of_axis) for axis, of_axis in self.axes.items()}
         for pattern, more in self.exceptions.items():
-            if cell.name in matching(pattern, labels):
+            if cell.name in matching(pattern, self.labels):
                 levels.append(more if isinstance(more, Level) else Level(more))
         size = self.scale(scale)
         changes: dict[str, Any] = {"evaluation.final": "all", **self.base}
@@ -296,11 +305,11 @@ class Suite:
         Args:
             outcomes: finished repetitions of cells; none: the paper's own numbers.
         """
-        labels = {axis: list(levels) for axis, levels in self.axes.items()}
         values = self._published if outcomes is None else partial(self._ours, outcomes)
         names = [cell.name for cell in self.cells]
         found = tuple(
-            claim.judge(values, labels, names, exact=outcomes is None, first=self.first_seed) for claim in self.claims
+            claim.judge(values, self.labels, names, exact=outcomes is None, first=self.first_seed)
+            for claim in self.claims
         )
         return found if outcomes is None else decided(found)
 

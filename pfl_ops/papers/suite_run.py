@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import overrides
-from pfl_ops.papers.claims import Verdict
-from pfl_ops.papers.expression import Labels, matching
+from pfl_ops.papers.claims import Claim, Verdict
+from pfl_ops.papers.expression import matching
 from pfl_ops.papers.published import Published
 from pfl_ops.papers.suite import Cell, CellResults, Changes, Measure, ScaleName, Suite, differences
 from pfl_ops.results import Result
@@ -87,11 +87,6 @@ class SuiteRun:
         return f"{self.suite.command} --scale {self.scale}{sets}"
 
     @cached_property
-    def labels(self) -> Labels:
-        """Axis -> its labels."""
-        return {axis: list(levels) for axis, levels in self.suite.axes.items()}
-
-    @cached_property
     def n(self) -> int:
         """Repetitions of most finished cells; of the scale where there is none."""
         counts = [len(found) for found in self.outcomes.values() if found]
@@ -123,7 +118,9 @@ class SuiteRun:
         finished = [cell for cell in self.suite.cells if self.outcomes.get(cell.name)]
         named = {cell.name: self.experiment(cell).training.optimiser for cell in finished}
         mixed: set[str] = set()
-        for cells in (cells & named.keys() for claim in self.suite.claims for cells in claim.compared(self.labels)):
+        for cells in (
+            cells & named.keys() for claim in self.suite.claims for cells in claim.compared(self.suite.labels)
+        ):
             if len({named[cell] for cell in cells}) > 1:
                 mixed |= cells
         found: dict[str, dict[str, bool]] = {}
@@ -140,13 +137,18 @@ class SuiteRun:
             return (None,) * len(self.suite.claims)
         unfit = (set(self.stand_ins) & set(self.outcomes)) | set(self.one_answer)
         return tuple(
-            None if verdict.status != "not run" and unfit & claim.cells(self.labels) else verdict
+            None if verdict.status != "not run" and unfit & claim.cells(self.suite.labels) else verdict
             for claim, verdict in zip(self.suite.claims, self.suite.judged(self.outcomes), strict=True)
         )
 
+    @cached_property
+    def judged(self) -> list[tuple[Claim, Verdict, Verdict | None]]:
+        """Each claim with the verdicts on it in the paper's numbers and in ours."""
+        return list(zip(self.suite.claims, self.suite.judged(), self.verdicts, strict=True))
+
     def cells(self, pattern: str) -> list[Cell]:
         """The cells of a pattern, in the suite's order; "": all."""
-        meant = matching(pattern, self.labels)
+        meant = matching(pattern, self.suite.labels)
         return [cell for cell in self.suite.cells if cell.name in meant]
 
     def title(self, axis: str, label: str) -> str:
@@ -159,7 +161,9 @@ class SuiteRun:
 
     def varying(self, cells: Sequence[Cell], but: Sequence[str] = ()) -> list[str]:
         """Axes in which some of the cells differ."""
-        return [axis for axis in self.labels if axis not in but and len({cell.labels[axis] for cell in cells}) > 1]
+        return [
+            axis for axis in self.suite.labels if axis not in but and len({cell.labels[axis] for cell in cells}) > 1
+        ]
 
     def values(self, cell: str, measure: Measure, scale: str = "") -> list[float]:
         """A measure of each finished repetition, in the paper's unit; `scale`: another one."""

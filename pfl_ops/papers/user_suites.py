@@ -5,11 +5,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line, place, unknown
 from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over
-from pfl_ops.papers.expression import Labels, matching
+from pfl_ops.papers.expression import matching
 from pfl_ops.papers.published import PublishedFile
 from pfl_ops.papers.suite import SCALES, Suite
 from pfl_ops.registry import load_plugin, plugin_module
@@ -68,8 +67,7 @@ def check_suite(suite: Suite) -> None:
         for label in levels:
             if not LABEL.fullmatch(label):
                 raise PflOpsError(f"label '{echo(label)}' of axis {echo(axis)}: use letters, digits, dots, underscores")
-    labels: Labels = {axis: list(levels) for axis, levels in suite.axes.items()}
-    every = ["/".join(chosen) for chosen in product(*labels.values())]
+    every = ["/".join(chosen) for chosen in product(*suite.labels.values())]
     for name in suite.absent:
         if name not in every:
             raise unknown("cell (absent)", name, every)
@@ -77,10 +75,10 @@ def check_suite(suite: Suite) -> None:
         raise PflOpsError("it has no cell")
     _check_published(suite)
     for claim in suite.claims:
-        claim.check(labels, [cell.name for cell in suite.cells], [measure.key for measure in suite.measures])
+        claim.check(suite.labels, [cell.name for cell in suite.cells], [measure.key for measure in suite.measures])
         claim.least(len(suite.cells))
     for exhibit in suite.exhibits:
-        _check_exhibit(suite, labels, exhibit)
+        _check_exhibit(suite, exhibit)
     _check_rule(suite)
     for cell in suite.cells:
         for scale in SCALES:
@@ -99,7 +97,7 @@ def _check_published(suite: Suite) -> None:
         raise
 
 
-def _check_exhibit(suite: Suite, labels: Labels, exhibit: Exhibit) -> None:
+def _check_exhibit(suite: Suite, exhibit: Exhibit) -> None:
     """Refuse an exhibit that names an axis, a measure or a cell that the suite has not."""
     axes = [*suite.axes]
     for axis in _axes(exhibit):
@@ -121,8 +119,7 @@ def _check_exhibit(suite: Suite, labels: Labels, exhibit: Exhibit) -> None:
             pass
         case _:
             raise PflOpsError(f"exhibits has a {type(exhibit).__name__}; it takes Grid, Curves, Over, Bars, Allocation")
-    pattern: Any = getattr(exhibit, "cells", "")
-    matching(pattern, labels)
+    matching(getattr(exhibit, "cells", ""), suite.labels)
 
 
 def _check_rule(suite: Suite) -> None:

@@ -3,8 +3,6 @@
 import math
 import platform
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
 
 import pandas as pd
 
@@ -13,6 +11,7 @@ from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Head, ItemList, PageBlock, Row, Table, TableCell, Text
 from pfl_ops.results import BYTES, Result
 from pfl_ops.system.machine import cpu_model
+from pfl_ops.tracking.provenance import NOT_INSTALLED, version
 
 TAGS = {
     "pfl_ops.device": "device",
@@ -68,15 +67,12 @@ def _runs(run: SuiteRun) -> Table:
             continue
         seconds = _mean([outcome.seconds for outcome in found])
         sent = _mean([value for value in map(traffic, found) if value is not None])
-        rows.append(
-            Row((
-                TableCell(cell.name, link=run.link(found[0])),
-                TableCell(str(len(found)), len(found)),
-                TableCell(", ".join(str(outcome.seed) for outcome in found)),
-                TableCell("–", mark="muted") if math.isnan(seconds) else TableCell(duration(seconds), seconds),
-                TableCell("–", mark="muted") if math.isnan(sent) else TableCell(amount(sent), sent),
-            ))
-        )  # fmt: skip
+        costs = (
+            TableCell("–", mark="muted") if math.isnan(value) else TableCell(shown(value), value)
+            for value, shown in ((seconds, duration), (sent, amount))
+        )
+        seeds = ", ".join(str(outcome.seed) for outcome in found)
+        rows.append(Row.of(TableCell(cell.name, link=run.link(found[0])), len(found), seeds, *costs))
         each += [
             {
                 "cell": cell.name,
@@ -113,10 +109,8 @@ def _here(tag: str) -> str:
         return cpu_model() or ""
     if tag == "version.python":
         return platform.python_version()
-    try:
-        return installed(tag.removeprefix("version.")) if tag.startswith("version.") else ""
-    except PackageNotFoundError:
-        return ""
+    found = version(tag.removeprefix("version.")) if tag.startswith("version.") else NOT_INSTALLED
+    return "" if found == NOT_INSTALLED else found
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def _sentence(text: str) -> str:
 
 def _colours(run: SuiteRun, axes: Sequence[str]) -> dict[str, str]:
     """Fixed by all levels of these axes, whichever a picture shows."""
-    levels = [[run.title(axis, label) for label in run.labels[axis]] for axis in axes]
+    levels = [[run.title(axis, label) for label in run.suite.labels[axis]] for axis in axes]
     return figures.colours(", ".join(titles) for titles in product(*levels))
 
 
@@ -88,7 +89,7 @@ def _panels(run: SuiteRun, cells: Sequence[Cell], axis: str) -> Iterator[tuple[s
     if not axis:
         yield "", list(cells)
         return
-    for label in run.labels[axis]:
+    for label in run.suite.labels[axis]:
         there = [cell for cell in cells if cell.labels[axis] == label]
         if there:
             yield run.title(axis, label), there
@@ -99,7 +100,7 @@ def _panels(run: SuiteRun, cells: Sequence[Cell], axis: str) -> Iterator[tuple[s
 
 def _curves(run: SuiteRun, exhibit: Curves, name: str) -> Iterator[Picture]:
     cells = run.cells(exhibit.cells)
-    axes = run.varying(cells, but=[exhibit.panel]) or [list(run.labels)[-1]]
+    axes = run.varying(cells, but=[exhibit.panel]) or [list(run.suite.labels)[-1]]
     grid: dict[str, dict[str, figures.Band]] = {}
     marks: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for title, there in _panels(run, cells, exhibit.panel):
@@ -112,16 +113,11 @@ def _curves(run: SuiteRun, exhibit: Curves, name: str) -> Iterator[Picture]:
     if not grid:
         return
     ylabel, colours = exhibit.ylabel or _described(run, exhibit.key), _colours(run, axes)
+    axis: dict[str, Any] = {"ylabel": ylabel, "percent": exhibit.percent, "target": exhibit.target, "colours": colours}
     if exhibit.panel:
-        draw = partial(
-            figures.panels, grid, None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours,
-            marks=marks,
-        )  # fmt: skip
+        draw = partial(figures.panels, grid, marks=marks, **axis)
     else:
-        draw = partial(
-            figures.lines, grid[""], None, "round", ylabel, exhibit.percent, target=exhibit.target, colours=colours,
-            marks=marks[""],
-        )  # fmt: skip
+        draw = partial(figures.lines, grid[""], marks=marks[""], **axis)
     title = exhibit.caption or run.suite.title
     caption = f"{_sentence(title)} {MARKS}" if any(map(bool, marks.values())) else exhibit.caption
     alt = f"{ylabel} over rounds of {', '.join(dict.fromkeys(line for series in grid.values() for line in series))}"
@@ -167,7 +163,7 @@ def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
     """One picture a panel: error bars don't share an axis well."""
     cells = run.cells(exhibit.cells)
     measured = exhibit.x == "measure"
-    axes = run.varying(cells, but=[exhibit.panel, *([] if measured else [exhibit.x])]) or [list(run.labels)[-1]]
+    axes = run.varying(cells, but=[exhibit.panel, *([] if measured else [exhibit.x])]) or [list(run.suite.labels)[-1]]
     for i, (title, there) in enumerate(_panels(run, cells, exhibit.panel)):
         points: dict[str, dict[float, list[float]]] = {}
         for cell in there:
@@ -203,7 +199,7 @@ def _stack(values: Mapping[float, Sequence[float]]) -> figures.Band | None:
 
 def _bars(run: SuiteRun, exhibit: Bars, name: str) -> Iterator[Picture]:
     cells = run.cells(exhibit.cells)
-    axes = run.varying(cells, but=[exhibit.group]) or [list(run.labels)[-1]]
+    axes = run.varying(cells, but=[exhibit.group]) or [list(run.suite.labels)[-1]]
     measure = run.suite.measure(exhibit.key)
     unit = 1 / measure.unit if exhibit.percent else 1.0
     values = {

@@ -316,22 +316,20 @@ def _lines(runs: Sequence[Result], lost: Sequence[Result] = ()) -> list[Line]:
         f"{name}, seed {some[0].seed} ({end})" if end else name
         for (name, _), some, end in zip(told, members, ends, strict=True)
     ]
-    unique = [
-        f"{name} #{some[0].group[:6]}" if names.count(name) > 1 else name
-        for name, some in zip(names, members, strict=True)
-    ]
-    early = [["stopped early"] * (some[0].tags.get("pfl_ops.trial_state") == "pruned") for some in members]
-    settings = [", ".join(filter(None, [more, *stop])) for (_, more), stop in zip(told, early, strict=True)]
-    return [
-        Line(
-            name,
-            tuple(some),
-            more,
-            diverged=() if end else tuple(diverged.get(some[0].group, ())),
-            unfinished=end,
+    lines = []
+    for name, some, (_, settings), end in zip(names, members, told, ends, strict=True):
+        group = some[0].group
+        early = "stopped early" if some[0].tags.get("pfl_ops.trial_state") == "pruned" else ""
+        lines.append(
+            Line(
+                f"{name} #{group[:6]}" if names.count(name) > 1 else name,
+                tuple(some),
+                ", ".join(filter(None, (settings, early))),
+                diverged=() if end else tuple(diverged.get(group, ())),
+                unfinished=end,
+            )
         )
-        for name, some, more, end in zip(unique, members, settings, ends, strict=True)
-    ]
+    return lines
 
 
 def _unfinished(run: Result) -> str:

@@ -63,6 +63,14 @@ class Row:
     title: str = ""
     kind: Literal["", "block", "rule"] = ""
 
+    @classmethod
+    def of(cls, *entries: TableCell | str | int) -> "Row":
+        """Return a row of cells, texts and counts."""
+        return cls(tuple(
+            one if isinstance(one, TableCell) else TableCell(one) if isinstance(one, str) else TableCell(str(one), one)
+            for one in entries
+        ))  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Table:

@@ -48,7 +48,9 @@ def complaints(rows: LabelledRuns) -> list[str]:
         _partitions(rows),
         _differing(rows, "other clients take part in a round, or count otherwise", "participation."),
         _settings(rows, "the rounds differ", "training.rounds"),
-        _training(rows),
+        _differing(  # the optimiser may be the cause of a difference
+            rows, "the methods are not trained alike, so differences between these have no p value", "training.", ROUNDS
+        ),
         _settings(rows, "other clients or subsets are scored", "evaluation.subset", "evaluation.clients"),
         _different(rows, "Acc(G) of the last round stands on other samples", _sampled),
         _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role),
@@ -84,12 +86,6 @@ def same_partitions(a: Sequence[Result], b: Sequence[Result]) -> bool:
     """True if in every seed that both have the clients hold the same samples, as far as that was recorded."""
     held = {run.seed: run.partition for run in a}
     return all(run.partition == held.get(run.seed, run.partition) for run in b if run.partition and held.get(run.seed))
-
-
-def _training(rows: LabelledRuns) -> str:
-    """Return the line on methods with other training settings: the optimiser may be the cause of a difference."""
-    told = "the methods are not trained alike, so differences between these have no p value"
-    return _differing(rows, told, "training.", without=ROUNDS)
 
 
 def _differing(rows: LabelledRuns, what: str, start: str, without: str = "") -> str:

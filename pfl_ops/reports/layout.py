@@ -34,25 +34,26 @@ class _Layout:
     grid: Grid
 
     def table(self, name: str) -> Table:
-        places = [(at, self._number(*at)) for at in self._all() if self._number(*at)]
-        rows = [row for row in self._places(self.grid.rows) if any(at[1] == row for at, _ in places)]
-        columns = [column for column in self._places(self.grid.columns) if any(at[2] == column for at, _ in places)]
+        rows = [row for row in self._places(self.grid.rows) if any(at[1] == row for at in self._numbers)]
+        columns = [column for column in self._places(self.grid.columns) if any(at[2] == column for at in self._numbers)]
         body: list[Row] = []
         said: set[str] = set()  # cells of which the table has said that they were not run
         for block in self._places(self.grid.blocks):
-            there = [row for row in rows if any(at[:2] == (block, row) for at, _ in places)]
+            there = [row for row in rows if any(at[:2] == (block, row) for at in self._numbers)]
             if block and there:
                 title = ", ".join(self._title(axis, label) for axis, label in zip(self.grid.blocks, block, strict=True))
                 body.append(Row(title=title, kind="block"))
             best = {column: self._best(block, column, there) for column in columns}
             for i, row in enumerate(there):
-                titles = self._titles(row, there[i - 1] if i else None)
-                entries = [self._entry(block, row, column, row in best[column]) for column in columns]
                 rule = i > 0 and len(row) > 1 and row[0] != there[i - 1][0]
-                whole = _without(list(titles), entries)
-                cells = [self._number(block, row, column) for column in columns]
-                entries = [_once(one, number, said) for one, number in zip(whole[-len(columns) :], cells, strict=True)]
-                body.append(Row((*whole[: -len(columns)], *entries), kind="rule" if rule else ""))
+                numbers = [self._numbers.get((block, row, column)) for column in columns]
+                entries = [
+                    entry(self.run, *number, best=row in best[column]) if number else TableCell()
+                    for column, number in zip(columns, numbers, strict=True)
+                ]
+                titles, entries = _without(list(self._titles(row, there[i - 1] if i else None)), entries)
+                entries = [_once(one, number, said) for one, number in zip(entries, numbers, strict=True)]
+                body.append(Row((*titles, *entries), kind="rule" if rule else ""))
         return Table(
             name=name,
             caption=self.grid.caption or self.run.suite.title,
@@ -74,22 +75,24 @@ class _Layout:
         return self.run.cells(self.grid.cells)
 
     def _labels(self, axis: str) -> list[str]:
-        return [measure.key for measure in self._measures] if axis == MEASURE else list(self.run.labels[axis])
+        return [measure.key for measure in self._measures] if axis == MEASURE else list(self.run.suite.labels[axis])
 
     def _places(self, axes: Sequence[str]) -> list[Place]:
         return list(product(*map(self._labels, axes)))
 
-    def _all(self) -> Iterator[tuple[Place, Place, Place]]:
-        yield from product(*map(self._places, (self.grid.blocks, self.grid.rows, self.grid.columns)))
-
-    def _number(self, block: Place, row: Place, column: Place) -> tuple[Cell, Measure] | None:
-        """The cell that stands there; None: the suite has none."""
+    @cached_property
+    def _numbers(self) -> dict[tuple[Place, Place, Place], tuple[Cell, Measure]]:
+        """(block, row, column) -> the cell and the measure that stand there, where the suite has the cell."""
+        cells = {tuple(cell.labels.values()): cell for cell in self._cells}
         axes = (*self.grid.blocks, *self.grid.rows, *self.grid.columns)
-        at = dict(zip(axes, (*block, *row, *column), strict=True))
-        measure = self.run.suite.measure(at.pop(MEASURE)) if MEASURE in at else self._measures[0]
-        labels = {axis: at.get(axis, levels[0]) for axis, levels in self.run.labels.items()}
-        cell = next((cell for cell in self._cells if cell.labels == labels), None)
-        return (cell, measure) if cell else None
+        found = {}
+        for block, row, column in product(*map(self._places, (self.grid.blocks, self.grid.rows, self.grid.columns))):
+            at = dict(zip(axes, (*block, *row, *column), strict=True))
+            measure = self.run.suite.measure(at[MEASURE]) if MEASURE in at else self._measures[0]
+            labels = tuple(at.get(axis, levels[0]) for axis, levels in self.run.suite.labels.items())
+            if labels in cells:
+                found[block, row, column] = cells[labels], measure
+        return found
 
     def _title(self, axis: str, label: str) -> str:
         return self.run.suite.measure(label).title if axis == MEASURE else self.run.title(axis, label)
@@ -146,7 +149,7 @@ class _Layout:
         found: set[Place] = set()
         groups: dict[Place, dict[str, dict[Place, float]]] = {}
         for row in rows if self.run.scale != "smoke" else ():
-            number = self._number(block, row, column)
+            number = self._numbers.get((block, row, column))
             if number is None or not number[1].better or not axes:
                 continue
             values = self.run.values(number[0].name, number[1])
@@ -157,8 +160,8 @@ class _Layout:
         for tasks in groups.values():
             means = max(tasks.values(), key=len)
             if len(means) > 1 and len(set(means.values())) > 1:
-                number = self._number(block, next(iter(means)), column)
-                top = (max if number and number[1].better == "high" else min)(means.values())
+                _, measure = self._numbers[block, next(iter(means)), column]
+                top = (max if measure.better == "high" else min)(means.values())
                 found |= {row for row, mean in means.items() if mean == top}
         return found
 
@@ -167,18 +170,14 @@ class _Layout:
         experiment = self.run.experiment(cell)
         return f"{experiment.data!r} {experiment.partition!r}"
 
-    def _entry(self, block: Place, row: Place, column: Place, best: bool) -> TableCell:
-        number = self._number(block, row, column)
-        return entry(self.run, *number, best=best) if number else TableCell()
 
-
-def _without(titles: list[TableCell], entries: list[TableCell]) -> list[TableCell]:
+def _without(titles: list[TableCell], entries: list[TableCell]) -> tuple[list[TableCell], list[TableCell]]:
     """Return a row; one of which nothing was run says so once, behind its title, and keeps the paper's numbers."""
     there = [one for one in entries if one != TableCell()]
     if titles and there and all(one.mark == "missing" for one in there):
         titles[-1] = replace(titles[-1], text=f"{titles[-1].text}, {NOT_RUN}")
         entries = [replace(one, text="") for one in entries]
-    return [*titles, *entries]
+    return titles, entries
 
 
 def _once(entry: TableCell, number: tuple[Cell, Measure] | None, said: set[str]) -> TableCell:

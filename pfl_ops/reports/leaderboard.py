@@ -116,17 +116,15 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
         test = "diverged" if row["status"] == "diverged" else with_unit(metric, row["test"], row["std"])
         best: Mark = "best" if first else ""
         rows.append(
-            Row(
-                (
-                    TableCell("–" if pd.isna(row["rank"]) else str(row["rank"])),
-                    _method(row),
-                    TableCell(row["scored_at"]),
-                    score(metric, row["validation"], mark="" if tested else best),  # of what the ranks are
-                    TableCell(test, finite(row["test"]), mark=best if finite(row["test"]) is not None else "missing"),
-                    *(score(f"{view}/mean", row[name]) for name, view in VIEWS.items()),
-                    _difference(row),
-                    TableCell() if first else _chance(row["p_holm"]),
-                )
+            Row.of(
+                "–" if pd.isna(row["rank"]) else str(row["rank"]),
+                _method(row),
+                row["scored_at"],
+                score(metric, row["validation"], mark="" if tested else best),  # of what the ranks are
+                TableCell(test, finite(row["test"]), mark=best if finite(row["test"]) is not None else "missing"),
+                *(score(f"{view}/mean", row[name]) for name, view in VIEWS.items()),
+                _difference(row),
+                "" if first else _chance(row["p_holm"]),
             )
         )
     return Table("leaderboard", _caption(table), (head,), tuple(rows), tuple(notes), data=table, titles=2)
@@ -162,16 +160,14 @@ NUMBERS = {
 def _spent(table: pd.DataFrame) -> Table:
     """Return the cost of each method's search and test."""
     rows = [
-        Row(
-            (
-                TableCell(row["method"]),
-                *(TableCell(str(row[k]), float(row[k])) for k in NUMBERS),
-                TableCell(f"{row['search_samples']:,}", float(row["search_samples"])),
-                TableCell(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
-                TableCell(_or_dash(row["test_seconds"], "{:,.0f} s"), finite(row["test_seconds"])),
-                TableCell(_or_dash(row["sent_bytes"] / 1e6, "{:,.1f} MB"), finite(row["sent_bytes"])),
-                TableCell(str(row["openings"]), float(row["openings"])),
-            )
+        Row.of(
+            row["method"],
+            *(row[k] for k in NUMBERS),
+            TableCell(f"{row['search_samples']:,}", float(row["search_samples"])),
+            TableCell(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
+            TableCell(_or_dash(row["test_seconds"], "{:,.0f} s"), finite(row["test_seconds"])),
+            TableCell(_or_dash(row["sent_bytes"] / 1e6, "{:,.1f} MB"), finite(row["sent_bytes"])),
+            row["openings"],
         )
         for row in table.to_dict("records")
     ]
@@ -198,13 +194,7 @@ def _equal_cost(costs: pd.DataFrame, metric: str) -> Table:
 
 def _chosen(table: pd.DataFrame) -> Table:
     rows = [
-        Row(
-            (
-                TableCell(row["method"]),
-                TableCell("–" if pd.isna(row["trial"]) else f"{int(row['trial']):03d}"),
-                TableCell(row["settings"]),
-            )
-        )
+        Row.of(row["method"], "–" if pd.isna(row["trial"]) else f"{int(row['trial']):03d}", row["settings"])
         for row in table.to_dict("records")
     ]
     return Table("chosen", "Chosen configurations", (tuple(map(Head, ("method", "trial", "settings"))),), tuple(rows))
@@ -216,7 +206,7 @@ def _by_seed(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
     scores = tests.pivot(index="method", columns="seed", values="score")
     scores = scores.reindex([method for method in table["method"] if method in scores.index])
     rows = [
-        Row((TableCell(str(method)), *(score(metrics[method], value) for value in values)))
+        Row.of(str(method), *(score(metrics[method], value) for value in values))
         for method, values in zip(scores.index, scores.to_numpy(), strict=True)
     ]
     head = (Head("method"), *(Head(f"seed {seed}") for seed in scores.columns))

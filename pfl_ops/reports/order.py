@@ -45,15 +45,9 @@ def _rows(run: SuiteRun, measure: Measure) -> Iterator[Row]:
             axes = [axis for axis in run.suite.axes if axis != METHOD]
             titles = [run.suite.axes[a][one].title or one for a, one in zip(axes, labels, strict=True)]
             interval = "–" if found.low is None else f"{found.low:.2f} to {found.high:.2f}".replace("-", "−")
-            yield Row((
-                TableCell(", ".join(titles)),
-                TableCell(measure.title),
-                TableCell(str(len(names)), len(names)),
-                TableCell(str(found.n), found.n),
-                TableCell(f"{found.agreeing} of {found.pairs}", found.agreeing),
-                TableCell(f"{found.tau:.2f}".replace("-", "−"), found.tau),
-                TableCell(interval),
-            ))  # fmt: skip
+            agreeing = TableCell(f"{found.agreeing} of {found.pairs}", found.agreeing)
+            tau = TableCell(f"{found.tau:.2f}".replace("-", "−"), found.tau)
+            yield Row.of(", ".join(titles), measure.title, len(names), found.n, agreeing, tau, interval)
 
 
 def compared(run: SuiteRun, measure: Measure, names: list[str]) -> Agreement | None:

@@ -119,16 +119,13 @@ def blocks(origins: Origins) -> Iterator[PageBlock]:
     rows = tuple(origins.rows(OPEN))
     if rows:
         note = "Stated: the paper's value, – where it states none. Each cell's whole configuration is linked below."
-        yield Table("settings", "Settings that are not simply the paper's", heads(), rows, (note,))
+        yield Table("settings", "Settings that are not simply the paper's", (tuple(map(Head, HEADS)),), rows, (note,))
 
 
 def departures(run: SuiteRun) -> Iterator[PageBlock]:
     """Differences from the paper that no single setting shows, with their effect."""
     if run.suite.departures:
-        rows = tuple(
-            Row((TableCell(departure.text), TableCell(departure.effect or "not measured")))
-            for departure in run.suite.departures
-        )
+        rows = tuple(Row.of(one.text, one.effect or "not measured") for one in run.suite.departures)
         note = "Single settings that are run otherwise than stated are in the next table."
         columns = (Head("departure"), Head("effect"))
         yield Table("departures", "Departures from the paper", (columns,), rows, (note,))
@@ -138,14 +135,14 @@ def settled(origins: Origins) -> Iterator[PageBlock]:
     """Settings that run as the paper states them, and those without effect."""
     rows = tuple(origins.rows(SETTLED))
     if rows:
-        yield Table("stated", "Settings that run as stated, and those without effect", heads(), rows)
+        yield Table("stated", "Settings that run as stated, and those without effect", (tuple(map(Head, HEADS)),), rows)
 
 
 def configurations(run: SuiteRun) -> Iterator[PageBlock]:
     """The whole configuration of each cell, here and at full, as files that `pfl-ops run --config` reads."""
     scales = list(dict.fromkeys((run.scale, "full")))
     rows = [
-        Row((TableCell(cell.name), *(TableCell(f"at {scale}", link=place(cell, scale)) for scale in scales)))
+        Row.of(cell.name, *(TableCell(f"at {scale}", link=place(cell, scale)) for scale in scales))
         for cell in run.suite.cells
     ]
     if rows:
@@ -171,11 +168,6 @@ def files(run: SuiteRun) -> dict[str, str]:
 def place(cell: Cell, scale: str) -> str:
     """Return the path of a cell's configuration below the report's folder."""
     return f"configurations/{scale}/{cell.name.replace('/', '-')}.yaml"
-
-
-def heads() -> tuple[tuple[Head, ...], ...]:
-    """Return the head of the tables of settings."""
-    return (tuple(map(Head, HEADS)),)
 
 
 def statement(source: Source | None, value: str) -> str:
@@ -207,7 +199,7 @@ def where(run: SuiteRun, cells: Sequence[str]) -> str:
     whole: Mapping[str, Any] = run.differences
     if len(cells) == len(whole):
         return "all cells"
-    for axis in run.labels:
+    for axis in run.suite.labels:
         labels = dict.fromkeys(run.suite.cell(cell).labels[axis] for cell in cells)
         there = [cell for cell in whole if run.suite.cell(cell).labels[axis] in labels]
         if len(there) == len(cells):

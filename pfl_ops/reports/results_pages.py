@@ -142,10 +142,8 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
             groups.setdefault((where, claim.derived), Counter())[claim.ours] += 1
             judged.add((one.suite.name, claim.text))
     for (where, derived), counts in groups.items():
-        entries = [TableCell(str(counts[status]), counts[status]) for status in (*DECIDED, "undecided")]
-        rows.append(
-            Row((TableCell(where), TableCell("derived claims" if derived else "claims of the papers"), *entries))
-        )
+        kind = "derived claims" if derived else "claims of the papers"
+        rows.append(Row.of(where, kind, *(counts[status] for status in (*DECIDED, "undecided"))))
     total = sum(len(suite.claims) for suite in all_suites)
     only_run, parts = len(unjudged - judged), len(in_part - judged - unjudged)
     apart = f" {only_run} more were run and not judged, for the reasons given below;" if only_run else ""
@@ -178,7 +176,7 @@ def _suites(found: Sequence[SuiteRun]) -> Table:
         seeds = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else "".join(map(str, counts[:1]))
         page = f"{file_name(one.suite, one.scale)}.md"
         entries = (one.suite.title, one.scale, cells, f"{sum(counts):,}", seeds)
-        rows.append(Row((TableCell(one.suite.name, link=page), *map(TableCell, entries))))
+        rows.append(Row.of(TableCell(one.suite.name, link=page), *entries))
     heads = tuple(map(Head, ("suite", "shows", "scale", "cells", "runs", "seeds a cell")))
     return Table("suites", "Numbers, by suite", (heads,), tuple(rows))
 
@@ -189,18 +187,11 @@ def _claims(run: SuiteRun) -> PageSection:
     for claim in verdicts.standings(run):
         text, mark = verdicts.STANDINGS[claim.ours]
         seeds = "–" if claim.seeds is None else f"{'' if claim.ours in DECIDED else 'about '}{claim.seeds}"
-        rows.append(
-            Row((
-                TableCell(f"{claim.text}{' (derived)' * claim.derived}"),
-                TableCell(claim.paper),
-                TableCell(text, mark=mark),
-                TableCell(claim.agrees or "–"),
-                TableCell(str(claim.n), claim.n),
-                TableCell(verdicts.number(claim.supporting), claim.supporting),
-                TableCell(verdicts.number(claim.opposing), claim.opposing),
-                TableCell(seeds, claim.seeds),
-            ))
-        )  # fmt: skip
+        es = (TableCell(verdicts.number(e), e) for e in (claim.supporting, claim.opposing))
+        rows.append(Row.of(
+            f"{claim.text}{' (derived)' * claim.derived}", claim.paper, TableCell(text, mark=mark), claim.agrees or "–",
+            claim.n, *es, TableCell(seeds, claim.seeds),
+        ))  # fmt: skip
     heads = ("claim", "in the paper's numbers", "in ours", "as claimed", "n", "e for", "e against", "seeds to decide")
     page = file_name(run.suite, run.scale)
     notes = (

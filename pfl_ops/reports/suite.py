@@ -7,6 +7,7 @@ from pfl_ops.papers import TITLES, Grid, Suite
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import background, charts, layout, order, origins, verdicts
 from pfl_ops.reports.document import Document, ItemList, PageBlock, PageSection, Text
+from pfl_ops.reports.numbers import count
 
 
 def suite_report(run: SuiteRun) -> Document:
@@ -44,9 +45,11 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
     moved = {cell: data for cell, data in run.stand_ins.items() if cell in run.outcomes}
     if moved:
         data = ", ".join(sorted(set(moved.values())))
-        count = "Every cell that was run" if len(moved) == len(run.outcomes) else f"{cells(len(moved))} of these"
+        which = (
+            "Every cell that was run" if len(moved) == len(run.outcomes) else f"{count(len(moved), 'cell')} of these"
+        )
         yield Text(
-            f"Stand-in data. {count} used {data} in place of the paper's data set, which is not here. Such numbers say "
+            f"Stand-in data. {which} used {data} in place of the paper's data set, which is not here. Such numbers say "
             "that the experiment runs, and nothing about the paper: no difference is taken, no claim is judged.",
             "warning",
         )
@@ -58,7 +61,8 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
         )
     if run.changes:
         every = len(run.changed) == len(run.suite.cells)
-        where = "all cells" if every else f"{cells(len(run.changed))}; the others lack the setting, or had this value"
+        some = f"{count(len(run.changed), 'cell')}; the others lack the setting, or had this value"
+        where = "all cells" if every else some
         yield Text(
             f"Changed by --set: {run.changes_in_words}, in {where}. The numbers are those of the changed settings, and "
             "so are the verdicts on claims.",
@@ -142,8 +146,3 @@ def _of_figure(suite: Suite) -> list[Grid]:
 
 def _name(tail: str, i: int, of: Sequence[object]) -> str:
     return f"{tail}-{i + 1}" if len(of) > 1 else tail
-
-
-def cells(count: int) -> str:
-    """1 cell, 2 cells."""
-    return f"{count} cell{'s' * (count != 1)}"

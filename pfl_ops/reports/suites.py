@@ -134,22 +134,24 @@ def changed_folder(run: SuiteRun) -> str:
 
 def found(folder: str | Path) -> list[SuiteSummary]:
     """Of every report in a folder, in the papers' order; one that can't be read is passed over."""
-    read = (_summary(path) for path in Path(folder).glob(f"*/*/{FILE}"))
-    return sorted((summary for summary in read if summary is not None), key=_order)
+    return list(_read(folder, "*/*").values())
 
 
 def smaller(folder: str | Path) -> list[SuiteSummary]:
     """Return the summaries of the reports that stand beside those of a larger scale."""
-    read = (_summary(path) for path in Path(folder).glob(f"*/*/*/{FILE}"))
-    return sorted((summary for summary in read if summary is not None and not summary.changes), key=_order)
+    return [summary for summary in _read(folder, "*/*/*").values() if not summary.changes]
 
 
 def changed(folder: str | Path) -> dict[str, SuiteSummary]:
     """Return the summaries of the reports with changed settings by their place below the folder."""
-    paths = sorted(Path(folder).glob(f"*/*/*/{FILE}"))
-    read = {path.parent.relative_to(folder).as_posix(): _summary(path) for path in paths}
-    kept = {place: one for place, one in read.items() if one is not None and one.changes}
-    return dict(sorted(kept.items(), key=lambda item: (_order(item[1]), item[0])))
+    return {place: summary for place, summary in _read(folder, "*/*/*").items() if summary.changes}
+
+
+def _read(folder: str | Path, places: str) -> dict[str, SuiteSummary]:
+    """The summaries that can be read, by their place below the folder, in the papers' order."""
+    paths = {path.parent.relative_to(folder).as_posix(): path for path in Path(folder).glob(f"{places}/{FILE}")}
+    read = {place: one for place, path in paths.items() if (one := _summary(path)) is not None}
+    return dict(sorted(read.items(), key=lambda item: (_order(item[1]), item[0])))
 
 
 def _summary(path: Path) -> SuiteSummary | None:
@@ -222,14 +224,10 @@ def _table(summaries: Sequence[SuiteSummary]) -> Table:
 def _of_changed(changed: Mapping[str, SuiteSummary]) -> Table:
     """The reports with settings that the user changed: their claims, beside those with other changes."""
     rows = [
-        Row((
-            TableCell(one.suite, link=f"{place}/index.html"),
-            TableCell(", ".join(one.changes)),
-            TableCell(one.scale),
-            TableCell(one.run, one.cells),
-            *_counts(one.ours),
-            *_counts(one.derived),
-        ))
+        Row.of(
+            TableCell(one.suite, link=f"{place}/index.html"), ", ".join(one.changes), one.scale,
+            TableCell(one.run, one.cells), *_counts(one.ours), *_counts(one.derived),
+        )
         for place, one in changed.items()
     ]  # fmt: skip
     counts = tuple(Head(text) for text in ("hold", "do not", "open"))
@@ -259,8 +257,7 @@ def _entries(summary: SuiteSummary) -> Iterator[TableCell]:
     yield TableCell(summary.run, summary.cells, below=failed)
     yield from _counts(summary.paper, "not printed")
     yield from _counts(summary.ours)
-    absent = summary.ours.get("not run", 0) + summary.ours.get("not judged", 0)
-    yield TableCell(str(absent or "·"), absent, mark="muted")
+    yield _absent(summary.ours)
     decided, derived = sum(summary.derived.get(name, 0) for name in DECIDED), sum(summary.derived.values())
     yield TableCell(f"{decided} of {derived}" if derived else "·", decided, mark="" if decided else "muted")
     yield TableCell(duration(summary.seconds), summary.seconds)
@@ -276,14 +273,8 @@ def _by_scale(summaries: Sequence[SuiteSummary]) -> Table:
             for title, standings in kinds:
                 counts = sum((Counter(standings(one)) for one in of), Counter[str]())
                 if counts:
-                    absent = counts["not run"] + counts["not judged"]
-                    entries = (
-                        TableCell(f"{scale}, another network" if network else scale),
-                        TableCell(title),
-                        *_counts(counts),
-                        TableCell(str(absent or "·"), absent, mark="muted"),
-                    )
-                    rows.append(Row(entries))
+                    where = f"{scale}, another network" if network else scale
+                    rows.append(Row.of(where, title, *_counts(counts), _absent(counts)))
     columns = ("scale", "", "hold", "do not", "open", "not judged")
     note = "A suite that was run at several scales counts at each. Scale medium decides for other networks."
     return Table("decided", "Claims in our numbers, by scale", (tuple(map(Head, columns)),), tuple(rows), (note,))
@@ -293,6 +284,12 @@ def _counts(standings: Mapping[str, int], more: str = "") -> Iterator[TableCell]
     for standing, mark in COLUMNS:
         count = standings.get(standing, 0) + (standings.get(more, 0) if standing == "undecided" else 0)
         yield TableCell(str(count or "·"), count, mark=mark if count else "muted")
+
+
+def _absent(standings: Mapping[str, int]) -> TableCell:
+    """The number of claims that were not judged."""
+    absent = standings.get("not run", 0) + standings.get("not judged", 0)
+    return TableCell(str(absent or "·"), absent, mark="muted")
 
 
 def _order(summary: SuiteSummary) -> tuple[tuple[int, str], bool, list[tuple[int, str]]]:

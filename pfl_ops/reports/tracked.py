@@ -157,14 +157,10 @@ def _once(runs: list[Result]) -> Iterator[Result]:
 
 def _there_are(known: Iterable[RunInfo]) -> str:
     """`there are 12 runs in mnist-path (9) and digits-lsqs (3)`."""
-    counts: dict[str, int] = {}
-    for run in known:
-        if HASH in run.tags:
-            counts[run.experiment] = counts.get(run.experiment, 0) + 1
-    largest = sorted(counts.items(), key=lambda item: -item[1])
-    shown = ", ".join(f"{name} ({n})" for name, n in largest[:5])
-    more = f" and {len(largest) - 5} more" if len(largest) > 5 else ""
-    return f"there are {sum(counts.values())} runs, in {shown}{more}"
+    counts = Counter(run.experiment for run in known if HASH in run.tags)
+    shown = ", ".join(f"{name} ({n})" for name, n in counts.most_common(5))
+    more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
+    return f"there are {counts.total()} runs, in {shown}{more}"
 
 
 def _nothing(known: list[RunInfo], meant: list[RunInfo], smoke: list[RunInfo], trials: bool) -> str:

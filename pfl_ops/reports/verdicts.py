@@ -1,10 +1,10 @@
 """A suite's claims, judged in the paper's own numbers and in ours."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pfl_ops.papers import Instance, Verdict
+from pfl_ops.papers import Claim, Instance, Verdict
 from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.papers.suite_run import OPTIMISER, SuiteRun
 from pfl_ops.reports.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
@@ -41,10 +41,9 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
     elif set(run.stand_ins) & set(run.outcomes):
         yield Text("Claims about cells that ran on stand-in data are not judged.", "note")
     yield from warnings(run)
-    judged = list(zip(run.suite.claims, run.suite.judged(), run.verdicts, strict=True))
     rows: list[Row] = []
     for derived, title in TITLES.items():
-        of = [one for one in judged if one[0].derived == derived]
+        of = [one for one in run.judged if one[0].derived == derived]
         if of and any(claim.derived for claim in run.suite.claims):
             rows.append(Row(title=title, kind="block"))
         rows += [
@@ -125,21 +124,17 @@ class ClaimSummary:
 
 def standings(run: SuiteRun) -> list[ClaimSummary]:
     """Return how each claim stands, in the suite's order."""
-    return [
-        ClaimSummary(
-            claim.text,
-            claim.derived,
-            paper,
-            ours,
-            0 if verdict is None else min((one.evidence.n for one in verdict.instances), default=0),
-            *((1.0, 1.0) if verdict is None else verdict.evidence.largest),
-            None if verdict is None else verdict.seeds,
-            "" if verdict is None else _agreeing(verdict),
-        )
-        for claim, verdict, paper, ours in zip(
-            run.suite.claims, run.verdicts, _each(run, in_paper), _each(run, in_ours), strict=True
-        )
-    ]
+    return [_summary(*judged) for judged in run.judged]
+
+
+def _summary(claim: Claim, paper: Verdict, ours: Verdict | None) -> ClaimSummary:
+    if ours is None:
+        return ClaimSummary(claim.text, claim.derived, _in_paper(paper), _in_ours(ours))
+    n = min((one.evidence.n for one in ours.instances), default=0)
+    es = ours.evidence.largest
+    return ClaimSummary(
+        claim.text, claim.derived, _in_paper(paper), _in_ours(ours), n, *es, ours.seeds, _agreeing(ours)
+    )
 
 
 def _agreeing(verdict: Verdict) -> str:
@@ -147,22 +142,22 @@ def _agreeing(verdict: Verdict) -> str:
     return f"{verdict.agreeing} of {count}" if count else ""
 
 
-def _each(run: SuiteRun, of: Callable[..., list[str]]) -> list[str]:
-    """The statuses of all claims in the suite's order, derived ones among them."""
-    found = {derived: iter(of(run, derived=derived)) for derived in (False, True)}
-    return [next(found[claim.derived]) for claim in run.suite.claims]
+def _in_paper(verdict: Verdict) -> str:
+    return "not printed" if verdict.status == "not run" else verdict.status
+
+
+def _in_ours(verdict: Verdict | None) -> str:
+    return "not judged" if verdict is None else verdict.status
 
 
 def in_paper(run: SuiteRun, *, derived: bool = False) -> list[str]:
     """Return how each claim of the paper stands in the paper's own numbers; `derived`: each derived one."""
-    judged = zip(run.suite.claims, run.suite.judged(), strict=True)
-    return ["not printed" if v.status == "not run" else v.status for claim, v in judged if claim.derived == derived]
+    return [_in_paper(paper) for claim, paper, _ in run.judged if claim.derived == derived]
 
 
 def in_ours(run: SuiteRun, *, derived: bool = False) -> list[str]:
     """Return how each claim of the paper stands in ours; `derived`: each derived one."""
-    judged = zip(run.suite.claims, run.verdicts, strict=True)
-    return ["not judged" if v is None else v.status for claim, v in judged if claim.derived == derived]
+    return [_in_ours(ours) for claim, _, ours in run.judged if claim.derived == derived]
 
 
 def count(standings: Sequence[str]) -> str:

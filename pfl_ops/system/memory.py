@@ -43,18 +43,9 @@ def peak() -> int:
     own = _peak_of("self")
     if own is None:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return own + sum(_peak_of(child) or 0 for child in _children("self"))
+    import psutil
 
-
-def _children(process: str) -> Iterator[str]:
-    for file in Path(f"/proc/{process}/task").glob("*/children"):
-        try:
-            children = file.read_text(encoding="ascii").split()
-        except OSError:  # a thread that has ended meanwhile
-            continue
-        for child in children:
-            yield child
-            yield from _children(child)
+    return own + sum(_peak_of(str(child.pid)) or 0 for child in psutil.Process().children(recursive=True))
 
 
 def _peak_of(process: str) -> int | None:

@@ -14,6 +14,12 @@ class _Fields(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
+class _Staged(_Fields):
+    file: str
+    size: Whole | None = None
+    digest: str | None = None
+
+
 class _Open(_Fields):
     op: Literal["open"]
     name: str
@@ -45,12 +51,9 @@ class _Metrics(_Fields):
     points: list[Annotated[list[Any], Field(min_length=4, max_length=4)]]
 
 
-class _Artifact(_Fields):
+class _Artifact(_Staged):
     op: Literal["artifact"]
-    file: str
     folder: str
-    size: Whole | None = None
-    digest: str | None = None
 
 
 class _Dataset(_Fields):
@@ -64,13 +67,10 @@ class _Dataset(_Fields):
     context: str
 
 
-class _Model(_Fields):
+class _Model(_Staged):
     op: Literal["model"]
-    file: str
     name: str
     step: Whole
-    size: Whole | None = None
-    digest: str | None = None
 
 
 class _Bare(_Fields):

@@ -13,15 +13,16 @@ from pfl_ops.system.machine import cpu_model
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
 
+NOT_INSTALLED = "not installed"
 LIBRARIES = ("torch", "ray", "optuna", "mlflow", "pfl-ops")
 
 
 def version(library: str) -> str:
-    """The installed version, or "not installed"; imports nothing."""
+    """The installed version, or `NOT_INSTALLED`; imports nothing."""
     try:
         return installed(library)
     except PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

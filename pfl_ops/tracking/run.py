@@ -3,9 +3,9 @@
 import json
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 import pandas as pd
 import yaml
@@ -22,6 +22,8 @@ from pfl_ops.tracking.views import tags as view_tags
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
+
+    from pfl_ops.tracking.saving import NetworkDescription
 
 ROUNDS_AT_ONCE = 10
 POINTS_AT_ONCE = 1000
@@ -215,36 +217,21 @@ class Run:
         self,
         state: "Mapping[str, Tensor]",
         *,
-        network: Mapping[str, Any],
-        shape: Sequence[int],
-        n_classes: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        classes: Sequence[str] | None = None,
-        plugins: Sequence[Path] = (),
         name: str = "model",
         step: int = 0,
+        **description: "Unpack[NetworkDescription]",
     ) -> None:
-        """Keep a network as an MLflow model that loads without pickle; the arguments are `saving.save_model`'s.
+        """Keep a network as an MLflow model that loads without pickle.
 
         Args:
+            state: every parameter by name, as in the network's state dict. description: see `saving.save_model`.
             name: the model's name; `runs:/<run id>/<name>` loads it.
             step: finished rounds.
         """
         from pfl_ops.tracking.saving import save_model  # torch
 
         staged = self._stage(name)
-        save_model(
-            staged,
-            state,
-            network=network,
-            shape=shape,
-            n_classes=n_classes,
-            mean=mean,
-            std=std,
-            classes=classes,
-            plugins=plugins,
-        )
+        save_model(staged, state, **description)
         self.append({"op": "model", **self.spool.seal(staged), "name": name, "step": step})
 
     def complete(self) -> None:

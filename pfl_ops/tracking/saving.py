@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import mlflow.pyfunc
 import numpy as np
@@ -15,13 +15,25 @@ from torch import Tensor
 
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.mlflow_private import without_package_scan
-from pfl_ops.tracking.provenance import version
+from pfl_ops.tracking.provenance import NOT_INSTALLED, version
 
 
 def requirements() -> list[str]:
     """The packages that loading the model needs, at the versions in use (without a build's local part)."""
     found = {library: version(library) for library in ("pfl-ops", "torch")}
-    return [name if v == "not installed" else f"{name}=={v.partition('+')[0]}" for name, v in found.items()]
+    return [name if v == NOT_INSTALLED else f"{name}=={v.partition('+')[0]}" for name, v in found.items()]
+
+
+class NetworkDescription(TypedDict):
+    """The arguments of `save_model` that describe a network."""
+
+    network: Mapping[str, Any]
+    shape: Sequence[int]
+    n_classes: int
+    mean: Sequence[float]
+    std: Sequence[float]
+    classes: NotRequired[Sequence[str] | None]
+    plugins: NotRequired[Sequence[Path]]
 
 
 def save_model(

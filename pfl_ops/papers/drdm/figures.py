@@ -3,29 +3,26 @@
 from collections.abc import Mapping
 
 from pfl_ops.papers.claims import Claim
-from pfl_ops.papers.drdm.rule import RULES
 from pfl_ops.papers.drdm.setting import (
     AVERAGE,
-    BASE,
     BASELINES,
     DEVIATION,
     DRDM,
     KMNIST,
     MEASURES,
-    MEDIUM,
     METHODS,
     MNIST,
     SMALL_CNN,
     SMALL_LINEAR,
     WORST,
-    chosen,
     class_skew,
+    drdm_suite,
     size_skew,
 )
-from pfl_ops.papers.drdm.tables import BEST_AVERAGE, BEST_WORST, FEDAVG_LAST, LEAST_DEVIATION
+from pfl_ops.papers.drdm.tables import FEDAVG_LAST, ahead
 from pfl_ops.papers.exhibits import Curves, Energy, Exhibit
 from pfl_ops.papers.published import Published, load
-from pfl_ops.papers.sources.drdm import OF_STEPS, departures, of_curves
+from pfl_ops.papers.sources.drdm import OF_STEPS, of_curves
 from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
 
 TO_70, TO_80 = f"{WORST}@70", f"{WORST}@80"
@@ -38,11 +35,11 @@ def _curves(
     axis = "size_skew" if table % 2 == 0 else "class_skew"
     published: Mapping[tuple[str, str], Published] = load(f"drdm_table{table}")
     percent = target.partition("@")[2]
-    curves = Suite(
+    return drdm_suite(
+        data,
         name=f"drdm/fig{number}",
         title=title,
         source=f"DRDM, Fig. {number}; its numbers are those of Table {table}",
-        base={**BASE, **data},
         axes={axis: skew, "method": METHODS},
         measures=(*MEASURES, Measure(target, f"rounds to a worst case of {percent} %", digits=0, better="low")),
         exhibits=(
@@ -51,7 +48,6 @@ def _curves(
             Curves(WORST, panel=axis, caption=f"{title}: worst client", ylabel="worst accuracy"),
         ),
         published={place: value for place, value in published.items() if place[0].partition("/")[0] in skew},
-        repetitions=5,
         claims=(
             *claims,
             Claim(
@@ -62,21 +58,13 @@ def _curves(
             ),
         ),
         sources=of_curves(number),
-        departures=departures(str(data["model.name"])),
-        rule=RULES[str(data["data.name"])],
         damage=("The values of both skews are lost.",),
         instead={"kmnist": "fashion_mnist"},
-        medium=MEDIUM,
         small=small,
     )
-    return chosen(curves)
 
 
-OUTPERFORMS = (
-    Claim("DRDM has the highest average", BEST_AVERAGE, "Sec. 4"),
-    Claim("DRDM has the highest worst-case accuracy", BEST_WORST, "Sec. 4"),
-    Claim("DRDM has the lowest standard deviation", LEAST_DEVIATION, "Sec. 4"),
-)
+OUTPERFORMS = ahead("Sec. 4", "Sec. 4")
 
 FIGURE_1 = _curves(
     1,
@@ -101,24 +89,19 @@ STEPS: Axis = {f"t{tau}": Level({"training.local_steps": tau}, str(tau)) for tau
 
 def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...]) -> Suite:
     """DRDM with several numbers of local steps: the same runs for both figures."""
-    steps = Suite(
+    return drdm_suite(
+        MNIST,
         name=f"drdm/fig{number}",
         title=title,
         source=f"DRDM, Fig. {number}",
-        base={**BASE, **MNIST},
         axes={"tau": STEPS, "method": DRDM},
         measures=(Measure(TO_80, "rounds to a worst case of 80 %", digits=0, better="low"), MEASURES[1]),
         exhibits=(exhibit,),
-        repetitions=5,
         claims=claims,
         sources=OF_STEPS,
-        departures=departures("linear"),
-        rule=RULES["mnist"],
         damage=("The numbers of local steps, and the rounds that each needs, are lost.",),
-        medium=MEDIUM,
         small=SMALL_LINEAR,
     )
-    return chosen(steps)
 
 
 FIGURE_3 = _steps(

@@ -22,9 +22,13 @@ optimum; `drdm_feddyn` runs beside it with FedDyn's, which settles at the optimu
 the first.
 """
 
+from typing import Any
+
 from pfl_ops.papers.chosen import with_choices
+from pfl_ops.papers.drdm.rule import RULES
 from pfl_ops.papers.rules import load_choices
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
+from pfl_ops.papers.sources.drdm import departures
+from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite, method
 
 BASE = {
     "partition.kind": "zipf",
@@ -64,25 +68,17 @@ FASHION = {
 }
 
 DRDM: Axis = {
-    "drdm": Level({"algorithm.name": "drdm", "algorithm.alpha": 1.0, "algorithm.gamma": 1e-3}, "DRDM"),
+    "drdm": method("DRDM", "drdm", alpha=1.0, gamma=1e-3),
 }
 METHODS: Axis = {
     **DRDM,
     "drdm_feddyn": Level({**DRDM["drdm"].changes, "algorithm.h": "feddyn"}, "DRDM, FedDyn's h"),
-    "drfa": Level({"algorithm.name": "drfa", "algorithm.gamma": 3e-3}, "DRFA"),
-    "scaffold": Level({"algorithm.name": "scaffold", "algorithm.global_lr": 1.0}, "SCAFFOLD"),
-    "scaff_pd": Level(
-        {"algorithm.name": "scaff_pd", "algorithm.rho": 0.2, "algorithm.sigma": 0.1, "algorithm.global_lr": 1.0},
-        "SCAFF-PD",
-    ),
-    "fedavg": Level({"algorithm.name": "fedavg"}, "Fed-Avg"),
+    "drfa": method("DRFA", "drfa", gamma=3e-3),
+    "scaffold": method("SCAFFOLD", "scaffold", global_lr=1.0),
+    "scaff_pd": method("SCAFF-PD", "scaff_pd", rho=0.2, sigma=0.1, global_lr=1.0),
+    "fedavg": method("Fed-Avg", "fedavg"),
 }
 BASELINES = "{drfa,scaffold,scaff_pd,fedavg}"
-
-
-def chosen(suite: Suite) -> Suite:
-    """Return a suite with the choices of its rule, where that has been run."""
-    return with_choices(suite, load_choices("drdm_mnist")) if suite.base["data.name"] == "mnist" else suite
 
 
 def class_skew(*values: float) -> Axis:
@@ -116,3 +112,21 @@ SMALL_HEAD = Scale(
     "are not the paper's.",
 )
 SMOKE_HEAD = Scale({"model.pretrained": False, "model.size": 32})
+
+
+def drdm_suite(data: Changes, **shown: Any) -> Suite:
+    """A suite of this paper, with the choices of its rule, where that has been run.
+
+    Args:
+        data: data set, network and training; one of KMNIST, MNIST and FASHION. shown: further attributes of the suite.
+    """
+    name = str(data["data.name"])
+    suite = Suite(
+        base={**BASE, **data},
+        repetitions=5,
+        departures=departures(str(data["model.name"])),
+        rule=RULES[name],
+        medium=MEDIUM,
+        **shown,
+    )
+    return with_choices(suite, load_choices("drdm_mnist")) if name == "mnist" else suite

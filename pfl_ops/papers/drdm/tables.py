@@ -1,16 +1,13 @@
 """DRDM's Tables 1 to 6: three data sets, class skew and size skew."""
 
 from pfl_ops.papers.claims import Claim
-from pfl_ops.papers.drdm.rule import RULES
 from pfl_ops.papers.drdm.setting import (
     AVERAGE,
-    BASE,
     BASELINES,
     DEVIATION,
     FASHION,
     KMNIST,
     MEASURES,
-    MEDIUM,
     METHODS,
     MNIST,
     SMALL_CNN,
@@ -18,20 +15,17 @@ from pfl_ops.papers.drdm.setting import (
     SMALL_LINEAR,
     SMOKE_HEAD,
     WORST,
-    chosen,
     class_skew,
+    drdm_suite,
     size_skew,
 )
 from pfl_ops.papers.exhibits import Grid
 from pfl_ops.papers.published import load
-from pfl_ops.papers.sources.drdm import departures, of_table
+from pfl_ops.papers.sources.drdm import of_table
 from pfl_ops.papers.suite import Axis, Changes, Scale, Suite
 
 PRINTED = "{!drdm_feddyn}"
 
-BEST_AVERAGE = f"*/drdm:{AVERAGE} > max(*/{BASELINES}:{AVERAGE})"
-BEST_WORST = f"*/drdm:{WORST} > max(*/{BASELINES}:{WORST})"
-LEAST_DEVIATION = f"*/drdm:{DEVIATION} < min(*/{BASELINES}:{DEVIATION})"
 FEDAVG_LAST = (
     ("average", f"*/fedavg:{AVERAGE} < min(*/{{drdm,drfa,scaffold,scaff_pd}}:{AVERAGE})"),
     ("worst-case accuracy", f"*/fedavg:{WORST} < min(*/{{drdm,drfa,scaffold,scaff_pd}}:{WORST})"),
@@ -39,14 +33,21 @@ FEDAVG_LAST = (
 )
 
 
-OURS = ": ours"
+def ahead(where: str, deviation: str) -> tuple[Claim, ...]:
+    """The claims that DRDM is the best method; `deviation`: place of the last of them in the paper."""
+    each = (
+        ("highest average", f"*/drdm:{AVERAGE} > max(*/{BASELINES}:{AVERAGE})", where),
+        ("highest worst-case accuracy", f"*/drdm:{WORST} > max(*/{BASELINES}:{WORST})", where),
+        ("lowest standard deviation", f"*/drdm:{DEVIATION} < min(*/{BASELINES}:{DEVIATION})", deviation),
+    )
+    return tuple(
+        Claim(f"DRDM has the {what}", says, said, derived=said.endswith(": ours")) for what, says, said in each
+    )
 
 
 def _claims(where: str, deviation: str) -> tuple[Claim, ...]:
     return (
-        Claim("DRDM has the highest average", BEST_AVERAGE, where, derived=where.endswith(OURS)),
-        Claim("DRDM has the highest worst-case accuracy", BEST_WORST, where, derived=where.endswith(OURS)),
-        Claim("DRDM has the lowest standard deviation", LEAST_DEVIATION, deviation, derived=deviation.endswith(OURS)),
+        *ahead(where, deviation),
         Claim(
             "DRFA's worst-case accuracy is above FedAvg's",
             f"*/drfa:{WORST} > */fedavg:{WORST}",
@@ -87,31 +88,26 @@ def _table(
     sizes = number % 2 == 0
     axis = "size_skew" if sizes else "class_skew"
     lost = ("The value of the fixed class skew is lost.",) if sizes else ()
-    table = Suite(
+    return drdm_suite(
+        data,
         name=f"drdm/table{number}",
         title=title,
         source=f"DRDM, Table {number}: over clients, mean of an unknown number of runs",
-        base={**BASE, **data},
         axes={axis: skew, "method": METHODS},
         measures=MEASURES,
         exhibits=(Grid(rows=("method", "measure"), columns=(axis,), caption=f"{title}, in percent"),),
         published=load(f"drdm_table{number}"),
-        repetitions=5,
         claims=claims,
         sources=of_table(number),
-        departures=departures(str(data["model.name"])),
-        rule=RULES[str(data["data.name"])],
         damage=(
             "A method's name stands on its third row, the standard deviation; the two rows above belong to it.",
             *lost,
             *damage,
         ),
         instead={"kmnist": "fashion_mnist"},
-        medium=MEDIUM,
         small=small,
         smoke=smoke or Scale(),
     )
-    return chosen(table)
 
 
 TABLE_1 = _table(

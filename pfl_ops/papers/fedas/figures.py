@@ -1,6 +1,7 @@
 """FedAS' Figures 3 to 7: Fisher information, variants, curves over rounds, batch sizes and epochs."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pfl_ops.papers.claims import Claim
@@ -12,25 +13,22 @@ from pfl_ops.papers.fedas.setting import (
     FIGURE,
     LAST,
     LOCAL,
-    MEDIUM,
     METHODS,
     ON_RECEIPT,
     RECEIVED,
-    REPETITIONS,
     SMALL,
-    SMOKE,
     TRAINED,
-    method,
+    fedas_suite,
 )
 from pfl_ops.papers.fedas.tables import TABLE_2, TABLE_3
 from pfl_ops.papers.published import Published
 from pfl_ops.papers.sources import fedas as sources
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
+from pfl_ops.papers.suite import Axis, Level, Measure, Scale, method
 
 # -- Figures 3 and 4a: Fisher information ------------------------------------------------------------------------------
 
 WHOLE, TOP, ANY = "method/whole/mean", "method/top/mean", "method/any/mean"
-FIGURE_3A = Suite(
+FIGURE_3A = fedas_suite(
     name="fedas/fig3a",
     title="Putting back the 5 % of parameters with most Fisher information, or any 5 %",
     source="FedAS, Fig. 3a and Sec. 3.3; no number of it is in the text",
@@ -58,11 +56,7 @@ FIGURE_3A = Suite(
             "The top 5 % cost at least 10 points", f"s5:{WHOLE} - s5:{TOP} >= 10", "10 points are ours", derived=True
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.SUBSTITUTED,
-    departures=sources.DEPARTURES,
-    medium=MEDIUM,
-    smoke=SMOKE,
     small=Scale(LAST, 3, FEWER),
 )
 
@@ -79,7 +73,7 @@ STRAGGLERS: Mapping[str, Any] = {
     "participation.chance": 0.1,
 }
 
-FIGURE_3B = Suite(
+FIGURE_3B = fedas_suite(
     name="fedas/fig3b",
     title="Trace of the Fisher information along training",
     source="FedAS, Fig. 3b and Sec. 3.3; no number of it is in the text",
@@ -105,15 +99,11 @@ FIGURE_3B = Suite(
             "Stragglers have a relatively low trace", f"*:{TRACE}/stragglers/mean < *:{TRACE}/online/mean", "Sec. 3.3"
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.STRAGGLERS,
-    departures=sources.DEPARTURES,
-    medium=MEDIUM,
-    smoke=SMOKE,
     small=Scale(LAST, 3, FEWER),
 )
 
-FIGURE_4A = Suite(
+FIGURE_4A = fedas_suite(
     name="fedas/fig4a",
     title="Aggregation weights of online clients and of stragglers",
     source="FedAS, Fig. 4a and Sec. 3.4: half of the clients are stragglers; no number of it is in the text",
@@ -136,21 +126,28 @@ FIGURE_4A = Suite(
             "Sec. 3.4",
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.STRAGGLERS,
-    departures=sources.DEPARTURES,
-    medium=MEDIUM,
-    smoke=SMOKE,
     small=Scale(LAST, 3, FEWER),
 )
 
 # -- Figures 4b, 6a, 6b: other ways to do it ---------------------------------------------------------------------------
 
-FIGURE_4B = Suite(
+of_variants = partial(fedas_suite, base=FIGURE, measures=(TRAINED, ON_RECEIPT))
+"""A suite of variants of a method."""
+
+
+def by(axis: str) -> tuple[Grid, Curves]:
+    """The last round by the levels of an axis, and the accuracy over rounds."""
+    return (
+        Grid((axis,), ("measure",), caption="Last round, percent"),
+        Curves(LOCAL, caption="Accuracy after local training, each round's cohort"),
+    )
+
+
+FIGURE_4B = of_variants(
     name="fedas/fig4b",
     title="Other manners and objects of alignment",
     source="FedAS, Fig. 4b and Sec. 3.4; no number of it is in the text",
-    base=FIGURE,
     axes={
         "alignment": {
             "fedas": METHODS["fedas"],
@@ -158,28 +155,18 @@ FIGURE_4B = Suite(
             "others": method("to others' features", "fedas", align="global"),
         }
     },
-    measures=(TRAINED, ON_RECEIPT),
-    exhibits=(
-        Grid(("alignment",), ("measure",), caption="Last round, percent"),
-        Curves(LOCAL, caption="Accuracy after local training, each round's cohort"),
-    ),
+    exhibits=by("alignment"),
     claims=(
         Claim("FedAS is above alignment beside training", f"fedas:{LOCAL} > parallel:{LOCAL}", "Sec. 3.4"),
         Claim("FedAS is above alignment to the others' features", f"fedas:{LOCAL} > others:{LOCAL}", "Sec. 3.4"),
     ),
-    repetitions=REPETITIONS,
     sources=sources.SOURCES,
-    departures=sources.DEPARTURES,
-    medium=MEDIUM,
-    smoke=SMOKE,
-    small=Scale(SMALL, 3, FEWER),
 )
 
-FIGURE_6A = Suite(
+FIGURE_6A = of_variants(
     name="fedas/fig6a",
     title="Three ways from traces to weights",
     source="FedAS, Fig. 6a and Sec. 4.3; no number of it is in the text",
-    base=FIGURE,
     axes={
         "normalisation": {
             "proportional": METHODS["fedas"],
@@ -187,11 +174,7 @@ FIGURE_6A = Suite(
             "min_max": method("min-max", "fedas", normalise="min_max"),
         }
     },
-    measures=(TRAINED, ON_RECEIPT),
-    exhibits=(
-        Grid(("normalisation",), ("measure",), caption="Last round, percent"),
-        Curves(LOCAL, caption="Accuracy after local training, each round's cohort"),
-    ),
+    exhibits=by("normalisation"),
     claims=(
         Claim(
             "All three are about as accurate: the best and the worst are less than a point apart",
@@ -200,38 +183,24 @@ FIGURE_6A = Suite(
             derived=True,
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.SOURCES,
-    departures=sources.DEPARTURES,
-    medium=MEDIUM,
-    smoke=SMOKE,
-    small=Scale(SMALL, 3, FEWER),
 )
 
-FIGURE_6B = Suite(
+FIGURE_6B = of_variants(
     name="fedas/fig6b",
     title="CD2-pFed with and without alignment",
     source="FedAS, Fig. 6b and Sec. 4.3; no number of it is in the text",
-    base=FIGURE,
     axes={
         "method": {
             "cd2": method("CD2-pFed", "cd2_pfed"),
             "cd2_pa": method("CD2-pFed + PA", "fedas", split="channels", synchronize=False),
         }
     },
-    measures=(TRAINED, ON_RECEIPT),
-    exhibits=(
-        Grid(("method",), ("measure",), caption="Last round, percent"),
-        Curves(LOCAL, caption="Accuracy after local training, each round's cohort"),
-    ),
+    exhibits=by("method"),
     claims=(
         Claim("Alignment raises CD2-pFed's accuracy", f"cd2_pa:{LOCAL} > cd2:{LOCAL}", '"significantly", Sec. 4.3'),
     ),
-    repetitions=REPETITIONS,
     sources=sources.DECOUPLED,
-    departures=sources.DEPARTURES,
-    medium=MEDIUM,
-    smoke=SMOKE,
     small=Scale(
         {**SMALL, "data.train_size": 1000}, 3, f"{FEWER}; two thirds of these images, as every step costs three"
     ),
@@ -250,7 +219,7 @@ def of_tables() -> dict[tuple[str, str], Published]:
     }
 
 
-FIGURE_5 = Suite(
+FIGURE_5 = fedas_suite(
     name="fedas/fig5",
     title="Accuracy over rounds at P 0.6, β 0.1",
     source="FedAS, Fig. 5 (a: CIFAR-10, b: CIFAR-100); the curves are lost, their cells of Tables 3 and 2 are here",
@@ -277,12 +246,7 @@ FIGURE_5 = Suite(
             "Sec. 4.2; the target is ours", derived=True,
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.FIGURE_5,
-    departures=sources.DEPARTURES,
-    medium=MEDIUM,
-    smoke=SMOKE,
-    small=Scale(SMALL, 3, FEWER),
 )  # fmt: skip
 
 # -- Figure 7: batch size and local epochs -----------------------------------------------------------------------------
@@ -298,7 +262,7 @@ def as_many_steps(path: str, value: int, rounds: int) -> Level:
 
 BATCHES = {"b8": (8, 20), "b32": (32, 80), "b64": (64, 160)}
 EPOCHS = {"e1": (1, 200), "e2": (2, 100), "e10": (10, 20)}
-FIGURE_7 = Suite(
+FIGURE_7 = fedas_suite(
     name="fedas/fig7",
     title="Batch sizes and local epochs, at a constant number of steps",
     source="FedAS, Fig. 7 and Sec. 4.3: deviations from the mean accuracy; no number of it is in the text",
@@ -333,11 +297,7 @@ FIGURE_7 = Suite(
             "Sec. 4.3; the point is ours", derived=True,
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.FIGURE_7,
-    departures=sources.DEPARTURES,
-    medium=MEDIUM,
-    smoke=SMOKE,
     small=Scale(
         {**LAST, "training.local_epochs": 5}, 3,
         "10 clients with 135 training images each, the paper's batches and epochs in a quarter of its rounds, at four "

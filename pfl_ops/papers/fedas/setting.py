@@ -19,18 +19,17 @@ clients, which may be why FedAvg-P loses so much at small P.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale
+from pfl_ops.papers.sources import fedas as sources
+from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite, method
 
 LOCAL = "test/L2/local/mean"
 RECEIVED = "test/L1/local/mean"
 TRAINED = Measure(LOCAL, "accuracy")
 HIGHEST = Measure(f"{LOCAL}#best", "highest round")
 ON_RECEIPT = Measure(RECEIVED, "on receipt")
-
-REPETITIONS = 5
-"""The paper has one run, or names no number: a claim of one seed could never be judged."""
 
 BASE: Mapping[str, Any] = {
     "data.name": "cifar10",
@@ -83,12 +82,12 @@ MEDIUM = Scale(
 )
 SMOKE = Scale({"model.name": "cnn_tiny"}, note="a much smaller network: cnn6 takes seconds on CIFAR images")
 
+fedas_suite = partial(
+    Suite, repetitions=5, departures=sources.DEPARTURES, medium=MEDIUM, small=Scale(SMALL, 3, FEWER), smoke=SMOKE
+)
+"""A suite of this paper. The paper has one run, or names no number: a claim of one seed could never be judged."""
+
 # -- axes --------------------------------------------------------------------------------------------------------------
-
-
-def method(title: str, name: str, **settings: Any) -> Level:
-    """A method with settings of its own."""
-    return Level({"algorithm.name": name, **{f"algorithm.{key}": value for key, value in settings.items()}}, title)
 
 
 METHODS: Axis = {

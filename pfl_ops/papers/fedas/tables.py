@@ -10,24 +10,21 @@ from pfl_ops.papers.fedas.setting import (
     LAST,
     LETTER,
     LOCAL,
-    MEDIUM,
     METHODS,
     ON_RECEIPT,
     OTHERS,
     PARTICIPATION,
     PRINTED,
     RECEIVED,
-    REPETITIONS,
     SKEW,
-    SMOKE,
     STAY,
     TRAINED,
     WITH_CURVE,
-    method,
+    fedas_suite,
 )
 from pfl_ops.papers.published import load
 from pfl_ops.papers.sources import fedas as sources
-from pfl_ops.papers.suite import Scale, Suite
+from pfl_ops.papers.suite import Scale, Suite, method
 
 # -- Tables 2 and 3 ----------------------------------------------------------------------------------------------------
 
@@ -35,7 +32,7 @@ from pfl_ops.papers.suite import Scale, Suite
 def compared(number: int, data: str, least: float, most: float, slips: tuple[Claim, ...]) -> Suite:
     """Table 2 or 3; FedAS is said to be between `least` and `most` points above the best baseline."""
     best = f"max(*/*/{OTHERS}:{LOCAL})"
-    return Suite(
+    return fedas_suite(
         name=f"fedas/table{number}",
         title=f"Ten methods on {DATA[data].title}, by skew and participation",
         source=f'FedAS, Table {number}: "highest top-1 accuracy" of 40 rounds, one run; ours: the last round',
@@ -83,13 +80,9 @@ def compared(number: int, data: str, least: float, most: float, slips: tuple[Cla
                 "derived; FedAvg-P, FedProx-P, FedProto and Ditto are exceptions, at small P", derived=True,
             ),
         ),
-        repetitions=REPETITIONS,
         sources={2: sources.TABLE_2, 3: sources.TABLE_3}[number],
-        departures=sources.DEPARTURES,
         damage=('Both captions say "Cifar10"; the one with the far lower values is CIFAR-100.',) if number == 2 else (),
         exceptions={"b0.1/p0.6/*": WITH_CURVE},
-        medium=MEDIUM,
-        smoke=SMOKE,
         small=Scale(LAST, 2, f"{FEWER}; n = 2, so that 120 cells fit into an hour"),
     )  # fmt: skip
 
@@ -111,7 +104,7 @@ TABLE_3 = compared(3, "cifar10", 0.08, 1.20, (slip("b0.5/p0.2", 0.95, "FedPAC"),
 
 # -- Table 4: the two parts --------------------------------------------------------------------------------------------
 
-TABLE_4 = Suite(
+TABLE_4 = fedas_suite(
     name="fedas/table4",
     title="Alignment (PA) and synchronisation (CS), alone and together",
     source="FedAS, Table 4: CIFAR-10, β 0.1 (first and last row equal Table 3's FedPer and FedAS); highest accuracy",
@@ -139,15 +132,11 @@ TABLE_4 = Suite(
         ),
         Claim("Each part alone is above none, at every P", f"*/{{pa,cs}}:{LOCAL} > */none:{LOCAL}", "Sec. 4.3"),
     ),
-    repetitions=REPETITIONS,
     sources=sources.TABLE_4,
-    departures=sources.DEPARTURES,
     damage=(
         "Which mark stands in which column is lost: that the second row is PA alone and the third CS alone is our "
         "reading of their order. Both claims hold either way.",
     ),
     exceptions={"p0.6/{none,both}": WITH_CURVE},
-    medium=MEDIUM,
-    smoke=SMOKE,
     small=Scale(LAST, 3, FEWER),
 )

@@ -1,18 +1,17 @@
 """FedAvg2Rep's Figures 1, 2 and 4 to 7: schedules, learning rates, participation, curves over rounds."""
 
+from functools import partial
+
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Allocation, Curves, Grid
 from pfl_ops.papers.fedavg2rep.setting import (
     ACC,
-    BASE,
     CENTRALIZED,
     FEDAVG,
     FOUR,
     HYBRIDS,
     IID,
-    MEDIUM,
     OWN,
-    REPETITIONS,
     ROUNDS_HYBRIDS,
     ROUNDS_SHAKESPEARE,
     SHAKESPEARE_IID,
@@ -22,10 +21,21 @@ from pfl_ops.papers.fedavg2rep.setting import (
     TOP_1,
     UNMEASURED,
     WITHOUT_FILE,
+    fedavg2rep_suite,
 )
 from pfl_ops.papers.fedavg2rep.tables import BY_LABELS, TABLE_2, TABLE_3, TABLE_4
 from pfl_ops.papers.sources import fedavg2rep as sources
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
+from pfl_ops.papers.suite import Axis, Level, Measure, Scale
+
+of_lost_image = partial(fedavg2rep_suite, damage=("The image is lost.",))
+"""A suite of a figure whose image is lost."""
+
+
+def by(axis: str, target: float | None = None) -> tuple[Curves, Grid]:
+    """The accuracy over rounds, and that of the last round as a table, by the levels of an axis."""
+    curves = Curves(ACC, target=target, caption="Test accuracy", ylabel="Top-1 accuracy")
+    return curves, Grid(rows=(axis,), columns=("measure",))
+
 
 # -- Figure 1 ----------------------------------------------------------------------------------------------------------
 
@@ -36,11 +46,10 @@ def scheduled(title: str, **changes: object) -> Level:
     return Level({**CENTRALIZED.changes, **named}, title, at=CENTRALIZED.at)
 
 
-FIGURE_1 = Suite(
+FIGURE_1 = of_lost_image(
     name="fedavg2rep/fig1",
     title="Centralized training of FakeLeNet-5 on CIFAR-100 by learning rate schedule",
     source="FedAvg2Rep, Figure 1: its image is lost; of the schedules only cosine annealing is named",
-    base=BASE,
     axes={
         "split": {"iid": IID},
         "method": {
@@ -49,11 +58,7 @@ FIGURE_1 = Suite(
             "exponential": scheduled("Exponential", algorithm__schedule="constant", training__lr_decay=0.97),
         },
     },
-    measures=(TOP_1,),
-    exhibits=(
-        Curves(ACC, caption="Test accuracy", ylabel="Top-1 accuracy"),
-        Grid(rows=("method",), columns=("measure",)),
-    ),
+    exhibits=by("method"),
     published={("iid/cosine", ACC): TABLE_2.published["iid/j4/centralized", ACC]},
     claims=(
         Claim(
@@ -63,33 +68,25 @@ FIGURE_1 = Suite(
             derived=True,
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.FIGURE_1,
     departures=(*sources.OF_CENTRALIZED, *sources.ROUND),
-    damage=("The image is lost.",),
     unmeasured=("The test loss, which the figure shows too, is not tracked.", *TABLE_2.unmeasured[1:]),
-    medium=MEDIUM,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; 40 epochs"),
 )
 
 # -- Figure 2 ----------------------------------------------------------------------------------------------------------
 
-FIGURE_2 = Suite(
+FIGURE_2 = of_lost_image(
     name="fedavg2rep/fig2",
     title="FedAvg on Shakespeare at several learning rates",
     source="FedAvg2Rep, Figure 2: its image is lost; Section 3.2.2 names a plateau at 18.5 % and η = 1",
-    base=BASE,
     axes={
         "split": {"shakespeare_iid": SHAKESPEARE_IID},
         "steps": FOUR,
         "method": FEDAVG,
         "eta": {f"eta{eta:g}": Level({"training.lr": eta}, f"η = {eta:g}") for eta in (0.01, 0.1, 1.0)},
     },
-    measures=(TOP_1,),
-    exhibits=(
-        Curves(ACC, target=0.185, caption="Test accuracy", ylabel="Top-1 accuracy"),
-        Grid(rows=("eta",), columns=("measure",)),
-    ),
+    exhibits=by("eta", target=0.185),
     published={("shakespeare_iid/j4/fedavg/eta1", ACC): TABLE_2.published["shakespeare_iid/j4/fedavg", ACC]},
     claims=(
         Claim(
@@ -105,12 +102,9 @@ FIGURE_2 = Suite(
             derived=True,
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.FIGURE_2,
     departures=(*sources.OF_LINES, *sources.ROUND),
-    damage=("The image is lost.",),
     unmeasured=("That more local steps help against the plateau, too, has no setting in the text.",),
-    medium=MEDIUM,
     small=Scale(repetitions=3, note=SMALL_LINES),
     exceptions={"*/j4/fedavg/*": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
@@ -126,17 +120,13 @@ PARTICIPATION: Axis = {
 }
 LATE = (500, 1300)
 
-FIGURE_4 = Suite(
+FIGURE_4 = of_lost_image(
     name="fedavg2rep/fig4",
     title="FedAvg on CIFAR-100, IID: participation by a Dirichlet distribution against random selection",
     source="FedAvg2Rep, Figure 4: its image is lost; the text names rounds 500 (γ = 0.1) and 1300 (random)",
-    base=BASE,
     axes={"split": {"iid": IID}, "steps": FOUR, "method": FEDAVG, "participation": PARTICIPATION},
     measures=(TOP_1, *(Measure(f"{ACC}#{t}", f"... in round {t}", digits=1) for t in LATE)),
-    exhibits=(
-        Curves(ACC, caption="Test accuracy", ylabel="Top-1 accuracy"),
-        Grid(rows=("participation",), columns=("measure",)),
-    ),
+    exhibits=by("participation"),
     published={("iid/j4/fedavg/random", ACC): TABLE_2.published["iid/j4/fedavg", ACC]},
     claims=(
         Claim(
@@ -156,35 +146,27 @@ FIGURE_4 = Suite(
             "Section 4.4",
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.PARTICIPATIONS,
     departures=(*sources.OF_IMAGES, *sources.ROUND),
-    damage=("The image is lost.",),
     unmeasured=(
         *UNMEASURED,
         "Figure 3, the clients' probabilities by γ, is no experiment: each run's table of clients has them.",
         "At smaller scales there are fewer than 500 rounds, and two claims are not judged.",
     ),
-    medium=MEDIUM,
     small=Scale(repetitions=5, note=f"{SMALL_IMAGES}; 240 rounds"),
 )
 
-FIGURE_5 = Suite(
+FIGURE_5 = of_lost_image(
     name="fedavg2rep/fig5",
     title="FedAvg on Shakespeare, IID: participation by a Dirichlet distribution against random selection",
     source="FedAvg2Rep, Figure 5: its image is lost",
-    base=BASE,
     axes={
         "split": {"shakespeare_iid": SHAKESPEARE_IID},
         "steps": FOUR,
         "method": FEDAVG,
         "participation": PARTICIPATION,
     },
-    measures=(TOP_1,),
-    exhibits=(
-        Curves(ACC, caption="Test accuracy", ylabel="Top-1 accuracy"),
-        Grid(rows=("participation",), columns=("measure",)),
-    ),
+    exhibits=by("participation"),
     published={("shakespeare_iid/j4/fedavg/random", ACC): TABLE_2.published["shakespeare_iid/j4/fedavg", ACC]},
     claims=(
         Claim(
@@ -194,42 +176,33 @@ FIGURE_5 = Suite(
             derived=True,
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.PARTICIPATIONS,
     departures=(*sources.OF_LINES, *sources.ROUND),
-    damage=("The image is lost.",),
-    medium=MEDIUM,
     small=Scale(repetitions=3, note=SMALL_LINES),
     exceptions={"*/j4/fedavg/*": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
 
 # -- Figure 6 ----------------------------------------------------------------------------------------------------------
 
-FIGURE_6 = Suite(
+FIGURE_6 = of_lost_image(
     name="fedavg2rep/fig6",
     title="Labels of the clients in Shakespeare",
     source="FedAvg2Rep, Figure 6: the labels of 12 random clients; its image is lost. The cell is Table 3's",
-    base=BASE,
     axes={"split": OWN, "steps": FOUR, "method": FEDAVG},
-    measures=(TOP_1,),
     exhibits=(Allocation("shakespeare/j4/fedavg", caption="Who holds which characters"),),
     published={("shakespeare/j4/fedavg", ACC): TABLE_3.published["shakespeare/j4/fedavg", ACC]},
-    repetitions=REPETITIONS,
     sources=sources.TABLES,
-    damage=("The image is lost.",),
     unmeasured=("That clients have a similar distribution of labels is left to the eye: no measure of it is named.",),
-    medium=MEDIUM,
     small=Scale(note=SMALL_LINES),
     exceptions={"*/j4/fedavg": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
 
 # -- Figure 7 ----------------------------------------------------------------------------------------------------------
 
-FIGURE_7 = Suite(
+FIGURE_7 = of_lost_image(
     name="fedavg2rep/fig7",
     title="Accuracy over rounds from pre-trained weights and of FedAvg2Rep, by N_C and J",
     source="FedAvg2Rep, Figure 7: cells of Table 4, whose numbers are where the curves end; its image is lost",
-    base=BASE,
     axes={
         "split": BY_LABELS,
         "steps": STEPS,
@@ -256,16 +229,13 @@ FIGURE_7 = Suite(
             "Section 4.6.2; round 500 is the warm-up's last",
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.TABLE_4,
     departures=(*sources.OF_IMAGES, *sources.OF_PRETRAINED),
-    damage=("The image is lost.",),
     unmeasured=(
         *UNMEASURED,
         *WITHOUT_FILE,
         "At smaller scales the warm-up ends before round 500, and that claim is not judged.",
     ),
-    medium=MEDIUM,
     small=TABLE_4.small,
     exceptions=ROUNDS_HYBRIDS,
 )

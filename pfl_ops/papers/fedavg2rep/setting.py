@@ -12,12 +12,12 @@ The score is the global model's accuracy on the global test set. The paper publi
 runs stand behind it, nor a spread.
 """
 
-from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale
+from functools import partial
+
+from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite, method
 
 ACC = "test/G/global/mean"
 TOP_1 = Measure(ACC, "Top-1 accuracy", digits=1)
-REPETITIONS = 5
-"""The paper names no number: a claim of one seed could never be judged."""
 
 BASE: Changes = {
     "data.train_size": None,
@@ -107,7 +107,7 @@ STEPS: Axis = {
 }
 FOUR: Axis = {"j4": STEPS["j4"]}
 
-FEDAVG: Axis = {"fedavg": Level({"algorithm.name": "fedavg"}, "FedAvg")}
+FEDAVG: Axis = {"fedavg": method("FedAvg", "fedavg")}
 CENTRALIZED = Level(
     {
         "algorithm.name": "centralized",
@@ -123,7 +123,7 @@ CENTRALIZED = Level(
     at={"small": {"training.rounds": 40, "training.batch_size": 64}},
 )
 HYBRIDS: Axis = {
-    "fedrep": Level({"algorithm.name": "fedavg2rep", "algorithm.warm_up": 0}, "FedRep"),
+    "fedrep": method("FedRep", "fedavg2rep", warm_up=0),
     "pretrained": Level(
         {
             "algorithm.name": "fedavg2rep",
@@ -168,3 +168,6 @@ MEDIUM = Scale(
 )
 SMALL_IMAGES = "cnn_tiny in place of FakeLeNet-5 and 10,000 images"
 SMALL_LINES = "CharLSTM with 64 units and 200 records a role"
+
+fedavg2rep_suite = partial(Suite, base=BASE, measures=(TOP_1,), repetitions=5, medium=MEDIUM)
+"""A suite of this paper. The paper names no number of runs: a claim of one seed could never be judged."""

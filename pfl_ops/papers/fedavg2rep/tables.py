@@ -4,7 +4,6 @@ from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Grid
 from pfl_ops.papers.fedavg2rep.setting import (
     ACC,
-    BASE,
     CENTRALIZED,
     FEDAVG,
     FOUR,
@@ -13,37 +12,33 @@ from pfl_ops.papers.fedavg2rep.setting import (
     LABELS,
     LAST,
     LEAF_IID,
-    MEDIUM,
     OWN,
-    REPETITIONS,
     ROUNDS_HYBRIDS,
     ROUNDS_SHAKESPEARE,
     SHAKESPEARE_IID,
     SMALL_IMAGES,
     SMALL_LINES,
     STEPS,
-    TOP_1,
     UNMEASURED,
     WITHOUT_FILE,
+    fedavg2rep_suite,
     rounds,
 )
 from pfl_ops.papers.published import load
 from pfl_ops.papers.sources import fedavg2rep as sources
-from pfl_ops.papers.suite import Axis, Scale, Suite
+from pfl_ops.papers.suite import Axis, Scale
 
 # -- Table 2 -----------------------------------------------------------------------------------------------------------
 
-TABLE_2 = Suite(
+TABLE_2 = fedavg2rep_suite(
     name="fedavg2rep/table2",
     title="FedAvg on IID data, and all data in one place",
     source=f"FedAvg2Rep, Table 2: 100 clients, 10 % a round, J 4; centralized: Sections 4.1 and 4.2; {LAST}",
-    base=BASE,
     axes={
         "split": {"iid": IID, "shakespeare_iid": SHAKESPEARE_IID, **LEAF_IID},
         "steps": FOUR,
         "method": {**FEDAVG, "centralized": CENTRALIZED},
     },
-    measures=(TOP_1,),
     exhibits=(Grid(rows=("split",), columns=("method",), caption="Top-1 accuracy of the global model"),),
     published=load("fedavg2rep_table2"),
     claims=(
@@ -53,7 +48,6 @@ TABLE_2 = Suite(
             "Section 4.3",
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.TABLES,
     departures=(*sources.OF_IMAGES, *sources.OF_LINES, *sources.OF_CENTRALIZED, *sources.ROUND),
     unmeasured=(
@@ -61,7 +55,6 @@ TABLE_2 = Suite(
         "Centralized training uses standard augmentation, which there is not here, and 40,000 of the images, the "
         "others being held out; here all 50,000.",
     ),
-    medium=MEDIUM,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; {SMALL_LINES}; 240 and 200 rounds, 40 and 8 epochs"),
     exceptions={
         "{shakespeare_iid,shakespeare_leaf}/j4/fedavg": ROUNDS_SHAKESPEARE["*/j4/fedavg"],
@@ -73,18 +66,16 @@ TABLE_2 = Suite(
 
 NON_IID = "{nc50,nc10,nc5,nc1}"
 
-TABLE_3 = Suite(
+TABLE_3 = fedavg2rep_suite(
     name="fedavg2rep/table3",
     title="FedAvg by classes a client (N_C) and local steps (J)",
     source=f"FedAvg2Rep, Table 3: 100 clients, 10 % a round; {LAST}. The IID cells are Table 2's",
-    base=BASE,
     axes={
         "split": {**LABELS, **OWN, "iid": IID, "shakespeare_iid": SHAKESPEARE_IID},
         "steps": STEPS,
         "method": FEDAVG,
     },
     absent=tuple(f"{split}/{steps}/fedavg" for split in ("iid", "shakespeare_iid") for steps in ("j8", "j16")),
-    measures=(TOP_1,),
     exhibits=(
         Grid(
             rows=("split",),
@@ -148,11 +139,9 @@ TABLE_3 = Suite(
             "Section 4.5",
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.TABLES,
     departures=(*sources.OF_IMAGES, *sources.OF_LINES, *sources.ROUND),
     unmeasured=UNMEASURED,
-    medium=MEDIUM,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; {SMALL_LINES}; 240 · 4/J and 200 · 4/J rounds"),
     exceptions={f"{{shakespeare,shakespeare_iid}}{pattern[1:]}": more for pattern, more in ROUNDS_SHAKESPEARE.items()},
 )
@@ -162,14 +151,12 @@ TABLE_3 = Suite(
 SOME = "{nc5,nc10,nc50}"
 BY_LABELS: Axis = {name: LABELS[name] for name in ("nc1", "nc5", "nc10", "nc50")}
 
-TABLE_4 = Suite(
+TABLE_4 = fedavg2rep_suite(
     name="fedavg2rep/table4",
     title="FedRep, FedRep from pre-trained weights, and FedAvg2Rep, by N_C and J",
     source="FedAvg2Rep, Table 4: CIFAR-100, 100 clients, 10 % a round, at the end of training. FedAvg's cells are "
     "Table 3's",
-    base=BASE,
     axes={"split": BY_LABELS, "steps": STEPS, "method": {**HYBRIDS, **FEDAVG}},
-    measures=(TOP_1,),
     exhibits=(
         Grid(
             rows=("method",),
@@ -239,12 +226,10 @@ TABLE_4 = Suite(
             "Section 4.6.2",
         ),
     ),
-    repetitions=REPETITIONS,
     sources=sources.TABLE_4,
     departures=(*sources.OF_IMAGES, *sources.OF_PRETRAINED),
     damage=('"See Table 2" and "consistent with Table 2" in Section 4.6.2 mean Table 3.',),
     unmeasured=(*UNMEASURED, *WITHOUT_FILE),
-    medium=MEDIUM,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; an eighth of the rounds, about"),
     exceptions=ROUNDS_HYBRIDS,
 )

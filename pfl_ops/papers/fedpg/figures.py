@@ -13,23 +13,23 @@ from pfl_ops.papers.fedpg.setting import (
     FEW,
     LARGER,
     LOCAL,
-    MEDIUM,
     NETWORK,
     OTHERS,
     PAT_2,
     SOME,
     UNMEASURED,
     datasets,
+    fedpg_suite,
 )
 from pfl_ops.papers.fedpg.tables import TABLE_1
 from pfl_ops.papers.sources import fedpg as sources
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
+from pfl_ops.papers.suite import Axis, Level, Measure, Scale
 
 # -- Figure 4 ----------------------------------------------------------------------------------------------------------
 
 OVER = {c: LOCAL if c == 0 else f"test/P/synthetic_{c}/mean" for c in SWEEP}
 
-FIGURE_4 = Suite(
+FIGURE_4 = fedpg_suite(
     name="fedpg/fig4",
     title="S-accuracy over c on CIFAR-10",
     source="FedPG, Figure 4: the CIFAR-10 cells of Table 1; its image is lost, c = 0, 50 and 100 follow from Table 1",
@@ -48,7 +48,6 @@ FIGURE_4 = Suite(
         if cell.startswith("cifar10/") and cell.partition("/")[2] not in LARGER and key in OVER.values()
     },
     spread_over="clients",
-    repetitions=5,
     claims=(
         *(
             Claim(
@@ -75,7 +74,6 @@ FIGURE_4 = Suite(
     departures=sources.TABLE_1_DEPARTURES,
     damage=("The image is lost; between c = 0, 50 and 100 the paper names no number.",),
     unmeasured=UNMEASURED,
-    medium=MEDIUM,
     small=Scale(FEW, 3, f"as Table 1, whose cells these are; {NETWORK}"),
 )
 
@@ -90,7 +88,7 @@ CURVES: Axis = {
 }
 PREVIOUS = "{fedavg,fedprox,apfl,ditto,fedrep,fedrod}"
 
-FIGURE_5 = Suite(
+FIGURE_5 = fedpg_suite(
     name="fedpg/fig5",
     title="S-accuracy over rounds in Pat-2, all clients online",
     source="FedPG, Figure 5: Pat-2, 100 clients, all of them online, B 50; the image is lost",
@@ -120,7 +118,6 @@ FIGURE_5 = Suite(
         Curves(SOME, panel="dataset", caption="Mean S-acc. of personal models", ylabel="S-acc."),
         Grid(rows=("method",), columns=("dataset",), measures=(SOME, EARLY), blocks=("measure",)),
     ),
-    repetitions=5,
     claims=(
         Claim(
             "FedPG and S-FedPG reach a much higher average S-acc. than prior methods",
@@ -157,7 +154,6 @@ FIGURE_5 = Suite(
         "How much curves swing (S-FedPG and FedPG′ are called more stable) is not judged: no measure of it is named.",
         "In the later period S-FedPG is said to be slower than FedPG: no round is named.",
     ),
-    medium=MEDIUM,
     small=Scale(
         {**FEW, "participation.share": 1.0, "evaluation.every": 5, "evaluation.global_every": 5},
         3,

@@ -14,8 +14,12 @@ stage P stands for v_k of FedPG (L1), for what a client holds of the methods tha
 model just trained, before it is averaged, of those with a global model only (L2: Section 4, after Chen and Chao).
 """
 
+from dataclasses import replace
+from functools import partial
+
 from pfl_ops.metrics import SWEEP
-from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale
+from pfl_ops.papers import suite
+from pfl_ops.papers.suite import Axis, Changes, Level, Measure, Scale, Suite
 
 LOCAL, SOME, ALL = "test/P/local/mean", "test/P/synthetic_50/mean", "test/P/synthetic_100/mean"
 GLOBAL = "test/G/local/mean"  # on test sets of one size, the same as on all of them joined
@@ -94,10 +98,9 @@ MEDIUM = Scale(
 )
 
 
-def method(title: str, name: str, stage: str = "L1", *, smoke: Changes | None = None, **options: object) -> Level:
+def method(title: str, name: str, stage: str = "L1", *, smoke: Changes | None = None, **settings: object) -> Level:
     """A method; `stage`: where its personal models are."""
-    settings = {f"algorithm.{option}": value for option, value in options.items()}
-    return Level({"algorithm.name": name, **settings}, title, {"smoke": smoke or {}}, {"P": stage})
+    return replace(suite.method(title, name, **settings), at={"smoke": smoke or {}}, stages={"P": stage})
 
 
 BASELINES: Axis = {
@@ -132,3 +135,6 @@ METHODS: Axis = {**COMPARED, **LARGER, **READINGS}
 
 OTHERS = f"{{{','.join(BASELINES)}}}"
 WITH_GLOBAL = f"{{{','.join(name for name in BASELINES if name not in ('local', 'fedamp'))}}}"
+
+fedpg_suite = partial(Suite, repetitions=5, medium=MEDIUM)
+"""A suite of this paper, with what all of them share."""

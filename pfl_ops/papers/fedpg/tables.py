@@ -12,7 +12,6 @@ from pfl_ops.papers.fedpg.setting import (
     GLOBAL,
     LOCAL,
     MEASURES,
-    MEDIUM,
     METHODS,
     NETWORK,
     OTHERS,
@@ -20,11 +19,12 @@ from pfl_ops.papers.fedpg.setting import (
     SOME,
     UNMEASURED,
     WITH_GLOBAL,
+    fedpg_suite,
     method,
 )
 from pfl_ops.papers.published import load
 from pfl_ops.papers.sources import fedpg as sources
-from pfl_ops.papers.suite import Axis, Measure, Scale, Suite
+from pfl_ops.papers.suite import Axis, Measure, Scale
 
 # -- Table 1 -----------------------------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ REDUCTIONS = (
     ("pFedMe", "pfedme", {"fmnist": 4.6, "cifar10": 6.0, "cifar100": 21.4}, "the table gives 25.6 % on CIFAR-100"),
 )
 
-TABLE_1 = Suite(
+TABLE_1 = fedpg_suite(
     name="fedpg/table1",
     title="L-, S- and G-accuracy of personal models, accuracy of the global model",
     source="FedPG, Table 1: Dir(0.1), 100 clients, 10 % online, B 50, E 5, 2000 rounds, 5 runs; ± looks like a "
@@ -44,7 +44,6 @@ TABLE_1 = Suite(
     exhibits=(Grid(rows=("method",), columns=("dataset", "measure"), caption="Mean over clients (their deviation)"),),
     published=load("fedpg_table1"),
     spread_over="clients",
-    repetitions=5,
     claims=(
         Claim(
             "In S-acc., FedPG and S-FedPG markedly outperform the previous algorithms",
@@ -124,7 +123,6 @@ TABLE_1 = Suite(
         "SplitGP's first number is followed by a stray comma.",
     ),
     unmeasured=(*UNMEASURED, "APFL stands in the table and not in the text's list of baselines."),
-    medium=MEDIUM,
     small=Scale(FEW, 3, f"20 clients, a fifth of them online, 60 or 20 rounds; {NETWORK}"),
 )
 
@@ -143,7 +141,7 @@ SPREADS = tuple(
 )
 COLUMNS = tuple(measure for pair in zip(MEASURES, SPREADS, strict=True) for measure in pair)
 
-TABLE_2 = Suite(
+TABLE_2 = fedpg_suite(
     name="fedpg/table2",
     title="Ablations: mean direction (M1), no fair objective (M2), no drift (M3), absent clients forgotten (M4)",
     source="FedPG, Table 2: Pat-2, 100 clients, 10 % online, 5 runs; rounds and batch size are not said",
@@ -166,7 +164,6 @@ TABLE_2 = Suite(
     ),
     published=load("fedpg_table2"),
     spread_over="clients",
-    repetitions=5,
     claims=(
         Claim(
             "M1's global model is much worse on CIFAR-10 (56.3 % against 74.1 %)",
@@ -210,6 +207,5 @@ TABLE_2 = Suite(
         "The rows of spreads have lost or damaged labels.",
     ),
     unmeasured=(UNMEASURED[0],),
-    medium=MEDIUM,
     small=Scale(FEW, 5, f"20 clients, a fifth of them online, 60 or 20 rounds; {NETWORK}"),
 )

@@ -1,6 +1,7 @@
 """FLIU's Figures 2 to 8: who holds what, and curves over rounds."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Allocation, Curves
@@ -11,7 +12,6 @@ from pfl_ops.papers.fliu.setting import (
     CLT,
     ENVIRONMENTS,
     FEDAVG,
-    FEDAVG_ON_MNIST,
     FEDFOMO,
     FIXED,
     FLIU,
@@ -19,13 +19,11 @@ from pfl_ops.papers.fliu.setting import (
     L2_GLOBAL,
     L2_LOCAL,
     LIBRARY,
-    MEDIUM,
-    MNIST,
-    SMALL,
     SMOKE,
+    on_mnist,
 )
 from pfl_ops.papers.published import Published, load
-from pfl_ops.papers.sources.fliu import ALLOCATIONS, DEPARTURES, OF_LIBRARY, SOURCES
+from pfl_ops.papers.sources.fliu import ALLOCATIONS, DEPARTURES, OF_LIBRARY
 from pfl_ops.papers.suite import Axis, Measure, Scale, Suite
 
 
@@ -58,24 +56,15 @@ def _ends(axis: Axis, environment: str, keys: tuple[str, ...]) -> Mapping[tuple[
 
 def _path_curves(number: int, key: str, stage: str, view: str, claims: tuple[Claim, ...]) -> Suite:
     methods = {**CLT, **FEDAVG, **FLIU, **FIXED}
-    return Suite(
+    return on_mnist(
         name=f"fliu/fig{number}",
         title=f"{view} at {stage} over rounds, MNIST with PATH",
         source=f"FLIU, Fig. {number}; its numbers are where Table I ends",
-        base={**BASE, **MNIST},
         axes={"environment": {"path": ENVIRONMENTS["path"]}, "method": methods},
-        exceptions={"*/fedavg": FEDAVG_ON_MNIST},
         measures=(Measure(key, f"{stage} {view}"), Measure(f"{key}#1", "after round 1")),
         exhibits=(Curves(key, caption=f"MNIST, PATH: {view} at {stage}", ylabel=view),),
         published=_ends(methods, "path", (key,)),
-        spread_over="repetitions",
-        repetitions=3,
         claims=claims,
-        sources=SOURCES,
-        departures=DEPARTURES,
-        medium=MEDIUM,
-        small=SMALL,
-        smoke=SMOKE,
     )
 
 
@@ -112,20 +101,17 @@ LSQS = {
     "environment": {"lsqs": ENVIRONMENTS["lsqs"]},
     "method": {**CLT, **FEDAVG, **APFL, **FEDFOMO, **LIBRARY, **FLIU},
 }
+on_lsqs = partial(on_mnist, axes=LSQS, departures=(*OF_LIBRARY, *DEPARTURES))
+"""A suite of Figures 7 and 8."""
 TO_90, ABOVE_95, WORST, MEDIAN = f"{L2_LOCAL}@90", "test/L2/local/rho_95", "test/L2/local/worst", "test/L2/local/q50"
 
-FIGURE_7 = Suite(
+FIGURE_7 = on_lsqs(
     name="fliu/fig7",
     title="Acc(L) at L2 over rounds, MNIST with LSQS",
     source="FLIU, Fig. 7; the prose names the rounds to 90 %",
-    base={**BASE, **MNIST},
-    axes=LSQS,
-    exceptions={"*/fedavg": FEDAVG_ON_MNIST},
     measures=(Measure(TO_90, "rounds to 90 %", digits=0, better="low"), Measure(L2_LOCAL, "L2 Acc(L)")),
     exhibits=(Curves(L2_LOCAL, target=0.9, caption="MNIST, LSQS: Acc(L) at L2", ylabel="Acc(L)"),),
     published=load("fliu_fig7"),
-    spread_over="repetitions",
-    repetitions=3,
     claims=(
         Claim(
             "FedAvg and FLIU reach 90 % first, then APFL, then FedFomo",
@@ -135,20 +121,12 @@ FIGURE_7 = Suite(
         Claim("FedAvg reaches 90 % within three rounds", f"lsqs/fedavg:{TO_90} <= 3", "Sec. V"),
         Claim("FLIU reaches 90 % within three rounds", f"lsqs/fliu:{TO_90} <= 3", "Sec. V"),
     ),
-    sources=SOURCES,
-    departures=(*OF_LIBRARY, *DEPARTURES),
-    medium=MEDIUM,
-    small=SMALL,
-    smoke=SMOKE,
 )
 
-FIGURE_8 = Suite(
+FIGURE_8 = on_lsqs(
     name="fliu/fig8",
     title="Clients below 95 % at L2 over rounds, MNIST with LSQS",
     source="FLIU, Fig. 8",
-    base={**BASE, **MNIST},
-    axes=LSQS,
-    exceptions={"*/fedavg": FEDAVG_ON_MNIST},
     measures=(
         Measure(ABOVE_95, "clients above 95 %", unit=1.0, digits=1),
         Measure(MEDIAN, "median client"),
@@ -162,8 +140,6 @@ FIGURE_8 = Suite(
             ylabel="clients",
         ),
     ),
-    spread_over="repetitions",
-    repetitions=3,
     claims=(
         Claim("FedAvg and FLIU raise the majority above 95 %", f"lsqs/{{fedavg,fliu}}:{MEDIAN} > 95", "Sec. V"),
         Claim("With FedAvg and FLIU all clients are above 85 %", f"lsqs/{{fedavg,fliu}}:{WORST} > 85", "Sec. V"),
@@ -179,9 +155,4 @@ FIGURE_8 = Suite(
         ),
         Claim("FedAvg raises the most, FLIU included", f"lsqs/fedavg:{ABOVE_95} >= lsqs/fliu:{ABOVE_95}", "Sec. V"),
     ),
-    sources=SOURCES,
-    departures=(*OF_LIBRARY, *DEPARTURES),
-    medium=MEDIUM,
-    small=SMALL,
-    smoke=SMOKE,
 )

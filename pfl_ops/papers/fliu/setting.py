@@ -30,7 +30,10 @@ It says nothing about which method is better, and makes FedAvg SGD on MNIST. FLI
 between the two may be the optimiser's. `--set training.optimiser=sgd` runs both under one.
 """
 
-from pfl_ops.papers.suite import Axis, Level, Measure, Scale
+from functools import partial
+
+from pfl_ops.papers.sources.fliu import DEPARTURES, SOURCES
+from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
 
 BASE = {
     "data.train_size": None,
@@ -147,3 +150,18 @@ MEDIUM = Scale(
     "1.2 and 4.6 ms of one core each, where the CNNs take 64 and 87 ms.",
 )
 SMOKE = Scale({"model.name": "cnn_tiny"}, note="A tiny network: the paper's takes seconds a round even so.")
+
+fliu_suite = partial(
+    Suite,
+    spread_over="repetitions",
+    repetitions=3,
+    sources=SOURCES,
+    departures=DEPARTURES,
+    medium=MEDIUM,
+    small=SMALL,
+    smoke=SMOKE,
+)
+"""A suite of this paper, with what most of them share."""
+
+on_mnist = partial(fliu_suite, base={**BASE, **MNIST}, exceptions={"*/fedavg": FEDAVG_ON_MNIST})
+"""A suite of MNIST alone."""

@@ -22,18 +22,17 @@ from pfl_ops.papers.fliu.setting import (
     L2_LOCAL,
     LIBRARY,
     LITTLE,
-    MEDIUM,
     MNIST,
     SKEWED,
-    SMALL,
     SMALL_CIFAR,
-    SMOKE,
     STAGES,
     G,
+    fliu_suite,
+    on_mnist,
 )
 from pfl_ops.papers.published import load
-from pfl_ops.papers.sources.fliu import DEPARTURES, OF_LIBRARY, SOURCES
-from pfl_ops.papers.suite import Level, Measure, Scale, Suite
+from pfl_ops.papers.sources.fliu import DEPARTURES, OF_LIBRARY
+from pfl_ops.papers.suite import Level, Measure, Scale
 
 FIXED_LABELS = f"{{{','.join(FIXED)}}}"
 
@@ -74,18 +73,14 @@ OF_BOTH = (
 )
 """Claims of which the paper speaks for Tables I and II at once."""
 
-TABLE_1 = Suite(
+TABLE_1 = on_mnist(
     name="fliu/table1",
     title="MNIST, 100 clients, five data environments",
     source="FLIU, Table I: mean of 3 repetitions; which round is not stated (the last: ours)",
-    base={**BASE, **MNIST},
     axes={"environment": ENVIRONMENTS, "method": {**CLT, **FEDAVG, **FLIU, **FIXED}},
-    exceptions={"*/fedavg": FEDAVG_ON_MNIST},
     measures=STAGES,
     exhibits=(Grid(rows=("method",), columns=("measure",), blocks=("environment",), caption="MNIST, Acc in percent"),),
     published=load("fliu_table1"),
-    spread_over="repetitions",
-    repetitions=3,
     claims=(
         Claim(
             "On PATH, FLIU's L1 Acc(L) is above FedAvg's", f"path/fliu:{L1_LOCAL} > path/fedavg:{L1_LOCAL}", "Sec. V"
@@ -135,19 +130,14 @@ TABLE_1 = Suite(
         ),
         *OF_BOTH,
     ),
-    sources=SOURCES,
-    departures=DEPARTURES,
     damage=(
         "IID FLIU75 and QS FedAvg are each split over two lines; put together by Acc = Acc(L) + Acc(G).",
         "QS FLIU75's L2 Acc(L) is lost; 97.43 follows by subtraction.",
         "LS FLIU90's spread of L2 Acc(L), 0.14, contradicts those of Acc(G) and Acc, and is left out.",
     ),
-    medium=MEDIUM,
-    small=SMALL,
-    smoke=SMOKE,
 )
 
-TABLE_2 = Suite(
+TABLE_2 = fliu_suite(
     name="fliu/table2",
     title="CIFAR-10, 100 clients, five data environments",
     source="FLIU, Table II: mean of 3 repetitions; which round is not stated (the last: ours)",
@@ -159,8 +149,6 @@ TABLE_2 = Suite(
         Grid(rows=("method",), columns=("measure",), blocks=("environment",), caption="CIFAR-10, Acc in percent"),
     ),
     published=load("fliu_table2"),
-    spread_over="repetitions",
-    repetitions=3,
     claims=(
         Claim("On PATH, FLIU's L1 Acc is above FedAvg's", f"path/fliu:{L1} > path/fedavg:{L1}", "Sec. V"),
         Claim("On PATH, FLIU's L2 Acc is above FedAvg's", f"path/fliu:{L2} > path/fedavg:{L2}", "Sec. V"),
@@ -183,7 +171,6 @@ TABLE_2 = Suite(
         ),
         *OF_BOTH,
     ),
-    sources=SOURCES,
     departures=(*OF_LIBRARY, *DEPARTURES),
     damage=(
         "LSQS FedFomo's L2 Acc(G) reads 13.57, APFL's; 12.52 stands in Table III and follows from Acc.",
@@ -191,12 +178,10 @@ TABLE_2 = Suite(
         "LSQS FedFomo's G reads 10.71 ± 1.2, where all other environments have a dash; left out.",
         "Three spreads of LSQS repeat the row above; FedAvg's is Table III's, those of FLIU25 and FLIU50 are left out.",
     ),
-    medium=MEDIUM,
     small=SMALL_CIFAR,
-    smoke=SMOKE,
 )
 
-TABLE_3 = Suite(
+TABLE_3 = fliu_suite(
     name="fliu/table3",
     title="MNIST and CIFAR-10, 10 and 100 clients, after local training",
     source="FLIU, Table III: mean of 3 repetitions; which round is not stated (the last: ours)",
@@ -228,8 +213,6 @@ TABLE_3 = Suite(
         ),
     ),
     published=load("fliu_table3"),
-    spread_over="repetitions",
-    repetitions=3,
     claims=(
         *(
             Claim(
@@ -283,13 +266,10 @@ TABLE_3 = Suite(
             "Sec. V, of Fig. 8",
         ),
     ),
-    sources=SOURCES,
     departures=(*OF_LIBRARY, *DEPARTURES),
-    medium=MEDIUM,
     small=Scale(
         LITTLE,
         repetitions=3,
         note="As Tables I and II at this size; 5 clients of 400 images stand for 10, 20 of 100 for 100.",
     ),
-    smoke=SMOKE,
 )
