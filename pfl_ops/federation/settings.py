@@ -160,6 +160,9 @@ class Execution(Section):
     threads: int | None = Field(
         None, ge=1, le=MOST_THREADS, description="CPU threads; none: all that this process may use"
     )
+    kernels: Literal["auto", "torch", "compiled"] = Field(
+        "auto", description="PyTorch's, or compiled ones (pfl-ops compile); auto: compiled where built and faster"
+    )
     diverged: Literal["stop", "continue"] = Field(
         "stop", description="what a loss or parameter that is not finite does to a run, which is FAILED either way"
     )
