@@ -12,6 +12,7 @@ from pfl_ops.data.clients import Pool
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.network.chain import Chain, Layer
 from pfl_ops.federation.network.optim import Rule
+from pfl_ops.federation.training.chunk import STRETCH
 from pfl_ops.federation.training.compiled import CompiledDescent
 from pfl_ops.federation.training.descent import Descent
 from pfl_ops.federation.training.feed import Feed
@@ -19,7 +20,7 @@ from pfl_ops.federation.training.leaves import GradientTerms
 
 SIZES = {"linear": (784, 10), "mlp": (784, 200, 200, 10)}  # of layers
 BATCHES = (10, 50)
-CLIENTS, SAMPLES = 5, 2000
+CLIENTS, SAMPLES, STEPS = 5, 2000, 10
 TOLERANCE = 1e-10
 READINGS, SECONDS = 5, 0.02  # of each side, in turns; the length of one
 
@@ -73,7 +74,7 @@ def _seconds(walk: Callable[[], object]) -> float:
 def _walk(
     kind: type[Descent], sizes: tuple[int, ...], batch: int, dtype: torch.dtype
 ) -> tuple[list[Tensor], Callable[[], object]]:
-    """The leaves of some clients, and a function that takes ten steps of each."""
+    """The leaves of some clients, and a function that takes `STEPS` steps of each, as many at once as a `Trainer`."""
     g = torch.Generator().manual_seed(0)
     side = round(sizes[0] ** 0.5)
     x = torch.randint(0, 256, (SAMPLES, side, side, 1), generator=g, dtype=torch.uint8)
@@ -84,6 +85,7 @@ def _walk(
     count = len(sizes) - 1
     chain = Chain([Layer(f"{i}.weight", f"{i}.bias", i < count - 1) for i in range(count)])
     names = [f"{i}.{part}" for i in range(count) for part in ("weight", "bias")]
-    samples = torch.randint(0, SAMPLES, (10, CLIENTS, batch), generator=g)
+    samples = torch.randint(0, SAMPLES, (STEPS, CLIENTS, batch), generator=g)
     descent = kind(chain, names, leaves, {}, Rule("sgd", 1e-3), GradientTerms())
-    return leaves, lambda: descent.run(feed, samples, None)
+    at_once = STEPS if kind is CompiledDescent else max(1, STRETCH // (samples[0].numel() * sizes[0] * dtype.itemsize))
+    return leaves, lambda: [descent.run(feed, part, None) for part in samples.split(at_once)]
