@@ -168,7 +168,7 @@ def test_auto_torch_where_not_built(empty: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_compiled_refused_where_not_built(empty: Path) -> None:
-    with pytest.raises(PflOpsError, match="^compiled kernels are not built for this processor; .*: pfl-ops compile$"):
+    with pytest.raises(PflOpsError, match=r"^compiled kernels are not built for this processor; .*: pfl-ops compile$"):
         resolved("mlp", compiled())
 
 
@@ -232,9 +232,7 @@ def test_building_fails_in_one_line(empty: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_damaged_library_is_refused(empty: Path) -> None:
     kernels.library_file().parent.mkdir()
     kernels.library_file().write_bytes(b"no library")
-    with pytest.raises(
-        PflOpsError, match=r"^can't load the compiled kernels \(.*\); build them again: pfl-ops compile$"
-    ):
+    with pytest.raises(PflOpsError, match=r"^can't load the compiled kernels \(.*\); build them again: "):
         resolved("mlp", compiled())
 
 

@@ -11,7 +11,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import processes
 from pfl_ops.federation.execution.decide import Choice, Scope, TrainingWork, decide, hint, promises
 from pfl_ops.federation.execution.timing import Prepare, Timing, measure, recalled
-from pfl_ops.federation.settings import Execution, Precision
+from pfl_ops.federation.settings import Execution, Kernels, Precision
 from pfl_ops.federation.training import kernels as compiled
 from pfl_ops.system import cores, memory
 
@@ -41,7 +41,7 @@ class Resolved:
     precision: Precision
     torch: str
     workers: int = 1
-    kernels: Literal["torch", "compiled"] = "torch"
+    kernels: Kernels = "torch"
 
     @property
     def stack(self) -> int | None:
@@ -103,7 +103,7 @@ def threads(execution: Execution) -> int:
     return cores.usable()
 
 
-def kernels(execution: Execution, on: torch.device, coverable: bool) -> Literal["torch", "compiled"]:
+def kernels(execution: Execution, on: torch.device, coverable: bool) -> Kernels:
     """The kernels of a run: compiled ones where they cover its training, are built, and were found to be faster.
 
     Args:
@@ -127,7 +127,7 @@ def kernels(execution: Execution, on: torch.device, coverable: bool) -> Literal[
 
 def resolve(
     execution: Execution, on: torch.device, precision: Precision, *, stackable: bool, work: TrainingWork,
-    shapes: Mapping[str, object], prepare: Prepare, kernels: Literal["torch", "compiled"] = "torch",
+    shapes: Mapping[str, object], prepare: Prepare, kernels: Kernels = "torch",
 ) -> Chosen:  # fmt: skip
     """Nothing left to choose: as asked for, or by timing a few steps of each candidate.
 

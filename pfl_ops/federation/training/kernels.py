@@ -34,10 +34,15 @@ def library_file() -> Path:
     return cache_folder() / "kernels" / f"{hashlib.sha256(key().encode()).hexdigest()[:24]}.so"
 
 
+def built() -> bool:
+    """True if the library is there."""
+    return library_file().is_file()
+
+
 def faster() -> bool:
     """True if the library is there, and was faster than PyTorch in each case of `note_speeds`."""
-    speeds = remembered("kernels", key()) if library_file().is_file() else None
-    return bool(speeds) and min(speeds.values()) >= 1
+    speeds = remembered("kernels", key()) if built() else None
+    return isinstance(speeds, dict) and min(speeds.values(), default=0.0) >= 1
 
 
 def note_speeds(speeds: Mapping[str, float]) -> None:
@@ -52,7 +57,7 @@ def library() -> ctypes.CDLL:
         PflOpsError: it is not built, or can't be loaded.
     """
     file = library_file()
-    if not file.is_file():
+    if not built():
         raise PflOpsError(f"compiled kernels are not built for this processor; build them: {COMMAND}")
     try:
         return _load(file)
