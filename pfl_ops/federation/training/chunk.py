@@ -76,7 +76,7 @@ class Chunk:
         self.padded = ((self.counts != self.counts.max(axis=1, initial=0)[:, None]) & at_work).any(axis=1).tolist()
         self.n = torch.from_numpy(self.counts).to(feed.device, feed.dtype)
 
-    def stretches(self, feed: Feed, limit: float = STRETCH) -> Iterator[StepBlock]:
+    def stretches(self, feed: Feed, limit: int = STRETCH) -> Iterator[StepBlock]:
         """The steps in stretches of which each has at most `limit` bytes of inputs, but at least one step."""
         sample = feed.x[0].numel() * torch.empty((), dtype=feed.dtype).element_size()
         first, steps = 0, len(self.active)

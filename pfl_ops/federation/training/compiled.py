@@ -6,8 +6,9 @@ PyTorch's: results are equal within 1e-10 in float64, and bit for bit the same f
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_double, c_int64, c_void_p
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -76,9 +77,7 @@ class CompiledDescent(Descent):
             _at(feed.x), feed.x.dtype == torch.uint8, feed.x.shape[-1] if feed.images else 1, _at(mean), _at(scale),
             _at(feed.y), _at(share), _at(keep), _at(losses), self.rule.lr,
         )  # fmt: skip
-        descend = getattr(kernels.library(), FUNCTIONS[feed.dtype])
-        descend.argtypes, descend.restype = (POINTER(LayerArguments), c_int64, POINTER(StepArguments)), None
-        descend(layers, len(layers), ctypes.byref(arguments))
+        _function(feed.dtype)(layers, len(layers), ctypes.byref(arguments))
         for _ in range(steps):
             for i in self.unseen:  # blocks of a method's own: no loss, but decay, shift and pull
                 self.terms.descend(i, self.leaves[i], self.rule)
@@ -105,6 +104,14 @@ class CompiledDescent(Descent):
                 offset = -lr * terms.shift[i] if offset is None else offset - lr * terms.shift[i]
             offsets.append(None if offset is None else offset.contiguous())
         return keep, offsets
+
+
+@cache
+def _function(dtype: torch.dtype) -> Callable[..., None]:
+    """The library's function for a number format; once found, a training never looks for the file again."""
+    function = getattr(kernels.library(), FUNCTIONS[dtype])
+    function.argtypes, function.restype = (POINTER(LayerArguments), c_int64, POINTER(StepArguments)), None
+    return function  # type: ignore[no-any-return]
 
 
 def _leaf(values: Tensor, moves: bool, offset: Tensor | None) -> LeafArguments:

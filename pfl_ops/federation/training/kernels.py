@@ -16,7 +16,17 @@ from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.system.machine import cpu_model, instruction_sets
 
 SOURCE = Path(__file__).with_name("descent.cpp")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-pthread")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+)
 COMPILERS = ("c++", "g++", "clang++")
 SECONDS = 300  # that a compiler may take
 COMMAND = "pfl-ops compile"

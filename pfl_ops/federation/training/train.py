@@ -3,7 +3,7 @@
 What a client sees depends on (seed, purpose, round, client, stream, call) alone.
 """
 
-import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -226,7 +226,7 @@ class Trainer:
         """`_train_chunk` where a step goes straight into the weights."""
         at_work = len(chunk.rows)
         compiled = self.compiled and takes(self.feed)
-        make, limit = (CompiledDescent, math.inf) if compiled else (Descent, STRETCH)
+        make, limit = (CompiledDescent, sys.maxsize) if compiled else (Descent, STRETCH)
         descent = make(chain, spread.names, leaves, spread.resting(fixed), rule, terms)
         for stretch in chunk.stretches(self.feed, limit):
             if stretch.active < at_work:
