@@ -82,6 +82,22 @@ def test_compiled_kernels_repeat_bit_for_bit(precision: str, more: dict[str, Any
     assert all(torch.equal(found[name], value) for name, value in alone.items())
 
 
+@pytest.mark.usefixtures("built")
+def test_compiled_kernels_take_all_steps_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six equal clients, all stacked, one round: one call for all their steps."""
+    shapes = []
+    run = CompiledDescent.run
+
+    def counted(self: CompiledDescent, feed: Feed, samples: Tensor, share: Tensor | None) -> Tensor:
+        shapes.append(tuple(samples.shape))
+        return run(self, feed, samples, share)
+
+    monkeypatch.setattr(CompiledDescent, "run", counted)
+    more = {"training.local_epochs": 2, "participation.share": 1.0, "partition": {"kind": "iid", "clients": 6}}
+    trained(experiment("fedavg", "mlp").override({**more, "training.rounds": 1}), compiled(way="vmap", chunk=6))
+    assert len(shapes) == 1 and shapes[0][0] > 1 and shapes[0][1:] == (6, 10)
+
+
 def descended(kind: type[Descent], sizes: tuple[int, ...], x: Tensor, batch: int, **more: Any) -> list[Tensor]:
     """Leaves and losses after four steps of three clients."""
     g = torch.Generator().manual_seed(1)
