@@ -74,18 +74,27 @@ struct Steps {
 
 template <typename T>
 struct Products {
-  typedef T Vector __attribute__((vector_size(BYTES)));
+  typedef T Vector __attribute__((vector_size(BYTES), may_alias));
   static constexpr int64_t LANES = BYTES / sizeof(T);
 
   static Vector& at(T* p) { return *reinterpret_cast<Vector*>(p); }
   static const Vector& at(const T* p) { return *reinterpret_cast<const Vector*>(p); }
 
-  static T sum(Vector v) {
-    T s[LANES];
-    std::memcpy(s, &v, sizeof v);
-    for (int64_t n = LANES / 2; n; n /= 2)
-      for (int64_t i = 0; i < n; i++) s[i] += s[i + n];
-    return s[0];
+  // Sum of a vector's elements, by halves as long as these are registers.
+  template <int64_t N = BYTES, typename V>
+  static T sum(const V& v) {
+    if constexpr (N <= 16) {
+      T elements[N / sizeof(T)], total = 0;
+      std::memcpy(elements, &v, N);
+      for (T element : elements) total += element;
+      return total;
+    } else {
+      typedef T Half __attribute__((vector_size(N / 2), may_alias));
+      Half halves[2];
+      std::memcpy(halves, &v, N);
+      Half added = halves[0] + halves[1];
+      return sum<N / 2>(added);
+    }
   }
 
   // z = h wᵀ for h [rows, in], w [outs, in]; rows, outs and in are whole blocks and vectors.
