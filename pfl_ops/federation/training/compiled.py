@@ -111,7 +111,7 @@ def _function(dtype: torch.dtype) -> Callable[..., None]:
     """The library's function for a number format; once found, a training never looks for the file again."""
     function = getattr(kernels.library(), FUNCTIONS[dtype])
     function.argtypes, function.restype = (POINTER(LayerArguments), c_int64, POINTER(StepArguments)), None
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _leaf(values: Tensor, moves: bool, offset: Tensor | None) -> LeafArguments:
