@@ -55,6 +55,7 @@ SHARED = {
         "--state",
         "--checkpoint-every",
         "--diverged",
+        "--kernels",
     ),
     *("--config", "--preset", "--set", "--dry-run", "--data-dir", "--tracking-uri", "--plugin"),
     *("--resume", "--no-resume"),
@@ -72,6 +73,7 @@ OPTIONS = {
     | {"--gpus-per-cell", "--address", "--reports", "--dry-run", "--data-dir", "--tracking-uri"}
     | {"--device", "--way", "--threads", "--until-decided", "--results", "--hours", "--suite", "--set", "--choose"}
     | {"--choices"},
+    "compile": set(),
     "bench": {"--model", "--dataset", "--batch", "--optimiser", "--clients", "--steps", "--precision", "--chunk"}
     | {"--workers", "--device", "--threads", "--measure", "--evaluate-models", "--evaluate-images", "--repeats"}
     | {

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pfl_ops.bench.settings import Figure
-from pfl_ops.federation.settings import Precision
+from pfl_ops.federation.settings import Kernels, Precision
 
 Way = Literal["plain", "loop", "vmap", "jax", "jax-vmap"]
 WORDS: dict[Way, str] = {
@@ -24,6 +24,7 @@ class Label:
         way: "plain" and the JAX scans are peers; "loop" and "vmap" (stacked) are ours.
         chunk: clients stacked at once, 1 for those that take them one by one. workers: processes that share the work.
         threads: of its process; None: those that the settings ask for, else its own default.
+        kernels: of ours, PyTorch's or compiled ones.
     """
 
     way: Way
@@ -31,9 +32,11 @@ class Label:
     chunk: int = 1
     workers: int = 1
     threads: int | None = None
+    kernels: Kernels = "torch"
 
     def __str__(self) -> str:
         text = WORDS[self.way] + (f" {self.chunk}" if self.way == "vmap" else "")
+        text += ", compiled" if self.kernels == "compiled" else ""
         text += f", {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
         return f"{text}, {self.workers} workers" if self.workers > 1 else text
 
@@ -41,6 +44,7 @@ class Label:
     def key(self) -> str:
         """For names of metrics: "vmap-20-workers-2/float32"."""
         parts = [self.way, *([str(self.chunk)] if self.way == "vmap" else [])]
+        parts += ["compiled"] if self.kernels == "compiled" else []
         parts += ["threads", str(self.threads)] if self.threads else []
         return "-".join([*parts, *(["workers", str(self.workers)] if self.workers > 1 else [])]) + f"/{self.precision}"
 

@@ -9,7 +9,10 @@ from pfl_ops.bench.measure import Series, Timed
 from pfl_ops.bench.process import Entrant
 from pfl_ops.bench.settings import Figure
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.settings import Precision
+from pfl_ops.federation.network.chain import Chain
+from pfl_ops.federation.network.net import Net
+from pfl_ops.federation.settings import Kernels, Precision
+from pfl_ops.federation.training.kernels import built
 from pfl_ops.system.machine import cores
 
 HOPELESS = 0.5  # part of the best rate so far, below which a candidate is given up
@@ -44,7 +47,9 @@ class CaseCandidates:
         """Make all candidates, and try them."""
         self._admit(Label("plain"), reference=True)
         for precision in self._precisions():
-            self._ours(precision)
+            self._ours(precision, "torch")
+            if precision in ("float32", "float64") and self._compiled():
+                self._ours(precision, "compiled")
         if self._auto is not None and self._auto not in self.labels:
             self._admit(self._auto)
         if "train" not in self.timed:
@@ -87,19 +92,26 @@ class CaseCandidates:
         given = self.case.settings.workers or (1, cores())
         return tuple(w for w in dict.fromkeys(given) if w > 1) if self.case.device.type == "cpu" else ()
 
-    def _ours(self, precision: Precision) -> None:
+    def _compiled(self) -> bool:
+        """True if there are compiled kernels that cover this case."""
+        plain = self.case.settings.optimiser == "sgd" and self.case.device.type == "cpu"
+        return plain and built() and Chain.of(Net(self.case.network)) is not None
+
+    def _ours(self, precision: Precision, kernels: Kernels) -> None:
         """One at a time, stacks as long as they are worth it, and both in several processes."""
-        rates = {1: self._admit(Label("loop", precision), reference=precision == "float32")}
+        reference = precision == "float32" and kernels == "torch"
+        rates = {1: self._admit(Label("loop", precision, kernels=kernels), reference=reference)}
         for chunk in sorted({min(chunk, self.case.settings.clients) for chunk in self.case.settings.chunk}):
-            rates[chunk] = self._admit(Label("vmap", precision, chunk))
+            rates[chunk] = self._admit(Label("vmap", precision, chunk, kernels=kernels))
             if not rates[chunk]:  # larger ones would be as far behind
                 break
         stacks = {chunk: rate for chunk, rate in rates.items() if chunk > 1 and rate}
         for workers in self._workers():
             if rates[1]:
-                self._admit(Label("loop", precision, workers=workers))
+                self._admit(Label("loop", precision, workers=workers, kernels=kernels))
             if stacks:
-                self._admit(Label("vmap", precision, max(stacks, key=lambda chunk: stacks[chunk]), workers))
+                best = max(stacks, key=lambda chunk: stacks[chunk])
+                self._admit(Label("vmap", precision, best, workers, kernels=kernels))
 
     def _admit(self, label: Label, reference: bool = False) -> float | None:
         """Let a candidate take part in the figures where it is not far behind; a reference always does.

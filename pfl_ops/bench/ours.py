@@ -22,7 +22,7 @@ class EngineCandidate(BenchCandidate):
     """The engine in one of its ways. Training is a cohort's `Round.train`: batch plans, data and optimiser included.
 
     Args:
-        case: data and experiment. label: way, chunk, workers, precision. threads: None: the engine's own choice.
+        case: data and experiment. label: way, chunk, workers, precision, kernels. threads: None: the engine's choice.
     Raises:
         PflOpsError: the engine refuses this execution.
     """
@@ -36,6 +36,7 @@ class EngineCandidate(BenchCandidate):
                 "chunk": label.chunk if label.way == "vmap" else None,
                 "workers": label.workers,
                 "threads": threads,
+                "kernels": label.kernels,
                 "diverged": "continue",  # only speed is measured
             }
         )
@@ -115,4 +116,4 @@ def chosen(case: Case, threads: int | None = None) -> Label:
         found = simulation.resolved
     usual = found.workers > 1 or found.threads == choose.threads(execution)
     chunk = found.chunk if found.way == "vmap" else 1
-    return Label(found.way, "float32", chunk, found.workers, None if usual else found.threads)
+    return Label(found.way, "float32", chunk, found.workers, None if usual else found.threads, found.kernels)

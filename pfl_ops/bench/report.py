@@ -130,6 +130,7 @@ class CaseReport:
             "precision": label.precision,
             "chunk": label.chunk,
             "workers": label.workers,
+            "kernels": label.kernels,
             "threads": self.threads[label],
             "chosen_by_auto": row.chosen,
             **{

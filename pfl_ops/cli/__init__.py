@@ -2,7 +2,7 @@
 
 app      the application: errors, --debug, --version
 options  flags and what they set
-run, tune, tabulate, reproduce, compare, bench, browse, import_data   the commands
+run, tune, tabulate, reproduce, compare, bench, compile, browse, import_data   the commands
 benchmark   tune with several methods
 compare_tables, reproduce_results, reproduce_watch   what these commands print
 show     what `list` and `show` print
@@ -14,6 +14,7 @@ from pfl_ops.cli import browse
 from pfl_ops.cli.app import Command, app
 from pfl_ops.cli.bench import bench
 from pfl_ops.cli.compare import compare
+from pfl_ops.cli.compile import compile_
 from pfl_ops.cli.import_data import import_data
 from pfl_ops.cli.reproduce import reproduce
 from pfl_ops.cli.run import run
@@ -25,6 +26,7 @@ app.command(cls=Command)(tune)
 app.command(cls=Command)(reproduce)
 app.command(cls=Command)(compare)
 app.command(cls=Command)(bench)
+app.command("compile", cls=Command)(compile_)
 app.command(cls=Command)(tabulate)
 app.command(cls=Command)(replay)
 app.command(cls=Command)(browse.partition)

@@ -12,6 +12,7 @@ from pfl_ops.section import MOST_COUNT, Section
 
 Device = Literal["auto", "cpu", "cuda"]
 Way = Literal["auto", "loop", "vmap"]
+Kernels = Literal["torch", "compiled"]
 StatePlace = Literal["auto", "memory", "file"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 
@@ -159,6 +160,9 @@ class Execution(Section):
     )
     threads: int | None = Field(
         None, ge=1, le=MOST_THREADS, description="CPU threads; none: all that this process may use"
+    )
+    kernels: Kernels | Literal["auto"] = Field(
+        "auto", description="PyTorch's, or compiled ones (pfl-ops compile); auto: compiled where built and faster"
     )
     diverged: Literal["stop", "continue"] = Field(
         "stop", description="what a loss or parameter that is not finite does to a run, which is FAILED either way"

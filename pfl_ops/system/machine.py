@@ -32,9 +32,14 @@ def cpu_model() -> str:
 
 def cpu_flags() -> list[str]:
     """Those of `TELLING` that the processor has."""
-    stated = _stated()
-    flags = (stated.get("flags") or stated.get("Features") or "").split()
+    flags = instruction_sets().split()
     return [flag for flag in TELLING if flag in flags]
+
+
+def instruction_sets() -> str:
+    """Return all instruction sets of the processor, as the system lists them; empty where it does not."""
+    stated = _stated()
+    return stated.get("flags") or stated.get("Features") or ""
 
 
 def cores() -> int:

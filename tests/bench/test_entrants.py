@@ -1,5 +1,7 @@
 """The choice of entrants, by trials whose outcome the tests set."""
 
+from dataclasses import replace
+
 import pytest
 from bench_case import small
 
@@ -41,12 +43,13 @@ def enter(monkeypatch):
                 self.open = False
 
         monkeypatch.setattr(entrants, "Entrant", Entrant)
+        monkeypatch.setattr(entrants, "built", lambda: run.built)
         case = small("linear", **{"precision": "float32", "chunk": (2, 3, 4), "workers": (1, 2), **given})
         found = CaseCandidates(case, None, auto)
         found.enter()
         return found
 
-    run.made = made
+    run.made, run.built = made, False
     return run
 
 
@@ -60,6 +63,15 @@ def test_larger_stacks_are_not_tried_once_one_is_far_behind(enter):
     assert taking_part(found, "train") == taking_part(found, "round") == [PLAIN, LOOP]
     assert found.rough == {stacked(2): {f: entrants.Series((14.0,), True) for f in ("train", "evaluate")}}
     assert [one.open for one in enter.made] == [True, True, False]  # what is given up holds no process
+
+
+def test_compiled_kernels_are_measured_where_built_and_covered(enter):
+    enter.built = True
+    compiled = replace(LOOP, kernels="compiled")
+    only = {"chunk": (), "workers": (1,)}
+    assert enter({PLAIN: 10, LOOP: 30, compiled: 70}, **only).labels == [PLAIN, LOOP, compiled]
+    assert (str(compiled), compiled.key) == ("loop, compiled", "loop-compiled/float32")
+    assert enter({PLAIN: 10, LOOP: 30, compiled: 70}, optimiser="adam", **only).labels == [PLAIN, LOOP]
 
 
 def test_references_are_measured_however_slow(enter):

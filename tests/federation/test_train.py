@@ -379,8 +379,8 @@ def test_a_convolutional_network_in_both_ways(optimiser):
     ways = {}
     for way in (None, 2, 3):
         p = play(way, federation, **OPTIMISERS[optimiser])
-        p.trainer.feed._mean.fill_(100.0)
-        p.trainer.feed._scale.fill_(1 / 50)
+        p.trainer.feed.mean.fill_(100.0)
+        p.trainer.feed.scale.fill_(1 / 50)
         r = p.at([0, 1, 2])
         ways[way] = torch.stack([r.train(p.task.initial), r.train(p.task.initial, only=p.task.layout.head)])
     for way in (2, 3):

@@ -11,7 +11,8 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import processes
 from pfl_ops.federation.execution.decide import Choice, Scope, TrainingWork, decide, hint, promises
 from pfl_ops.federation.execution.timing import Prepare, Timing, measure, recalled
-from pfl_ops.federation.settings import Execution, Precision
+from pfl_ops.federation.settings import Execution, Kernels, Precision
+from pfl_ops.federation.training import kernels as compiled
 from pfl_ops.system import cores, memory
 
 WORKER = 300 << 20  # bytes that a worker process takes before its first job, PyTorch itself above all
@@ -40,6 +41,7 @@ class Resolved:
     precision: Precision
     torch: str
     workers: int = 1
+    kernels: Kernels = "torch"
 
     @property
     def stack(self) -> int | None:
@@ -48,9 +50,10 @@ class Resolved:
 
     def __str__(self) -> str:
         backend = f"stacks of {self.chunk}" if self.way == "vmap" else "one client at a time"
+        kernels = ", compiled kernels" if self.kernels == "compiled" else ""
         if self.workers > 1:
-            return f"{backend}, {self.workers} workers"
-        return f"{backend}, {self.threads} thread" + "s" * (self.threads > 1)
+            return f"{backend}, {self.workers} workers{kernels}"
+        return f"{backend}, {self.threads} thread{'s' * (self.threads > 1)}{kernels}"
 
 
 @dataclass(frozen=True)
@@ -100,15 +103,38 @@ def threads(execution: Execution) -> int:
     return cores.usable()
 
 
+def kernels(execution: Execution, on: torch.device, coverable: bool) -> Kernels:
+    """The kernels of a run: compiled ones where they cover its training, are built, and were found to be faster.
+
+    Args:
+        on: the device. coverable: compiled kernels cover this network, loss, optimiser and precision.
+    Raises:
+        PflOpsError: compiled kernels are asked for and can't be used.
+    """
+    if execution.kernels == "torch":
+        return "torch"
+    covered = coverable and on.type == "cpu"
+    if execution.kernels == "auto":
+        return "compiled" if covered and compiled.faster() else "torch"
+    if not covered:
+        raise PflOpsError(
+            "compiled kernels cover networks of linear layers and ReLU, trained by plain SGD on the cross-entropy, in "
+            "float32 or float64 on a CPU; use --kernels auto"
+        )
+    compiled.library()
+    return "compiled"
+
+
 def resolve(
     execution: Execution, on: torch.device, precision: Precision, *, stackable: bool, work: TrainingWork,
-    shapes: Mapping[str, object], prepare: Prepare,
+    shapes: Mapping[str, object], prepare: Prepare, kernels: Kernels = "torch",
 ) -> Chosen:  # fmt: skip
     """Nothing left to choose: as asked for, or by timing a few steps of each candidate.
 
     Args:
         on: the device. stackable: whether clients' models can be stacked. work: what there is to train.
         shapes: what the speed depends on: layers, optimiser. prepare: makes a candidate ready to be timed.
+        kernels: of all candidates.
     Raises:
         PflOpsError: a network that can't be stacked, and vmap asked for; workers where there can be none.
     """
@@ -116,7 +142,7 @@ def resolve(
     def resolved(choice: Choice) -> Resolved:
         way: Literal["loop", "vmap"] = "loop" if choice.stack is None else "vmap"
         stack = choice.stack or 1
-        return Resolved(on.type, way, stack, choice.threads, precision, torch.__version__, workers=choice.workers)
+        return Resolved(on.type, way, stack, choice.threads, precision, torch.__version__, choice.workers, kernels)
 
     scope = scope_of(execution, on, stackable, work.cohort)
     if scope.settled is not None:
@@ -126,6 +152,7 @@ def resolve(
         **shapes, "batch": work.batch, "precision": precision, "torch": torch.__version__,
         "device": torch.cuda.get_device_name(on) if on.type == "cuda" else "cpu",
         "lanes": [[lane.threads, lane.stacks] for lane in scope.lanes],
+        **({"kernels": kernels} if kernels != "torch" else {}),
     }  # fmt: skip
 
     def timed() -> Timing:

@@ -17,6 +17,7 @@ from pfl_ops.federation.execution.choose import Resolved
 from pfl_ops.federation.execution.decide import LONG
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
+from pfl_ops.federation.training.kernels import library
 
 ROUNDS = 2  # of an execution, the faster of which counts: the first one also pays for what is made once
 WRONG = 0.8  # of the promised rate: what is slower was chosen on a wrong figure
@@ -118,7 +119,7 @@ def kept(
     Args:
         over: whether the run has all its rounds: it may be read anywhere.
     Raises:
-        PflOpsError: it was begun on a device that is not the one at hand.
+        PflOpsError: it was begun on a device that is not the one at hand, or with compiled kernels that are not built.
     """
     try:
         executions = Executions.from_meta(meta)
@@ -134,10 +135,13 @@ def kept(
             f"this run was begun on {found.device}, here it would go on on {on.type}; "
             f"use --device {found.device}, or --no-resume to start again"
         )
+    if any(resolved.kernels == "compiled" for _, resolved in executions.taken):
+        library()
     asked = {
         "way": None if execution.way == "auto" else execution.way,
         "threads": execution.threads,
         "workers": execution.workers,
+        "kernels": None if execution.kernels == "auto" else execution.kernels,
     }
     if found.way == "vmap":
         asked["chunk"] = execution.chunk

@@ -42,8 +42,9 @@ class PooledTrainer(Trainer):
 
     def __init__(self, trainer: Trainer, workers: int) -> None:
         super().__init__(
-            trainer.task, trainer.feed, trainer.rule, trainer.length, trainer.chunk, trainer.bfloat16, trainer.draws
-        )
+            trainer.task, trainer.feed, trainer.rule, trainer.length, trainer.chunk, trainer.bfloat16, trainer.draws,
+            trainer.compiled,
+        )  # fmt: skip
         self.alone = trainer
         self.held: dict[str, Any] = {"trainer": trainer}
         self.processes = Processes(workers, self.held)

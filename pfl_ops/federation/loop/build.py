@@ -17,9 +17,12 @@ from pfl_ops.federation.method.contract import ClientRows, Net, Task
 from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
 from pfl_ops.federation.method.walk import Length
+from pfl_ops.federation.network.chain import Chain
+from pfl_ops.federation.network.cross_entropy import cross_entropy
 from pfl_ops.federation.network.layout import initial_extra
 from pfl_ops.federation.network.optim import Rule
 from pfl_ops.federation.settings import Participation, Training
+from pfl_ops.federation.training.compiled import takes
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
 from pfl_ops.system.allocator import keep_freed_memory
@@ -57,17 +60,29 @@ def make_task(
     return replace(task, net=net, layout=net.layout, initial=torch.cat([task.initial, added.to(task.initial)]))
 
 
-def make_trainer(task: Task, feed: Feed, training: Training, stack: int | None, draws: bool) -> Trainer:
+def make_trainer(
+    task: Task, feed: Feed, training: Training, stack: int | None, draws: bool, compiled: bool = False
+) -> Trainer:
     """The trainer of an experiment's training section.
 
     Args:
         stack: clients stacked at once; None: one at a time.
         draws: the network may draw numbers itself (dropout).
+        compiled: use the compiled kernels where they cover a step.
     """
     keep_freed_memory()
     rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
     length = Length(training.local_epochs, training.local_steps, training.batch_size)
-    return Trainer(task, feed, rule, length, stack, bfloat16=training.precision == "bfloat16", draws=draws)
+    return Trainer(
+        task, feed, rule, length, stack, bfloat16=training.precision == "bfloat16", draws=draws, compiled=compiled
+    )
+
+
+def coverable(task: Task, feed: Feed, training: Training) -> bool:
+    """True if compiled kernels cover this network, loss, optimiser, precision and kind of data."""
+    rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
+    exact = training.precision in ("float32", "float64")
+    return exact and rule.plain and task.loss is cross_entropy and takes(feed) and Chain.of(task.net) is not None
 
 
 def work_of(task: Task, feed: Feed, training: Training) -> TrainingWork:
@@ -79,11 +94,12 @@ def work_of(task: Task, feed: Feed, training: Training) -> TrainingWork:
     return TrainingWork(task.cohort_size, training.rounds, task.cohort_size * own * steps / a_pass, batch, steps)
 
 
-def timed_steps(task: Task, feed: Feed, training: Training, candidate: Candidate) -> Go:
+def timed_steps(task: Task, feed: Feed, training: Training, candidate: Candidate, compiled: bool = False) -> Go:
     """Real steps of a candidate on clients of average size; the run itself sees nothing of them."""
     trainer = make_trainer(
-        task, feed, training.model_copy(update={"precision": candidate.precision}), candidate.stack, draws=False
-    )
+        task, feed, training.model_copy(update={"precision": candidate.precision}), candidate.stack, draws=False,
+        compiled=compiled,
+    )  # fmt: skip
     some = abs(feed.sizes - feed.sizes.mean()).argsort(kind="stable")[: candidate.stack or 1]
     r = Round(trainer, 0, torch.from_numpy(some.copy()), weighting="uniform", purpose="timing")
 

@@ -10,6 +10,7 @@ from pfl_ops.data.store import remember, remembered
 
 PARTS = (
     "federation/**/*.py",
+    "federation/training/descent.cpp",
     "data/*.py",
     "models/base.py",
     "algorithms/base.py",
@@ -27,7 +28,10 @@ def digest() -> str:
     content = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()
     found = remembered("engine", content)
     if not isinstance(found, str):
-        code = {name: code_digest.syntax(source.decode()) for name, source in sources.items()}
+        code = {
+            name: code_digest.syntax(source.decode()) if name.endswith(".py") else source.decode()
+            for name, source in sources.items()
+        }
         found = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()
         remember("engine", content, found)
     return found

@@ -25,7 +25,7 @@ from pfl_ops.federation.execution.review import Executions, kept
 from pfl_ops.federation.execution.stackable import stacks
 from pfl_ops.federation.execution.workers import PooledScorer, PooledTrainer
 from pfl_ops.federation.loop import cohort, diverged, engine, finish
-from pfl_ops.federation.loop.build import make_task, make_trainer, timed_steps, work_of
+from pfl_ops.federation.loop.build import coverable, make_task, make_trainer, timed_steps, work_of
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.loop.finish import LastRoundResults
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_update
@@ -378,6 +378,7 @@ class Simulation:
             self.complaints += lines
             return executions if adapt and not lines else Executions(executions.taken)
         work = work_of(self.task, self.feed, self.training)
+        kernels = choose.kernels(self.execution, self._device, coverable(self.task, self.feed, self.training))
         loss = losses.LOSSES.digest(self.training.loss)  # None: the package's own, of which timings may be kept already
         chosen = choose.resolve(
             self.execution, self._device, self.training.precision, stackable=stackable,
@@ -386,7 +387,10 @@ class Simulation:
                 "layout": [b.stored for b in self.task.layout.blocks], "optimiser": self.training.optimiser,
                 **({} if loss is None else {"loss": loss}),
             },
-            prepare=lambda candidate: timed_steps(self.task, self.feed, self.training, candidate),
+            prepare=lambda candidate: timed_steps(
+                self.task, self.feed, self.training, candidate, kernels == "compiled"
+            ),
+            kernels=kernels,
         )  # fmt: skip
         self.hints = chosen.hints
         seconds = work.rounds * work.samples / chosen.promised.get(chosen.resolved, math.inf)
@@ -397,7 +401,8 @@ class Simulation:
         self.close()
         self.resolved = resolved
         torch.set_num_threads(resolved.threads)
-        self.trainer = make_trainer(self.task, self.feed, self.training, resolved.stack, self._draws)
+        compiled = resolved.kernels == "compiled"
+        self.trainer = make_trainer(self.task, self.feed, self.training, resolved.stack, self._draws, compiled)
         if resolved.workers > 1:
             self.trainer = PooledTrainer(self.trainer, resolved.workers)
             self.scorer: Scorer = PooledScorer(self.trainer, self.clients.held, self._held, self.evaluation, self._seed)

@@ -28,6 +28,11 @@ class Rule:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
+    @property
+    def plain(self) -> bool:
+        """True if a step adds a multiple of the gradient, and of the parameter for weight decay."""
+        return self.kind == "sgd" and not self.momentum
+
 
 class Leaves:
     """Moments of contiguous leaves, updated in place with their parameters.

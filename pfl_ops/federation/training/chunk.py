@@ -16,7 +16,7 @@ from pfl_ops.federation.method.batch import Batch, Walk
 from pfl_ops.federation.training import plan
 from pfl_ops.federation.training.feed import Feed
 
-STRETCH = 1 << 19  # bytes of inputs that are made ready at once
+STRETCH = 1 << 19  # bytes of inputs that are made ready at once: they stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,13 @@ class StepBlock:
 
     Attributes:
         active: clients at work, c. total: real samples.
-        x: inputs [J, c, B, ...]; y: labels [J, c, B].
+        samples: sample numbers, [J, c, B].
         real: 1 on real samples, 0 on padding, [J, c, B]; share: the same over the batch's size. None: no padding.
     """
 
     active: int
     total: int
-    x: Tensor
-    y: Tensor
+    samples: Tensor
     real: Tensor | None
     share: Tensor | None
 
@@ -77,23 +76,22 @@ class Chunk:
         self.padded = ((self.counts != self.counts.max(axis=1, initial=0)[:, None]) & at_work).any(axis=1).tolist()
         self.n = torch.from_numpy(self.counts).to(feed.device, feed.dtype)
 
-    def stretches(self, feed: Feed) -> Iterator[StepBlock]:
-        """The steps in stretches whose inputs stay in the processor's cache."""
+    def stretches(self, feed: Feed, limit: int = STRETCH) -> Iterator[StepBlock]:
+        """The steps in stretches of which each has at most `limit` bytes of inputs, but at least one step."""
         sample = feed.x[0].numel() * torch.empty((), dtype=feed.dtype).element_size()
         first, steps = 0, len(self.active)
         while first < steps:
             kind = self.active[first], self.width[first], self.padded[first]
             active, width, padded = kind
-            end, most = first + 1, first + max(1, STRETCH // max(sample * active * width, 1))
+            end, most = first + 1, first + max(1, limit // max(sample * active * width, 1))
             while end < min(steps, most) and (self.active[end], self.width[end], self.padded[end]) == kind:
                 end += 1
-            x, y = feed.batch(self.samples[first:end, :active, :width])
             real = share = None
             if padded:
                 n = self.n[first:end, :active, None]
                 real = (torch.arange(width, device=n.device) < n).to(n.dtype)
                 share = real / n
-            yield StepBlock(active, sum(self.total[first:end]), x, y, real, share)
+            yield StepBlock(active, sum(self.total[first:end]), self.samples[first:end, :active, :width], real, share)
             first = end
 
     def batches(self, feed: Feed, walk: Walk) -> Iterator[Batch]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pfl_ops.federation.network.chain import Chain
 from pfl_ops.federation.network.optim import Rule
+from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.leaves import GradientTerms
 
 threshold_backward = torch.ops.aten.threshold_backward
@@ -70,15 +71,16 @@ class Descent:
         seen = {i for layer in self.layers for i in layer.moves}
         self.unseen = [i for i in range(len(leaves)) if i not in seen] if self.terms_apply else []
 
-    def run(self, x: Tensor, y: Tensor, share: Tensor | None) -> Tensor:
+    def run(self, feed: Feed, samples: Tensor, share: Tensor | None) -> Tensor:
         """Some steps, one after the other.
 
         Args:
-            x: inputs [J, c, B, ...]. y: labels [J, c, B].
+            samples: sample numbers, [J, c, B].
             share: each sample's share of its client's mean, [J, c, B], 0 on padding; None: 1/B.
         Returns:
             Each sample's loss before its step, [J, c, B].
         """
+        x, y = feed.batch(samples)
         # classes before samples: a softmax along short rows takes ten times as long as one along short columns
         right = y[..., None, :]
         classes = self.layers[-1].weight.shape[1]

@@ -28,8 +28,8 @@ class Feed:
         self.mapped = pool.mapped and self.x.data_ptr() == pool.x.data_ptr()
         self.device, self.dtype = device, dtype
         self.images = self.x.dim() == 4
-        self._mean = self._fit(torch.as_tensor(mean, dtype=dtype, device=device))
-        self._scale = self._fit(1 / torch.as_tensor(std, dtype=dtype, device=device))
+        self.mean = self._fit(torch.as_tensor(mean, dtype=dtype, device=device))
+        self.scale = self._fit(1 / torch.as_tensor(std, dtype=dtype, device=device))
 
     def _fit(self, values: Tensor) -> Tensor:
         """One number for all, or one a stored value: kernels are slow where they must repeat a few channels."""
@@ -45,7 +45,7 @@ class Feed:
     def inputs(self, samples: Tensor) -> Tensor:
         """Normalised inputs of sample numbers [...]: [..., C, H, W], channels last in memory, or [..., d]."""
         # taken as stored, and converted while the mean is subtracted: a quarter of the time of one after the other
-        x = torch.sub(self.x.index_select(0, samples.reshape(-1)), self._mean).mul_(self._scale)
+        x = torch.sub(self.x.index_select(0, samples.reshape(-1)), self.mean).mul_(self.scale)
         if self.images:
             x = x.movedim(-1, -3)
         return x.unflatten(0, samples.shape) if samples.dim() != 1 else x

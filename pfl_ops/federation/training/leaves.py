@@ -131,7 +131,7 @@ class Spread:
 
     def direct(self, chain: Chain | None, rule: Rule) -> bool:
         """True if a step can go straight into the weights: plain SGD on a chain of linear layers."""
-        return self.by_block and chain is not None and rule.kind == "sgd" and not rule.momentum
+        return self.by_block and chain is not None and rule.plain
 
     def resting(self, fixed: Tensor) -> dict[str, Tensor]:
         """The network's parameters that do not move, by name, [c, *shape] each."""

@@ -3,6 +3,7 @@
 What a client sees depends on (seed, purpose, round, client, stream, call) alone.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -23,7 +24,8 @@ from pfl_ops.federation.network.cross_entropy import cross_entropy
 from pfl_ops.federation.network.optim import Leaves, Rule
 from pfl_ops.federation.network.passes import Passes
 from pfl_ops.federation.training import plan
-from pfl_ops.federation.training.chunk import Chunk
+from pfl_ops.federation.training.chunk import STRETCH, Chunk
+from pfl_ops.federation.training.compiled import CompiledDescent, takes
 from pfl_ops.federation.training.descent import Descent
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.leaves import GradientTerms, Spread
@@ -40,6 +42,7 @@ class Trainer:
         chunk: clients stacked at once; None: the loop way, one client at a time on ordinary kernels.
         bfloat16: run forward passes under autocast.
         draws: the network may draw numbers itself (dropout), from PyTorch's own generator.
+        compiled: take steps of plain SGD on linear layers by the compiled kernels, which are built on this machine.
     """
 
     def __init__(
@@ -51,9 +54,10 @@ class Trainer:
         chunk: int | None,
         bfloat16: bool = False,
         draws: bool = False,
+        compiled: bool = False,
     ) -> None:
         self.task, self.feed, self.rule, self.length = task, feed, rule, length
-        self.chunk = chunk
+        self.chunk, self.compiled = chunk, compiled
         self.bfloat16, self.draws = bfloat16, draws
         self.passes = Passes(task.net, task.loss, feed.device, bfloat16)
         self.meter = Meter()
@@ -63,7 +67,7 @@ class Trainer:
         """The same training for one client, number 0, that holds all data; it counts on this one's meter."""
         sizes, counts = self.task.sizes, self.task.class_counts
         task = replace(self.task, sizes=sizes.sum(0, keepdim=True), class_counts=counts.sum(0, keepdim=True))
-        one = Trainer(task, self.feed.as_one(), self.rule, self.length, None, self.bfloat16, self.draws)
+        one = Trainer(task, self.feed.as_one(), self.rule, self.length, None, self.bfloat16, self.draws, self.compiled)
         one.meter = self.meter
         return one
 
@@ -221,14 +225,16 @@ class Trainer:
     ) -> None:
         """`_train_chunk` where a step goes straight into the weights."""
         at_work = len(chunk.rows)
-        descent = Descent(chain, spread.names, leaves, spread.resting(fixed), rule, terms)
-        for stretch in chunk.stretches(self.feed):
+        compiled = self.compiled and takes(self.feed)
+        make, limit = (CompiledDescent, sys.maxsize) if compiled else (Descent, STRETCH)
+        descent = make(chain, spread.names, leaves, spread.resting(fixed), rule, terms)
+        for stretch in chunk.stretches(self.feed, limit):
             if stretch.active < at_work:
                 spread.store(out, leaves, stretch.active, at_work)
                 at_work = stretch.active
                 leaves, fixed, terms = [w[:at_work] for w in leaves], fixed[:at_work], terms.first(at_work)
-                descent = Descent(chain, spread.names, leaves, spread.resting(fixed), rule, terms)
-            losses = descent.run(stretch.x, stretch.y, stretch.share)
+                descent = make(chain, spread.names, leaves, spread.resting(fixed), rule, terms)
+            losses = descent.run(self.feed, stretch.samples, stretch.share)
             seen = losses if stretch.real is None else losses * stretch.real
             self.meter.add(stream, seen.sum(dtype=torch.float64), stretch.total)
         spread.store(out, leaves, 0, at_work)
