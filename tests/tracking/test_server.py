@@ -16,6 +16,8 @@ from pfl_ops.tracking import Store, delivery
 from pfl_ops.tracking.short import short_address
 from pfl_ops.tracking.views import run_address, view_address
 
+OUTAGE = 200.0  # seconds that the server may be away: it starts slowly beside other tests
+
 OTHER = """
     import sys
     from pathlib import Path
@@ -83,9 +85,9 @@ def test_a_server_that_goes_away_gets_every_point_exactly_once(server, tmp_path,
         server.start()
         for record in rounds(90, 99):
             run.log([record])
-        assert run.finish()
-        assert study.finish()
-        assert store.deliver()  # what the other process left, too
+        assert run.finish(patience=OUTAGE)
+        assert study.finish(patience=OUTAGE)
+        assert store.deliver(patience=OUTAGE)  # what the other process left, too
 
         client = MlflowClient(server.uri)
         found = client.get_run(run.run_id)
@@ -125,7 +127,7 @@ def test_runs_begun_while_the_server_is_down_are_there_once_when_it_is_up(stoppe
     result = runs.run(experiment, **where)
 
     with Store.open(*where.values()) as store:
-        assert store.deliver()
+        assert store.deliver(patience=OUTAGE)
         (run,) = store.runs()
         assert (run.run_id, run.status, run.metrics[recording.FINISHED]) == (result.run_id, "FINISHED", 1.0)
         client = MlflowClient(stopped_server.uri)
