@@ -152,7 +152,7 @@ def tune(
     check_places(tracking_uri)
     if storage:
         check_storage(storage)
-    check(trials, 0, name)
+    check(0, name)
     limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     check_seeds(seeds_per_trial)
     named, apart = names_given(environments, "--environments"), names_given(held_out, "--held-out")

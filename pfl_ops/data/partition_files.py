@@ -313,10 +313,10 @@ def _rectangular(rows: object) -> np.ndarray:
     """The class counts of JSON, int64 [K, L].
 
     Raises:
-        ValueError: it is no table of whole numbers.
+        ValueError: it is not a table of whole numbers.
     """
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows) or not rows:
-        raise ValueError("counts is no table of whole numbers, one row a client")
+        raise ValueError("counts must be a table of whole numbers, one row a client")
     if len({len(row) for row in rows}) > 1:
         raise ValueError(f"the rows of counts have {len(rows[0]):,} classes and others")
     if any(type(count) is not int or not 0 <= count <= MAX_SAMPLES for row in rows for count in row):

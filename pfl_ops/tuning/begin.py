@@ -16,7 +16,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import plugins
 from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.budget import MOST_TRIALS, StudyLimits, count, spent
+from pfl_ops.tuning.budget import StudyLimits, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
 from pfl_ops.tuning.settings import Settings
@@ -141,16 +141,14 @@ class PreparedStudy:
             )
 
 
-def check(trials: int | None, finals: int, name: str | None) -> None:
-    """Refuse numbers and a name that can't be.
+def check(finals: int, name: str | None) -> None:
+    """Refuse a number of test runs and a name that can't be.
 
     Raises:
-        PflOpsError: no trial or more than `MOST_TRIALS`, fewer than no test runs, or a name that is no file's.
+        PflOpsError: fewer than no test runs, or a name that can't be a file's.
     """
-    if finals < 0 or (trials is not None and not 1 <= trials <= MOST_TRIALS):
-        raise PflOpsError(
-            f"trials must be in [1, {MOST_TRIALS:,}] and final repetitions >= 0, got {show(trials)} and {show(finals)}"
-        )
+    if finals < 0:
+        raise PflOpsError(f"final repetitions must be >= 0, got {show(finals)}")
     if name is not None:
         check_name("study", name)
 

@@ -159,7 +159,7 @@ def benchmark(
     """
     for file in plugins:
         load_plugin(Path(file))
-    check(trials, final_repetitions, name)
+    check(final_repetitions, name)
     limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     check_seeds(seeds_per_trial)
     means = StudyOptions.of(

@@ -44,6 +44,8 @@ class StudyLimits:
 
     def __post_init__(self) -> None:
         hours, samples = self.hours, self.samples
+        if self.trials is not None and not 1 <= self.trials <= MOST_TRIALS:
+            raise PflOpsError(f"trials must be in [1, {MOST_TRIALS:,}], got {echo(self.trials)}")
         if hours is not None and not (math.isfinite(hours) and 0 < hours <= MOST_HOURS):
             raise PflOpsError(f"--hours must be above 0 and at most {MOST_HOURS:,.0f}, got {echo(hours)}")
         whole = samples is not None and math.isfinite(samples) and samples == int(samples)

@@ -307,7 +307,7 @@ def tune(
     """
     for file in plugins:
         load_plugin(Path(file))
-    check(trials, final_repetitions, name)
+    check(final_repetitions, name)
     limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     check_seeds(seeds_per_trial)
     environments = names_given(environments, "environments")

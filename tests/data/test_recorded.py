@@ -222,7 +222,7 @@ def listed(**columns: Callable[[Any], Any]) -> Callable[[Path], None]:
         (says(counts=[[1.5] * 10] * 7), r"counts has an entry that is no whole number >= 0"),
         (says(counts=[[-1] * 10] * 7), r"counts has an entry that is no whole number >= 0"),
         (says(counts=[[10**400] * 10] * 7), r"counts has an entry that is no whole number >= 0"),
-        (says(counts={"0": 3}), r"counts is no table of whole numbers, one row a client"),
+        (says(counts={"0": 3}), r"counts must be a table of whole numbers, one row a client"),
         (says(digest=["a"]), r"its samples do not have the digest"),
         (says(test_digest=None), r"test_digest is null, but partition.parquet has test samples"),
         (lambda f: (f / "partition.json").write_text("[" * 100_000), r"partition.json is damaged \(RecursionError"),

@@ -188,6 +188,7 @@ def test_trial_that_was_cut_short_goes_on_after_its_budget_is_spent(study_storag
     [
         *[({"hours": h}, "--hours must be above 0 and at most 1,000,000") for h in (0, -1, math.nan, math.inf)],
         *[({"samples": n}, "--samples must be a whole number") for n in (0, -1, 2.5, math.nan, math.inf)],
+        *[({"trials": n}, "trials must be in [1, 100,000], got") for n in (0, -1, 100_001)],
         ({"terminate": -1}, "--terminate must be in [0, 100,000] trials, got -1"),
     ],
 )

@@ -306,7 +306,7 @@ def test_an_objective_that_is_never_measured_ends_the_study_at_once(run):
         ({"gpus_per_trial": 1.5}, "a whole number or auto, got '1.5'"),
         ({"cpus_per_trial": "fast"}, "--cpus-per-trial must be a number above 0 or auto, got 'fast'"),
         ({"cpus_per_trial": 64}, "no machine of this Ray has 64 CPUs"),
-        ({"final_repetitions": -1}, "final repetitions >= 0"),
+        ({"final_repetitions": -1}, "final repetitions must be >= 0"),
         ({"resume": True, "name": "nobody"}, "no study named 'nobody'"),
         ({"name": "../x"}, "the name of a study has at most 100 letters"),
         ({"storage": "nowhere"}, "must be sqlite:///FILE"),
