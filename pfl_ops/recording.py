@@ -142,6 +142,7 @@ def run_tags(experiment: Experiment, simulation: "Simulation", digest: str, data
         "pfl_ops.threads": str(resolved.threads),
         "pfl_ops.workers": str(resolved.workers),
         "pfl_ops.precision": resolved.precision,
+        "pfl_ops.kernels": resolved.kernels,
         "pfl_ops.state": simulation.state_place,
         **execution_changes(simulation),
     }

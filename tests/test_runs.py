@@ -232,6 +232,7 @@ def test_what_mlflow_has(result: runs.Result, store: Store, tmp_path: Path) -> N
         "pfl_ops.threads": "1",
         "pfl_ops.workers": "1",
         "pfl_ops.precision": "float32",
+        "pfl_ops.kernels": "torch",
     }
     expected = {"algorithm": "fliu", "dataset": "digits", "model": "linear", **engine}
     assert expected.items() <= info.tags.items()
