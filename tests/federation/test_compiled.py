@@ -21,6 +21,7 @@ from pfl_ops.federation.training.compiled import CompiledDescent
 from pfl_ops.federation.training.descent import Descent
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.leaves import GradientTerms
+from pfl_ops.recording import run_tags
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, kernels.COMPILERS)), reason="needs a C++ compiler (g++ or clang++)"
@@ -174,6 +175,14 @@ def test_auto_compiled_where_covered_and_faster() -> None:
     kernels.note_speeds({"linear": 2.0, "mlp": 0.9})
     assert resolved("mlp", auto) == "torch", "slower than PyTorch on this processor"
     assert resolved("mlp", compiled()) == "compiled"
+
+
+@pytest.mark.usefixtures("built")
+def test_kernels_are_a_tag_of_the_run() -> None:
+    e = experiment("fedavg", "mlp")
+    for kind in ("torch", "compiled"):
+        simulation = e.build(execution=compiled(kernels=kind), stages=(), final=False)
+        assert run_tags(e, simulation, "0", None)["pfl_ops.kernels"] == kind
 
 
 def test_auto_torch_where_not_built(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
