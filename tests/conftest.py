@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +45,15 @@ FIRST = "test_cluster.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the fork server, once for all processes of pytest-xdist."""
+    """Once for all processes of pytest-xdist: an empty cache folder, and the fork server.
+
+    In the user's own cache lie compiled kernels and timings, which the tests' results would depend on.
+    """
     config.add_cleanup(gc.unfreeze)  # else libraries report objects that they take for leaked
+    if not hasattr(config, "workerinput"):
+        cache = tempfile.TemporaryDirectory(prefix="pfl-ops-cache-")
+        config.add_cleanup(cache.cleanup)
+        os.environ["PFL_OPS_CACHE"] = cache.name
     if sys.platform == "linux" and not hasattr(config, "workerinput"):
         with contextlib.ExitStack() as stack:
             stack.enter_context(fork_server.running())
