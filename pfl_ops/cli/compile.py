@@ -20,6 +20,7 @@ def compile_() -> None:
     kernels.note_speeds(speeds)
     console = out()
     say(console, f"compiled for {cpu_model()}: {file}")
-    say(console, "times PyTorch's speed: " + ", ".join(f"{case} {ratio:.1f}" for case, ratio in speeds.items()))
-    use = "uses them" if kernels.faster() else "does not use them, since they are slower here; --kernels compiled does"
-    say(console, f"--kernels auto {use}")
+    say(console, "times PyTorch's speed: " + ", ".join(f"{case} {ratio:.2f}" for case, ratio in speeds.items()))
+    for layers, network in ((1, "linear models"), (2, "MLPs")):
+        use = "uses them" if kernels.faster(layers) else "takes PyTorch's, which are faster here in one case or both"
+        say(console, f"--kernels auto {use} for {network}")

@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def built(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFL_OPS_CACHE", str(folder))
-    kernels.note_speeds({"linear": 2.0})
+    kernels.note_speeds({"linear": 2.0, "mlp": 2.0})
 
 
 @pytest.fixture
@@ -172,9 +172,19 @@ def test_auto_compiled_where_covered_and_faster() -> None:
     assert resolved("mlp", auto, **{"training.optimiser": "adam"}) == "torch"
     assert resolved("cnn_tiny", auto) == "torch"
     assert resolved("mlp", compiled(kernels="torch")) == "torch"
-    kernels.note_speeds({"linear": 2.0, "mlp": 0.9})
-    assert resolved("mlp", auto) == "torch", "slower than PyTorch on this processor"
-    assert resolved("mlp", compiled()) == "compiled"
+
+
+@pytest.mark.usefixtures("built")
+def test_auto_goes_by_the_speeds_of_such_a_network() -> None:
+    """Linear models by theirs, MLPs by theirs, each by its slowest case."""
+    auto = compiled(kernels="auto")
+    for linear, mlp in ((2.0, 0.9), (0.9, 2.0)):
+        kernels.note_speeds({"linear B 10": 3.0, "linear B 50": linear, "mlp B 10": mlp, "mlp B 50": 3.0})
+        assert resolved("linear", auto) == ("compiled" if linear > 1 else "torch")
+        assert resolved("mlp", auto) == ("compiled" if mlp > 1 else "torch")
+        assert resolved("mlp", compiled()) == "compiled"
+    kernels.note_speeds({"linear B 10": 3.0})
+    assert resolved("mlp", auto) == "torch", "nothing is known of MLPs"
 
 
 @pytest.mark.usefixtures("built")
@@ -215,7 +225,7 @@ def test_a_resumed_run_keeps_its_kernels(folder: Path, tmp_path: Path, monkeypat
     rounds = begun("torch", compiled(kernels="auto")).run()
     next(rounds), next(rounds)
     monkeypatch.setenv("PFL_OPS_CACHE", str(folder))
-    kernels.note_speeds({"linear": 2.0})
+    kernels.note_speeds({"linear": 2.0, "mlp": 2.0})
     again = begun("torch", compiled(kernels="auto"))
     assert again.resumed_from == 1 and again.resolved.kernels == "torch" and not again.complaints
     again = begun("torch", compiled())

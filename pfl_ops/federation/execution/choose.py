@@ -103,19 +103,19 @@ def threads(execution: Execution) -> int:
     return cores.usable()
 
 
-def kernels(execution: Execution, on: torch.device, coverable: bool) -> Kernels:
+def kernels(execution: Execution, on: torch.device, layers: int) -> Kernels:
     """The kernels of a run: compiled ones where they cover its training, are built, and were found to be faster.
 
     Args:
-        on: the device. coverable: compiled kernels cover this network, loss, optimiser and precision.
+        on: the device. layers: linear layers that compiled kernels would cover, 0 where they don't.
     Raises:
         PflOpsError: compiled kernels are asked for and can't be used.
     """
     if execution.kernels == "torch":
         return "torch"
-    covered = coverable and on.type == "cpu"
+    covered = layers > 0 and on.type == "cpu"
     if execution.kernels == "auto":
-        return "compiled" if covered and compiled.faster() else "torch"
+        return "compiled" if covered and compiled.faster(layers) else "torch"
     if not covered:
         raise PflOpsError(
             "compiled kernels cover networks of linear layers and ReLU, trained by plain SGD on the cross-entropy, in "

@@ -78,11 +78,13 @@ def make_trainer(
     )
 
 
-def coverable(task: Task, feed: Feed, training: Training) -> bool:
-    """True if compiled kernels cover this network, loss, optimiser, precision and kind of data."""
+def coverable_layers(task: Task, feed: Feed, training: Training) -> int:
+    """Count the linear layers of a network that compiled kernels cover with this loss, optimiser, precision and kind
+    of data; 0 if they don't."""
     rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
     exact = training.precision in ("float32", "float64")
-    return exact and rule.plain and task.loss is cross_entropy and takes(feed) and Chain.of(task.net) is not None
+    chain = Chain.of(task.net) if exact and rule.plain and task.loss is cross_entropy and takes(feed) else None
+    return len(chain.layers) if chain else 0
 
 
 def work_of(task: Task, feed: Feed, training: Training) -> TrainingWork:

@@ -16,9 +16,10 @@ from pfl_ops.federation.training.chunk import STRETCH
 from pfl_ops.federation.training.compiled import CompiledDescent
 from pfl_ops.federation.training.descent import Descent
 from pfl_ops.federation.training.feed import Feed
+from pfl_ops.federation.training.kernels import LINEAR, MLP
 from pfl_ops.federation.training.leaves import GradientTerms
 
-SIZES = {"linear": (784, 10), "mlp": (784, 200, 200, 10)}  # of layers
+SIZES = {LINEAR: (784, 10), MLP: (784, 200, 200, 10)}  # of layers
 BATCHES = (10, 50)
 CLIENTS, SAMPLES, STEPS = 5, 2000, 10
 TOLERANCE = 1e-10

@@ -30,6 +30,7 @@ FLAGS = (
 COMPILERS = ("c++", "g++", "clang++")
 SECONDS = 300  # that a compiler may take
 COMMAND = "pfl-ops compile"
+LINEAR, MLP = "linear", "mlp"  # the networks whose speeds are noted: of one linear layer, of several
 
 
 @cache
@@ -49,14 +50,20 @@ def built() -> bool:
     return library_file().is_file()
 
 
-def faster() -> bool:
-    """True if the library is there, and was faster than PyTorch in each case of `note_speeds`."""
+def faster(layers: int) -> bool:
+    """True if the library is there, and was faster than PyTorch in each timed case of such a network.
+
+    Args:
+        layers: linear layers of the network, 1 or more.
+    """
     speeds = remembered("kernels", key()) if built() else None
-    return isinstance(speeds, dict) and min(speeds.values(), default=0.0) >= 1
+    network = LINEAR if layers == 1 else MLP
+    own = [speeds[case] for case in speeds if case.split()[0] == network] if isinstance(speeds, dict) else []
+    return min(own, default=0.0) >= 1
 
 
 def note_speeds(speeds: Mapping[str, float]) -> None:
-    """Keep the speeds of the library for `faster`: case -> times PyTorch's."""
+    """Keep the speeds of the library for `faster`: case -> times PyTorch's; a case's first word is its network."""
     remember("kernels", key(), dict(speeds))
 
 
