@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
-tune: $(STAMP) ## the demo: tune FLIU on real handwritten digits, a few minutes on two cores
+tune: $(STAMP) ## the demo: tune FLIU on real handwritten digits, a minute on two cores
 	$(BIN)/pfl-ops tune fliu --dataset digits
 
 reproduce: $(STAMP) ## DRDM's Table 3 and Fig. 5, the start of FLIU's Table I: about 15 minutes on two cores
