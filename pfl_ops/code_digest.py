@@ -42,16 +42,16 @@ EQUAL = {
     "49691e8a5e922afa57479a0105cdc97a2e6b931c1b9b81708d38f80f3b9d2ff9": (  # fedfomo: `own`
         "5bc6aa339ea785e220a1b879e7b9de6c5981d24bc33032bbb31a04aca6d755e2"
     ),
-    "c8b39630787205e379e265f745d41665fe3ef24e62f969d215933cd197241c9d": (  # proportions without a loop over clients
+    "f256b38319ff53f506a1a81abaebe354ead2f1831a5a76a96999c6309599e3cf": (  # proportions without a loop over clients
         "1a1c014522ad7d9319f4c7ebf30b7b4641bab83961831f38f6ffc82492054583"
     ),
-    "7327e81e6bd1245d1315616366c43d8903df984c506895170fdb7038775725bb": (  # whole_classes likewise
+    "a38dbd48377ba9f94d4a10b94b04fd847176efc84cfd0f805e2011356aebe402": (  # whole_classes likewise
         "bf4334e4020775e98980325eb93f7076d0fc7b4358ad01de2ffd11cee3cca52d"
     ),
-    "e677e1709dc1b3c6c77bb9a0bfcdbce423816de04ee4371e41e5b642129adca5": (  # sorted_shards likewise
+    "a863f64b73b31ac96d81a6cea4620c5491860886e71bcc210499ebadea540c2f": (  # sorted_shards likewise
         "d5084f9c42650af3f1f2c7e699b20b0ff7bbb4a579b933eaa819da44908fff24"
     ),
-    "1ad1b9f505316082b9e3371577e1ddf1867ed727a33c51e39eb8085575b523ae": (  # recorded likewise
+    "15c3951c69f03189eb29ccb2c1884ad6824c17a3b7a72e2444696733c3486235": (  # recorded likewise
         "33cb5c92d20ffdcd9533a3d857d239e197bde13d60ad06b1b2d204a302e28df3"
     ),
 }

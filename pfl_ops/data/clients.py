@@ -78,8 +78,11 @@ class Pool:
         return Pool(self.x, self.y, [torch.arange(len(self))])
 
     def subset(self, n: int | None, generator: np.random.Generator) -> Tensor:
-        """Return `n` sample numbers in which every class has its share, sorted int64 [n]; None, or too many: all."""
-        return torch.from_numpy(cut.stratified(self.y.numpy(), len(self) if n is None else n, generator))
+        """Return `n` sample numbers whose mean score estimates that of all, sorted int64 [n]; None, or too many: all.
+
+        Every class has its share within one sample (`cut.representative`).
+        """
+        return torch.from_numpy(cut.representative(self.y.numpy(), len(self) if n is None else n, generator))
 
 
 @dataclass(frozen=True, eq=False)
