@@ -42,16 +42,16 @@ EQUAL = {
     "49691e8a5e922afa57479a0105cdc97a2e6b931c1b9b81708d38f80f3b9d2ff9": (  # fedfomo: `own`
         "5bc6aa339ea785e220a1b879e7b9de6c5981d24bc33032bbb31a04aca6d755e2"
     ),
-    "f256b38319ff53f506a1a81abaebe354ead2f1831a5a76a96999c6309599e3cf": (  # proportions without a loop over clients
+    "5348a52f80fe141c32635f9d359d1e00681012ebd39aeb0d7e2b5eab51031188": (  # proportions without a loop over clients
         "1a1c014522ad7d9319f4c7ebf30b7b4641bab83961831f38f6ffc82492054583"
     ),
-    "a38dbd48377ba9f94d4a10b94b04fd847176efc84cfd0f805e2011356aebe402": (  # whole_classes likewise
+    "d7c9cf1639943843913f128bfcf31afe35c07ddf21f24ca694e2908890979a60": (  # whole_classes likewise
         "bf4334e4020775e98980325eb93f7076d0fc7b4358ad01de2ffd11cee3cca52d"
     ),
-    "a863f64b73b31ac96d81a6cea4620c5491860886e71bcc210499ebadea540c2f": (  # sorted_shards likewise
+    "991aca1ade5da929b19a07482a69dff3d2e962c22f4f263a0bd05c65fd4dfa1f": (  # sorted_shards likewise
         "d5084f9c42650af3f1f2c7e699b20b0ff7bbb4a579b933eaa819da44908fff24"
     ),
-    "15c3951c69f03189eb29ccb2c1884ad6824c17a3b7a72e2444696733c3486235": (  # recorded likewise
+    "1df284ea142af16c50b28660f933978d83d8cbe4ebb03946f9f549eceeb79ffb": (  # recorded likewise
         "33cb5c92d20ffdcd9533a3d857d239e197bde13d60ad06b1b2d204a302e28df3"
     ),
 }

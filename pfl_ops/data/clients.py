@@ -96,6 +96,7 @@ class Clients:
         data_digest: of the data set. partition_digest: who owns which training sample, a validation share included.
         table: classes of each client's training data, a validation share included, int64 [K, L].
         recorded: the partition in sample numbers of the published data, to be written down.
+        remarks: lines about the data that the user may want to know.
     """
 
     train: Pool
@@ -109,6 +110,7 @@ class Clients:
     partition_digest: str
     table: np.ndarray
     recorded: Recorded
+    remarks: tuple[str, ...] = ()
 
 
 def build_clients(
@@ -204,6 +206,7 @@ def build_clients(
         partition_digest=recorded.digest,
         table=table,
         recorded=recorded,
+        remarks=dataset.remarks,
     )
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pfl_ops.data.balance import apportion
+from pfl_ops.data.balance import apportion, raise_small
 from pfl_ops.data.by_client import ByClient
 
 
@@ -24,6 +24,8 @@ def by_class(labels: np.ndarray, rng: np.random.Generator) -> list[tuple[int, np
 def stratified(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     """Return `size` positions in which every class has its share, and at least one sample where there are enough.
 
+    Where shares are raised to one sample, all others shrink by one common factor.
+
     Args:
         labels: class (or any stratum) of each sample, int [n].
         size: samples to keep; n or more: all.
@@ -33,19 +35,16 @@ def stratified(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.nd
 
     >>> labels = np.repeat([0, 1, 2], [80, 19, 1])
     >>> kept = stratified(labels, 10, np.random.default_rng(0))
-    >>> np.bincount(labels[kept]).tolist()  # 8, 1.9 and 0.1, the last raised to 1 at the cost of the largest
+    >>> np.bincount(labels[kept]).tolist()  # shares 8, 1.9, 0.1; the last is raised to 1, 9 are left for 80 : 19
     [7, 2, 1]
     """
     if size >= len(labels):
         return np.arange(len(labels))
     groups = by_class(labels, rng)
     counts = np.array([len(group) for _, group in groups])
-    if size < len(groups):
-        take = apportion(counts, size, rng)
-    else:
-        take = np.maximum(apportion(counts, size, rng), 1)
-        while take.sum() > size:  # pay for classes raised to one sample out of the largest
-            take[np.argmax(take)] -= 1
+    take = apportion(counts, size, rng)
+    if size >= len(groups) and not take.all():
+        take = apportion(raise_small(counts * size / len(labels), 1), size, rng)
     return np.sort(np.concatenate([group[:t] for (_, group), t in zip(groups, take, strict=True)]))
 
 

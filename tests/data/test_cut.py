@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pfl_ops import rng
 from pfl_ops.data import cut
-from pfl_ops.data.balance import apportion
+from pfl_ops.data.balance import apportion, raise_small
 
 few = settings(max_examples=60, derandomize=True, deadline=None)
 labels_of = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(np.array)
@@ -25,8 +25,21 @@ def test_stratified(labels: np.ndarray, size: int, seed: int) -> None:
     occurring = before > 0
     if size >= occurring.sum():
         assert (after[occurring] >= 1).all()
-    if len(rows) >= 7 and (before[occurring] / len(labels) * len(rows) >= 1).all():
-        assert np.abs(after - before * len(rows) / len(labels)).max() < 1
+        shares = before * len(rows) / len(labels)
+        raised = np.zeros(7)
+        raised[occurring] = raise_small(shares[occurring], 1)
+        assert min(np.abs(after - shares).max(), np.abs(after - raised).max()) < 1
+
+
+def test_stratified_shrinks_large_strata_by_one_factor() -> None:
+    """Strata of 600, 300 and 60 times 1; 120 of the 960 samples. The shares are 75, 37.5 and 60 times 0.125.
+
+    60 strata take a sample each. The other 60 samples are shared 2 : 1, as the strata are: 40 and 20. Raised at the
+    cost of the largest alone, both would have 30.
+    """
+    labels = np.append(np.repeat([0, 1], [600, 300]), np.arange(2, 62))
+    rows = cut.stratified(labels, 120, np.random.default_rng(0))
+    assert np.bincount(labels[rows]).tolist() == [40, 20, *[1] * 60]
 
 
 @few
