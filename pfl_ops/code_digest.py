@@ -42,16 +42,16 @@ EQUAL = {
     "49691e8a5e922afa57479a0105cdc97a2e6b931c1b9b81708d38f80f3b9d2ff9": (  # fedfomo: `own`
         "5bc6aa339ea785e220a1b879e7b9de6c5981d24bc33032bbb31a04aca6d755e2"
     ),
-    "5348a52f80fe141c32635f9d359d1e00681012ebd39aeb0d7e2b5eab51031188": (  # proportions without a loop over clients
+    "e86917da983542c488d061f9c88ff155450f34accb86c4ce753ba0ffd3c58787": (  # proportions without a loop over clients
         "1a1c014522ad7d9319f4c7ebf30b7b4641bab83961831f38f6ffc82492054583"
     ),
-    "d7c9cf1639943843913f128bfcf31afe35c07ddf21f24ca694e2908890979a60": (  # whole_classes likewise
+    "86cbe822c0bb7c3662480638cb2945ae40f62122aa9e2be2cca10d33e5284f00": (  # whole_classes likewise
         "bf4334e4020775e98980325eb93f7076d0fc7b4358ad01de2ffd11cee3cca52d"
     ),
-    "991aca1ade5da929b19a07482a69dff3d2e962c22f4f263a0bd05c65fd4dfa1f": (  # sorted_shards likewise
+    "9ad1d4d49e19f2f454a1cffaa88ddac77142d4d0bac590704ad5aba5f8a6ce0e": (  # sorted_shards likewise
         "d5084f9c42650af3f1f2c7e699b20b0ff7bbb4a579b933eaa819da44908fff24"
     ),
-    "1df284ea142af16c50b28660f933978d83d8cbe4ebb03946f9f549eceeb79ffb": (  # recorded likewise
+    "b99f8654845d1e0581ddf8567b3a38933d002f7e487b47deefbed3d94cb47feb": (  # recorded likewise
         "33cb5c92d20ffdcd9533a3d857d239e197bde13d60ad06b1b2d204a302e28df3"
     ),
 }

@@ -19,5 +19,6 @@ SAMPLING_VERSION = "2"
 
 It enters the identity of runs on such data alone: files, text, many classes of which a sample is drawn. For all others
 the rules give what they always gave, and finished runs keep their hashes. 2: rare classes are drawn for evaluation with
-the probability of all other samples, and large strata are cut by one common factor.
+the probability of all other samples, large strata are cut by one common factor, and windows of a text are held out from
+the end of each role.
 """

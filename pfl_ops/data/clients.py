@@ -16,6 +16,11 @@ from pfl_ops.data.partition import PartitionError, Scheme
 from pfl_ops.data.partition_files import Recorded, read_partition
 from pfl_ops.data.recorded import locate
 
+LEAF_REMARK = (
+    "test samples overlap with training samples, as in LEAF's IID split (data.pooled with partition.stratified=false); "
+    "every other partition keeps them apart"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Pool:
@@ -128,12 +133,16 @@ def build_clients(
     The partition, and every cut after it, is drawn from `scheme.seed`, or `seed` where that is None, under keys of
     their own.
 
-    validation: a share of each client's training data is held out, the last of it where samples overlap and clients
-        are the data set's own; test data is never touched.
+    validation: a share of each client's training data is held out; test data is never touched.
     test: clients train on all their training data; the test set is divided class by class as the training set was. A
         recorded partition brings its own test sets; a data set's own clients (natural) theirs.
     pooled: training and test set are merged before the partition, and each client's test data is `test_share` of its
         own, stratified. With `validation` those samples are left out.
+
+    Where samples overlap (windows of a text), the samples held out are the last ones of each of the data set's own
+    clients, and those that overlap with them are left out, whatever the partition: no character is on both sides, but
+    for the one sample of a client that would be left without any. LEAF's IID split (pooled, iid without strata) is an
+    exception: its test share is drawn at random, as LEAF draws it.
 
     Args:
         dataset: what is divided; sealed for `validation`.
@@ -153,6 +162,7 @@ def build_clients(
     dataset = dataset.merged() if pooled else dataset
     samples, published = dataset.train, dataset.rows()
     given = _given(scheme, dataset)
+    as_leaf = dataset.pooled and dataset.overlap > 0 and scheme.kind == "iid" and not getattr(scheme, "stratified", 1)
     owned = scheme.indices(
         samples.y, rng.generator(key, "partition"), samples.client, origin=published, data=dataset.name
     )
@@ -162,6 +172,8 @@ def build_clients(
     source, source_published = samples, published
     if dataset.pooled and given is not None and given.test is not None:
         tests = locate(given.test, published, "recorded partition's test data")
+    elif dataset.pooled and dataset.overlap and not as_leaf:
+        owned, tests = _hold_out_ends(samples, published, owned, test_share, dataset.overlap)
     elif dataset.pooled:
         owned, tests = _hold_out(samples.y, owned, test_share, key, "test share")
     elif split == "test":
@@ -174,8 +186,8 @@ def build_clients(
             tests = cut.like(samples.y, owned, source.y, rng.generator(key, "test set"))
 
     if split == "validation":
-        if dataset.overlap and scheme.kind == "natural":
-            kept, held = cut.hold_out_last(published, owned, validation_share, dataset.overlap)
+        if dataset.overlap:
+            kept, held = _hold_out_ends(samples, published, owned, validation_share, dataset.overlap)
         else:
             kept, held = _hold_out(samples.y, owned, validation_share, key, "validation")
         pools = _pool(samples, kept), _pool(samples, held)
@@ -206,8 +218,15 @@ def build_clients(
         partition_digest=recorded.digest,
         table=table,
         recorded=recorded,
-        remarks=dataset.remarks,
+        remarks=(*dataset.remarks, *([LEAF_REMARK] if as_leaf else [])),
     )
+
+
+def _hold_out_ends(
+    samples: Arrays, published: np.ndarray, clients: ByClient[np.ndarray], share: float, gap: int
+) -> tuple[ByClient[np.ndarray], ByClient[np.ndarray]]:
+    assert samples.client is not None, "data with overlapping samples have clients of their own"
+    return cut.hold_out_ends(published, samples.client, clients, share, gap)
 
 
 def _hold_out(

@@ -169,6 +169,41 @@ def hold_out_last(
     return whole.where(~held & (is_apart | (nth == 0))), whole.where(held)
 
 
+def hold_out_ends(
+    place: np.ndarray, source: np.ndarray, clients: Sequence[np.ndarray], share: float, gap: int
+) -> tuple[ByClient[np.ndarray], ByClient[np.ndarray]]:
+    """Divide clients' samples where neighbours of one source share their content, whatever client they belong to.
+
+    The last samples of each source are held out as by `hold_out_last`, and each client keeps and holds out its own ones
+    of both parts. A client that is left without a sample to keep keeps its first one.
+
+    Args:
+        place: position of each sample of the data set, ascending, int [n].
+        source: the text of each sample, int [n].
+        clients: each client's samples, K arrays.
+        share: of each source's samples that is held out, in (0, 1); of those that belong to clients.
+        gap: the greatest distance of two samples that share something.
+    Returns:
+        kept, held: sorted sample numbers by client.
+
+    >>> even, odd = np.arange(0, 10, 2), np.arange(1, 10, 2)
+    >>> kept, held = hold_out_ends(np.arange(10), np.zeros(10, np.int64), [even, odd], share=0.2, gap=3)
+    >>> [rows.tolist() for rows in kept], [rows.tolist() for rows in held]  # 5, 6, 7 share content with 8
+    ([[0, 2, 4], [1, 3]], [[8], [9]])
+    """
+    whole = ByClient.of(clients).ascending()
+    owned = np.sort(whole.samples)
+    _, number = np.unique(source[owned], return_inverse=True)
+    ends = ByClient.of_owners(number, int(number.max(initial=-1)) + 1).numbered(owned)
+    parts = np.zeros(len(place), np.int8)
+    for part, rows in enumerate(hold_out_last(place, ends, share, gap), start=1):
+        parts[rows.samples] = part
+    of_sample = parts[whole.samples]
+    is_left_out = (whole.where(of_sample == 1).sizes == 0) & (whole.sizes > 0)
+    of_sample[whole.offsets[:-1][is_left_out]] = 1
+    return whole.where(of_sample == 1), whole.where(of_sample == 2)
+
+
 def like(
     labels: np.ndarray, clients: Sequence[np.ndarray], other: np.ndarray, rng: np.random.Generator
 ) -> ByClient[np.ndarray]:

@@ -144,6 +144,32 @@ def test_hold_out_last_of_all_is_that_of_each(labels: np.ndarray, k: int, share:
 
 
 @few
+@given(labels_of, st.integers(1, 30), st.floats(0.01, 0.99), st.integers(0, 9), st.integers(0, 99))
+def test_hold_out_ends_of_sources_is_hold_out_last(
+    labels: np.ndarray, k: int, share: float, gap: int, seed: int
+) -> None:
+    """It is `hold_out_last` where clients are the sources, or some of them."""
+    place, clients = np.arange(len(labels)) * 2, clients_of(labels, k, seed)
+    source = np.full(len(labels), k)
+    for i, rows in enumerate(clients):
+        source[rows] = i
+    found, expected = (
+        cut.hold_out_ends(place, source, clients, share, gap),
+        cut.hold_out_last(place, clients, share, gap),
+    )
+    for mine, theirs in zip(found, expected, strict=True):
+        assert [rows.tolist() for rows in mine] == [rows.tolist() for rows in theirs]
+
+
+def test_hold_out_ends_leaves_each_client_a_sample() -> None:
+    """One text of ten samples: 8 and 9 are held out, 5 to 7 overlap with 8. Two clients have none of 0 to 4."""
+    clients = [np.array([8]), np.array([9, 5]), np.array([0, 1, 2, 3, 4, 6, 7])]
+    kept, held = cut.hold_out_ends(np.arange(10), np.zeros(10, np.int64), clients, 0.2, 3)
+    assert [rows.tolist() for rows in kept] == [[8], [5], [0, 1, 2, 3, 4]]
+    assert [rows.tolist() for rows in held] == [[], [9], []]
+
+
+@few
 @given(labels_of, labels_of, st.integers(1, 30), st.integers(0, 99))
 def test_like_deals_each_class_out_in_order(train: np.ndarray, test: np.ndarray, k: int, seed: int) -> None:
     """The definition: of each class in random order, the next samples to each client in turn."""

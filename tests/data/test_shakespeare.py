@@ -13,7 +13,7 @@ import torch
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data import shakespeare
-from pfl_ops.data.clients import Clients, build_clients
+from pfl_ops.data.clients import LEAF_REMARK, Clients, Pool, build_clients
 from pfl_ops.data.datasets import DataSection, Dataset, load
 from pfl_ops.data.npz import DataError
 from pfl_ops.data.partition import PARTITIONS
@@ -173,6 +173,54 @@ def test_validation_data_comes_last_and_apart(folder: Path) -> None:
     assert clients.train.sizes.tolist() == [80, 80] and clients.held.sizes.tolist() == [40, 40]
     mine = clients.train.x[clients.train.index[1]].numpy(), clients.held.x[clients.held.index[1]].numpy()
     assert letters(mine[0][-1]) == text(1, 500)[79:159] and letters(mine[1][0]) == text(1, 500)[160:240]
+
+
+def characters(pool: Pool, roles: int) -> set[tuple[int, int]]:
+    """Role and place in its text of each character of a pool's windows, the answers included."""
+    places = {text(k, 500)[i : i + 80]: (k, i) for k in range(roles) for i in range(420)}
+    starts = [places[letters(window)] for window in pool.x.numpy()]
+    return {(role, start + i) for role, start in starts for i in range(81)}
+
+
+KINDS = [("natural", {}), ("iid", {"clients": 3}), ("lsqs", {"clients": 3}), ("sorted_shards", {"clients": 4})]
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_no_character_is_trained_on_and_validated(folder: Path, kind: str, options: dict[str, Any]) -> None:
+    """Of 200 windows a role the last 40 are held out and the 80 before them left out, whoever has them."""
+    write_roles(folder, {f"R{k}": text(k, 500) for k in range(2)})
+    data = read(records=200)
+    clients = build(data.sealed(), kind, split="validation", **options)
+    assert len(clients.train) == 2 * 80 and len(clients.held) == 2 * 40
+    assert not characters(clients.train, 2) & characters(clients.held, 2)
+    assert clients.partition_digest == build(data, kind, **options).partition_digest
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_no_character_is_trained_on_and_in_a_test_share(folder: Path, kind: str, options: dict[str, Any]) -> None:
+    """Pooled, a role has 260 windows, and 65 that begin 80 characters later: a quarter is 81, 16 of the 260 among them.
+
+    80 windows before these are left out, which leaves 164. For validation a fifth of the 164 is held out, 33, and again
+    80 before them are left out, which leaves 51.
+    """
+    write_roles(folder, {f"R{k}": text(k, 500) for k in range(2)})
+    data = read(records=260).merged()
+    final = build(data, kind, **options)
+    assert len(final.train) == 2 * 164 and len(final.held) == 2 * 81 and not final.remarks
+    assert not characters(final.train, 2) & characters(final.held, 2)
+    trial = build(data.sealed(), kind, split="validation", **options)
+    assert len(trial.train) == 2 * 51 and len(trial.held) == 2 * 33
+    assert not characters(trial.train, 2) & characters(trial.held, 2)
+    assert not (characters(trial.train, 2) | characters(trial.held, 2)) & characters(final.held, 2)
+
+
+def test_leafs_iid_split_overlaps_and_says_so(folder: Path) -> None:
+    """All 250 windows of each of two roles are dealt to four clients, and a quarter of each client's is for testing."""
+    write_roles(folder, {f"R{k}": text(k, 500) for k in range(2)})
+    clients = build(read(records=200).merged(), "iid", clients=4, stratified=False)
+    assert len(clients.train) + len(clients.held) == 500
+    assert characters(clients.train, 2) & characters(clients.held, 2)
+    assert clients.remarks == (LEAF_REMARK,)
 
 
 @pytest.mark.parametrize(
