@@ -387,7 +387,8 @@ def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> No
 
     own = () if any(suite.name == found.suite.name for suite in all_suites()) else (found.suite,)
     done = {cell: each for cell, each in found.outcomes.items() if cell not in found.stand_ins}
-    results_files.write(folder, found.suite, found.scale, done, data_dir, found.changes)
+    lost = {cell: each for cell, each in found.diverged.items() if cell not in found.stand_ins}
+    results_files.write(folder, found.suite, found.scale, done, data_dir, found.changes, lost)
     known = all_suites(own)
     results_pages.write(folder, results_files.read(folder, known, data_dir), known)
 

@@ -30,7 +30,19 @@ from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, G
 from pfl_ops.papers.provenance import Departure, Source, Sources, assumed, departed, stated
 from pfl_ops.papers.published import Published, published_beside
 from pfl_ops.papers.rules import ChoiceRule
-from pfl_ops.papers.suite import SCALES, Axis, Cell, CellResults, Changes, Level, Measure, Scale, ScaleName, Suite
+from pfl_ops.papers.suite import (
+    SCALES,
+    Axis,
+    Cell,
+    CellResults,
+    Changes,
+    Divergences,
+    Level,
+    Measure,
+    Scale,
+    ScaleName,
+    Suite,
+)
 
 PAPERS = {
     "fliu": "FLIU: Hussaini, Theiß, Stein, Local Performance vs. Out-of-Distribution Generalization",
@@ -106,6 +118,7 @@ __all__ = [
     "Claim",
     "Curves",
     "Departure",
+    "Divergences",
     "Energy",
     "Exhibit",
     "Grid",

@@ -3,6 +3,7 @@
 Tables and claims are made again from such a file, without the runs and their work folder. A row counts as long as the
 suite still runs what the row was run with: the hash of the cell's experiment without its seed, which has the data's
 content and the method's code in it. A row of an earlier version of the suite is never shown as one of this version.
+A repetition whose training diverged has a row without numbers.
 Runs with settings that the user changed (`reproduce --set`) are in a file of their own.
 """
 
@@ -19,12 +20,14 @@ from pfl_ops.data.datasets import here
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import write_named
 from pfl_ops.papers import overrides
-from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Measure, ScaleName, Suite
+from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Divergences, Measure, ScaleName, Suite
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.results import Result
 
 ABOUT = ("cell", "seed", "setting", "commit", "torch")
 """Columns before the measures: `setting` is the start of the hash, `commit` the revision that computed the run."""
+DIVERGED = "diverged"
+"""A column behind these, if some repetition diverged: "diverged at round 7, lr 0.4", empty in the other rows."""
 SET = "set"
 """The first column of a file of changed settings: {path: value} as JSON."""
 NONE = "none"
@@ -59,12 +62,14 @@ def write(
     outcomes: CellResults,
     data_dir: str | None = None,
     changes: Changes | None = None,
+    diverged: Divergences | None = None,
 ) -> Path:
     """Write the results of a suite; rows of other seeds and changes that the file has stay, outdated ones do not.
 
     Args:
         folder: of the files. outcomes: finished repetitions on the suite's own data.
         data_dir: where the data lie. changes: settings that the user changed in the cells that have them.
+        diverged: repetitions whose training diverged.
     Returns:
         the file.
     Raises:
@@ -76,9 +81,12 @@ def write(
     rows = _read(path) if path.exists() else []
     mine = _as_json(changes or {})
     before = _suite_run(suite, scale, [row for row in rows if row.changes == mine], changes or {}, data_dir)
-    made = list(_rows(suite, scale, (before.outcomes, outcomes), changes or {}, data_dir))
+    several = ((before.outcomes, before.diverged), (outcomes, diverged or {}))
+    made = list(_rows(suite, scale, several, changes or {}, data_dir))
     others = [row.cells for row in rows if row.changes != mine]
-    columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *(measure.key for measure in suite.measures)])
+    lost = [DIVERGED] if any(row.get(DIVERGED) for row in (*others, *made)) else []
+    keys = (measure.key for measure in suite.measures)
+    columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *lost, *keys])
     table = pd.DataFrame([*others, *made], columns=[*columns])
     return write_named(path, to_csv(table.sort_values(SET, kind="stable") if changes else table))
 
@@ -89,18 +97,27 @@ def _as_json(changes: Changes) -> str:
 
 
 def _rows(
-    suite: Suite, scale: ScaleName, several: Sequence[CellResults], changes: Changes, data_dir: str | None
+    suite: Suite,
+    scale: ScaleName,
+    several: Sequence[tuple[CellResults, Divergences]],
+    changes: Changes,
+    data_dir: str | None,
 ) -> Iterator[dict[str, str | int | float | None]]:
     """A row a repetition, in the order of cells and seeds; of two with one seed the later."""
     for cell in suite.cells:
-        by_seed = {one.seed: one for outcomes in several for one in outcomes.get(cell.name, ())}
+        by_seed: dict[int, Result | str] = {}
+        for outcomes, diverged in several:
+            by_seed |= {one.seed: one for one in outcomes.get(cell.name, ())}
+            by_seed |= diverged.get(cell.name, {})
         hashed = setting(suite, cell, scale, data_dir, changes) if by_seed else ""
         for seed, one in sorted(by_seed.items()):
+            row: dict[str, str | int | float | None]
+            row = {SET: _as_json(changes), "cell": cell.name, "seed": seed, "setting": hashed}
+            if isinstance(one, str):
+                yield {**row, "commit": "", "torch": "", DIVERGED: one}
+                continue
             yield {
-                SET: _as_json(changes),
-                "cell": cell.name,
-                "seed": seed,
-                "setting": hashed,
+                **row,
                 "commit": one.tags.get(COMMIT, "")[:HASH],
                 "torch": one.tags.get(TORCH, ""),
                 **{measure.key: _number(one, measure, suite) for measure in suite.measures},
@@ -167,15 +184,19 @@ def _suite_run(
         name: _setting_now(suite, name, scale, changes, data_dir) for name in dict.fromkeys(row.cell for row in rows)
     }
     outcomes: dict[str, list[Result]] = {}
+    diverged: dict[str, dict[int, str]] = {}
     outdated = 0
     for row in rows:
         if row.cells["setting"] != now[row.cell]:
             outdated += 1
             continue
+        if how := row.cells.get(DIVERGED):
+            diverged.setdefault(row.cell, {})[row.seed] = how
+            continue
         tags = {COMMIT: row.cells["commit"], TORCH: row.cells["torch"]}
         measures = {key: value for key, value in row.measures.items() if key in keys}
         outcomes.setdefault(row.cell, []).append(Result.of_numbers(row.seed, {}, tags=tags, measures=measures))
-    return SuiteRun(suite, scale, outcomes, outdated=outdated, changes=changes)
+    return SuiteRun(suite, scale, outcomes, diverged=diverged, outdated=outdated, changes=changes)
 
 
 def _setting_now(suite: Suite, name: str, scale: ScaleName, changes: Changes, data_dir: str | None) -> str | None:
@@ -236,7 +257,7 @@ def _row(cells: Mapping[str, str]) -> _Row:
     row = _Row(cells, int(cells["seed"]), {
         key: math.nan if text == NONE else float(text)
         for key, text in cells.items()
-        if key not in (SET, *ABOUT) and text
+        if key not in (SET, *ABOUT, DIVERGED) and text
     })  # fmt: skip
     if row.changes and not isinstance(json.loads(row.changes), dict):
         raise ValueError(f"column {SET}: {row.changes} is no JSON object")

@@ -28,6 +28,9 @@ SCALES: tuple[ScaleName, ...] = ("smoke", "small", "medium", "full")
 CellResults: TypeAlias = Mapping[str, Sequence[Result]]
 """Name of a cell -> its repetitions that are finished."""
 
+Divergences: TypeAlias = Mapping[str, Mapping[int, str]]
+"""Name of a cell -> seed -> "diverged at round 7, lr 0.4", of its repetitions whose training diverged."""
+
 
 @dataclass(frozen=True)
 class Level:

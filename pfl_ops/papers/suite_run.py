@@ -12,7 +12,7 @@ from pfl_ops.papers import overrides
 from pfl_ops.papers.claims import Claim, Verdict
 from pfl_ops.papers.expression import matching
 from pfl_ops.papers.published import Published
-from pfl_ops.papers.suite import Cell, CellResults, Changes, Measure, ScaleName, Suite, differences
+from pfl_ops.papers.suite import Cell, CellResults, Changes, Divergences, Measure, ScaleName, Suite, differences
 from pfl_ops.results import Result
 
 FEWEST_SEEDS = 3  # whose scores are the same, from which on a network gives one answer
@@ -30,6 +30,8 @@ class SuiteRun:
         suite, scale: what was run. outcomes: finished repetitions of its cells, at this scale.
         chosen: names of the cells that this run was to have; none: all.
         stand_ins: cell -> the data set in place of its own. problems: cell -> why it could not be run.
+        diverged: repetitions without a result since their training diverged. The mean of the other ones is too good: it
+            is shown with their number, and takes no part in a comparison with other cells.
         elsewhere: other scales -> finished repetitions there.
         link: address of a repetition's run. counts: of a cell's partition. about: further lines on the machine.
         changes: settings that the user changed in all cells that have them (`--set`).
@@ -42,6 +44,7 @@ class SuiteRun:
     chosen: Sequence[str] | None = None
     stand_ins: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
+    diverged: Divergences = field(default_factory=dict)
     elsewhere: Mapping[str, CellResults] = field(default_factory=dict)
     link: Callable[[Result], str | None] = lambda outcome: None
     counts: Counts = lambda cell: None
@@ -91,6 +94,11 @@ class SuiteRun:
         """Repetitions of most finished cells; of the scale where there is none."""
         counts = [len(found) for found in self.outcomes.values() if found]
         return max(set(counts), key=counts.count) if counts else self.suite.scale(self.scale).repetitions
+
+    def lost(self, cell: str) -> str:
+        """Return the number of a cell's repetitions that diverged, as text: "1 of 3 diverged"; "": none did."""
+        lost = len(self.diverged.get(cell, ()))
+        return f"{lost} of {lost + len(self.outcomes.get(cell, ()))} diverged" if lost else ""
 
     @cached_property
     def one_answer(self) -> dict[str, float]:

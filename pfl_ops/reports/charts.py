@@ -31,6 +31,8 @@ def pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture | T
         missing = _missing(run, exhibit)
         named = "; ".join(missing) if len(missing) <= NAMED else f"{len(missing)} of its cells"
         note = f" Not run: {named}." if missing else ""
+        if lost := _diverged(run, exhibit):
+            note += f" Without diverged repetitions: {', '.join(lost)}."
         yield Picture(picture.name, f"{_sentence(picture.caption or title)}{note}", picture.draw, picture.alt)
 
 
@@ -64,6 +66,15 @@ def _missing(run: SuiteRun, exhibit: Exhibit) -> list[str]:
         return []
     cells = run.cells(getattr(exhibit, "cells", ""))
     return [run.name(cell, run.varying(cells)) for cell in cells if not run.outcomes.get(cell.name)]
+
+
+def _diverged(run: SuiteRun, exhibit: Exhibit) -> list[str]:
+    """Names of the cells that a picture shows without their diverged repetitions: "FLIU (1 of 3 diverged)"."""
+    if isinstance(exhibit, Allocation):
+        return []
+    cells = run.cells(getattr(exhibit, "cells", ""))
+    there = [cell for cell in cells if run.outcomes.get(cell.name) and run.lost(cell.name)]
+    return [f"{run.name(cell, run.varying(cells))} ({run.lost(cell.name)})" for cell in there]
 
 
 def _described(run: SuiteRun, key: str) -> str:

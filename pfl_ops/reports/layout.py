@@ -143,14 +143,14 @@ class _Layout:
         """Rows with the best mean of ours, as shown, among those that differ in the innermost axis alone.
 
         Cells with other data or another partition are another task: of several tasks in one axis, only the one of most
-        rows has a best. Numbers of scale smoke have none.
+        rows has a best. Numbers of scale smoke have none. A cell with a diverged repetition is no candidate.
         """
         axes = [axis for axis in self.grid.rows if axis != MEASURE]
         found: set[Place] = set()
         groups: dict[Place, dict[str, dict[Place, float]]] = {}
         for row in rows if self.run.scale != "smoke" else ():
             number = self._numbers.get((block, row, column))
-            if number is None or not number[1].better or not axes:
+            if number is None or not number[1].better or not axes or self.run.lost(number[0].name):
                 continue
             values = self.run.values(number[0].name, number[1])
             if values and all(map(math.isfinite, values)):
@@ -209,7 +209,9 @@ def entry(run: SuiteRun, cell: Cell, measure: Measure, best: bool = False) -> Ta
     mean = _moments(values)[0]
     text = _text(values, measure.digits)
     outcome = run.outcomes[cell.name][0]
-    if len(values) != run.n:
+    if lost := run.lost(cell.name):
+        note = f"{note} {lost}: mean of the others.".strip()
+    elif len(values) != run.n:
         note = f"{note} n = {len(values)}.".strip()
     if cell.name in run.stand_ins:
         if not set(run.outcomes) <= set(run.stand_ins):
@@ -221,6 +223,8 @@ def entry(run: SuiteRun, cell: Cell, measure: Measure, best: bool = False) -> Ta
 
 
 def _absent(run: SuiteRun, cell: Cell, measure: Measure, below: tuple[str, ...], note: str) -> TableCell:
+    if not run.outcomes.get(cell.name) and (lost := run.lost(cell.name)):
+        return TableCell("diverged", mark="bad", note=f"{cell.name}: {lost}.", below=below)
     if cell.name in run.problems:
         reason = f"{cell.name} could not be run: {run.problems[cell.name]}"
         return TableCell("failed", mark="bad", note=reason, below=below)
@@ -288,6 +292,7 @@ def data(run: SuiteRun, cells: Sequence[Cell], measures: Sequence[Measure]) -> p
                 "ours": mean if values else None,
                 "ours_std": std,
                 "n": len(values),
+                "diverged": len(run.diverged.get(cell.name, ())),
                 "paper": theirs,
                 "paper_spread": published.spread if published else None,
                 "paper_n": published.n if published else None,

@@ -16,7 +16,7 @@ FEWEST = 3
 def blocks(run: SuiteRun) -> Iterator[PageBlock]:
     """A table with Kendall's τ of each group of cells that differ in the method alone.
 
-    There is none of a suite with claims, at scale smoke, and of cells on stand-in data.
+    There is none of a suite with claims, at scale smoke, and of cells on stand-in data or with a diverged repetition.
     """
     if run.suite.claims or METHOD not in run.suite.axes or run.scale == "smoke":
         return
@@ -28,13 +28,15 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
             "95 %: over resampled seeds, which are the same for all methods; nothing is assumed of the published side, "
             "and an interval from few seeds is too short."
         )
-        yield Table("order", "Order of the methods", (heads,), tuple(rows), (note,))
+        lost = ", ".join(cell.name for cell in run.suite.cells if run.lost(cell.name))
+        left_out = f"Left out, since repetitions diverged: {lost}."
+        yield Table("order", "Order of the methods", (heads,), tuple(rows), (note, *([left_out] if lost else [])))
 
 
 def _rows(run: SuiteRun, measure: Measure) -> Iterator[Row]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for cell in run.suite.cells:
-        if cell.name in run.outcomes and cell.name not in run.stand_ins:
+        if cell.name in run.outcomes and cell.name not in run.stand_ins and not run.lost(cell.name):
             published = run.suite.published.get((cell.name, measure.key))
             if published is not None and published.value is not None:
                 labels = tuple(label for axis, label in cell.labels.items() if axis != METHOD)

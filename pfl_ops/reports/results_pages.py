@@ -14,7 +14,7 @@ from pfl_ops.reports.document import Document, Head, PageBlock, PageSection, Row
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.reports.numbers import count
 from pfl_ops.reports.sensitivity import sensitivity
-from pfl_ops.reports.suite import numbers, replaced
+from pfl_ops.reports.suite import diverged, numbers, replaced
 
 OVERVIEW = "README.md"
 DECIDED = ("holds", "does not hold")
@@ -88,6 +88,7 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
             "warning",
         )
     yield from _outdated(run.outdated)
+    yield from diverged(run)
     each = [outcome for of_cell in run.outcomes.values() for outcome in of_cell]
     if not each:
         return
@@ -121,6 +122,7 @@ def _changed(run: SuiteRun, changed: Sequence[SuiteRun]) -> Iterator[PageBlock]:
     )
     yield from _outdated(sum(one.outdated for one in changed))
     for one in changed:
+        yield from diverged(one)
         yield from verdicts.warnings(one)
     columns = [(one.changes_in_words, verdicts.standings(one)) for one in (run, *changed)]
     yield sensitivity(run.suite.name, run.scale, columns)

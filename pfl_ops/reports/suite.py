@@ -81,7 +81,25 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
             "decided for this network here, and count apart from those at full.",
             "warning",
         )
+    yield from diverged(run)
     yield ItemList(tuple(_items(run)))
+
+
+def diverged(run: SuiteRun) -> Iterator[PageBlock]:
+    """Return a warning with the repetitions that diverged, a line a cell; nothing if none did."""
+    told = tuple(
+        f"{cell}: {run.lost(cell)}: {'; '.join(f'seed {seed} {how}' for seed, how in sorted(lost.items()))}"
+        for cell, lost in run.diverged.items()
+        if lost
+    )
+    if told:
+        changed = f", with {run.changes_in_words}" if run.changes else ""
+        yield Text(
+            f"Training diverged in {count(len(told), 'cell')}{changed}. The mean of the other repetitions is too good: "
+            "such a cell is not marked as the best, and has no place in an order of methods.",
+            "warning",
+        )
+        yield ItemList(tuple(("", line) for line in told))
 
 
 def replaced(run: SuiteRun) -> list[str]:
@@ -103,9 +121,11 @@ def _items(run: SuiteRun) -> Iterator[tuple[str, str]]:
     theirs = f"the paper: {suite.papers_repetitions}" if suite.papers_repetitions else "the paper states none"
     yield "scale", f"{run.scale}: {setting[run.scale]}{f'. {size.note}' if size.note else ''}"
     yield "repetitions", f"{run.n} ({theirs})"
-    failed = sum(cell not in run.outcomes for cell in run.problems)
+    failed = sum(cell not in run.outcomes for cell in {**run.problems, **run.diverged})
+    partly = sum(bool(lost) and cell in run.outcomes for cell, lost in run.diverged.items())
     parts = [f"{len(run.outcomes)} of {len(suite.cells)} run"]
     parts += [f"{failed} failed"] if failed else []
+    parts += [f"{partly} with diverged repetitions"] if partly else []
     if run.chosen is not None and len(run.chosen) < len(suite.cells):
         parts.append(f"{len(run.chosen)} chosen for this run")
     yield "cells", ", ".join(parts)

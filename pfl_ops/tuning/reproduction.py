@@ -13,10 +13,10 @@ from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
 from pfl_ops.jobs.runner import JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
-from pfl_ops.papers import CellResults, Changes, Suite
+from pfl_ops.papers import CellResults, Changes, Divergences, Suite
 from pfl_ops.papers.overrides import as_flags
 from pfl_ops.papers.suite_run import SuiteRun, altered
-from pfl_ops.recording import FINISHED
+from pfl_ops.recording import DIVERGED, FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tracking.finished import read_ahead, result_of
@@ -52,6 +52,7 @@ class Reproduction:
     outcomes: dict[str, Result] = field(default_factory=dict)  # whole runs, by digest
     rows: dict[tuple[str, str], Result] = field(default_factory=dict)  # from files, by suite and digest
     failures: dict[str, str] = field(default_factory=dict)
+    diverged: dict[str, str] = field(default_factory=dict)  # digest -> how, in this call or an earlier one
     complete: dict[str, Reproduced] = field(default_factory=dict)
     finished: dict[str, Result] = field(default_factory=dict)  # by digest
     kept: Mapping[str, CellResults] = field(default_factory=dict)  # by suite, from files
@@ -69,6 +70,9 @@ class Reproduction:
         known = self.store.runs() if self.store.reachable else []
         found = (run for run in known if run.identity and FINISHED in run.metrics)
         self.finished = {str(run.identity): result_of(run, self.store) for run in found}
+        self.diverged = {
+            str(run.identity): run.tags[DIVERGED] for run in known if run.status == "FAILED" and DIVERGED in run.tags
+        }
         for job in (job for part in self.plan.parts for jobs in part.jobs.values() for job in jobs):
             self._look_up(job)
         unknown = {job.digest for part in self.plan.parts for job in part.wanted if self._known(job) is None}
@@ -141,6 +145,8 @@ class Reproduction:
             try:
                 self.outcomes[cell.digest] = self._track(cell)
             except Exception as error:  # its checkpoint stays: it is read again in the next call
+                if event.failure:
+                    self.diverged[cell.digest] = event.failure.line
                 self._fail(cell, in_a_line(error))
             else:
                 self.over += 1
@@ -220,6 +226,7 @@ class Reproduction:
                 part.chosen,
                 part.stand_ins,
                 {**part.problems, **failed},
+                self._diverged(part),
                 elsewhere(part, self.plan.scale, self.finished.values()),
                 changes=part.changes,
                 part=part,
@@ -284,6 +291,15 @@ class Reproduction:
             done = [replace(one, stages=stages) for job in jobs if (one := self._known(job)) is not None]
             if done:
                 found[cell] = done
+        return found
+
+    def _diverged(self, part: Part) -> Divergences:
+        """The repetitions of a suite's cells that diverged, of cells that are not chosen too, and have no result."""
+        found: dict[str, dict[int, str]] = {}
+        for cell, jobs in part.jobs.items():
+            for job in jobs:
+                if job.digest in self.diverged and self._known(job) is None:
+                    found.setdefault(cell, {})[job.experiment.seed] = self.diverged[job.digest]
         return found
 
     def tell(self, kind: Kind, job: CellRun | None = None, round: int = 0, text: str = "") -> None:

@@ -70,6 +70,27 @@ def test_another_call_adds_seeds_and_replaces_those_that_it_has_again(tmp_path: 
     assert f"`{'c' * 12}` and `{'d' * 12}`" in page
 
 
+def test_diverged_repetition_has_a_row_and_is_on_the_page(tmp_path: Path, outcomes) -> None:
+    """Local training in IID: seeds 0 and 2 of three have 1.2 − x/3; seed 1 diverged, and converges in a later call."""
+    how = "diverged at round 3, client 4, lr 0.4"
+    three = {cell: each[:3] for cell, each in outcomes.items()}
+    two = {**three, "iid/local": [three["iid/local"][0], three["iid/local"][2]]}
+    path = results_files.write(tmp_path, TOY, "small", two, diverged={"iid/local": {1: how}})
+    assert path.read_text().splitlines()[0].startswith("cell,seed,setting,commit,torch,diverged,")
+    for _ in range(2):
+        (found,) = results_files.read(tmp_path, [TOY])
+        assert found.diverged == {"iid/local": {1: how}} and found.outdated == 0
+        assert [one.seed for one in found.outcomes["iid/local"]] == [0, 2]
+        results_files.write(tmp_path, TOY, "small", {})  # a call about other cells keeps the row
+    page = (results_pages.write(tmp_path, [found], [TOY]).parent / "toy-table1-small.md").read_text()
+    assert "Training diverged in 1 cell." in page and f"iid/local: 1 of 3 diverged: seed 1 {how}" in page
+    assert "1 of 3 diverged: mean of the others." in page
+    results_files.write(tmp_path, TOY, "small", {"iid/local": [three["iid/local"][1]]})
+    (found,) = results_files.read(tmp_path, [TOY])
+    assert not found.diverged and [one.seed for one in found.outcomes["iid/local"]] == [0, 1, 2]
+    assert "diverged" not in path.read_text(), "a file without divergence is as it was before"
+
+
 def test_rows_of_another_version_of_the_suite_are_never_shown_as_of_this_one(tmp_path: Path, outcomes) -> None:
     """The rate of one method is edited: its cell runs another experiment, the other four cells the same."""
     results_files.write(tmp_path, TOY, "small", outcomes)

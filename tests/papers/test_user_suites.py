@@ -202,7 +202,7 @@ def test_results_are_kept_beside_the_report_of_each_suite(
     file = example()
     (suite,) = load_suites([file])
     outcomes = {cell.name: [Result.of_numbers(0, {"test/L1/acc": 1.25})] for cell in suite.cells}
-    about = {"stand_ins": {suite.cells[0].name: "digits"}, "problems": {}, "changes": {}}
+    about = {"stand_ins": {suite.cells[0].name: "digits"}, "problems": {}, "diverged": {}, "changes": {}}
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
         found = [SimpleNamespace(suite=suite, scale="small", outcomes=outcomes, **about)]

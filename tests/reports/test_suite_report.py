@@ -151,6 +151,27 @@ def test_a_number_stands_beside_the_papers() -> None:
     assert found["PATH CLT"].mark == ""  # alone in its column: best of nothing
 
 
+def test_cell_with_diverged_repetition_is_never_best() -> None:
+    """FedAvg's other two have the highest mean, 98.8: FLIU's 98.1 is the best one of all seeds. CLT diverged always."""
+    how = "diverged at round 3, lr 0.4"
+    lost = {"iid/fedavg": {2: how}, "path/local": {0: how, 1: how}}
+    without = {cell: each for cell, each in outcomes().items() if cell != "path/local"}
+    given = run(outcomes=without, diverged=lost)
+    found = numbers(given)
+    assert (found["IID FedAvg"].text, found["IID FedAvg"].mark) == ("98.80 ± 0.14", "")
+    assert found["IID FedAvg"].note == "1 of 3 diverged: mean of the others."
+    assert {name: one.mark for name, one in found.items()}["IID FLIU"] == "best"
+    assert (found["PATH CLT"].text, found["PATH CLT"].mark) == ("diverged", "bad")
+    assert found["PATH CLT"].note == "path/local: 2 of 2 diverged."
+    report = suite_report(given)
+    assert "Training diverged in 2 cells." in warnings(report)
+    text = to_markdown(report)
+    assert f"iid/fedavg: 1 of 3 diverged: seed 2 {how}" in text
+    assert "3 of 6 run, 2 failed, 1 with diverged repetitions" in text  # path/fedavg failed, path/local has no result
+    rows = rows_of(table(report, "table1"))
+    assert {row["diverged"] for row in rows if (row["environment"], row["method"]) == ("iid", "fedavg")} == {"1"}
+
+
 def test_what_was_not_run_says_so_and_what_failed_says_why() -> None:
     found = numbers(run())
     assert (found["PATH FedAvg"].text, found["PATH FedAvg"].mark) == ("failed", "bad")
@@ -255,8 +276,8 @@ def test_changed_settings_are_marked_and_kept_apart(tmp_path: Path) -> None:
     overview = (tmp_path / "report.md").read_text()
     assert overview.count("training.rounds=7") == 4  # the link, the column, the sensitivity table's head, its warning
     row = next(line for line in overview.splitlines() if line.startswith("| CLT is worst everywhere"))
-    undecided = "1 of 1 \\| undecided, n = 2 (1 of 2 run)"
-    assert row == f"| CLT is worst everywhere | {undecided} | {undecided} |"
+    half = r"1 of 1 \| undecided, n = 2 (1 of 2 run)"
+    assert row == f"| CLT is worst everywhere | {half} | {half} |"
     assert suites.changed_folder(run(changes={"training.rounds": 7})) == "small-training.rounds=7"
 
 

@@ -12,9 +12,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "papers"))
 from toy_suite import ACC, TOY
 
 from pfl_ops import tuning
+from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.jobs.runner import Failure, JobEvent
 from pfl_ops.papers import Measure, Suite
+from pfl_ops.recording import DIVERGED
 from pfl_ops.results import Result
 from pfl_ops.tuning.cells import CellEvent, elsewhere
 from pfl_ops.tuning.reproduction import Reproduction
@@ -34,6 +36,32 @@ def test_a_run_that_cannot_be_kept_is_a_failed_cell(monkeypatch: pytest.MonkeyPa
     call._end(plan.wanted[0], JobEvent("ended", None))
     assert call.failures == {plan.wanted[0].digest: "ValueError: an axis without end"}
     assert [event.kind for event in told] == ["failed"] and call.over == 1
+
+
+def test_diverged_repetitions_are_handed_over_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 0 of the first cell diverged in this call, seed 1 in an earlier one; another one has a result since then."""
+    how = "diverged at round 2, lr 0.5"
+
+    def diverges(*_: object) -> None:
+        raise Diverged(2, 0.5)
+
+    monkeypatch.setattr(Reproduction, "_track", diverges)
+    plan = tuning.plan([(TOY, TOY.cells)], "smoke", repetitions=2)
+    (part,) = plan.parts
+    first, second = (part.jobs[TOY.cells[i].name] for i in (0, 1))
+
+    def failed(digest: str) -> SimpleNamespace:
+        return SimpleNamespace(identity=digest, status="FAILED", tags={DIVERGED: how}, metrics={})
+
+    store = SimpleNamespace(reachable=True, runs=lambda: [failed(first[1].digest), failed(second[0].digest)])
+    kept = {TOY.name: {second[0].cell.name: [row(0, TOY, 150.0)]}}
+    call = Reproduction(
+        plan, store, None, Execution(), ResourceRequest.of(None, None, None), None, None, None, kept=kept
+    )
+    call.missing()
+    call.parents = {TOY.name: None}
+    call._end(first[0], JobEvent("ended", None, failure=Failure(how, diverged=True)))
+    assert call._diverged(part) == {first[0].cell.name: {0: how, 1: how}}
 
 
 def test_of_another_scale_each_seed_is_shown_once() -> None:
