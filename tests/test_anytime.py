@@ -187,6 +187,17 @@ def test_the_confidence_sequence_is_what_the_test_does_not_reject() -> None:
     assert np.isfinite(confidence_sequence(x, level=0.99)[0][3])
 
 
+def test_the_confidence_sequence_of_a_spread_far_below_the_mean() -> None:
+    """x = 2^28 + k, k = 0, 1, −1, 2, 0, all exact: m = 2^28 + 2/5, S = Σ k² − 2²/5 = 6 − 0.8 = 5.2. The sum of squares
+    less n m² would be a difference of two numbers near 5 · 2^56, whose last digit is 64."""
+    x = 2.0**28 + np.array([0.0, 1.0, -1.0, 2.0, 0.0])
+    low, high = confidence_sequence(x, scale=np.ones(5))
+    k = (5.1 / C) ** (1 / 5) * 0.05 ** (-2 / 5)
+    half = math.sqrt((k - 1) * 5.2 / (5 * (1 - k * C / 5.1)))
+    assert ((high - low) / 2)[-1] == pytest.approx(half, rel=1e-6)
+    assert (low + high)[-1] / 2 == pytest.approx(2.0**28 + 0.4, rel=1e-15)
+
+
 def test_the_mean_is_in_all_intervals_of_the_sequence(normal: NDArray[np.float64]) -> None:
     low, high = confidence_sequence(normal + 0.5)
     missed = ((low > 0.5) | (high < 0.5)).any(1)

@@ -39,12 +39,21 @@ class CellNumber:
     cell: str
     key: str
 
+    @property
+    def infinite(self) -> bool:
+        """True if the number can be infinite: the round in which a target is reached, "...@90"."""
+        return "@" in self.key
+
 
 @dataclass(frozen=True)
 class Product:
     """A product of linear combinations, which is taken in each seed."""
 
     factors: "tuple[LinearCombination, ...]"
+
+    @property
+    def infinite(self) -> bool:
+        return any(factor.infinite for factor in self.factors)
 
 
 Atom: TypeAlias = CellNumber | Product
@@ -63,6 +72,11 @@ class LinearCombination:
     def key(self) -> tuple[frozenset[tuple[Atom, float]], float]:
         """The same for equal combinations, whatever the order of their parts."""
         return frozenset(self.parts), self.constant
+
+    @property
+    def infinite(self) -> bool:
+        """True if one of its numbers can be infinite."""
+        return any(atom.infinite for atom, _ in self.parts)
 
     def plus(self, other: "LinearCombination") -> "LinearCombination":
         weights = dict(self.parts)
@@ -93,7 +107,8 @@ class LinearCombination:
                 below = below - weight * _values(atom, numbers)
         with np.errstate(invalid="ignore"):  # never reached by both: no difference
             difference = above - below
-        return SeedDifferences(difference, np.maximum.accumulate(np.maximum(np.abs(above), np.abs(below))))
+        scale = np.maximum.accumulate(np.maximum(np.abs(above), np.abs(below)))
+        return SeedDifferences(difference, scale, self.infinite)
 
 
 def _values(atom: Atom, numbers: BySeed) -> NDArray[np.float64]:

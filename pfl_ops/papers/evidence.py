@@ -15,10 +15,17 @@ the same is true of r reversed null hypotheses. r = m and r = 1 are the first tw
 no more: an m that is a combination itself has an expectation of at most 1 while it is false, or true. A product or a
 maximum would not do: the values share seeds and cells.
 
-A target that is never reached (infinity) has no mean. Then the signs of the differences are tested: with the
-probability p of a positive one uniform in (1/2, 1), after k positive ones of n
+A round in which a target is reached can be infinite: never. So differences of such rounds have two e-processes from the
+first seed on, and the evidence is the mean of both, with weights of 1/2, whatever the values are:
 
-    e⁺_n = 2^(n+1) ∫ p^k (1 − p)^(n−k) dp,   p from 1/2 to 1.
+- The t process e⁺, which keeps its value from the first difference on that is not finite.
+- That of the signs. With the probability p of a positive one uniform in (1/2, 1), after k positive ones of n
+
+      e⁺_n = 2^(n+1) ∫ p^k (1 − p)^(n−k) dp,   p from 1/2 to 1.
+
+Under the null hypothesis finite differences are normal with a mean of at most 0, wherever the infinite ones are, and a
+positive difference is not more likely than a negative one. Proof: given the places of the infinite ones, the t process
+stops at a fixed number of seeds, so that its expectation stays at most 1; and the mean of two e-processes is one.
 
 Source: V. Vovk and R. Wang, "E-values: Calibration, combination and applications", Annals of Statistics 2021 (means);
 H. Wang and A. Ramdas 2024 (see `statistics.anytime`).
@@ -71,22 +78,28 @@ class ClaimEvidence:
         return int(reached[0]) + 1 if len(reached) else None
 
 
-def of_differences(differences: ArrayLike, scale: ArrayLike) -> ClaimEvidence:
+def of_differences(differences: ArrayLike, scale: ArrayLike, *, infinite: bool = False) -> ClaimEvidence:
     """Return the evidence for "the differences are above 0 on average".
 
     Args:
-        differences: [n], a − b of each seed, in order; ±inf and NaN (both never reached) are compared by their signs.
+        differences: [n], a − b of each seed, in order; NaN: both are infinite.
         scale: [n], size of the values subtracted so far; differences below rounding count as equal.
+        infinite: the measure can be infinite, so that signs count for one half of the evidence, see above. Of other
+            measures a difference that is not finite ends the test.
 
     >>> of_differences([1.0, 2.0, 3.0, 2.5], [90.0, 90.0, 90.0, 90.0]).supporting.round(1).tolist()
     [1.8, 2.9, 5.0, 18.5]
-    >>> of_differences([float("inf")] * 3, [90.0] * 3).supporting.tolist()  # 2^(n+1) (1 − 2^−(n+1)) / (n + 1)
-    [1.5, 2.333333333333333, 3.75]
+    >>> never = of_differences([float("inf")] * 3, [90.0] * 3, infinite=True)
+    >>> never.supporting.tolist()  # (1 + 2^(n+1) (1 − 2^−(n+1)) / (n + 1)) / 2
+    [1.25, 1.6666666666666665, 2.375]
     """
-    x = np.asarray(differences, dtype=np.float64)
-    if np.isfinite(x).all():
-        return ClaimEvidence(e_process_above(x, scale), e_process_above(-x, scale))
-    return ClaimEvidence(_signs(x > 0, x < 0), _signs(x < 0, x > 0))
+    x, scale = np.asarray(differences, dtype=np.float64), np.asarray(scale, dtype=np.float64)
+    finite = int(np.logical_and.accumulate(np.isfinite(x)).sum())
+    normal = ClaimEvidence(*(e_process_above(sign * x[:finite], scale[:finite]) for sign in (1, -1))).until(len(x))
+    if not infinite:
+        return normal
+    signs = _signs(x > 0, x < 0), _signs(x < 0, x > 0)
+    return ClaimEvidence((normal.supporting + signs[0]) / 2, (normal.opposing + signs[1]) / 2)
 
 
 def _signs(positive: NDArray[np.bool_], negative: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -129,21 +142,23 @@ class SeedDifferences:
 
     Attributes:
         values: [n], in the order of the seeds. scale: [n], size of the values subtracted so far.
+        infinite: True if the measure can be infinite.
     """
 
     values: NDArray[np.float64]
     scale: NDArray[np.float64]
+    infinite: bool = False
 
     @property
     def evidence(self) -> ClaimEvidence:
         """Evidence for "they are above 0 on average"."""
-        return of_differences(self.values, self.scale)
+        return of_differences(self.values, self.scale, infinite=self.infinite)
 
     @property
     def repeated(self) -> "SeedDifferences":
         """`FARTHEST` of them: these in the same order again."""
         scale = np.append(self.scale, np.full(FARTHEST, self.scale[-1]))[:FARTHEST]
-        return SeedDifferences(np.resize(self.values, FARTHEST), scale)
+        return SeedDifferences(np.resize(self.values, FARTHEST), scale, self.infinite)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 
 from pfl_ops.papers import Measure
 from pfl_ops.papers.suite_run import SuiteRun
@@ -56,16 +57,19 @@ def compared(run: SuiteRun, measure: Measure, names: list[str]) -> Agreement | N
     """Return the agreement of the cells' means with the published numbers, over the seeds that all of them have.
 
     Returns:
-        None: there is no such seed, or a target was not reached.
+        None: there is no such seed, or a target was never reached in one of them, so that there is no mean.
     """
     values = {name: _by_seed(run, measure, name) for name in names}
     seeds = sorted(set.intersection(*(set(of) for of in values.values())))
     if not seeds:
         return None
+    found = [[values[name][seed] for seed in seeds] for name in names]
+    if not all(map(math.isfinite, chain(*found))):
+        return None
     given = [run.suite.published[name, measure.key].value or 0.0 for name in names]
-    return agreement(given, [[values[name][seed] for seed in seeds] for name in names])
+    return agreement(given, found)
 
 
 def _by_seed(run: SuiteRun, measure: Measure, name: str) -> dict[int, float]:
     found = {one.seed: one.value(measure.key, run.suite.at, measure.unit) for one in run.outcomes.get(name, ())}
-    return {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
+    return {seed: value for seed, value in found.items() if value is not None}

@@ -141,13 +141,15 @@ def confidence_sequence(
     """
     x, scale = _scaled(differences, scale)
     n, c = np.arange(1, x.shape[-1] + 1), PRECISION
-    mean = np.cumsum(x, axis=-1) / n
-    squares = np.maximum(np.cumsum(x**2, axis=-1) - n * mean**2, 0)
+    first = x[..., :1]
+    y = x - first  # the sum of squares would lose a spread far below the mean
+    mean = np.cumsum(y, axis=-1) / n
+    squares = np.maximum(np.cumsum(y**2, axis=-1) - n * mean**2, 0)
     k = np.exp((np.log((n + c) / c) - 2 * math.log(1 - level)) / n)
     room = 1 - k * c / (n + c)
     half = np.sqrt((k - 1) * squares / (n * np.where(room > 0, room, 1)))
     half = np.where((room <= 0) | _equal(x, scale), np.inf, half)
-    return mean - half, mean + half
+    return first + mean - half, first + mean + half
 
 
 def common_prefix(a: Mapping[int, float], b: Mapping[int, float], seeds: Iterable[int] | None = None) -> list[int]:

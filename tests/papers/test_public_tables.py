@@ -1,18 +1,20 @@
 """Public tables: suites beside the five papers, their transcription and their sizes."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from documents import ROOT
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.papers import PAPERS, PUBLIC, TITLES, all_suites, find, suites
+from pfl_ops.papers import PAPERS, PUBLIC, TITLES, Measure, Published, all_suites, find, suites
 from pfl_ops.papers.chosen import with_choices
 from pfl_ops.papers.rules import Choices
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import order, results_pages
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.results import Result
+from pfl_ops.statistics import Agreement
 from pfl_ops.tuning.choosing import experiment_of
 
 TABLES = tuple(suite for suite in all_suites() if suite.paper in PUBLIC)
@@ -129,6 +131,31 @@ def test_no_order_of_smoke_or_of_two_methods() -> None:
     assert not list(order.blocks(ran("smoke", **same, fedprox=[0.55] * 3)))
     assert not list(order.blocks(ran("full", **same)))
     assert list(order.blocks(ran("full", **same, fedprox=[0.55] * 3)))
+
+
+def test_no_order_where_a_run_never_reached_the_target() -> None:
+    """In seeds 0 and 1 FedAvg is first with 10 and 12 rounds; in seed 2 it never gets there, so it has no mean.
+
+    With seeds 0 and 1 alone the order is the published one, 11 < 20.5 < 30.5. A seed that one lacks is in no mean.
+    """
+    key = "test/G/global/mean@60"
+    measure = Measure(key, "rounds", digits=0, better="low")
+    names = [f"cifar10/dir05/{method}" for method in ("fedavg", "scaffold", "fedprox")]
+    published = {(name, key): Published(value) for name, value in zip(names, (10.0, 20.0, 30.0), strict=True)}
+    suite = replace(find("niid_bench/label_skew"), published=published)
+
+    def compared(fedavg: list[float | None]) -> Agreement | None:
+        rows = [fedavg, [20.0, 21.0, 22.0], [30.0, 31.0, 32.0]]
+        found = {
+            name: [Result.of_numbers(seed, {}, measures={key: math.nan if value is None else value})
+                   for seed, value in enumerate(of)]
+            for name, of in zip(names, rows, strict=True)
+        }  # fmt: skip
+        return order.compared(SuiteRun(suite, "full", found), measure, names)
+
+    assert compared([10.0, 12.0, math.inf]) is None
+    two = compared([10.0, 12.0, None])
+    assert two is not None and (two.tau, two.n) == (1.0, 2)
 
 
 @pytest.mark.parametrize("method", find("pfllib/fashion_mnist").axes["method"])
