@@ -51,6 +51,12 @@ EQUAL = {
     "e677e1709dc1b3c6c77bb9a0bfcdbce423816de04ee4371e41e5b642129adca5": (  # sorted_shards likewise
         "d5084f9c42650af3f1f2c7e699b20b0ff7bbb4a579b933eaa819da44908fff24"
     ),
+    "eb44de2fa0c9b6854ea0f4abf0ba583ae6db572945005539a01d1f39f25cfbd2": (  # cd2_pfed: no subclasses of layers
+        "78dc78275855ad083f1c3d53f73fae0e3eb8529bc6909889b20b6a82cf0b7ea8"
+    ),
+    "364502e877c2aafe280e98d4477b218008e61cc22e0b93d46247725dfbb493af": (  # fedas, which has the same channels
+        "bd2c2a5353340be00ccbe7661aa9e0dee57d60150bb657da696732183818e0e5"
+    ),
     "1ad1b9f505316082b9e3371577e1ddf1867ed727a33c51e39eb8085575b523ae": (  # recorded likewise
         "33cb5c92d20ffdcd9533a3d857d239e197bde13d60ad06b1b2d204a302e28df3"
     ),
@@ -58,8 +64,8 @@ EQUAL = {
 """Digest of code that changed -> that of its code before, which computes the same, bit for bit.
 
 A method got an option, which is in its `added` so that its default keeps the hashes of finished runs. Or code became
-faster. `pinned_results.csv` and tests of the method, or of the partition (`test_partition`, `test_cut`), hold that no
-number moved.
+faster, or refuses networks that it took before. `pinned_results.csv` and tests of the method, or of the partition
+(`test_partition`, `test_cut`), hold that no number moved.
 """
 
 WORDS = {"title", "description"}
