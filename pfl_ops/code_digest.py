@@ -42,13 +42,13 @@ EQUAL = {
     "49691e8a5e922afa57479a0105cdc97a2e6b931c1b9b81708d38f80f3b9d2ff9": (  # fedfomo: `own`
         "5bc6aa339ea785e220a1b879e7b9de6c5981d24bc33032bbb31a04aca6d755e2"
     ),
-    "c8b39630787205e379e265f745d41665fe3ef24e62f969d215933cd197241c9d": (  # proportions without a loop over clients
+    "5348a52f80fe141c32635f9d359d1e00681012ebd39aeb0d7e2b5eab51031188": (  # proportions without a loop over clients
         "1a1c014522ad7d9319f4c7ebf30b7b4641bab83961831f38f6ffc82492054583"
     ),
-    "7327e81e6bd1245d1315616366c43d8903df984c506895170fdb7038775725bb": (  # whole_classes likewise
+    "d7c9cf1639943843913f128bfcf31afe35c07ddf21f24ca694e2908890979a60": (  # whole_classes likewise
         "bf4334e4020775e98980325eb93f7076d0fc7b4358ad01de2ffd11cee3cca52d"
     ),
-    "e677e1709dc1b3c6c77bb9a0bfcdbce423816de04ee4371e41e5b642129adca5": (  # sorted_shards likewise
+    "991aca1ade5da929b19a07482a69dff3d2e962c22f4f263a0bd05c65fd4dfa1f": (  # sorted_shards likewise
         "d5084f9c42650af3f1f2c7e699b20b0ff7bbb4a579b933eaa819da44908fff24"
     ),
     "eb44de2fa0c9b6854ea0f4abf0ba583ae6db572945005539a01d1f39f25cfbd2": (  # cd2_pfed: no subclasses of layers
@@ -57,7 +57,7 @@ EQUAL = {
     "364502e877c2aafe280e98d4477b218008e61cc22e0b93d46247725dfbb493af": (  # fedas, which has the same channels
         "bd2c2a5353340be00ccbe7661aa9e0dee57d60150bb657da696732183818e0e5"
     ),
-    "1ad1b9f505316082b9e3371577e1ddf1867ed727a33c51e39eb8085575b523ae": (  # recorded likewise
+    "1df284ea142af16c50b28660f933978d83d8cbe4ebb03946f9f549eceeb79ffb": (  # recorded likewise
         "33cb5c92d20ffdcd9533a3d857d239e197bde13d60ad06b1b2d204a302e28df3"
     ),
 }

@@ -8,7 +8,7 @@ import pandas as pd
 
 from pfl_ops import metrics
 from pfl_ops.results import At, Result
-from pfl_ops.statistics import Paired, anytime, mean_std, paired, to_the_first
+from pfl_ops.statistics import Paired, Sequential, anytime, mean_std, paired, to_the_first
 
 Test: TypeAlias = Literal["anytime", "t"]
 TESTS: Mapping[Test, str] = {"anytime": "anytime-valid paired test", "t": "paired t test"}
@@ -86,6 +86,22 @@ class Line:
     def is_ranked(self, metric: str, at: At = "final") -> bool:
         """True if it takes part in the order by this metric: it is finished and has a value."""
         return not self.unfinished and bool(self.values(metric, at))
+
+    def is_behind(self, *, smaller: bool) -> bool:
+        """True if the test tells it apart from the group's first line, and on the losing side.
+
+        The order is by means over all seeds of each line, the test is two-sided and over common seeds, where the first
+        line may be the worse one. Seeds behind a missing one are not tested; the means with and without them have to
+        agree.
+
+        Args:
+            smaller: True: the smaller value is the better one.
+        """
+        test = self.difference
+        if test is None or test.p is None or not test.p < LEVEL:
+            return False
+        means = [test.difference, *([test.tested_difference] if isinstance(test, Sequential) else [])]
+        return all(mean > 0 if smaller else mean < 0 for mean in means)
 
 
 def ordered(

@@ -13,3 +13,11 @@ VERSIONS: tuple[tuple[int, str, str], ...] = (
 """(version, SHA-256 of the table, what moved): only appended to; rows that are added replace the newest digest."""
 
 RESULTS_VERSION = VERSIONS[-1][0]
+
+SAMPLING_VERSION = "2"
+"""The version of the rules by which uneven data are cut to size, held out, and drawn for evaluation.
+
+It enters the identity of runs on such data alone: files, text, many classes of which a sample is drawn. For all others
+the rules give what they always gave, and finished runs keep their hashes. 2: rare classes are drawn for evaluation with
+the probability of all other samples, and large strata are cut by one common factor.
+"""

@@ -579,7 +579,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
         )
         return SimpleNamespace(
             name="fliu-digits-lsqs-0123abcd",
-            objective=SimpleNamespace(metrics=("val/L1/acc",)),
+            objective=SimpleNamespace(metrics=("val/L1/acc",), modes=("max",)),
             table=table,
             pareto=None,
             diverged={},
@@ -987,11 +987,21 @@ def test_numbers_as_people_read_them() -> None:
 def test_trials_are_listed_best_first_and_cut(capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.DataFrame({"trial": range(20), "state": "complete", "rounds": 2, "m": [i / 20 for i in range(20)]})
     table = table.assign(seconds=1.0, x=0.5, error="", note=["learnt nothing" if i == 18 else "" for i in range(20)])
-    out().print(drawn(tables.trials(table, ["m"], 19, "study x", most=3)))
+    out().print(drawn(tables.trials(table, ["m"], ["max"], 19, "study x", most=3)))
     lines = capsys.readouterr().out.splitlines()
     assert "the best 3 of 20 trials" in lines[0] and "note" not in lines[1]
     assert [line.rstrip().partition("x=")[2] for line in lines[2:]] == ["0.5", "0.5  (learnt nothing)", "0.5"]
     assert [line.split()[0] for line in lines[2:]] == ["*019", "018", "017"]
+
+
+def test_trials_smaller_is_better_smallest_first() -> None:
+    """Losses 0.3, 0.1, no value, 0.2 and 0.1: trials 1 and 4 are the best, of equal ones the first comes first."""
+    table = pd.DataFrame({"trial": range(5), "state": "complete", "rounds": 2, "loss": [0.3, 0.1, None, 0.2, 0.1]})
+    table = table.assign(seconds=1.0, x=0.5, error="")
+    shown = tables.trials(table, ["loss"], ["min"], 1, "study x", most=3)
+    assert shown.title == "study x, the best 3 of 5 trials"
+    assert [row[0] for row in shown.rows] == ["*001", "004", "003"] and shown.chosen == 0
+    assert [row[0] for row in tables.trials(table, ["loss"], ["min"], 1, "").rows][3:] == ["000", "002"]
 
 
 # -- reproduce --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import load_plugin
-from pfl_ops.results_version import RESULTS_VERSION
+from pfl_ops.results_version import RESULTS_VERSION, SAMPLING_VERSION
 from pfl_ops.section import Section
 
 
@@ -260,6 +260,15 @@ def test_networks_of_users_say_how_they_are_computed(base: Experiment, tmp_path:
     assert tree["code"]["operators"] == "as-given" and "operators" not in base.identity()["code"]
     before = {**tree, "code": {key: value for key, value in tree["code"].items() if key != "operators"}}
     assert differing_code(code_line(tree), code_line(before)) == "engine's operators"
+
+
+def test_sampling_rules_count_where_data_are_uneven(own_data: Path) -> None:
+    """For files, and where a sample of a hundred classes is drawn; built-in data of ten classes keep their hashes."""
+    assert "sampling" not in Experiment.of("fedavg", dataset="digits").identity()["code"]
+    mine = Experiment.of("fedavg", dataset=str(own_data)).identity()
+    assert mine["code"]["sampling"] == SAMPLING_VERSION
+    earlier = {**mine, "code": {key: value for key, value in mine["code"].items() if key != "sampling"}}
+    assert differing_code(code_line(mine), code_line(earlier)) == "rules of sampling"
 
 
 def test_settings_alone_and_what_of_the_code_differs(base: Experiment) -> None:

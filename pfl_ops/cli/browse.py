@@ -88,6 +88,8 @@ def partition(
         f"{experiment.partition.kind} on {experiment.data.label}, {len(clients.table)} clients, seed {experiment.seed}"
     )
     show_counts(clients.table, title, plot, f"partition {clients.partition_digest}")
+    for remark in clients.remarks:
+        say(err(), remark)
     if save:
         from pfl_ops.data.partition_files import write_partition
 

@@ -120,9 +120,9 @@ def reproduce(
 ) -> None:
     """Run published experiments again and report paper | ours | difference, and which claims hold.
 
-    Without SUITE and --scale: DRDM's Table 3 and Fig. 5 at full, and the first rounds of a column of FLIU's Table I at
-    medium, about 15 minutes on two cores. --scale smoke checks that everything runs. What is finished is never run
-    again; stopped or killed, the same command goes on.
+    Without SUITE, --scale and options that select or change cells: DRDM's Table 3 and Fig. 5 at full, and the first
+    rounds of a column of FLIU's Table I at medium, about 15 minutes on two cores. --scale smoke checks that everything
+    runs. What is finished is never run again; stopped or killed, the same command goes on.
     """
     from pfl_ops.config.precedence import assignments
     from pfl_ops.tracking.home import check_places

@@ -89,7 +89,7 @@ def _show_claims(summaries: "list[SuiteSummary]") -> None:
         seeds = str(claim.seeds) if decided else f"about {claim.seeds}" if claim.seeds and claim.n > 1 else "?"
         text = f"{claim.text}{' (derived)' * claim.derived}"
         evidence = (number(claim.supporting), number(claim.opposing))
-        table.add_row(one.suite, text, claim.paper, claim.ours, str(claim.n), *evidence, seeds)
+        table.add_row(one.suite, text, claim.paper, claim.ours, claim.n_in_words, *evidence, seeds)
     out().print()
     out().print(table)
 

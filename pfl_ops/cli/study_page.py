@@ -132,10 +132,12 @@ def _search(study: "Study") -> Iterator[PageBlock]:
         one = "The trials one by one, and the best value so far."
         two = "The trials and their Pareto front; the chosen one is marked."
         yield Picture("trials", one if study.objective.single else two, study.plot)
-    metrics, chosen, most = study.objective.metrics, study.trial, len(study.table)
+    goal, chosen, most = study.objective, study.trial, len(study.table)
     if study.pareto is not None:
-        yield table_of("front", tables.trials(study.pareto, metrics, chosen, "Pareto front", most), data=study.pareto)
-    yield table_of("trials", tables.trials(study.table, metrics, chosen, "Trials", most), data=study.table)
+        front = tables.trials(study.pareto, goal.metrics, goal.modes, chosen, "Pareto front", most)
+        yield table_of("front", front, data=study.pareto)
+    trials = tables.trials(study.table, goal.metrics, goal.modes, chosen, "Trials", most)
+    yield table_of("trials", trials, data=study.table)
 
 
 def _parameters(study: "Study") -> Iterator[PageBlock]:

@@ -318,7 +318,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     console = out()
     front = study.table if study.pareto is None else study.pareto
     title = f"study {study.name}" if study.pareto is None else f"Pareto front of study {study.name}"
-    console.print(drawn(tables.trials(front, study.objective.metrics, study.trial, title)))
+    goal = study.objective
+    console.print(drawn(tables.trials(front, goal.metrics, goal.modes, study.trial, title)))
     if study.ended:
         say(console, f"\n{study.ended}")
     if study.confirmation:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config.fields import Tree
 from pfl_ops.config.final_samples import final_samples
-from pfl_ops.data.datasets import DATASETS, load
+from pfl_ops.data.datasets import BUILTIN, DATASETS, Dataset, load
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
@@ -16,7 +16,7 @@ from pfl_ops.federation.settings import STAGES
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import weights_file
 from pfl_ops.registry import file_digest
-from pfl_ops.results_version import RESULTS_VERSION
+from pfl_ops.results_version import RESULTS_VERSION, SAMPLING_VERSION
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -28,13 +28,16 @@ OPERATORS = "as-given"
 """The engine's rule for networks of users. Runs before have no such entry: their engine could replace a subclass of a
 layer by the layer, or leave out the second use of a module, and so train another network than the given one."""
 
+EVEN_CLASSES = 10  # of a built-in data set, at most, for every class to be in each drawn sample
+
 
 def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     """All that decides the result of a run, as plain values.
 
     Every setting but `repetitions`; for files (a data set's, a partition's, weights) the SHA-256 of what is in them,
     never where they lie; the code of method, network and partition by `code_digest`, the engine by `RESULTS_VERSION`,
-    and for networks that are not the package's `OPERATORS`.
+    the rules by which uneven data are cut and drawn by `SAMPLING_VERSION`, and the engine's operators for networks of
+    users by `OPERATORS`.
     A data set that the package knows keeps its name too: its published mean and deviation go with it. Of the input
     scaling the numbers count, where they are not the published ones; of `evaluation.final` the number that it means.
 
@@ -76,17 +79,30 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
         tree[CODE]["operators"] = OPERATORS
     if experiment.training.loss not in LOSSES.builtin:  # those are the engine's
         tree[CODE]["loss"] = LOSSES.digest(experiment.training.loss)
+    if _is_uneven(experiment, data, scored_on_all=tree["evaluation"].get("final") is None):
+        tree[CODE]["sampling"] = SAMPLING_VERSION
     return {VERSION: RESULTS_VERSION, **tree}
+
+
+def _is_uneven(experiment: "Experiment", data: Dataset, *, scored_on_all: bool) -> bool:
+    """True if `SAMPLING_VERSION` can move a number of the run.
+
+    Not so for built-in data sets of ten classes: their classes are equally large up to a quarter, and each has its
+    share in every sample that is drawn. With a hundred classes only a drawn sample can lack some.
+
+    Args:
+        experiment: names the data. data: the same, loaded.
+        scored_on_all: the last round is scored on all pooled samples.
+    """
+    if experiment.data.name not in BUILTIN or data.overlap:
+        return True
+    return data.n_classes > EVEN_CLASSES and not (scored_on_all and experiment.evaluation.subset is None)
 
 
 def differing_code(mine: str, theirs: str) -> str:
     """Return the parts in which two `code_line`s differ, "method and network"; "": none, or `theirs` is empty."""
-    names = {
-        "algorithm": "method",
-        "model": "network",
-        "operators": "engine's operators",
-        VERSION: "engine's results version",
-    }
+    names = {"algorithm": "method", "model": "network", "sampling": "rules of sampling"}
+    names |= {"operators": "engine's operators", VERSION: "engine's results version"}
     differing = [part.partition("=")[0] for part in mine.split() if part not in theirs.split()]
     return " and ".join(names.get(part, part) for part in differing) if theirs else ""
 

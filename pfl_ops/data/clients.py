@@ -78,8 +78,11 @@ class Pool:
         return Pool(self.x, self.y, [torch.arange(len(self))])
 
     def subset(self, n: int | None, generator: np.random.Generator) -> Tensor:
-        """Return `n` sample numbers in which every class has its share, sorted int64 [n]; None, or too many: all."""
-        return torch.from_numpy(cut.stratified(self.y.numpy(), len(self) if n is None else n, generator))
+        """Return `n` sample numbers whose mean score estimates that of all, sorted int64 [n]; None, or too many: all.
+
+        Every class has its share within one sample (`cut.representative`).
+        """
+        return torch.from_numpy(cut.representative(self.y.numpy(), len(self) if n is None else n, generator))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +96,7 @@ class Clients:
         data_digest: of the data set. partition_digest: who owns which training sample, a validation share included.
         table: classes of each client's training data, a validation share included, int64 [K, L].
         recorded: the partition in sample numbers of the published data, to be written down.
+        remarks: lines about the data that the user may want to know.
     """
 
     train: Pool
@@ -106,6 +110,7 @@ class Clients:
     partition_digest: str
     table: np.ndarray
     recorded: Recorded
+    remarks: tuple[str, ...] = ()
 
 
 def build_clients(
@@ -201,6 +206,7 @@ def build_clients(
         partition_digest=recorded.digest,
         table=table,
         recorded=recorded,
+        remarks=dataset.remarks,
     )
 
 

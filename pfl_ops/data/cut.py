@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pfl_ops.data.balance import apportion
+from pfl_ops.data.balance import apportion, raise_small
 from pfl_ops.data.by_client import ByClient
 
 
@@ -24,6 +24,8 @@ def by_class(labels: np.ndarray, rng: np.random.Generator) -> list[tuple[int, np
 def stratified(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     """Return `size` positions in which every class has its share, and at least one sample where there are enough.
 
+    Where shares are raised to one sample, all others shrink by one common factor.
+
     Args:
         labels: class (or any stratum) of each sample, int [n].
         size: samples to keep; n or more: all.
@@ -33,19 +35,49 @@ def stratified(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.nd
 
     >>> labels = np.repeat([0, 1, 2], [80, 19, 1])
     >>> kept = stratified(labels, 10, np.random.default_rng(0))
-    >>> np.bincount(labels[kept]).tolist()  # 8, 1.9 and 0.1, the last raised to 1 at the cost of the largest
+    >>> np.bincount(labels[kept]).tolist()  # shares 8, 1.9, 0.1; the last is raised to 1, 9 are left for 80 : 19
     [7, 2, 1]
     """
     if size >= len(labels):
         return np.arange(len(labels))
     groups = by_class(labels, rng)
     counts = np.array([len(group) for _, group in groups])
-    if size < len(groups):
+    take = apportion(counts, size, rng)
+    if size >= len(groups) and not take.all():
+        take = apportion(raise_small(counts * size / len(labels), 1), size, rng)
+    return np.sort(np.concatenate([group[:t] for (_, group), t in zip(groups, take, strict=True)]))
+
+
+def representative(labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Return `size` positions whose mean of any quantity estimates the mean over all positions without bias.
+
+    Each class has its exact share size · n_c / n within one sample. Where every share is one sample or more, or all
+    classes are equally large, the shares are rounded by largest remainder. Else largest remainders would never draw
+    from the small classes. Then each position is drawn with probability size / n: class c gets
+    floor(a_c + u) − floor(a_{c−1} + u) samples, where a_c is the sum of the exact shares up to class c and u is one
+    random number for all classes (systematic sampling).
+
+    Args:
+        labels: class of each sample, int [n].
+        size: samples to draw; n or more: all.
+        rng: chooses them.
+    Returns:
+        sorted positions, int64 [min(size, n)].
+
+    >>> labels = np.repeat([0, 1, 2], [80, 19, 1])  # shares 8, 1.9 and 0.1: class 2 is drawn once in ten times
+    >>> drawn = [representative(labels, 10, np.random.default_rng(seed)) for seed in range(200)]
+    >>> np.mean([np.bincount(labels[rows], minlength=3) for rows in drawn], axis=0).round(1).tolist()
+    [8.0, 1.9, 0.1]
+    """
+    n = len(labels)
+    if size >= n:
+        return np.arange(n)
+    groups = by_class(labels, rng)
+    counts = np.array([len(group) for _, group in groups])
+    if counts.min() * size >= n or counts.min() == counts.max():
         take = apportion(counts, size, rng)
     else:
-        take = np.maximum(apportion(counts, size, rng), 1)
-        while take.sum() > size:  # pay for classes raised to one sample out of the largest
-            take[np.argmax(take)] -= 1
+        take = np.diff((np.cumsum(counts) * size + rng.integers(n)) // n, prepend=0)
     return np.sort(np.concatenate([group[:t] for (_, group), t in zip(groups, take, strict=True)]))
 
 

@@ -22,6 +22,9 @@ from pfl_ops.section import MOST_COUNT, Section
 PARTITION = "lsqs"
 """The partition of a data set without clients if none is named."""
 
+SHIFT = 0.03
+"""Share of the training samples that a cut may give to other clients, or classes, without a remark."""
+
 
 class Info(NamedTuple):
     """Facts on a named data set before it is read: shape of a sample, constants in units of the stored values."""
@@ -202,6 +205,28 @@ class Dataset:
             return self._rows(part)
         return np.concatenate([self._rows("train"), self._rows("test") + self.files.meta["n_train"]])
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """A line if the cut to `train_size` changes the shares of clients or classes by more than `SHIFT` of the data.
+
+        The shares change where many of them are smaller than one sample.
+        """
+        if not self._is_cut:
+            return ()
+        kept = self._rows("train")
+        _, stratum, counts = np.unique(self._strata("train"), return_inverse=True, return_counts=True)
+        taken = np.bincount(stratum[kept], minlength=len(counts))
+        before, after = counts / len(stratum), taken / len(kept)
+        if np.maximum(after - before, 0).sum() <= SHIFT:
+            return ()
+        small, what = after > before, "clients" if self.files.has("client_train") else "classes"
+        lost = int((taken == 0).sum())
+        return (
+            f"data.train_size={self.train_size} changes the shares of {what}: {small.sum():,} of {len(counts):,} have "
+            f"{100 * after[small].sum():.0f} % of the samples instead of {100 * before[small].sum():.0f} %"
+            f"{f', {lost:,} have none' if lost else ''}; data.train_size=none takes all samples",
+        )
+
     def sealed(self) -> "Dataset":
         """The same without its test data: reaching for `test` raises, and no file of it is opened.
 
@@ -254,12 +279,17 @@ class Dataset:
 
     def _rows(self, part: str) -> np.ndarray:
         """The stratified cut. Its key is fixed: a run's seed changes who owns a sample, not which samples there are."""
-        n, size = self.files.meta[f"n_{part}"], self._size(part)
-        if self.train_size is None or self.train_size >= self.files.meta["n_train"]:
-            return np.arange(n)
-        # own clients keep their proportions, so that none disappears while there are enough samples
-        strata = self.files.array(f"{'client' if self.files.has('client_train') else 'y'}_{part}")
-        return cut.stratified(strata, size, rng.generator(0, "data.train_size", part))
+        if not self._is_cut:
+            return np.arange(self.files.meta[f"n_{part}"])
+        return cut.stratified(self._strata(part), self._size(part), rng.generator(0, "data.train_size", part))
+
+    @property
+    def _is_cut(self) -> bool:
+        return self.train_size is not None and self.train_size < int(self.files.meta["n_train"])
+
+    def _strata(self, part: str) -> np.ndarray:
+        """The client of each published sample, else its class, int64 [n]: each keeps its share in a cut."""
+        return self.files.array(f"{'client' if self.files.has('client_train') else 'y'}_{part}")
 
 
 def load(section: DataSection | str, *, data_dir: str | None = None, sealed: bool = False) -> Dataset:

@@ -145,17 +145,19 @@ def chosen(point: Mapping[str, object]) -> TableRows:
     )
 
 
-def trials(trials: "pd.DataFrame", metrics: Sequence[str], chosen: int, title: str, most: int = 12) -> TableRows:
+def trials(
+    trials: "pd.DataFrame", metrics: Sequence[str], modes: Sequence[str], chosen: int, title: str, most: int = 12
+) -> TableRows:
     """Return the trials of a study, best first; the chosen one has a star.
 
     Args:
         trials: `Study.table`, or rows of it.
-        metrics: the objective's, the first one decides the order (larger first).
+        metrics, modes: the objective's, "max" or "min" for each; the first one decides the order.
         chosen: number of the chosen trial.
         title: above the table.
         most: rows that are shown.
     """
-    ordered = trials.sort_values(metrics[0], ascending=False, na_position="last")
+    ordered = trials.sort_values(metrics[0], ascending=modes[0] == "min", kind="stable", na_position="last")
     more = f", the best {most} of {len(ordered)} trials" if len(ordered) > most else ""
     parts = [part for metric in metrics for part in summands(metric) if part in trials and part not in metrics]
     stages = {name.split("/")[1] for name in metrics if name != heading(name)}

@@ -3,7 +3,8 @@
 Beside them are public tables, numbers that others have published of methods that are here. They have no claims.
 
     suite       what a suite is: the grid of its experiments, published numbers, claims
-    claims      comparisons of numbers, and their judgement (expression: how they are read)
+    claims      comparisons of numbers, and their judgement (expression: how they are read; conditions: as conditions on
+                means; evidence: for and against them)
     exhibits    what a report shows
     published   the papers' numbers
     provenance  origin of each setting: stated in the paper, or an assumption (sources: those of the five papers)

@@ -10,7 +10,8 @@ A claim is one or more comparisons of terms, `cell:key`, in the unit of the pape
 
 `*` stands for every label of its axis, the same one in all terms: one instance of the claim for each. `{a,b}` stands
 for each of these labels, `{!a}` for all but those: each is an instance of its own, but right inside max, min or mean
-they are the arguments. There is no division, since "/" joins labels.
+they are the arguments. There is no division, since "/" joins labels. A max, min or |x| is that of means over seeds
+(`conditions`), and can be multiplied by a number only.
 """
 
 import math
@@ -20,15 +21,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, count, pairwise, product, takewhile
-from statistics import fmean
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.papers.conditions import CellNumber, Expansion, Form, mean
 from pfl_ops.papers.evidence import ClaimEvidence, TermComparison, all_of, at_least
-from pfl_ops.papers.expression import FUNCTIONS, Bound, Labels, Node, Numbers, Term, labels_of, sides
+from pfl_ops.papers.expression import Bound, Labels, Node, Term, labels_of, sides
 
 Status: TypeAlias = Literal["holds", "does not hold", "undecided", "not run"]
 Values: TypeAlias = Callable[[str, str], Mapping[int, float]]
@@ -195,19 +195,20 @@ class Claim:
         there = set(cells)
         found = []
         for bound in self._bindings(labels):
-            named = {term: term.cells(labels, bound) for term in self._terms}
+            named = self._named(labels, bound)
             if not there.issuperset(chain(*named.values())):
                 continue  # the paper's grid has a hole there
             where = ", ".join(dict.fromkeys(bound.values()))
-            by_seed = {term: [values(cell, term.key) for cell in of_term] for term, of_term in named.items()}
-            found.append(self._instance(where, by_seed, exact, first))
+            by_seed = {CellNumber(cell, term.key): values(cell, term.key) for term, of in named.items() for cell in of}
+            found.append(self._instance(where, Expansion(self.says, named), by_seed, exact, first))
         return Verdict(tuple(found), self.least(len(found)), exact)
 
     def check(self, labels: Labels, cells: Iterable[str], keys: Iterable[str]) -> None:
         """Refuse a claim about what the suite has not.
 
         Raises:
-            PflOpsError: it can't be read, or names an axis' label, a cell or a measure that does not exist.
+            PflOpsError: it can't be read, names an axis' label, a cell or a measure that does not exist, or can't be
+                decided (`conditions`).
         """
         known, there, held = set(keys), set(cells), False
         for term in self._terms:
@@ -219,6 +220,7 @@ class Claim:
             held |= named <= there
             if not bound and not named <= there:
                 raise PflOpsError(f"claim '{self.says}': no cell {', '.join(sorted(named - there))}")
+            self._conditions(Expansion(self.says, self._named(labels, bound)))
         if not held:
             raise PflOpsError(f"claim '{self.says}' is about no cell of the suite")
 
@@ -249,77 +251,50 @@ class Claim:
         for chosen in product(*free.values()):
             yield dict(zip(free, chosen, strict=True))
 
+    def _named(self, labels: Labels, bound: Bound) -> dict[Term, list[str]]:
+        """The cells that each term stands for in an instance."""
+        return {term: term.cells(labels, bound) for term in self._terms}
+
+    def _conditions(self, expansion: Expansion) -> tuple[list[Form], list[Form]]:
+        """Each side, and what each comparison of two of them says."""
+        forms = [expansion.form(node) for _, node in self._parsed]
+        comparisons = [
+            expansion.conditions(*((b, a) if sign in ("<", "<=") else (a, b)), strict=sign in ("<", ">"))
+            for (a, b), (sign, _) in zip(pairwise(forms), self._parsed[1:], strict=True)
+        ]
+        return forms, comparisons
+
     def _instance(
-        self, where: str, by_seed: Mapping[Term, Sequence[Mapping[int, float]]], exact: bool, first: int
+        self,
+        where: str,
+        expansion: Expansion,
+        by_seed: Mapping[CellNumber, Mapping[int, float]],
+        exact: bool,
+        first: int,
     ) -> Instance:
-        seeds = _prefix(list(chain(*by_seed.values())), 0 if exact else first) if by_seed else [0]
+        seeds = _prefix(list(by_seed.values()), 0 if exact else first) if by_seed else [0]
         if not seeds:
             return Instance(where, None, "")
-        at_seeds = [_numbers(by_seed, seed) for seed in seeds]
-        nodes = [node for _, node in self._parsed]
-        means = [_shown(node, at_seeds) for node in nodes]
+        numbers = {one: np.array([values[seed] for seed in seeds]) for one, values in by_seed.items()}.__getitem__
+        forms, conditions = self._conditions(expansion)
+        means = [mean(form, numbers) for form in forms]
         texts = _short(means)
-        detail = texts[0]
-        agrees, comparisons = True, list[TermComparison]()
-        for (left, right), (sign, _), (a, b), text in zip(
-            pairwise(nodes), self._parsed[1:], pairwise(means), texts[1:], strict=True
-        ):
-            detail += f" {sign} {text}"
-            agrees &= COMPARE[sign](a, b)
-            comparisons += [] if exact else _comparisons(left, right, sign, at_seeds)
-        return Instance(where, agrees, detail if exact else f"{detail} (n = {len(seeds)})", tuple(comparisons))
+        signs = [sign for sign, _ in self._parsed[1:]]
+        detail = texts[0] + "".join(f" {sign} {text}" for sign, text in zip(signs, texts[1:], strict=True))
+        agrees = all(COMPARE[sign](*pair) for sign, pair in zip(signs, pairwise(means), strict=True))
+        if exact:
+            return Instance(where, agrees, detail)
+        comparisons = [
+            TermComparison(tuple(one.differences(numbers, len(seeds)) for one in clause))
+            for clause in chain(*conditions)
+        ]
+        return Instance(where, agrees, f"{detail} (n = {len(seeds)})", tuple(comparisons))
 
 
 def _prefix(values: Sequence[Mapping[int, float]], first: int) -> list[int]:
     """Return the seeds first, first + 1, ... up to one that a term lacks: a bad repetition is never left out."""
     there = (all(not math.isnan(one.get(seed, math.nan)) for one in values) for seed in count(first))
     return [first + i for i, _ in enumerate(takewhile(bool, there))]
-
-
-def _numbers(by_seed: Mapping[Term, Sequence[Mapping[int, float]]], seed: int) -> Numbers:
-    return lambda term: [one[seed] for one in by_seed[term]]
-
-
-def _comparisons(left: Node, right: Node, sign: str, at_seeds: Sequence[Numbers]) -> Iterator[TermComparison]:
-    """Return what a comparison of two sides says of differences over seeds.
-
-    Above a max is above each of its arguments, and every pair is tested by itself: the largest of several noisy values
-    is too large on average. |x| < c is c − x > 0 and c + x > 0; |x| > c is one of x − c > 0 and −x − c > 0.
-    """
-    if sign in ("<", "<="):
-        left, right = right, left  # now: left is above right
-    for node in (left, right):
-        if node.operation is FUNCTIONS["abs"]:
-            x = np.array([node.of[0].value(numbers) for numbers in at_seeds])
-            other = right if node is left else left
-            c = np.array([other.value(numbers) for numbers in at_seeds])
-            if node is left:
-                yield TermComparison((_pair(x, c), _pair(-x, c)), 1)
-            else:
-                yield TermComparison((_pair(c, x), _pair(c, -x)), 2)
-            return
-    lefts, rights = (
-        np.array([node.arguments(n) if node.operation is every else [node.value(n)] for n in at_seeds]).T
-        for node, every in ((left, min), (right, max))
-    )
-    for a, b in product(lefts, rights):
-        yield TermComparison((_pair(a, b),), 1)
-
-
-def _pair(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Differences of two sides over seeds, and the size of the values so far; each [n]."""
-    with np.errstate(invalid="ignore"):  # never reached by both: no difference
-        return a - b, np.maximum.accumulate(np.maximum(np.abs(a), np.abs(b)))
-
-
-def _shown(node: Node, at_seeds: Sequence[Numbers]) -> float:
-    """A side's mean over seeds; of a max, the largest mean of its arguments; of |x|, that of the mean of x."""
-    if node.operation in (max, min):
-        each = [node.arguments(numbers) for numbers in at_seeds]
-        return node.operation([fmean(argument) for argument in zip(*each, strict=True)])
-    if node.operation is FUNCTIONS["abs"]:
-        return abs(_shown(node.of[0], at_seeds))
-    return fmean(node.value(numbers) for numbers in at_seeds)
 
 
 def _short(values: Sequence[float]) -> list[str]:

@@ -11,8 +11,9 @@ seeds at which one looks. Combinations that keep this, without independence:
 
 Proof of the third: if fewer than r instances hold, at least m − r + 1 null hypotheses are true. The mean of the
 m − r + 1 smallest values is at most the mean of the values of these, whose expectation is at most 1. If r or more hold,
-the same is true of r reversed null hypotheses. r = m and r = 1 are the first two. A product or a maximum would not do:
-the values share seeds and cells.
+the same is true of r reversed null hypotheses. r = m and r = 1 are the first two. Combinations of combinations need
+no more: an m that is a combination itself has an expectation of at most 1 while it is false, or true. A product or a
+maximum would not do: the values share seeds and cells.
 
 A target that is never reached (infinity) has no mean. Then the signs of the differences are tested: with the
 probability p of a positive one uniform in (1/2, 1), after k positive ones of n
@@ -123,29 +124,40 @@ def all_of(several: Sequence[ClaimEvidence]) -> ClaimEvidence:
 
 
 @dataclass(frozen=True)
-class TermComparison:
-    """Differences that have to be above 0 on average.
+class SeedDifferences:
+    """Differences of two sides over seeds.
 
     Attributes:
-        pairs: (differences, size of the values subtracted so far), each [n]. least: number of them that have to be.
+        values: [n], in the order of the seeds. scale: [n], size of the values subtracted so far.
     """
 
-    pairs: tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]
-    least: int
+    values: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    @property
+    def evidence(self) -> ClaimEvidence:
+        """Evidence for "they are above 0 on average"."""
+        return of_differences(self.values, self.scale)
+
+    @property
+    def repeated(self) -> "SeedDifferences":
+        """`FARTHEST` of them: these in the same order again."""
+        scale = np.append(self.scale, np.full(FARTHEST, self.scale[-1]))[:FARTHEST]
+        return SeedDifferences(np.resize(self.values, FARTHEST), scale)
+
+
+@dataclass(frozen=True)
+class TermComparison:
+    """Differences of which at least one has to be above 0 on average."""
+
+    differences: tuple[SeedDifferences, ...]
 
     @property
     def evidence(self) -> ClaimEvidence:
         """Evidence of the seeds so far."""
-        return at_least(self.least, [of_differences(*pair) for pair in self.pairs])
+        return at_least(1, [one.evidence for one in self.differences])
 
     @property
     def continued(self) -> ClaimEvidence:
         """Evidence after `FARTHEST` seeds, if those to come are as those so far, in the same order again."""
-        return at_least(self.least, [of_differences(*_repeated(*pair)) for pair in self.pairs])
-
-
-def _repeated(
-    differences: NDArray[np.float64], scale: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    size = np.append(scale, np.full(FARTHEST, scale[-1]))[:FARTHEST]
-    return np.resize(differences, FARTHEST), size
+        return at_least(1, [one.repeated.evidence for one in self.differences])

@@ -1,13 +1,11 @@
 """Comparisons of numbers as text: read into a tree, and worked out for a choice of labels."""
 
 import ast
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from statistics import fmean
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from pfl_ops.errors import PflOpsError, echo, unknown
 
@@ -17,13 +15,11 @@ Labels: TypeAlias = Mapping[str, Sequence[str]]
 Bound: TypeAlias = Mapping[tuple[int, str], str]
 """(place in a cell's name, pattern there) -> label."""
 
-Numbers: TypeAlias = "Callable[[Term], list[float]]"
-"""Term -> the numbers that it stands for: one, or the arguments of its function."""
+Operation: TypeAlias = Literal["sum", "negative", "product", "max", "min", "mean", "abs"]
 
 PART = r"(?:[\w.]+|\*|\{!?[\w.,]+\})"
 TERM = re.compile(rf"{PART}(?:/{PART})*:[\w./]+(?:[@#][\d.]+)?")
-OF_MANY: Mapping[str, Callable[[Sequence[float]], float]] = {"max": max, "min": min, "mean": fmean}
-FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {**OF_MANY, "abs": lambda values: abs(values[0])}
+OF_MANY: Mapping[str, Operation] = {"max": "max", "min": "min", "mean": "mean"}
 COMPARISONS: Mapping[type[ast.cmpop], str] = {ast.LtE: "<=", ast.GtE: ">=", ast.Lt: "<", ast.Gt: ">"}
 
 
@@ -61,29 +57,16 @@ class Node:
     """A part of an expression: a number, a term, or an operation on others."""
 
     of: "tuple[Node, ...]" = ()
-    operation: Callable[[Sequence[float]], float] = sum
+    operation: Operation = "sum"
 
     def terms(self) -> "Iterator[Term]":
         for node in self.of:
             yield from node.terms()
 
-    def value(self, numbers: Numbers) -> float:
-        return self.operation(self.arguments(numbers))
-
-    def values(self, numbers: Numbers) -> list[float]:
-        return [self.value(numbers)]
-
-    def arguments(self, numbers: Numbers) -> list[float]:
-        """Those of the operation."""
-        return [v for node in self.of for v in node.values(numbers)]
-
 
 @dataclass(frozen=True)
 class Number(Node):
     number: float = 0.0
-
-    def value(self, numbers: Numbers) -> float:
-        return self.number
 
 
 @dataclass(frozen=True)
@@ -114,13 +97,6 @@ class Term(Node):
         places = enumerate(zip(self.parts, labels.values(), strict=True))
         meant = [[bound[i, p]] if (i, p) in free else labels_of(p, known, self.key) for i, (p, known) in places]
         return ["/".join(chosen) for chosen in product(*meant)]
-
-    def values(self, numbers: Numbers) -> list[float]:
-        return numbers(self)
-
-    def value(self, numbers: Numbers) -> float:
-        (one,) = numbers(self)
-        return one
 
 
 def sides(text: str) -> list[tuple[str, Node]]:
@@ -178,17 +154,17 @@ class Reader:
                 pattern, _, key = self.terms[int(name.removeprefix("term_"))].partition(":")
                 return Term(parts=tuple(pattern.split("/")), key=key, inside=inside)
             case ast.UnaryOp(op=ast.USub(), operand=of):
-                return Node((self.number(of, inside),), _negative)
+                return Node((self.number(of, inside),), "negative")
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return Node((self.number(left, inside), self.number(right, inside)))
             case ast.BinOp(left=left, op=ast.Sub(), right=right):
-                return Node((self.number(left, inside), Node((self.number(right, inside),), _negative)))
+                return Node((self.number(left, inside), Node((self.number(right, inside),), "negative")))
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return Node((self.number(left, inside), self.number(right, inside)), math.prod)
+                return Node((self.number(left, inside), self.number(right, inside)), "product")
             case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]) if name in OF_MANY:
                 return Node(tuple(self.node(one, inside=True) for one in arguments), OF_MANY[name])
             case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
-                return Node((self.number(argument, inside),), FUNCTIONS["abs"])
+                return Node((self.number(argument, inside),), "abs")
         raise self.wrong(ast.get_source_segment(self.code, tree) or self.code)
 
     def number(self, tree: ast.expr, inside: bool) -> Node:
@@ -202,7 +178,3 @@ class Reader:
         """Return the error of a place, with its terms as they were written."""
         written = re.sub(r"term_(\d+)", lambda found: self.terms[int(found[1])], where)
         return PflOpsError(f"claim '{self.text}' can't be read at '{written}'")
-
-
-def _negative(values: Sequence[float]) -> float:
-    return -values[0]

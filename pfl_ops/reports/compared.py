@@ -53,8 +53,8 @@ SEQUENTIAL = (
 def ahead(c: Comparison, group: Group, line: Line) -> str:
     """Return the difference to the first line as text: "−4.10", or what stands there of a line without one.
 
-    "best" is said of the first line of a fair group of two or more if the test tells it apart from every other one;
-    else it is the "highest", or "lowest".
+    "best" is said of the first line of a fair group of two or more if the test tells every other one apart from it, on
+    the losing side; else it is the "highest", or "lowest".
     """
     if line.unfinished:
         return "not finished"
@@ -63,10 +63,10 @@ def ahead(c: Comparison, group: Group, line: Line) -> str:
     ranked = [one for one in group.lines if one.is_ranked(group.metric, c.at)]
     if len(ranked) < 2 or line not in ranked:
         return "–"
-    tests = [one.difference for one in ranked if one.difference]
-    if group.fair and all(test.p is not None and test.p < LEVEL for test in tests):
+    smaller = metrics.smaller_is_better(group.metric)
+    if group.fair and all(one.is_behind(smaller=smaller) for one in ranked if one.difference):
         return "best"
-    return "lowest" if metrics.smaller_is_better(group.metric) else "highest"
+    return "lowest" if smaller else "highest"
 
 
 def text_of(line: Line, metric: str, at: At = "final") -> str:
@@ -175,8 +175,9 @@ def reading(c: Comparison) -> tuple[str, ...]:
         "values decide which line is first. There is none if two lines differ in more than what is compared.",
         *([SEQUENTIAL] if c.test == "anytime" else []),
         *sampling_notes([run.metrics for line in c.lines for run in line.runs], "Acc(G) of the last round"),
-        "Best: the first line, if p is below 0.05 to every other line. Otherwise it is the highest, or the lowest. The "
-        "highest mean of a column is marked, whatever the test says.",
+        "Best: the first line, if every other line is worse than it over common seeds, with p below 0.05. Otherwise it "
+        "is the highest, or the lowest: of the means over all seeds that each line has. The highest mean of a column "
+        "is marked, whatever the test says.",
         "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of.",
         "MiB: sent by all clients, and received by all, over all rounds. Seconds: training, on a machine with its "
         "other load.",

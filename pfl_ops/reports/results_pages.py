@@ -18,6 +18,10 @@ from pfl_ops.reports.suite import numbers, replaced
 
 OVERVIEW = "README.md"
 DECIDED = ("holds", "does not hold")
+IN_PART = (
+    "1 of 4 run: of a claim with four instances one was run, and n is of its cells, the least where several were run. "
+    "Such a claim may be decided: one instance refutes what is said of all."
+)
 
 
 def write(folder: str | Path, found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Path:
@@ -136,7 +140,7 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
                 unjudged.add((one.suite.name, claim.text))
             if claim.ours in ("not run", "not judged"):
                 continue
-            if not claim.n:
+            if claim.not_run and claim.ours not in DECIDED:
                 in_part.add((one.suite.name, claim.text))
                 continue
             groups.setdefault((where, claim.derived), Counter())[claim.ours] += 1
@@ -147,7 +151,7 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
     total = sum(len(suite.claims) for suite in all_suites)
     only_run, parts = len(unjudged - judged), len(in_part - judged - unjudged)
     apart = f" {only_run} more were run and not judged, for the reasons given below;" if only_run else ""
-    apart += f" of {parts} more a part of the cells was run, which is no evidence yet;" if parts else ""
+    apart += f" of {parts} more a part of the cells was run, which decides nothing yet;" if parts else ""
     yield Text(
         f"The suites have {total} claims, derived ones among them. {len(judged)} were judged in runs that are kept "
         f"here;{apart} of the other {total - len(judged) - only_run - parts} nothing is known."
@@ -183,20 +187,22 @@ def _suites(found: Sequence[SuiteRun]) -> Table:
 
 def _claims(run: SuiteRun) -> PageSection:
     """The claims of a suite, a line each."""
+    standings = verdicts.standings(run)
     rows = []
-    for claim in verdicts.standings(run):
+    for claim in standings:
         text, mark = verdicts.STANDINGS[claim.ours]
         seeds = "–" if claim.seeds is None else f"{'' if claim.ours in DECIDED else 'about '}{claim.seeds}"
         es = (TableCell(verdicts.number(e), e) for e in (claim.supporting, claim.opposing))
         rows.append(Row.of(
             f"{claim.text}{' (derived)' * claim.derived}", claim.paper, TableCell(text, mark=mark), claim.agrees or "–",
-            claim.n, *es, TableCell(seeds, claim.seeds),
+            TableCell(claim.n_in_words, claim.n), *es, TableCell(seeds, claim.seeds),
         ))  # fmt: skip
     heads = ("claim", "in the paper's numbers", "in ours", "as claimed", "n", "e for", "e against", "seeds to decide")
     page = file_name(run.suite, run.scale)
     notes = (
         "As claimed: comparisons whose means are as claimed, which is counted and not tested. e: anytime-valid "
         "evidence for and against the whole claim; n: seeds that all of its cells have.",
+        *([IN_PART] if any(claim.n and claim.not_run for claim in standings) else []),
     )
     table = Table(f"claims-{page}", f"{run.suite.name} at {run.scale}", (tuple(map(Head, heads)),), tuple(rows), notes)
     return PageSection(f"{run.suite.title} ({run.suite.name})", (*verdicts.warnings(run), table))

@@ -30,4 +30,4 @@ def _entry(claim: ClaimSummary | None) -> TableCell:
             "not judged" if claim is not None and claim.ours == "not judged" else "not run", mark="missing"
         )
     _, mark = STANDINGS[claim.ours]
-    return TableCell(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n}",))
+    return TableCell(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n_in_words}",))

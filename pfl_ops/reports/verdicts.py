@@ -106,9 +106,11 @@ class ClaimSummary:
 
     Attributes:
         text, derived: of the claim. paper, ours: its status in the paper's numbers and in ours.
-        n: seeds that all of its cells have. supporting, opposing: the largest e-values for and against it.
+        n: seeds that all cells of an instance have, the least of the instances that were run; 0: none was.
+        supporting, opposing: the largest e-values for and against it.
         seeds: number that the decision took, or would take; None: not known.
         agrees: instances whose means are as claimed, which is counted and not tested: "3 of 4"; "": not run.
+        instances: number of instances. not_run: number of those without a common seed.
     """
 
     text: str
@@ -120,6 +122,14 @@ class ClaimSummary:
     opposing: float = 1.0
     seeds: int | None = None
     agrees: str = ""
+    instances: int = 0
+    not_run: int = 0
+
+    @property
+    def n_in_words(self) -> str:
+        """The number of seeds; of a claim that was run in part with the instances that have them: "10 (1 of 4 run)"."""
+        part = f" ({self.instances - self.not_run} of {self.instances} run)" if self.n and self.not_run else ""
+        return f"{self.n}{part}"
 
 
 def standings(run: SuiteRun) -> list[ClaimSummary]:
@@ -130,11 +140,10 @@ def standings(run: SuiteRun) -> list[ClaimSummary]:
 def _summary(claim: Claim, paper: Verdict, ours: Verdict | None) -> ClaimSummary:
     if ours is None:
         return ClaimSummary(claim.text, claim.derived, _in_paper(paper), _in_ours(ours))
-    n = min((one.evidence.n for one in ours.instances), default=0)
-    es = ours.evidence.largest
-    return ClaimSummary(
-        claim.text, claim.derived, _in_paper(paper), _in_ours(ours), n, *es, ours.seeds, _agreeing(ours)
-    )
+    seeds = [one.evidence.n for one in ours.instances if one.agrees is not None]
+    n, not_run = min(seeds, default=0), len(ours.instances) - len(seeds)
+    stand = _in_paper(paper), _in_ours(ours), n, *ours.evidence.largest, ours.seeds, _agreeing(ours)
+    return ClaimSummary(claim.text, claim.derived, *stand, instances=len(ours.instances), not_run=not_run)
 
 
 def _agreeing(verdict: Verdict) -> str:

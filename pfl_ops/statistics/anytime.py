@@ -57,9 +57,11 @@ class Sequential(Paired):
             missing one.
         p: 1/max e over all looks, two-sided; None: there are fewer than two seeds to test.
         tested: number of seeds in the common prefix, of which low, high and p are.
+        tested_difference: mean over these seeds; NaN: there is none.
     """
 
     tested: int = 0
+    tested_difference: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -182,14 +184,15 @@ def anytime(
     both = [s for s in sorted(a.keys() & b.keys()) if math.isfinite(a[s]) and math.isfinite(b[s])]
     difference = mean_std(a[s] - b[s] for s in both)[0]
     prefix = common_prefix(a, b, seeds)
+    tested = mean_std(a[s] - b[s] for s in prefix)[0]
     if len(prefix) < 2:
-        return Sequential(difference, n=len(both), tested=len(prefix))
+        return Sequential(difference, n=len(both), tested=len(prefix), tested_difference=tested)
     x, scale = _differences(a, b, prefix)
     p = min(1.0, 1 / float(e_process(x, scale).max()))
     low, high = (float(ends[-1]) for ends in confidence_sequence(x, level, scale))
     if not math.isfinite(low) or len(prefix) < len(both):
-        return Sequential(difference, None, None, p, len(both), len(prefix))
-    return Sequential(difference, low, high, p, len(both), len(prefix))
+        return Sequential(difference, None, None, p, len(both), len(prefix), tested)
+    return Sequential(difference, low, high, p, len(both), len(prefix), tested)
 
 
 def above(a: Mapping[int, float], b: Mapping[int, float], seeds: Iterable[int] | None = None) -> Evidence:

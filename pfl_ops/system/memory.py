@@ -1,5 +1,6 @@
 """The memory that this process may still take, and its largest use so far."""
 
+import contextlib
 import os
 import resource
 import sys
@@ -43,9 +44,7 @@ def peak() -> int:
     own = _peak_of("self")
     if own is None:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    import psutil
-
-    return own + sum(_peak_of(str(child.pid)) or 0 for child in psutil.Process().children(recursive=True))
+    return own + sum(_peak_of(child) or 0 for child in _below("self"))
 
 
 def _peak_of(process: str) -> int | None:
@@ -54,6 +53,20 @@ def _peak_of(process: str) -> int | None:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
     except (OSError, StopIteration, ValueError):
         return None
+
+
+def _below(process: str) -> Iterator[str]:
+    """Yield the process numbers of all that a process has started; psutil needs milliseconds for it."""
+    files = list(Path(f"/proc/{process}/task").glob("*/children"))
+    if not files and process == "self":  # a kernel without these files
+        import psutil
+
+        yield from (str(child.pid) for child in psutil.Process().children(recursive=True))
+    for file in files:
+        with contextlib.suppress(OSError):  # the thread, or the process, has ended
+            for child in file.read_text(encoding="ascii").split():
+                yield child
+                yield from _below(child)
 
 
 def _half_of_the_machine() -> int:

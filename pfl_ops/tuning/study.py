@@ -28,7 +28,7 @@ from pfl_ops.tuning.budget import StudyLimits, count, ending
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.environments import names_given
 from pfl_ops.tuning.events import OnEvent
-from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.objective import Mode, Objective
 from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.resource_request import Amount
@@ -129,11 +129,10 @@ class Study:
         return cards.picture(lambda: pictures.draw(name), f"Importance of the parameters of study {self.name}")
 
     @property
-    def _shown(self) -> tuple[pd.DataFrame, tuple[str, ...], int, str]:
+    def _shown(self) -> tuple[pd.DataFrame, tuple[str, ...], tuple[Mode, ...], int, str]:
         """The trials to show, or the front, as `tables.trials` takes them."""
-        if self.pareto is None:
-            return self.table, self.objective.metrics, self.trial, "trials"
-        return self.pareto, self.objective.metrics, self.trial, "Pareto front"
+        table, title = (self.table, "trials") if self.pareto is None else (self.pareto, "Pareto front")
+        return table, self.objective.metrics, self.objective.modes, self.trial, title
 
     @property
     def has_plot(self) -> bool:

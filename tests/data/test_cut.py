@@ -1,12 +1,15 @@
 """Cuts: sizes, class shares, nothing twice, nobody forgotten."""
 
+import hashlib
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfl_ops import rng
 from pfl_ops.data import cut
-from pfl_ops.data.balance import apportion
+from pfl_ops.data.balance import apportion, raise_small
 
 few = settings(max_examples=60, derandomize=True, deadline=None)
 labels_of = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(np.array)
@@ -22,8 +25,67 @@ def test_stratified(labels: np.ndarray, size: int, seed: int) -> None:
     occurring = before > 0
     if size >= occurring.sum():
         assert (after[occurring] >= 1).all()
-    if len(rows) >= 7 and (before[occurring] / len(labels) * len(rows) >= 1).all():
-        assert np.abs(after - before * len(rows) / len(labels)).max() < 1
+        shares = before * len(rows) / len(labels)
+        raised = np.zeros(7)
+        raised[occurring] = raise_small(shares[occurring], 1)
+        assert min(np.abs(after - shares).max(), np.abs(after - raised).max()) < 1
+
+
+def test_stratified_shrinks_large_strata_by_one_factor() -> None:
+    """Strata of 600, 300 and 60 times 1; 120 of the 960 samples. The shares are 75, 37.5 and 60 times 0.125.
+
+    60 strata take a sample each. The other 60 samples are shared 2 : 1, as the strata are: 40 and 20. Raised at the
+    cost of the largest alone, both would have 30.
+    """
+    labels = np.append(np.repeat([0, 1], [600, 300]), np.arange(2, 62))
+    rows = cut.stratified(labels, 120, np.random.default_rng(0))
+    assert np.bincount(labels[rows]).tolist() == [40, 20, *[1] * 60]
+
+
+@few
+@given(labels_of, st.integers(1, 250), st.integers(0, 99))
+def test_representative_gives_each_class_its_share(labels: np.ndarray, size: int, seed: int) -> None:
+    """Within one sample; and by largest remainder, as before, where every share is one sample or more."""
+    rows = cut.representative(labels, size, np.random.default_rng(seed))
+    assert len(rows) == min(size, len(labels)) == len(set(rows.tolist())) and (np.diff(rows) > 0).all()
+    before, after = np.bincount(labels, minlength=7), np.bincount(labels[rows], minlength=7)
+    exact = before * len(rows) / len(labels)
+    assert np.abs(after - exact).max() < 1
+    if size < len(labels) and exact[before > 0].min() >= 1:
+        draws = np.random.default_rng(seed)
+        groups = cut.by_class(labels, draws)
+        take = apportion(np.array([len(group) for _, group in groups]), size, draws)
+        assert rows.tolist() == sorted(row for (_, group), t in zip(groups, take, strict=True) for row in group[:t])
+
+
+def test_representative_with_rare_classes_is_unbiased() -> None:
+    """900 samples of class 0 and 50 classes of two; a model that is right on the rare classes alone is right on 0.1.
+
+    100 samples: class 0 has the share 90, the others 0.2 each, 10 together. One sample for each class at least would
+    be 50 of them, a score of 0.5. Each of the 1000 samples is drawn in a tenth of 400 draws, 40 +- 6 times.
+    """
+    labels = np.append(np.zeros(900, np.int64), np.repeat(np.arange(1, 51), 2))
+    drawn = [cut.representative(labels, 100, np.random.default_rng(seed)) for seed in range(400)]
+    assert {float((labels[rows] > 0).mean()) for rows in drawn} == {0.1}
+    times = np.bincount(np.concatenate(drawn), minlength=1000)
+    assert times.sum() == 40_000 and times.min() > 40 - 5 * 6 and times.max() < 40 + 5 * 6
+
+
+def test_representative_of_fewer_samples_than_classes_is_unbiased() -> None:
+    """Classes of 6, 3 and 1 and one sample: drawn with 0.6, 0.3 and 0.1; the largest remainder is always class 0's."""
+    labels = np.repeat([0, 1, 2], [6, 3, 1])
+    drawn = [labels[cut.representative(labels, 1, np.random.default_rng(seed))][0] for seed in range(1000)]
+    assert np.bincount(drawn) / 1000 == pytest.approx([0.6, 0.3, 0.1], abs=0.05)
+
+
+def test_representative_of_even_classes_draws_what_it_drew() -> None:
+    """The digest is of the code before rare classes were drawn by chance: MNIST's test set, and 100 even classes."""
+    mnist = np.repeat(np.arange(10), [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009])
+    found = hashlib.sha256()
+    for labels, sizes in ((mnist, (100, 200, 1000)), (np.arange(2400) % 100, (30, 100, 200, 1000))):
+        for size in sizes:
+            found.update(cut.representative(labels, size, rng.generator(0, "evaluation/subset")).tobytes())
+    assert found.hexdigest() == "a4f13f3deb6ca573daa1aba6c2a8c846281c8f86636b0133d82afa054492166f"
 
 
 @few

@@ -129,6 +129,24 @@ def test_cut_by_client_where_there_are_some(npz: Write) -> None:
 # --- sealing
 
 
+def test_remarks_on_a_cut_that_changes_shares(npz: Write) -> None:
+    """A client of 100 samples and 20 of one: 24 samples are one for each of the 20, 83 % instead of 17 %, and 4.
+
+    12 samples are fewer than clients. Each of the 20 has the share 0.1, client 0 has 10: two of the 20 get one more.
+    """
+    users = np.append(np.zeros(100, np.int64), np.arange(1, 21))
+    path = str(npz(client_train=users, client_test=np.zeros(40, np.int64)))
+    data = load(DataSection(name=path, train_size=24))
+    assert data.train.client is not None and np.bincount(data.train.client).tolist() == [4, *[1] * 20]
+    assert data.remarks == (
+        "data.train_size=24 changes the shares of clients: 20 of 21 have 83 % of the samples instead of 17 %; "
+        "data.train_size=none takes all samples",
+    )
+    (line,) = load(DataSection(name=path, train_size=12)).remarks
+    assert "2 of 21 have 17 % of the samples instead of 2 %, 18 have none;" in line
+    assert load(everything(path)).remarks == load(DataSection(name="digits", train_size=500)).remarks == ()
+
+
 def test_a_sealed_data_set_opens_no_test_file(npz: Write) -> None:
     data = load(DataSection(name=str(npz()), train_size=30))
     for file in data.files.folder.glob("*_test.npy"):

@@ -326,6 +326,21 @@ def test_loss_that_returns_no_tensor_names_its_line() -> None:
         assert str(caught.value) == f"method 'Walks': {expected} (test_checked.py:{at})"
 
 
+def test_sweep_of_a_function_that_gives_one_value_a_batch_names_its_line() -> None:
+    """The mean over a batch would be counted once a batch, so by clients' sizes."""
+
+    def mean(net: Any, w: Any, x: Any, y: Any) -> Any:
+        return net(w, x).mean()
+
+    at = mean.__code__.co_firstlineno
+    for function in (mean, lambda net, w, x, y: net(w, x)[:1]):
+        with pytest.raises(
+            MethodError, match=r"\(\) must give one value a sample, got a .*tensor \[.*\] \(test_checked"
+        ) as caught:
+            list(simulation(Walks(lambda r, start, f=function: r.sweep(start, f))).run())
+        assert function is not mean or str(caught.value).endswith(f"(test_checked.py:{at})")
+
+
 def test_traceback_has_the_authors_own_frames_only() -> None:
     """The step fails under `walk`, `Trainer.walk` and a round of the engine: three frames of this file are left."""
 

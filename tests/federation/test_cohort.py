@@ -2,6 +2,7 @@
 
 from itertools import permutations
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_too_few_with_any_probability() -> None:
 
 
 def test_stragglers_are_drawn_once_a_run() -> None:
-    half = StragglerParticipation()
+    half = StragglerParticipation(share=0.5)
     late = cohort.stragglers(half, 20, seed=3)
     assert late is not None and late.dtype == bool and late.sum() == 10
     again, other = (cohort.stragglers(half, 20, seed=s) for s in (3, 4))
@@ -129,9 +130,14 @@ def test_dirichlet_draws_one_after_the_other() -> None:
     assert (np.abs(counts.numpy() - 2000 * expected) < 4 * deviation).all()
 
 
-def test_everybody_takes_part_stragglers_too() -> None:
-    participation = StragglerParticipation(share=1.0)
-    assert draw(6, 6, 0, p=cohort.probabilities(participation, 6, seed=0)).tolist() == [0, 1, 2, 3, 4, 5]
+@pytest.mark.parametrize("participation", [StragglerParticipation(), DirichletParticipation(gamma=9.0)])
+def test_a_cohort_of_all_clients_leaves_probabilities_no_effect(participation: Any) -> None:
+    """share = 1, the default, and 0.95 of 6 clients, which is 5.7 and so 6; of one client there is nothing to draw."""
+    for share in (1.0, 0.95):
+        whole = participation.model_copy(update={"share": share})
+        with pytest.raises(PflOpsError, match=rf"^participation.kind={whole.kind} changes nothing where all 6 clients"):
+            cohort.probabilities(whole, 6, seed=0)
+    assert cohort.probabilities(participation, 1, seed=0) == pytest.approx(np.ones(1))
 
 
 def test_stragglers_that_never_come() -> None:

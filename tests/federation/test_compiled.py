@@ -115,6 +115,8 @@ def descended(kind: type[Descent], sizes: tuple[int, ...], x: Tensor, batch: int
     resting = {name: value[:1].expand(3, *value.shape[1:]) for name, value in named.items() if name not in moving}
     descent = kind(Chain(layers), moving, [named[n] for n in moving], resting, Rule("sgd", 0.1), GradientTerms())
     samples = torch.randint(0, len(x), (4, 3, batch), generator=g)
+    if more.get("apart"):  # client k draws from its own third of the samples
+        samples = samples % (len(x) // 3) + len(x) // 3 * torch.arange(3)[:, None]
     share = torch.rand(4, 3, batch, generator=g, dtype=torch.float64) if more.get("weighted") else None
     losses = descent.run(feed, samples, share)
     return [*(named[name] for name in moving), losses]
@@ -152,6 +154,18 @@ def test_compiled_kernels_show_a_divergence(bad: float) -> None:
     x[:, 2] = bad
     *_, losses = descended(CompiledDescent, (6, 5, 4), x, 6)
     assert not losses.isfinite().any()
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("sizes", [(12, 3), (12, 5, 33, 2)], ids=str)
+@pytest.mark.parametrize("bad", [float("inf"), 1e300])
+def test_compiled_kernels_leave_a_divergence_to_its_client(sizes: tuple[int, ...], bad: float) -> None:
+    """The first of three clients has absurd inputs; the others, trained after it by the same thread, are as without."""
+    x = torch.randn(21, sizes[0], dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    absurd = torch.cat([torch.full_like(x[:7], bad), x[7:]])
+    expected, found = (descended(CompiledDescent, sizes, data, 5, apart=True) for data in (x, absurd))
+    for a, b in zip(found[:-1], expected[:-1], strict=True):
+        assert not a[0].isfinite().all() and torch.equal(a[1:], b[1:])
 
 
 # -- which kernels ----------------------------------------------------------------------------------------------------

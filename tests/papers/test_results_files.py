@@ -128,6 +128,26 @@ def test_a_claim_of_which_a_part_was_run_is_not_judged(tmp_path: Path, outcomes)
     assert "of the other 1 nothing is known" in page
 
 
+def test_claim_decided_by_a_part_is_counted_as_decided(tmp_path: Path, outcomes) -> None:
+    """Local training is claimed to be below FedAvg in both environments. In IID it is above; on PATH it was not run.
+
+    Evidence against "both": the mean of the two reversed e-values, that of PATH is 1, so (e + 1)/2. It decides at 80:
+    two claims with two directions each are 4 hypotheses at level 0.05.
+    """
+    above = [outcome(seed, 1.8 + 0.01 * seed) for seed in range(6)]
+    results_files.write(tmp_path, TOY, "small", {"iid/fedavg": outcomes["iid/fedavg"], "iid/local": above})
+    (found,) = results_files.read(tmp_path, [TOY])
+    claim, _ = verdicts.standings(found)
+    assert (claim.ours, claim.n, claim.instances, claim.not_run) == ("does not hold", 6, 2, 1)
+    assert claim.opposing > 80
+    page = results_pages.write(tmp_path, [found], [TOY]).read_text()
+    assert "1 were judged" in page and "a part of the cells" not in page and "of the other 1 nothing is known" in page
+    assert "| small | claims of the papers | 0 | 1 | 0 |" in page
+    (line,) = [line for line in page.splitlines() if line.startswith("| Local training is below FedAvg")]
+    assert [cell.strip() for cell in line.strip("|").split("|")][2:5] == ["✗ does not hold", "0 of 1", "6 (1 of 2 run)"]
+    assert "1 of 4 run: of a claim with four instances one was run" in page
+
+
 def test_runs_with_changed_settings_have_a_file_of_their_own_and_a_table_on_the_suites_page(
     tmp_path: Path, outcomes
 ) -> None:

@@ -5,7 +5,7 @@ import doctest
 import io
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,13 +20,14 @@ from typer.testing import CliRunner, Result
 from pfl_ops import statistics
 from pfl_ops.cli import app
 from pfl_ops.cli.compare_tables import _columns, show
+from pfl_ops.comparison import Line, ordered
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.reports import compare as compare_module
 from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
-from pfl_ops.reports.compare import Comparison, compare
+from pfl_ops.reports.compare import Comparison, Group, compare
 from pfl_ops.reports.compared import ahead, costs, document, reading, results
 from pfl_ops.reports.document import Document, Picture, Table, Text
 from pfl_ops.reports.html import to_html
@@ -42,6 +43,7 @@ from pfl_ops.reports.numbers import (
     target_title,
     title_of,
 )
+from pfl_ops.results import Result as FinishedRun
 from pfl_ops.tracking import Store
 
 SEEDS = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77), "ditto": (0.3, 0.4)}
@@ -144,6 +146,48 @@ def test_the_best_line_is_told_apart_from_every_other(made: Any, shelf: Any) -> 
     assert group.lines[0].label == "fliu" and len(group.lines) == 3
     assert ahead(found, group, group.lines[0]) == "highest"
     assert {line.label: line.difference.p < 0.05 for line in group.lines[1:]} == {"fedavg": True, "ditto": False}
+
+
+@pytest.mark.parametrize("test", ["anytime", "t"])
+@pytest.mark.parametrize(("metric", "word"), [("local/mean", "highest"), ("train/loss", "lowest")])
+def test_ahead_first_line_loses_on_common_seeds_not_best(metric: str, word: str, test: Any) -> None:
+    """fliu has the better mean, of ten seeds: 0.808, fedavg's of five is 0.7624. In all five fedavg is better by 0.05.
+
+    fliu: (0.70 + 0.72 + 0.71 + 0.73 + 0.70 + 0.90 + 0.91 + 0.92 + 0.90 + 0.91)/10 = 8.10/10; its first five have 0.712,
+    fedavg has 0.712 + 0.0504. A loss is 1 less these values.
+    """
+    fliu = (0.70, 0.72, 0.71, 0.73, 0.70, 0.90, 0.91, 0.92, 0.90, 0.91)
+    fedavg = [value + more for value, more in zip(fliu, (0.050, 0.052, 0.049, 0.051, 0.050), strict=False)]
+    smaller = metric == "train/loss"
+
+    def line(method: str, values: Sequence[float]) -> Line:
+        key = f"final/{metric}" if smaller else f"final/test/L1/{metric}"
+        found = [1 - value if smaller else value for value in values]
+        return Line(method, tuple(FinishedRun.of_numbers(seed, {key: value}) for seed, value in enumerate(found)))
+
+    lines = ordered([line("fliu", fliu), line("fedavg", fedavg)], lambda one: one.values(metric), test, smaller=smaller)
+    assert [one.label for one in lines] == ["fliu", "fedavg"]
+    assert lines[1].difference and lines[1].difference.p is not None and lines[1].difference.p < 0.001
+    assert lines[1].difference.difference == pytest.approx(-0.0504 if smaller else 0.0504)
+    group = Group("digits", lines, metric)
+    found = Comparison((group,), metric, test=test)
+    assert ahead(found, group, lines[0]) == word
+
+
+def test_ahead_only_untested_seeds_favour_first_not_best(made: Any, shelf: Any) -> None:
+    """Seed 5 of fedavg is missing: seeds 0 to 4 are tested, where fedavg is better by 0.05; over all it is worse.
+
+    Mean of the common seeds: (5 · 0.05 − 10 · 0.2)/15 < 0, of the tested ones 0.05 > 0.
+    """
+    noise = (0.001, -0.002, 0.0, 0.002, -0.001)
+    runs = [made("fliu", seed, 0.7) for seed in range(16)]
+    runs += [made("fedavg", seed, 0.75 + x) for seed, x in enumerate(noise)]
+    runs += [made("fedavg", seed, 0.5) for seed in range(6, 16)]
+    (group,) = (found := go(shelf(runs), metric="local/mean")).groups
+    difference = group.lines[1].difference
+    assert group.lines[0].label == "fliu" and difference.p < 0.05 and difference.difference < 0
+    assert difference.tested_difference == pytest.approx(0.05)
+    assert ahead(found, group, group.lines[0]) == "highest"
 
 
 def test_p_is_corrected_for_the_number_of_lines(made: Any, shelf: Any) -> None:

@@ -255,7 +255,10 @@ def test_changed_settings_are_marked_and_kept_apart(tmp_path: Path) -> None:
     overview = (tmp_path / "report.md").read_text()
     assert overview.count("training.rounds=7") == 4  # the link, the column, the sensitivity table's head, its warning
     row = next(line for line in overview.splitlines() if line.startswith("| CLT is worst everywhere"))
-    assert row == "| CLT is worst everywhere | 1 of 1 \\| undecided, n = 0 | 1 of 1 \\| undecided, n = 0 |"
+    assert (
+        row
+        == "| CLT is worst everywhere | 1 of 1 \\| undecided, n = 2 (1 of 2 run) | 1 of 1 \\| undecided, n = 2 (1 of 2 run) |"
+    )
     assert suites.changed_folder(run(changes={"training.rounds": 7})) == "small-training.rounds=7"
 
 

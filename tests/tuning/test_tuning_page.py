@@ -60,4 +60,4 @@ def test_a_longer_search_at_equal_samples() -> None:
     )
     spent = np.less(BY_RULE["samples"]["argmax"], BY_RULE["samples"]["confirm"])
     exhausted = int((spent & (BY_RULE["runs"]["argmax"] == 40)).sum())
-    assert f"In {exhausted} (193) of the 240 studies it had then tried all 40 configurations" in PAGE
+    assert f"In {exhausted} (193) of the 240 studies it had tried all 40 configurations before it had spent" in PAGE

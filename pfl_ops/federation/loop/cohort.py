@@ -23,7 +23,8 @@ def probabilities(participation: Participation, n_clients: int, seed: int) -> np
     the other, each by p over those that are left.
 
     Raises:
-        PflOpsError: fewer clients have a positive probability than a cohort needs.
+        PflOpsError: fewer clients have a positive probability than a cohort needs, or it takes all clients, so that
+            their probabilities would change nothing.
     """
     if isinstance(participation, DirichletParticipation):
         p = np.nan_to_num(rng.generator(seed, "participation").dirichlet(np.full(n_clients, participation.gamma)))
@@ -36,6 +37,11 @@ def probabilities(participation: Participation, n_clients: int, seed: int) -> np
     else:
         return None
     positive, wanted = int((p > 0).sum()), size(participation, n_clients)
+    if 1 < wanted == positive == n_clients:
+        raise PflOpsError(
+            f"participation.kind={participation.kind} changes nothing where all {n_clients} clients take part in every "
+            f"round (participation.share={participation.share:g}); use a smaller share, or kind uniform"
+        )
     if positive < wanted:
         raise PflOpsError(
             f"{setting} leaves {positive} of {n_clients} clients with a positive probability, a cohort needs {wanted}; "

@@ -149,7 +149,7 @@ def estimate(simulation: Simulation) -> Estimate:
     disk = max(3 * state, state + tracked) + in_file  # a base, deltas as large, and the next base; then the models
     if workers > 1:
         memory += workers * WORKER_MIB + data + 2 * p * cohort  # they share a copy of the data, and rows on their way
-    hints = (*simulation.hints, *busy_hint(load.share()))
+    hints = (*simulation.clients.remarks, *simulation.hints, *busy_hint(load.share()))
     return Estimate(
         rounds * train + evaluation,
         train,

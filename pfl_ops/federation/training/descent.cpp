@@ -169,8 +169,11 @@ struct Work {
   int64_t in() const { return padded(layer.in, P::LANES); }
 
   void load(int64_t client) {
-    for (int64_t o = 0; o < layer.out; o++)
+    for (int64_t o = 0; o < layer.out; o++) {
       std::memcpy(w + o * wide, values(layer.weight, client) + o * layer.in, layer.in * sizeof(T));
+      std::memset(w + o * wide + layer.in, 0, (wide - layer.in) * sizeof(T));
+    }
+    std::memset(w + layer.out * wide, 0, (tall - layer.out) * wide * sizeof(T));  // NaN after a client that diverged
     if (layer.bias.values) std::memcpy(b, values(layer.bias, client), layer.out * sizeof(T));
   }
 

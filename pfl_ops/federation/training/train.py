@@ -267,6 +267,9 @@ class Trainer:
                 x, y = self.feed.batch(samples)
                 with self.passes.autocast(), self.passes.answering():
                     values = self.passes.mapped(function, row, x[None], y[None], now)[0]
+                if values.dim() == 0 or len(values) != len(samples):
+                    returned = kind(values)
+                    raise MisuseError(f"{name_of(function)}() must give one value a sample, got {returned}", function)
                 if sums is None:
                     sums = values.new_zeros(len(clients), *values.shape[1:], dtype=self.feed.dtype)
                 sums[i] += values.sum(dim=0)
