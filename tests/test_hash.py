@@ -247,6 +247,21 @@ def test_what_is_compared_has_code_of_its_own() -> None:
     assert {key: one[key] for key in ("partition", "model")} == {key: two[key] for key in ("partition", "model")}
 
 
+def test_networks_of_users_say_how_they_are_computed(base: Experiment, tmp_path: Path) -> None:
+    """Runs of a user's network by an engine that could train another one are not taken for today's."""
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from torch import nn\nfrom pfl_ops.models.base import Network, register\n"
+        "@register('as_given')\nclass Own(Network):\n    def __init__(self, shape, n_classes):\n"
+        "        super().__init__({'flatten': nn.Flatten()}, 64, n_classes)\n"
+    )
+    load_plugin(file)
+    tree = base.override({"model.name": "as_given"}).identity()
+    assert tree["code"]["operators"] == "as-given" and "operators" not in base.identity()["code"]
+    before = {**tree, "code": {key: value for key, value in tree["code"].items() if key != "operators"}}
+    assert differing_code(code_line(tree), code_line(before)) == "engine's operators"
+
+
 def test_sampling_rules_count_where_data_are_uneven(own_data: Path) -> None:
     """For files, and where a sample of a hundred classes is drawn; built-in data of ten classes keep their hashes."""
     assert "sampling" not in Experiment.of("fedavg", dataset="digits").identity()["code"]

@@ -132,7 +132,7 @@ def needs_channels(task: Task, name: str) -> None:
     for step in task.net.steps:
         kind = type(step.layer).__name__
         own = {key: views[f"{step.name}.{key}"] for key in step.own}
-        plain = isinstance(step.layer, nn.Linear) or (isinstance(step.layer, nn.Conv2d) and step.layer.groups == 1)
+        plain = step.kind is nn.Linear or (step.kind is nn.Conv2d and step.layer.groups == 1)
         if own and not plain:
             raise PflOpsError(
                 f"{name} splits the channels of linear layers and plain convolutions, and {step.name} is {kind}; "

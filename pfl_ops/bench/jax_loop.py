@@ -91,7 +91,7 @@ def parameters_of(network: Network) -> Parameters:
         PflOpsError: it has other layers.
     """
     layers = [*network.body.children(), network.head]
-    if any(not isinstance(layer, nn.Linear | nn.ReLU | nn.Flatten) for layer in layers):
+    if any(type(layer) not in (nn.Linear, nn.ReLU, nn.Flatten) for layer in layers):
         raise PflOpsError("on linear and mlp only, because JAX's convolutions are far slower on a CPU")
     dense = [layer for layer in layers if isinstance(layer, nn.Linear)]
     return [(jnp.asarray(d.weight.detach().numpy()), jnp.asarray(d.bias.detach().numpy())) for d in dense]

@@ -54,6 +54,44 @@ class Network(nn.Module):
         return out
 
 
+def exact_class(layer: nn.Module) -> type[nn.Module] | None:
+    """Return the class of a layer, if a call of the layer is a call of that class's `forward` on its parameters alone.
+
+    Only then may an operator stand in for the layer, and only for exactly that class: a subclass may compute something
+    else.
+
+    Returns:
+        None where it has hooks (old `weight_norm` and `spectral_norm` are some), buffers, or a `forward` of its own.
+
+    >>> exact_class(nn.Linear(2, 2)) is nn.Linear, exact_class(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
+    (True, <class '...ParametrizedLinear'>)
+    """
+    own = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return None if own or layer._buffers or "forward" in vars(layer) else type(layer)
+
+
+def parameter_places(layer: nn.Module) -> dict[str, str]:
+    """Return each place of a parameter in a layer, with the name that the parameter has in `named_parameters`.
+
+    A parameter that is shared has several places; a module that is registered under two names has one.
+    `functional_call` fills in these places with `tie_weights=False`. Else, a module with two names would keep the
+    parameters of the call.
+
+    >>> tied = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    >>> tied[1].weight = tied[0].weight
+    >>> parameter_places(tied), parameter_places(nn.Sequential(tied[0], tied[0]))
+    ({'0.weight': '0.weight', '1.weight': '0.weight'}, {'0.weight': '0.weight'})
+    """
+    first: dict[int, str] = {}
+    places = {}
+    for prefix, module in layer.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                place = f"{prefix}.{key}" if prefix else key
+                places[place] = first.setdefault(id(parameter), place)
+    return places
+
+
 def image(shape: Shape, name: str, poolings: int, lost: int = 0) -> tuple[int, int, int]:
     """Check that `shape` is an image on which a network can pool.
 
@@ -160,8 +198,9 @@ def check(network: nn.Module, example: Tensor | None = None, name: str = "") -> 
         True where `torch.func.vmap` can run several parameter sets at once; False for dropout, recurrent layers and
         control flow that depends on data: these train one client at a time.
     Raises:
-        PflOpsError: no body or head, parameters outside them, shared by them, frozen, or without a dimension; BatchNorm
-            or other running statistics; a forward pass that fails, does not give [B, L], or is not head(body(x)).
+        PflOpsError: no body or head, or a head that is no plain `nn.Linear`; parameters outside them, shared by them,
+            frozen, or without a dimension; BatchNorm or other running statistics; a forward pass that fails, does not
+            give [B, L], or is not head(body(x)).
 
     >>> check(Network({"fc": nn.Linear(4, 3), "drop": nn.Dropout(0.5)}, 3, 2))  # trains one client at a time
     False
@@ -177,7 +216,7 @@ def check(network: nn.Module, example: Tensor | None = None, name: str = "") -> 
     layers = list(network.body.modules())  # type: ignore[union-attr]  # a module, by _check_parts
     if any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) or _drops(layer) for layer in layers):
         return False
-    if example is None or all(type(layer) in _STACK for layer in layers):
+    if example is None or all(exact_class(layer) in _STACK for layer in layers):
         return True
     return _stacks(network.body, example)  # type: ignore[arg-type]
 
@@ -193,6 +232,12 @@ def _check_parts(network: nn.Module, name: str) -> None:
     body, head = getattr(network, "body", None), getattr(network, "head", None)
     if not isinstance(body, nn.Module) or not isinstance(head, nn.Linear):
         raise PflOpsError(f"model '{name}' needs a .body (a module) and a .head (an nn.Linear), the last layer")
+    if exact_class(head) is not nn.Linear:
+        got = type(head).__name__ if type(head) is not nn.Linear else "one with hooks, buffers or a forward of its own"
+        raise PflOpsError(
+            f"model '{name}': .head must be a plain nn.Linear, since methods compute its scores as W f + b, got {got}; "
+            "move what else it computes into .body"
+        )
     inside = {id(p) for p in body.parameters()}
     if any(id(p) in inside for p in head.parameters()):
         raise PflOpsError(f"model '{name}': body and head share a parameter, so they can't be trained or sent apart")
@@ -256,8 +301,11 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
 def _stacks(body: nn.Module, example: Tensor) -> bool:
     """Try it: the gradient of two copies at once."""
 
+    places = parameter_places(body)
+
     def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
-        features: Tensor = functional_call(body, (parameters, buffers), (example,))
+        own = {place: parameters[name] for place, name in places.items()}
+        features: Tensor = functional_call(body, (own, buffers), (example,), tie_weights=False)
         return features.square().sum()
 
     try:
@@ -267,4 +315,4 @@ def _stacks(body: nn.Module, example: Tensor) -> bool:
     return True
 
 
-__all__ = ["Network", "Shape", "build", "check", "example_of", "image", "register"]
+__all__ = ["Network", "Shape", "build", "check", "exact_class", "example_of", "image", "parameter_places", "register"]

@@ -13,6 +13,11 @@ from pfl_ops.models.base import Network, Shape, image, register
 RELU_GAIN = math.sqrt(2 / (1 - 1 / math.pi))
 """γ: γ relu(z) has variance 1 for z of a standard normal distribution."""
 STAGES = 4
+RESULTS = 2
+"""Part of the digest of this code, and so of a run's hash: raised where the engine trains another network than before.
+
+2: the stem's filters are standardised; in runs before, the stem was a plain convolution.
+"""
 
 
 class ScaledConv(nn.Conv2d):

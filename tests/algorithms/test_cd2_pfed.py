@@ -193,9 +193,15 @@ def test_an_unfinished_epoch_is_not_averaged():
     torch.testing.assert_close(got, w)
 
 
+class Residual(nn.Linear):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
+        ([nn.Linear(1, 2), Residual(2, 2)], r"splits the channels of linear layers .* body\.1 is Residual"),
         ([nn.Linear(1, 2), nn.Sigmoid()], r"silences channels by zeros, which body\.1 \(Sigmoid\)"),
         ([nn.Linear(1, 2), nn.LayerNorm(2)], r"splits the channels of linear layers .* body\.1 is LayerNorm"),
         ([nn.Linear(1, 4), nn.Unflatten(1, (2, 2)), nn.MaxPool1d(2), nn.Flatten()], "of the 4 last channels"),

@@ -24,7 +24,7 @@ BODIES = {
     "in place": lambda: [nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(168, 4)],
     "no body": lambda: [nn.Flatten(), nn.Identity()],
 }  # fmt: skip
-BY_LAYER = {"linear layers", "convolutions", "dilated", "a linear layer at each place", "no body"}
+BY_LAYER = {"linear layers", "convolutions", "dilated", "a linear layer at each place", "in place", "no body"}
 
 
 def network(kind):

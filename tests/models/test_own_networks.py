@@ -77,6 +77,27 @@ def test_what_can_be_stacked(layers, stackable):
     assert check(Own(*layers), X) is stackable
 
 
+class TwoNames(nn.Module):
+    """Registers its layers both as attributes and in a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 8)
+        self.layers = nn.Sequential(self.first, nn.ReLU())
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_trying_a_layer_of_two_names_leaves_its_parameters():
+    model = Own(TwoNames())
+    before = [p.clone() for p in model.parameters()]
+    assert check(model, X)
+    assert all(
+        type(p) is nn.Parameter and torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)
+    )
+
+
 def test_checking_changes_nothing():
     model = Own(nn.Linear(16, 8), nn.Dropout(0.5))
     model.body[1].eval()
@@ -128,6 +149,23 @@ def headless():
     return model
 
 
+class Cosine(nn.Linear):
+    def forward(self, x):
+        return super().forward(nn.functional.normalize(x, dim=-1))
+
+
+def with_head(head):
+    model = Own(nn.Linear(16, 8))
+    model.head = head
+    return model
+
+
+def hooked_head():
+    model = Own(nn.Linear(16, 8))
+    model.head.register_forward_hook(lambda layer, given, out: 2 * out)
+    return model
+
+
 class Scaled(Own):
     def forward(self, x):
         return 2 * super().forward(x)
@@ -145,6 +183,9 @@ class Scaled(Own):
         (outside(), "parameter 'scale' is neither in .body nor in .head"),
         (tied(), "body and head share a parameter"),
         (headless(), "needs a .body .* and a .head"),
+        (with_head(Cosine(8, 3)), r"\.head must be a plain nn\.Linear, .* got Cosine; move what else .* into \.body"),
+        (with_head(nn.utils.parametrizations.weight_norm(nn.Linear(8, 3))), "got ParametrizedLinear"),
+        (hooked_head(), "got one with hooks"),
         (Own(nn.Linear(16, 9)), "fails on inputs of shape"),
         (Own(nn.Linear(16, 8), nn.Unflatten(1, (1, 8))), r"scores must have shape \(3, 3\), got \(3, 1, 3\)"),
         (Scaled(nn.Linear(16, 8)), r"scores must be head\(body\(x\)\)"),

@@ -32,6 +32,8 @@ from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_
 from pfl_ops.federation.method.contract import ClientRows, Models, Rows, Stages, State, Update
 from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import LocalTraining, Round
+from pfl_ops.federation.network.agreement import check_scores
+from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 from pfl_ops.federation.scoring.stages import RoundAt, StageScores, keys, made, repeatable
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
@@ -107,6 +109,8 @@ class Simulation:
         self._device = choose.device(self.execution, training.precision)
         dtype = torch.float64 if training.precision == "float64" else torch.float32
         self.feed = Feed(clients.train, clients.mean, clients.std, self._device, dtype)
+        two = torch.tensor([0, len(clients.train.y) - 1], device=self._device)
+        check_scores(Net(network), self.feed.inputs(two), stackable)
         self.task = make_task(
             network.to(self._device, dtype), self.method, clients, self.feed, training, participation, seed,
             RowStore(self.execution.state, folder),

@@ -6,5 +6,6 @@ optim           optimisers as functions of rows
 cross_entropy   the default loss
 chain           fully connected networks without autograd
 passes          losses and gradients of a batch, by autograd or by `chain`
+agreement       a check before a run: the function is the network
 fisher          length of each sample's gradient
 """

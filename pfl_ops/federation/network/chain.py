@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pfl_ops.federation.network.net import Net
+from pfl_ops.federation.network.net import Net, Step, is_flatten
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,13 @@ class Chain:
     def of(cls, net: Net) -> "Chain | None":
         """The network as a chain; None where it holds any other layer."""
         layers: list[Layer] = []
-        steps = [*((step.name, step.layer) for step in net.steps), ("head", net.network.head)]
-        for i, (name, layer) in enumerate(steps):
-            after = steps[i + 1][1] if i + 1 < len(steps) else None
-            if isinstance(layer, nn.Linear):
-                layers.append(Layer(f"{name}.weight", f"{name}.bias" if layer.bias is not None else None, False))
-            elif isinstance(layer, nn.ReLU) and layers and isinstance(steps[i - 1][1], nn.Linear):
+        steps = [*net.steps, Step.of(net.network.head, "head")]  # type: ignore[arg-type]  # a module, by Net
+        for i, step in enumerate(steps):
+            if step.kind is nn.Linear:
+                layers.append(Layer(f"{step.name}.weight", f"{step.name}.bias" if "bias" in step.own else None, False))
+            elif step.kind is nn.ReLU and layers and steps[i - 1].kind is nn.Linear:
                 layers[-1] = Layer(layers[-1].weight, layers[-1].bias, True)
-            elif not (isinstance(layer, nn.Flatten) and not layers and after is not None):
+            elif not (is_flatten(step) and not layers):
                 return None
         return cls(layers)
 

@@ -7,11 +7,10 @@ enough, where a gradient a sample would take P numbers each.
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from pfl_ops.federation.network.cross_entropy import Loss, cross_entropy
-from pfl_ops.federation.network.net import Net, Step
+from pfl_ops.federation.network.net import Net, Step, is_plain_convolution
 
 AT_ONCE = 50  # samples: the patches of a convolution take memory
 
@@ -46,8 +45,9 @@ def _by_layer(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
     head = net.network.head
     assert isinstance(head, nn.Linear)
     inputs, outputs, layers = [], [], []
-    for step in (*net.steps, Step("head", head, tuple(name for name, _ in head.named_parameters()))):
-        out = functional_call(step.layer, {key: views[f"{step.name}.{key}"] for key in step.own}, (x,))
+    for step in (*net.steps, Step.of(head, "head")):
+        given = x if step.own else x.clone()  # it may write into its input, which is the output of the layer before
+        out = step.call({key: views[f"{step.name}.{key}"] for key in step.own}, given)
         if step.own:
             out = out if out.requires_grad else out.requires_grad_()
             inputs.append(x)
@@ -61,10 +61,8 @@ def _by_layer(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 def _known(step: Step) -> bool:
     """True if `_square` knows the layer's gradient, or it has none."""
-    layer = step.layer
-    if isinstance(layer, nn.Conv2d):
-        return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return isinstance(layer, nn.Linear) or (not step.own and not getattr(layer, "inplace", False))
+    plain = is_plain_convolution(step) and not isinstance(step.layer.padding, str)
+    return plain or step.kind is nn.Linear or not step.own
 
 
 def _square(layer: nn.Module, a: Tensor, delta: Tensor) -> Tensor:

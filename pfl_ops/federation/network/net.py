@@ -1,7 +1,7 @@
 """The network as a function of a flat vector, for one model or for C of them at once."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,23 +9,45 @@ from torch.nn import functional as F
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.network.layout import Layout
+from pfl_ops.models.base import exact_class, parameter_places
 
 POINTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
 
 
 class Step(NamedTuple):
-    """One layer of the body: its full name, itself, and the names that its parameters have in it."""
+    """One layer of the body.
+
+    Attributes:
+        name: its full name. layer: itself.
+        own: the names of its parameters in it. places: see `parameter_places`.
+        kind: its `exact_class`.
+    """
 
     name: str
     layer: nn.Module
     own: tuple[str, ...]
+    places: dict[str, str]
+    kind: type[nn.Module] | None
+
+    @classmethod
+    def of(cls, layer: nn.Module, name: str) -> "Step":
+        """The step of a layer with this full name."""
+        places = parameter_places(layer)
+        return cls(name, layer, tuple(dict.fromkeys(places.values())), places, exact_class(layer))
+
+    def call(self, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """The layer as it is, with the parameters `own`, by their names in it."""
+        given = {place: own[key] for place, key in self.places.items()}
+        out: Tensor = torch.func.functional_call(self.layer, given, (x,), tie_weights=False)
+        return out
 
 
 class Net:
     """A network as a pure function of a flat vector: `net(w [Q], x [B, ...]) -> scores [B, L]`.
 
-    `w` may hold further columns after the network's own (extra blocks). Layers that every network here is made of are
-    called directly; any other layer through `torch.func.functional_call`.
+    `w` may hold further columns after the network's own (extra blocks). PyTorch's own `Sequential`, linear layers,
+    convolutions and pooling are computed by operators of this module; any other layer, a subclass of these among them,
+    is called as it is, through `torch.func.functional_call`.
 
     Args:
         network: `.body` and `.head` (an `nn.Linear`), their parameters all that is trained (see `models.base.check`).
@@ -39,7 +61,7 @@ class Net:
 
     def __init__(self, network: nn.Module, extra: Mapping[str, tuple[int, ...]] | None = None) -> None:
         body, head = network.body, network.head
-        assert isinstance(body, nn.Module) and isinstance(head, nn.Linear)
+        assert isinstance(body, nn.Module) and isinstance(head, nn.Linear) and exact_class(head) is nn.Linear
         self.network = network
         self.steps = list(_steps(body, "body"))
         self.n_features = head.in_features
@@ -159,12 +181,18 @@ class Net:
 
 
 def _steps(module: nn.Module, name: str) -> Iterator[Step]:
-    """The layers of nested `Sequential`s in order, by their full names."""
-    if isinstance(module, nn.Sequential):
-        for child, layer in module.named_children():
+    """The layers of nested `Sequential`s in order, by their full names; a layer that is used twice comes twice.
+
+    A `Sequential` whose layers share parameters is one step, so that each step has parameters of its own.
+    """
+    layers = module._modules
+    parameters = [id(p) for layer in layers.values() if layer is not None for p in layer.parameters()]
+    if exact_class(module) is nn.Sequential and len(set(parameters)) == len(parameters):
+        for child, layer in layers.items():
+            assert layer is not None
             yield from _steps(layer, f"{name}.{child}")
     else:
-        yield Step(name, module, tuple(key for key, _ in module.named_parameters()))
+        yield Step.of(module, name)
 
 
 def _own(step: Step, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -173,25 +201,39 @@ def _own(step: Step, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _apply(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
     name, layer = step.name, step.layer
-    if isinstance(layer, nn.Linear):
+    if step.kind is nn.Linear:
         return F.linear(x, views[name + ".weight"], views.get(name + ".bias"))
-    if _plain(layer):
+    if is_plain_convolution(step):
         return F.conv2d(x, views[name + ".weight"], views.get(name + ".bias"), *_geometry(layer))
-    if isinstance(layer, nn.MaxPool2d):
+    if step.kind is nn.MaxPool2d:
         return _pool(layer, x)
-    return torch.func.functional_call(layer, _own(step, views), (x,)) if step.own else layer(x)
+    return step.call(_own(step, views), x) if step.own else layer(x)
 
 
-def _plain(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """An ordinary convolution: one group, zeros around."""
-    return isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
+def is_plain_convolution(step: Step) -> bool:
+    """True for PyTorch's own `Conv2d` with one group and zeros around.
+
+    >>> [is_plain_convolution(Step.of(nn.Conv2d(2, 2, 1, groups=groups), "conv")) for groups in (1, 2)]
+    [True, False]
+    """
+    layer = step.layer
+    return step.kind is nn.Conv2d and bool(layer.groups == 1 and layer.padding_mode == "zeros")
 
 
-def _geometry(layer: nn.Conv2d) -> tuple[Any, Any, Any]:
+def is_flatten(step: Step) -> bool:
+    """True for PyTorch's own `Flatten` of all dimensions but the batch's.
+
+    >>> is_flatten(Step.of(nn.Flatten(), "a")), is_flatten(Step.of(nn.Flatten(2), "a"))
+    (True, False)
+    """
+    return step.kind is nn.Flatten and (step.layer.start_dim, step.layer.end_dim) == (1, -1)
+
+
+def _geometry(layer: nn.Module) -> tuple[Any, Any, Any]:
     return layer.stride, layer.padding, layer.dilation
 
 
-def _pool(layer: nn.MaxPool2d, x: Tensor) -> Tensor:
+def _pool(layer: nn.Module, x: Tensor) -> Tensor:
     """Max-pooling [B, channels, H, W]; without gradients, 2x2 on a CPU is quicker as the larger of two and two."""
     plain = (layer.kernel_size, layer.stride, layer.padding, layer.dilation) == (2, 2, 0, 1) and not layer.ceil_mode
     if not plain or x.device.type != "cpu" or (torch.is_grad_enabled() and x.requires_grad):
@@ -217,9 +259,9 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _apply_stacked(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """One layer of C models. Between convolutions x is [C, B, ...] logically and [B, C, ...] in memory: no copies."""
     name, layer = step.name, step.layer
-    if isinstance(layer, nn.Linear) and x.dim() == 3:
+    if step.kind is nn.Linear and x.dim() == 3:
         return _linear(x, views[name + ".weight"], views.get(name + ".bias"))
-    if _plain(layer):
+    if is_plain_convolution(step) and x.dim() == 5:
         weight, bias = views[name + ".weight"], views.get(name + ".bias")
         side_by_side = x.transpose(0, 1).flatten(1, 2)
         if x.device.type == "cpu":  # else convolutions of few channels, and all pooling, take many times as long
@@ -227,16 +269,16 @@ def _apply_stacked(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor
         biases = None if bias is None else bias.flatten()
         y = F.conv2d(side_by_side, weight.flatten(0, 1), biases, *_geometry(layer), len(x))
         return y.unflatten(1, weight.shape[:2]).transpose(0, 1)
-    if isinstance(layer, nn.MaxPool2d):
+    if step.kind is nn.MaxPool2d and x.dim() == 5:
         y = _pool(layer, x.transpose(0, 1).flatten(1, 2))
         return y.unflatten(1, (len(x), -1)).transpose(0, 1)
-    if isinstance(layer, nn.Flatten):
+    if is_flatten(step):
         return x.flatten(2)
-    if isinstance(layer, POINTWISE):
+    if step.kind in POINTWISE:
         out: Tensor = layer(x)
         return out
     if not step.own:
         return torch.vmap(layer)(x)
     own = _own(step, views)
     x = x.expand(len(next(iter(own.values()))), *x.shape[1:])
-    return torch.vmap(lambda p, v: torch.func.functional_call(layer, p, (v,)))(own, x)
+    return torch.vmap(step.call)(own, x)
