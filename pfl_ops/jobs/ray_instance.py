@@ -8,7 +8,7 @@ Ray runs any code that it is sent, so no one else may reach it:
   the system shows to their owner only, and is never written to a file. All services of Ray check it except gRPC's
   health check; local sockets lie in the folder below.
 - Ray opens its own temporary folder for all users (mode 0777). It lies inside a folder that only this user can enter.
-- Processes of Ray that serve no job are not started, see `_with_few_processes`.
+- Processes of Ray that serve no job are not started, see `_with_few_processes` and `_without_agents`.
 
 Whatever this package uses of Ray's private parts is in this module, and tests hold it against a running instance.
 """
@@ -16,8 +16,10 @@ Whatever this package uses of Ray's private parts is in this module, and tests h
 import contextlib
 import logging
 import os
+import re
 import secrets
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,11 +28,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray._private import ray_constants, utils, worker
+from ray import _raylet
+from ray._private import ray_constants, services, utils, worker
 from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.jobs import no_agent
 from pfl_ops.system.scratch import PREFIX, scratch
 
 if TYPE_CHECKING:
@@ -41,6 +45,17 @@ INNER = "r"  # Ray's own folder inside the private one
 SOCKET = len("/session_2025-01-01_00-00-00_000000_0000000/sockets/plasma_store")
 LONGEST = SOCKET_PATH - SOCKET - len(f"/{PREFIX}12345678/{INNER}")
 """Bytes that the path of the system's temporary folder may have."""
+AGENTS = ("--dashboard_agent_command", "--runtime_env_agent_command")
+"""Options of the raylet: processes that it starts and that live as long as itself."""
+AGENT_PORTS = {
+    "METRICS_AGENT_PORT_NAME": -1,  # Ray's own number for a service that is not there
+    "METRICS_EXPORT_PORT_NAME": -1,
+    "DASHBOARD_AGENT_LISTEN_PORT_NAME": -1,
+    "RUNTIME_ENV_AGENT_PORT_NAME": 1,  # has to be a port; nothing answers there
+}
+"""What the agents announce, by the names of Ray's names of the ports."""
+TUNE_VARIABLES = ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
+"""Names of the environment variables that Tune sets for each trial."""
 
 
 @contextlib.contextmanager
@@ -54,7 +69,7 @@ def started(cpus: int, gpus: int) -> Iterator[Path]:
     Yields:
         the private folder, for further files that shall go with Ray.
     """
-    with scratch(short_folder()) as folder:
+    with scratch(short_folder()) as folder, _without_agents():
         try:
             with environment(_settings()), _on_loopback(), _with_few_processes(), same_sigterm():
                 reload_settings()
@@ -182,6 +197,55 @@ def _with_few_processes() -> Iterator[None]:
     finally:
         for name, start in before.items():
             setattr(Node, name, start)
+
+
+@contextlib.contextmanager
+def _without_agents() -> Iterator[None]:
+    """Have a Ray that is started meanwhile do without the two agents of its raylet.
+
+    One serves the dashboard, the other prepares environments for jobs. They are Python processes of half a second of
+    CPU time and 90 MiB each, both listen, and Ray's start waits for them. The raylet wants two processes that live as
+    long as itself, and reads their ports from files: it gets two that do nothing, and files that say so.
+
+    Tune asks for an environment that sets variables, which Ray's workers have anyway here: they are children of this
+    process. Without it, trials run in the workers that Ray starts for its CPUs in advance; with it each trial had to
+    wait for one more. A Ray or a Tune with other parts than these is left as it is.
+    """
+    from ray.tune.execution import class_cache  # takes a second to import, and Tune is used next
+
+    if not all(hasattr(class_cache, name) for name in TUNE_VARIABLES):
+        yield
+        return
+    before = {name: getattr(class_cache, name) for name in TUNE_VARIABLES}
+    start = services.start_ray_process
+
+    def start_without(command: list[str], process_type: str, *args: Any, **kwargs: Any) -> Any:
+        if process_type == ray_constants.PROCESS_TYPE_RAYLET and (changed := without_agents(command)) != command:
+            command = changed
+            for name in TUNE_VARIABLES:
+                setattr(class_cache, name, {})
+        return start(command, process_type, *args, **kwargs)
+
+    services.start_ray_process = start_without
+    try:
+        yield
+    finally:
+        services.start_ray_process = start
+        for name, variables in before.items():
+            setattr(class_cache, name, variables)
+
+
+def without_agents(command: list[str]) -> list[str]:
+    """Return the raylet's command line without its agents, whose ports are written; as it is, if it has other parts."""
+    options = dict(word.split("=", 1) for word in command if word.startswith("--") and "=" in word)
+    node = re.search(r"--node-id=(\w+)", options.get(AGENTS[0], ""))
+    announced = {name for name in dir(_raylet) if name.endswith("_PORT_NAME")} - {"GCS_SERVER_PORT_NAME"}
+    if not node or "--session_dir" not in options or AGENTS[1] not in options or announced != set(AGENT_PORTS):
+        return command
+    for name, port in AGENT_PORTS.items():
+        _raylet.persist_port(options["--session_dir"], node[1], getattr(_raylet, name), port)  # type: ignore[attr-defined]
+    stub = subprocess.list2cmdline([sys.executable, "-I", "-S", no_agent.__file__])
+    return [f"{word}={stub}" if (word := each.split("=", 1)[0]) in AGENTS else each for each in command]
 
 
 @contextlib.contextmanager

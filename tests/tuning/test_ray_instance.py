@@ -1,21 +1,22 @@
 """A Ray of ours is reachable from this machine only, and only with its token."""
 
-import http.client
 import ipaddress
 import json
 import os
 import socket
 import struct
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+import ray
 from tuning_fake import records, toy, tune
 
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
-from pfl_ops.jobs import ray_instance, resources
+from pfl_ops.jobs import no_agent, ray_instance, resources
 
 REFUSED, UNKNOWN, FINE = 16, 12, 0  # gRPC's status codes: unauthenticated, unimplemented, ok
 
@@ -72,31 +73,16 @@ def look(worker: psutil.Process) -> SimpleNamespace:
     token = raylet.environ()["RAY_AUTH_TOKEN"]
     answers = {
         at.port: sorted([status(at.port, path, token) for token in (None, "0" * 64)] for path in SERVICES.values())
-        if name != "ray::RuntimeEnvAgent"
-        else agent(at.port)
-        for name, at in named
+        for _, at in named
     }
     gcs = next(at.port for name, at in named if name == "gcs_server")
     allowed = status(gcs, SERVICES["GCS"], token, b"\n\x00")
     return SimpleNamespace(listening=named, token=token, answers=answers, allowed=allowed, lines=lines)
 
 
-def agent(port: int) -> list[int]:
-    """HTTP's status of the runtime environment's agent, without a token and with a wrong one."""
-    found = []
-    for headers in ({}, {"Authorization": f"Bearer {'0' * 64}"}):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        connection.request("POST", "/get_or_create_runtime_env", b"", headers)
-        found.append(connection.getresponse().status)
-        connection.close()
-    return found
-
-
 @pytest.mark.slow
 def test_nobody_reaches_ray_without_its_token(one_ray, home, monkeypatch):
     """Looked at while a trial runs."""
-    import ray
-
     seen = []
 
     def on_event(event):
@@ -119,19 +105,19 @@ def test_nobody_reaches_ray_without_its_token(one_ray, home, monkeypatch):
     (found,) = seen
 
     names = [name for name, _ in found.listening]
-    assert names.count("gcs_server") == 1 and names.count("raylet") == 2 and len(names) >= 6, names
-    started = {
-        name for line in found.lines for name in ("dashboard.py", "monitor.py", "log_monitor.py") if name in line
-    }
-    assert not started, "processes of Ray that serve no job"
+    assert names.count("gcs_server") == 1 and names.count("raylet") == 2 and len(names) >= 4, names
+    started = {Path(line).parts[-2:] for line in found.lines if line.endswith(".py")}
+    assert ("jobs", "no_agent.py") in started, "in place of Ray's agents"
+    unused = [("dashboard", "dashboard.py"), ("dashboard", "agent.py"), ("agent", "main.py")]
+    assert not started & {*unused, ("autoscaler", "monitor.py"), ("_private", "log_monitor.py")}, "serve no job"
     for _, at in found.listening:
         ip = ipaddress.ip_address(at.ip)
         assert (getattr(ip, "ipv4_mapped", None) or ip).is_loopback, found.listening
 
-    # Every gRPC port has one of the services and refuses it, and has no other; the agent speaks HTTP/1.
+    # Every port has one of the services and refuses it, and has no other.
     grpc = [[UNKNOWN, UNKNOWN]] * (len(SERVICES) - 1) + [[REFUSED, REFUSED]]
     for name, at in found.listening:
-        assert found.answers[at.port] == ([401, 403] if name == "ray::RuntimeEnvAgent" else grpc), name
+        assert found.answers[at.port] == grpc, name
     assert found.allowed == FINE
 
     # The token is in no file, on no command line and no longer in this process's environment.
@@ -142,6 +128,28 @@ def test_nobody_reaches_ray_without_its_token(one_ray, home, monkeypatch):
     assert files and not [path for path in files if found.token.encode() in path.read_bytes()]
     private = session.parent.parent
     assert (private.stat().st_mode & 0o777, session.parent.name) == (0o700, ray_instance.INNER)
+
+
+RAYLET = [
+    *("raylet", "--session_dir={}", "--node-name=a=b", "--head"),
+    *("--dashboard_agent_command=python agent.py --node-id=0a1b --head", "--runtime_env_agent_command=python main.py"),
+]
+
+
+def test_rays_agents_are_replaced_where_ray_asks_for_nothing_else(tmp_path, monkeypatch):
+    """A Ray whose agents announce more, or that is started otherwise, has its own agents."""
+    command = [word.format(tmp_path) for word in RAYLET]
+    replaced = ray_instance.without_agents(command)
+    assert replaced[:4] == command[:4]
+    stub = f"{sys.executable} -I -S {no_agent.__file__}"
+    assert replaced[4:] == [f"--dashboard_agent_command={stub}", f"--runtime_env_agent_command={stub}"]
+    assert len(list(tmp_path.iterdir())) == len(ray_instance.AGENT_PORTS)
+
+    for lacking in (1, 4, 5):
+        other = command[:lacking] + command[lacking + 1 :]
+        assert ray_instance.without_agents(other) == other
+    monkeypatch.setattr(ray._raylet, "NEW_PORT_NAME", "new", raising=False)
+    assert ray_instance.without_agents(command) == command
 
 
 def test_each_instance_has_a_token_of_its_own(monkeypatch):
