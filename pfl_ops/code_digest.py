@@ -51,10 +51,10 @@ EQUAL = {
     "9ad1d4d49e19f2f454a1cffaa88ddac77142d4d0bac590704ad5aba5f8a6ce0e": (  # sorted_shards likewise
         "d5084f9c42650af3f1f2c7e699b20b0ff7bbb4a579b933eaa819da44908fff24"
     ),
-    "eb44de2fa0c9b6854ea0f4abf0ba583ae6db572945005539a01d1f39f25cfbd2": (  # cd2_pfed: no subclasses of layers
+    "69fad9e4e0f32820c89a6e63c290f3c20ab41e7ad47abe684c3da84c43dba2ce": (  # cd2_pfed: no subclasses of layers
         "78dc78275855ad083f1c3d53f73fae0e3eb8529bc6909889b20b6a82cf0b7ea8"
     ),
-    "364502e877c2aafe280e98d4477b218008e61cc22e0b93d46247725dfbb493af": (  # fedas, which has the same channels
+    "1baf846b806aa99ea65afc9ebcf7a667e066f5164ed18a4d886ec6c3ee4b8579": (  # fedas, which has the same channels
         "bd2c2a5353340be00ccbe7661aa9e0dee57d60150bb657da696732183818e0e5"
     ),
     "b99f8654845d1e0581ddf8567b3a38933d002f7e487b47deefbed3d94cb47feb": (  # recorded likewise

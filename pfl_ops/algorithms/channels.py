@@ -131,7 +131,7 @@ def needs_channels(task: Task, name: str) -> None:
     x, channels = task.example, 1
     for step in task.net.steps:
         kind = type(step.layer).__name__
-        own = {key: views[f"{step.name}.{key}"] for key in step.own}
+        own, x = step.parameters(views), step.taken(x)
         plain = step.kind is nn.Linear or (step.kind is nn.Conv2d and step.layer.groups == 1)
         if own and not plain:
             raise PflOpsError(

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 CODE, VERSION = "code", "version"
 """Keys of an identity that say by what code the settings are run."""
 
-OPERATORS = "as-given"
+OPERATORS = "as-given-contiguous"
 """The engine's rule for networks of users. Runs before have no such entry: their engine could replace a subclass of a
-layer by the layer, or leave out the second use of a module, and so train another network than the given one."""
+layer by the layer, or leave out the second use of a module, and so train another network than the given one. Those
+with "as-given" gave a layer of a user its images with the channels last, which is rounded otherwise."""
 
 EVEN_CLASSES = 10  # of a built-in data set, at most, for every class to be in each drawn sample
 

@@ -53,7 +53,7 @@ AGENT_PORTS = {
     "DASHBOARD_AGENT_LISTEN_PORT_NAME": -1,
     "RUNTIME_ENV_AGENT_PORT_NAME": 1,  # has to be a port; nothing answers there
 }
-"""What the agents announce, by the names of Ray's names of the ports."""
+"""Ports that the agents announce, by the names of Ray's names of the ports."""
 TUNE_VARIABLES = ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
 """Names of the environment variables that Tune sets for each trial."""
 

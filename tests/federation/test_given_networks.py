@@ -57,6 +57,20 @@ class Standardised(nn.Conv2d):
         return self._conv_forward(input, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
 
 
+class StandardisedView(nn.Conv2d):
+    """The same, written with rows of the weight."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        rows = self.weight.view(len(self.weight), -1)
+        weight = (rows - rows.mean(1, keepdim=True)).view(self.weight.shape)
+        return self._conv_forward(input, weight, self.bias)
+
+
+class Viewing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(len(x), -1)
+
+
 class LargestAbsolute(nn.MaxPool2d):
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input.abs())
@@ -167,6 +181,8 @@ VECTORS: dict[str, Callable[[], list[nn.Module] | nn.Module]] = {
 }
 IMAGES: dict[str, Callable[[], list[nn.Module]]] = {
     "a subclass of Conv2d": lambda: [Standardised(2, 3, 3), nn.ReLU(), nn.Flatten()],
+    "a view of the weight": lambda: [StandardisedView(2, 3, 3), nn.ReLU(), nn.Flatten()],
+    "a view of hidden images": lambda: [nn.Conv2d(2, 4, 3), nn.ReLU(), Viewing(), nn.Linear(64, 5)],
     "a subclass of MaxPool2d": lambda: [nn.Conv2d(2, 3, 3), LargestAbsolute(2), nn.Flatten()],
     "a subclass of Flatten": lambda: [Halves()],
     "reflecting": lambda: [nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), nn.Flatten()],

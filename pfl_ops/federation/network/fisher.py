@@ -47,7 +47,7 @@ def _by_layer(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
     inputs, outputs, layers = [], [], []
     for step in (*net.steps, Step.of(head, "head")):
         given = x if step.own else x.clone()  # it may write into its input, which is the output of the layer before
-        out = step.call({key: views[f"{step.name}.{key}"] for key in step.own}, given)
+        out = step.call(step.parameters(views), step.taken(given))
         if step.own:
             out = out if out.requires_grad else out.requires_grad_()
             inputs.append(x)

@@ -20,7 +20,7 @@ class Step(NamedTuple):
     Attributes:
         name: its full name. layer: itself.
         own: the names of its parameters in it. places: see `parameter_places`.
-        kind: its `exact_class`.
+        kind: its `exact_class`. foreign: there is code of a user in it (see `is_foreign`).
     """
 
     name: str
@@ -28,18 +28,39 @@ class Step(NamedTuple):
     own: tuple[str, ...]
     places: dict[str, str]
     kind: type[nn.Module] | None
+    foreign: bool
 
     @classmethod
     def of(cls, layer: nn.Module, name: str) -> "Step":
         """The step of a layer with this full name."""
         places = parameter_places(layer)
-        return cls(name, layer, tuple(dict.fromkeys(places.values())), places, exact_class(layer))
+        return cls(name, layer, tuple(dict.fromkeys(places.values())), places, exact_class(layer), is_foreign(layer))
+
+    def parameters(self, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Its parameters by their names in it, from the network's by their full names."""
+        return {key: self.taken(views[f"{self.name}.{key}"]) for key in self.own}
+
+    def taken(self, values: Tensor) -> Tensor:
+        """A parameter, or the input, in the order in memory that the layer takes, see `is_foreign`."""
+        return values.contiguous() if self.foreign else values
 
     def call(self, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """The layer as it is, with the parameters `own`, by their names in it."""
         given = {place: own[key] for place, key in self.places.items()}
         out: Tensor = torch.func.functional_call(self.layer, given, (x,), tie_weights=False)
         return out
+
+
+def is_foreign(layer: nn.Module) -> bool:
+    """True if a layer, or one within it, is neither PyTorch's nor this package's.
+
+    Such a layer is given its parameters and its input in PyTorch's usual order in memory: its code may ask for that,
+    as `x.view(len(x), -1)` does. The engine itself keeps filters and images with their channels last.
+
+    >>> is_foreign(nn.Sequential(nn.Linear(2, 2)))
+    False
+    """
+    return any(type(module).__module__.partition(".")[0] not in ("torch", "pfl_ops") for module in layer.modules())
 
 
 class Net:
@@ -195,10 +216,6 @@ def _steps(module: nn.Module, name: str) -> Iterator[Step]:
         yield Step.of(module, name)
 
 
-def _own(step: Step, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key: views[f"{step.name}.{key}"] for key in step.own}
-
-
 def _apply(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
     name, layer = step.name, step.layer
     if step.kind is nn.Linear:
@@ -207,7 +224,8 @@ def _apply(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
         return F.conv2d(x, views[name + ".weight"], views.get(name + ".bias"), *_geometry(layer))
     if step.kind is nn.MaxPool2d:
         return _pool(layer, x)
-    return step.call(_own(step, views), x) if step.own else layer(x)
+    x = step.taken(x)
+    return step.call(step.parameters(views), x) if step.own else layer(x)
 
 
 def is_plain_convolution(step: Step) -> bool:
@@ -277,8 +295,9 @@ def _apply_stacked(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor
     if step.kind in POINTWISE:
         out: Tensor = layer(x)
         return out
+    x = step.taken(x)
     if not step.own:
         return torch.vmap(layer)(x)
-    own = _own(step, views)
+    own = step.parameters(views)
     x = x.expand(len(next(iter(own.values()))), *x.shape[1:])
     return torch.vmap(step.call)(own, x)
