@@ -10,6 +10,7 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.algorithms.fedpg import FedPG, SFedPG
 from pfl_ops.algorithms.fedrep import FedRep
+from pfl_ops.algorithms.per_fedavg import PerFedAvg
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution, Training
@@ -66,6 +67,15 @@ def test_an_option_may_change_what_a_method_ignores(method: Algorithm, reads: bo
     one, other = (Training(rounds=3, local_epochs=None, local_steps=j, batch_size=3) for j in (3, 5))
     assert same_after(method, one, other) != reads
     assert ("training.local_steps" in method.ignored()) != reads
+
+
+@pytest.mark.parametrize("beta", [None, 0.1])
+def test_per_fedavg_ignores_the_learning_rate_where_it_has_its_own(beta: float | None) -> None:
+    """β takes the place of η in all rounds, so that neither η nor its decay has an effect."""
+    method = PerFedAvg(beta=beta)
+    one, slower, decaying = (Training(rounds=3, lr=lr, lr_decay=d) for lr, d in ((0.05, 1), (0.02, 1), (0.05, 0.5)))
+    for path, other in (("training.lr", slower), ("training.lr_decay", decaying)):
+        assert same_after(method, one, other) == (path in method.ignored()) == (beta is not None)
 
 
 @pytest.mark.parametrize("name", ["fedpg", "s_fedpg"])
