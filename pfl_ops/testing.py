@@ -565,8 +565,8 @@ def _ragged() -> Federation:
 
 
 def _allows(method: Algorithm, training: Training) -> bool:
-    """True if the method can be trained so, by its `requires`."""
-    for path, allowed in method.requires.items():
+    """True if the method can be trained so, by what it requires."""
+    for path, allowed in method.required().items():
         section, _, name = path.partition(".")
         if section == "training":
             value = getattr(training, name)

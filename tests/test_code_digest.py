@@ -156,7 +156,7 @@ def test_a_module_that_moved_is_known_by_its_former_name() -> None:
 
 
 PINNED = Path(__file__).parent / "contract" / "pinned_code.csv"
-REFUSING = {"cd2_pfed", "fedas"}
+REFUSING = {"cd2_pfed", "fedas", "fedrep", "fedpg", "s_fedpg", "fliu", "per_fedavg"}
 TABLES: dict[str, Registry[Any]] = {"algorithm": ALGORITHMS, "model": MODELS, "partition": PARTITIONS}
 
 
@@ -174,8 +174,8 @@ def test_code_that_was_not_edited_keeps_its_digest() -> None:
 def test_code_that_is_equal_to_former_code_is_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line of `EQUAL` is about code that is here, and gives it the digest that is pinned.
 
-    A method has an option that was added, or refuses networks that it took (`REFUSING`); a partition draws what it drew
-    (`test_partition`).
+    A method has an option that was added, or refuses or ignores other networks or settings than before, more or fewer
+    (`REFUSING`); a partition draws what it drew (`test_partition`).
     """
 
     def names() -> dict[str | None, set[tuple[str, str]]]:

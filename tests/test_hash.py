@@ -11,6 +11,7 @@ import pytest
 from pydantic import Field
 
 from pfl_ops import register as register_any
+from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.base import Algorithm, register
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import canonical, code_line, differing_code, fingerprint
@@ -260,6 +261,17 @@ def test_networks_of_users_say_how_they_are_computed(base: Experiment, tmp_path:
     assert tree["code"]["operators"] == "as-given-contiguous" and "operators" not in base.identity()["code"]
     before = {**tree, "code": {key: value for key, value in tree["code"].items() if key != "operators"}}
     assert differing_code(code_line(tree), code_line(before)) == "engine's operators"
+
+
+def test_methods_judged_at_l2_say_how_their_best_round_is_found() -> None:
+    """Their finished runs have the `best/` keys of another round; all other methods keep their hashes."""
+    codes = {name: Experiment.of(name, dataset="digits").identity()["code"] for name in ALGORITHMS.builtin}
+    assert {name for name, code in codes.items() if "best" in code} == {
+        name for name in codes if ALGORITHMS.get(name).own_stage == "L2"
+    }
+    tree = Experiment.of("fedbabu", dataset="digits").identity()
+    before = {**tree, "code": {key: value for key, value in tree["code"].items() if key != "best"}}
+    assert differing_code(code_line(tree), code_line(before)) == "rule for the best round"
 
 
 def test_sampling_rules_count_where_data_are_uneven(own_data: Path) -> None:

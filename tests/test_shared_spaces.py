@@ -36,6 +36,19 @@ def firsts(found, *keys):
     return [tuple(point[key] for key in keys) for point in found.space.first]
 
 
+# -- options that decide what varies -----------------------------------------------------------------------------------
+
+
+def test_fedrep_by_steps_varies_the_number_of_steps():
+    """A method that counts steps beside it: both are searched over the same ranges, and no restriction is silent."""
+    experiments = [
+        Experiment.of("fedrep", dataset="digits", **{"algorithm.schedule": "steps", "training.local_steps": 4}),
+        Experiment.of("fedavg2rep", dataset="digits"),
+    ]
+    found = settings_of(experiments, None, hold=("algorithm.schedule",), begun={})
+    assert ["training.local_steps" in one.space.keys for one in found.values()] == [True, True]
+
+
 # -- several ranges of one key -----------------------------------------------------------------------------------------
 
 

@@ -45,6 +45,7 @@ class Algorithm(Section, ABC):
             itself; an experiment that differs is refused.
         because: why, in a few words; shown in brackets behind that refusal.
         ignores: paths of the experiment's settings that have no effect on the method; a comparison does not vary them.
+            Where these, or `requires`, depend on an option, a method overrides `ignored` or `required`.
         added: {option: value} of options that the method got later, with the value that all runs before had: an
             experiment that has it keeps the hash of these runs (see `code_digest.EQUAL`, too).
         own_stage: where a client's own model is scored, which is what tuning looks at. L1 of most methods: the model
@@ -83,6 +84,14 @@ class Algorithm(Section, ABC):
         (alignment, a learnt mixture), by every verb of `r`; it never changes state, and its draws move no training.
         """
         return None
+
+    def required(self) -> Mapping[str, Any]:
+        """Return what the method requires with these hyper-parameters: `requires`, and what an option adds to it."""
+        return self.requires
+
+    def ignored(self) -> tuple[str, ...]:
+        """Return the paths without effect under these hyper-parameters: `ignores`, unless an option changes them."""
+        return self.ignores
 
     def extra(self, task: Task) -> Mapping[str, tuple[int, ...]]:
         """Blocks added to the layout before `init`: {name: shape} of an extra exit or head."""

@@ -38,7 +38,8 @@ class FedPAC(Algorithm):
     Source: Xu, Tong, Huang, "Personalized Federated Learning with Feature Alignment and Classifier Collaboration",
     ICLR 2023, Algorithm 1 (arXiv 2306.11867).
     Deviations: α below 0.001 count as 0, and a client whose problem can't be solved keeps its own head, as in the
-    authors' code. Ours: the head's epochs are plain SGD, whatever the optimiser; η_h does not decay.
+    authors' code. Ours: the head's epochs are SGD, whatever the optimiser, with the experiment's momentum and weight
+    decay; η_h does not decay.
     """
 
     lam: float = Field(1.0, ge=0, title="λ", description="pull of features towards their class's centre")

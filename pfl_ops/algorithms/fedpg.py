@@ -42,13 +42,14 @@ class FedPG(Algorithm):
     6989), Algorithm 1; M1 to M4 of its Section 4.3 are `direction: mean`, `fair: false`, `drift: false`,
     `absent: false`.
     Deviations: the paper's g_k is ∇F_k(Θ), which leaves its five local epochs without a meaning: the pseudo-gradient
-    is ours. ∇F and absent clients' rows are scaled to length μ too, as in the authors' code (`scale: paper`: they are
-    not), for an unscaled ∇F takes nearly all of λ when losses are almost equal; ∇F itself is made of the g_k, not of
-    the ĝ_k as there. Ours: what is left out when; σ by the mean of the g_k as sent; a fixed γ is a least drift.
+    is ours. `gradient: full` has neither local training nor weight decay, which is refused. ∇F and absent clients' rows
+    are scaled to length μ too, as in the authors' code (`scale: paper`: they are not), for an unscaled ∇F takes nearly
+    all of λ when losses are almost equal; ∇F itself is made of the g_k, not of the ĝ_k as there. Ours: what is left out
+    when; σ by the mean of the g_k as sent; a fixed γ is a least drift.
     """
 
     requires: ClassVar[Mapping[str, Any]] = {"training.optimiser": "sgd", "training.momentum": 0.0}
-    because: ClassVar[str] = "(Θ − train(Θ)) / η is a gradient for plain SGD only"
+    because: ClassVar[str] = "(Θ − train(Θ)) / η is a gradient for plain SGD only, and ∇F_k(Θ) has no decay"
     ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
 
     gradient: Literal["pseudo", "full"] = Field(
@@ -64,6 +65,13 @@ class FedPG(Algorithm):
     scale: Literal["code", "paper"] = Field(
         "code", description="rows of Q that are scaled to length μ: all, or only those of the cohort"
     )
+
+    def required(self) -> Mapping[str, Any]:
+        return {**self.requires, **({"training.weight_decay": 0.0} if self.gradient == "full" else {})}
+
+    def ignored(self) -> tuple[str, ...]:
+        untrained = ("training.local_epochs", "training.local_steps")
+        return (*self.ignores, *(untrained if self.gradient == "full" else ()))
 
     def init(self, task: Task) -> State:
         return {

@@ -36,6 +36,9 @@ class FedRep(Algorithm):
     head_epochs: int = Field(10, ge=1, le=10_000, title="E_h", description="epochs of the head (schedule epochs)")
     body_epochs: int = Field(1, ge=1, le=10_000, title="E_b", description="epochs of the body (schedule epochs)")
 
+    def ignored(self) -> tuple[str, ...]:
+        return self.ignores if self.schedule == "epochs" else ()
+
     def init(self, task: Task) -> State:
         needs_body(task, self.name)
         return {"body": task.initial[task.layout.body], "head": task.rows(task.initial[task.layout.head])}

@@ -41,8 +41,9 @@ class PerFedAvg(Algorithm):
     Source: Fallah, Mokhtari, Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
     Meta-Learning Approach", NeurIPS 2020, Algorithm 1 (arXiv 2002.07948).
     Deviations: the three batches of a step come from three independent passes through the client's data, so all have
-    the size of the experiment's batch. β is the round's η unless it is given, and the step is the experiment's
-    optimiser, with plain SGD the paper's. v_k takes the whole gradient, as F_k does. The defaults of α and δ are ours.
+    the size of the experiment's batch. β is the round's η unless it is given; then it is the same in all rounds, and
+    the experiment's η has no effect. The step is the experiment's optimiser, with plain SGD the paper's. v_k takes the
+    whole gradient, as F_k does. The defaults of α and δ are ours.
     """
 
     own_stage: ClassVar[StageName] = "L2"
@@ -52,6 +53,9 @@ class PerFedAvg(Algorithm):
     beta: float | None = Field(None, gt=0, title="β", description="rate of a local step; none: the experiment's η")
     variant: Literal["exact", "hf", "fo"] = Field("exact", description="how H g is computed")
     delta: float = Field(0.001, gt=0, title="δ", description="half the width of the difference of gradients (hf)")
+
+    def ignored(self) -> tuple[str, ...]:
+        return (*self.ignores, *(() if self.beta is None else ("training.lr", "training.lr_decay")))
 
     def init(self, task: Task) -> State:
         return {"central": task.initial}

@@ -102,7 +102,8 @@ class Range(RoundSchedule):
         return self
 
     def _values(self, sizes: Tensor, s: float) -> Tensor:
-        return self.low + (adaptive(sizes) - 0.1) * ((self.high - self.low) / 0.8)
+        gamma = self.low + (adaptive(sizes) - 0.1) * ((self.high - self.low) / 0.8)
+        return gamma.clamp(max=1.0)  # low + (1 - low) can be 1 + 2e-16
 
 
 class Linear(RoundSchedule):

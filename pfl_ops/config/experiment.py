@@ -177,11 +177,12 @@ class Experiment(Section):
     def _check_required(self) -> None:
         """Refuse settings without which the method is not itself."""
         method = self.algorithm
-        wrong = [path for path, allowed in method.requires.items() if not _meets(self.get(path), allowed)]
+        required = method.required()
+        wrong = [path for path, allowed in required.items() if not _meets(self.get(path), allowed)]
         if wrong:
             needs = " and ".join(
                 f"{path} set" if allowed is ... else f"{path}={'|'.join(map(_text, _several(allowed)))}"
-                for path, allowed in method.requires.items()
+                for path, allowed in required.items()
             )
             because = f" ({method.because})" if method.because else ""
             got = " and ".join(_text(self.get(path)) for path in wrong)

@@ -29,6 +29,10 @@ OPERATORS = "as-given-contiguous"
 layer by the layer, or leave out the second use of a module, and so train another network than the given one. Those
 with "as-given" gave a layer of a user its images with the channels last, which is rounded otherwise."""
 
+BEST_ROUND = "own-stage"
+"""The engine's rule for the best round of methods that are judged at L2. Runs before have no such entry: their `best/`
+keys are those of the best round at L1. A method that is judged at G has no other stage."""
+
 EVEN_CLASSES = 10  # of a built-in data set, at most, for every class to be in each drawn sample
 
 
@@ -37,8 +41,8 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
 
     Every setting but `repetitions`; for files (a data set's, a partition's, weights) the SHA-256 of what is in them,
     never where they lie; the code of method, network and partition by `code_digest`, the engine by `RESULTS_VERSION`,
-    the rules by which uneven data are cut and drawn by `SAMPLING_VERSION`, and the engine's operators for networks of
-    users by `OPERATORS`.
+    the rules by which uneven data are cut and drawn by `SAMPLING_VERSION`, the engine's operators for networks of users
+    by `OPERATORS`, and its rule for the best round by `BEST_ROUND`.
     A data set that the package knows keeps its name too: its published mean and deviation go with it. Of the input
     scaling the numbers count, where they are not the published ones; of `evaluation.final` the number that it means.
 
@@ -78,6 +82,8 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     }
     if experiment.model.name not in MODELS.builtin:
         tree[CODE]["operators"] = OPERATORS
+    if experiment.algorithm.own_stage == "L2":
+        tree[CODE]["best"] = BEST_ROUND
     if experiment.training.loss not in LOSSES.builtin:  # those are the engine's
         tree[CODE]["loss"] = LOSSES.digest(experiment.training.loss)
     if _is_uneven(experiment, data, scored_on_all=tree["evaluation"].get("final") is None):
@@ -103,7 +109,7 @@ def _is_uneven(experiment: "Experiment", data: Dataset, *, scored_on_all: bool) 
 def differing_code(mine: str, theirs: str) -> str:
     """Return the parts in which two `code_line`s differ, "method and network"; "": none, or `theirs` is empty."""
     names = {"algorithm": "method", "model": "network", "sampling": "rules of sampling"}
-    names |= {"operators": "engine's operators", VERSION: "engine's results version"}
+    names |= {"operators": "engine's operators", "best": "rule for the best round", VERSION: "engine's results version"}
     differing = [part.partition("=")[0] for part in mine.split() if part not in theirs.split()]
     return " and ".join(names.get(part, part) for part in differing) if theirs else ""
 

@@ -175,8 +175,8 @@ def dirichlet(
     """The usual Dirichlet split.
 
     per class: for every class c, (n_1c .. n_Kc) / n_c ~ Dir(α); with `cap` the classes come one after another, and a
-    client with n/K samples or more has share 0 in the next. Clients under `min_size` then get samples of those above
-    it, taken from each in proportion to its excess and its own mix.
+    client with n/K samples or more has share 0 in the next. Clients under `min_size` then get samples of the others,
+    which all shrink by one common factor, but not under `min_size`; which samples they give is drawn.
     per client: q_k ~ Dir(α p), p the class shares; each client draws n/K samples without replacement by q_k, and what
     is left of a mix when some of its classes have run out.
 

@@ -1,8 +1,8 @@
 """The part of the search that methods share where they are compared.
 
 A method keeps its own hyper-parameters. The settings of the common space take the place of its own ranges for them,
-except where the method requires a value (`Algorithm.requires`), where its space has a condition of its own
-(`own: true`), and where the setting has no effect on it (`Algorithm.ignores`). Every method is first tried with the
+except where the method requires a value (`Algorithm.required`), where its space has a condition of its own
+(`own: true`), and where the setting has no effect on it (`Algorithm.ignored`). Every method is first tried with the
 common settings that any of the methods recommends.
 """
 
@@ -70,7 +70,7 @@ def restrictions(method: MethodSpace, common: Space) -> dict[str, str]:
             found[key] = str(experiment.get(key))
         elif list(map(str, space.of(key))) != list(map(str, expected.of(key))):
             found[key] = "; ".join(map(str, space.of(key)))
-    return {key: told for key, told in found.items() if key not in experiment.algorithm.ignores}
+    return {key: told for key, told in found.items() if key not in experiment.algorithm.ignored()}
 
 
 def _counting(method: MethodSpace, key: str, count: Any) -> MethodSpace:
@@ -120,7 +120,7 @@ def _joined(method: MethodSpace, common: Space, recommended: Sequence[Point]) ->
     parameters = tuple(narrowed.get(p.key, p) for p in whole.parameters)
 
     now = experiment.flat
-    decided = {key: now.get(key) for key in held - set(experiment.algorithm.ignores)}
+    decided = {key: now.get(key) for key in held - set(experiment.algorithm.ignored())}
     ours = [_point(own, {**now, **point}) for point in space.first] or [_point(own, now)]
     candidates = [{**ours[0], **_point(common.parameters, now)}]
     for mine, point in zip(ours, space.first, strict=False):
@@ -138,8 +138,8 @@ def _joined(method: MethodSpace, common: Space, recommended: Sequence[Point]) ->
 def _permitted(parameter: Parameter, method: MethodSpace) -> Iterator[Parameter]:
     """The parameter as far as the method leaves a choice."""
     algorithm = method.experiment.algorithm
-    required = algorithm.requires.get(parameter.key, ...)
-    if parameter.key in algorithm.ignores:
+    required = algorithm.required().get(parameter.key, ...)
+    if parameter.key in algorithm.ignored():
         return
     if required is ...:
         yield parameter

@@ -199,6 +199,26 @@ def test_a_problem_without_a_solution_leaves_the_own_head():
     assert torch.equal(combination(g * torch.nan, variance), torch.eye(3, dtype=torch.float64))
 
 
+@pytest.mark.parametrize(("optimiser", "momentum"), [("sgd", 0.9), ("adam", 0.0)])
+def test_the_heads_epochs_are_sgd_with_the_experiments_momentum_and_decay(optimiser, momentum):
+    """Two full-batch epochs of η_h on the head alone, by PyTorch; no momentum beside Adam."""
+    training = Training(
+        rounds=1, local_epochs=1, batch_size=None, lr=LR, optimiser=optimiser, momentum=momentum, weight_decay=0.1,
+        precision="float64",
+    )  # fmt: skip
+    play = MethodSimulation(federation(SAMPLES), FedPAC(head_lr=HEAD_LR, head_epochs=2, combine=False), training)
+    heads = play.round()["state/head"]
+    for k, own in enumerate(SAMPLES):
+        head = torch.from_numpy(H.copy()).requires_grad_()
+        f, y = torch.tensor([[x] for x, _ in own]).double() * torch.from_numpy(A), torch.tensor([y for _, y in own])
+        sgd = torch.optim.SGD([head], lr=HEAD_LR, momentum=momentum, weight_decay=0.1)
+        for _ in range(2):
+            sgd.zero_grad()
+            torch.nn.functional.cross_entropy(f @ head.T, y).backward()
+            sgd.step()
+        torch.testing.assert_close(heads[k], head.detach().flatten(), rtol=0, atol=1e-12)
+
+
 def test_a_network_without_a_body_is_refused():
     with pytest.raises(PflOpsError, match="fedpac shares the body of a network, and this one has no body"):
         quadratic_play(FedPAC(), [0, 6])

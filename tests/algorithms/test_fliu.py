@@ -87,6 +87,13 @@ def test_range_stretches_the_adaptive_steps():
     assert Range(low=0.0, high=1.0)(torch.tensor([101, *[1] * 24]), 0, 5)[0] == 1
 
 
+def test_range_up_to_1_is_never_refused_for_rounding():
+    """0.11 + 0.8 · (0.89 / 0.8) is 1 + 2e-16 in float64, which was refused as outside [0, 1]."""
+    lows = [low / 100 for low in range(101)]
+    assert all(Range(low=low, high=1.0)(torch.tensor([101, *[1] * 24]), 0, 5)[0] <= 1 for low in lows)
+    assert Range(low=0.11, high=1.0)(torch.tensor([101, *[1] * 24]), 0, 5)[0] == 1
+
+
 @pytest.mark.parametrize(
     ("schedule", "values"),
     [

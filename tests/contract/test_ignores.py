@@ -1,4 +1,4 @@
-"""`Algorithm.ignores`: of what compared methods share, exactly the settings that change nothing about the method."""
+"""`Algorithm.ignored`: of what compared methods share, exactly the settings that change nothing about the method."""
 
 from contextlib import closing
 
@@ -7,8 +7,14 @@ import torch
 
 from pfl_ops import spaces
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.algorithms.base import Algorithm
+from pfl_ops.algorithms.fedpg import FedPG, SFedPG
+from pfl_ops.algorithms.fedrep import FedRep
+from pfl_ops.algorithms.per_fedavg import PerFedAvg
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.federation.settings import Execution
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.settings import Execution, Training
+from pfl_ops.testing import MethodSimulation, ragged_task
 
 OTHER = {
     "training.optimiser": "adam",
@@ -38,6 +44,52 @@ def test_other_values_are_known_for_all_that_methods_share():
     assert set(OTHER) == set(spaces.read_common(None).keys)
 
 
+def same_after(method: Algorithm, one: Training, other: Training) -> bool:
+    """True if all results of three rounds are equal under both trainings."""
+    federation, cohorts = ragged_task(), [[0, 1, 2], [1, 3, 4], None]
+    both = [MethodSimulation(federation, method, training).run(cohorts) for training in (one, other)]
+    return all(torch.equal(a[key], b[key]) for a, b in zip(*both, strict=True) for key in a)
+
+
+@pytest.mark.parametrize(
+    ("method", "reads"),
+    [
+        (FedRep(schedule="steps"), True),
+        (FedRep(), False),
+        (FedPG(), True),
+        (FedPG(gradient="full"), False),
+        (SFedPG(gradient="full"), False),
+    ],
+    ids=lambda value: f"{value.name}-{value.model_dump()}"[:60] if isinstance(value, Algorithm) else str(value),
+)
+def test_an_option_may_change_what_a_method_ignores(method: Algorithm, reads: bool) -> None:
+    """FedRep's `steps` counts local steps, its `epochs` does not; FedPG's full gradient needs no local training."""
+    one, other = (Training(rounds=3, local_epochs=None, local_steps=j, batch_size=3) for j in (3, 5))
+    assert same_after(method, one, other) != reads
+    assert ("training.local_steps" in method.ignored()) != reads
+
+
+@pytest.mark.parametrize("beta", [None, 0.1])
+def test_per_fedavg_ignores_the_learning_rate_where_it_has_its_own(beta: float | None) -> None:
+    """β takes the place of η in all rounds, so that neither η nor its decay has an effect."""
+    method = PerFedAvg(beta=beta)
+    one, slower, decaying = (Training(rounds=3, lr=lr, lr_decay=d) for lr, d in ((0.05, 1), (0.02, 1), (0.05, 0.5)))
+    for path, other in (("training.lr", slower), ("training.lr_decay", decaying)):
+        assert same_after(method, one, other) == (path in method.ignored()) == (beta is not None)
+
+
+@pytest.mark.parametrize("name", ["fedpg", "s_fedpg"])
+def test_weight_decay_without_effect_is_refused(name: str) -> None:
+    """The full gradient is that of F_k, without the decay that a local step of the pseudo-gradient has."""
+    plain, decay = (Training(rounds=3, weight_decay=w) for w in (0.0, 0.1))
+    method = ALGORITHMS.get(name)(gradient="full")
+    assert same_after(method, plain, decay)
+    settings = {"training.weight_decay": 0.1, "algorithm.gradient": "full"}
+    with pytest.raises(PflOpsError, match=r"weight_decay=0 .*has no decay"):
+        Experiment.of(name, dataset="digits", **settings)
+    assert Experiment.of(name, dataset="digits", **{**settings, "algorithm.gradient": "pseudo"})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS.builtin)
 def test_a_method_ignores_exactly_what_it_says(algorithm):
@@ -49,12 +101,12 @@ def test_a_method_ignores_exactly_what_it_says(algorithm):
     expected, scores = outcome(own)
     method = own.algorithm
     for path, value in OTHER.items():
-        if path in method.requires and method.requires[path] is not ...:
+        if method.required().get(path, ...) is not ...:
             continue
         if value == own.get(path):
             value = "sgd"  # FLIU recommends Adam
-        if path == "training.local_epochs" and path not in method.ignores and own.training.local_steps is not None:
+        if path == "training.local_epochs" and path not in method.ignored() and own.training.local_steps is not None:
             continue  # it counts steps
         state, others = outcome(own.override({path: value}))
         same = scores == others and all(torch.equal(a, b) for a, b in zip(expected, state, strict=True))
-        assert same == (path in method.ignores), path
+        assert same == (path in method.ignored()), path

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pfl_ops.data import proportions
 from pfl_ops.data.cut import counts_table
 from pfl_ops.data.partition import PARTITIONS, PartitionError, Scheme, content_hash, parse, partition
 from pfl_ops.data.whole_classes import _pieces, _sure_pieces
@@ -493,3 +494,11 @@ def test_real_labels(real_data: Callable[[str], Path]) -> None:
         table = counts_table(labels, split(kind, labels, clients=100), 10)
         assert table.sum(0).tolist() == totals.tolist()
     assert set(sizes(split("ls", labels, clients=100)).tolist()) == {600}
+
+
+def test_clients_that_feed_small_ones_shrink_by_one_factor() -> None:
+    """Sizes 2, 30 and 60, at least 10: 82 are left for 30 : 60, that is 27.3 and 54.7. In proportion to what they have
+    above 10 the two would give 2.3 and 5.7."""
+    table = np.array([[2, 0], [10, 20], [60, 0]])
+    fed = proportions._feed_small(table, 10, np.random.default_rng(0))
+    assert fed.sum(axis=1).tolist() == [10, 27, 55] and fed.sum(axis=0).tolist() == [72, 20]

@@ -450,6 +450,26 @@ def test_best_counts_no_start_and_falls_back_to_what_there_is() -> None:
     assert of("train/loss", 1.0, 0.5) == {}
 
 
+def test_best_is_that_of_the_stage_where_the_method_is_judged() -> None:
+    """L1 is best in round 1 and L2 in round 2; a method judged at L2 whose L2 was not scored falls back to L1."""
+    scores = [(0.1, 0.1), (0.9, 0.5), (0.8, 0.7)]
+    records = [Record(t, {"test/L1/acc": l1, "test/L2/acc": l2}, 0) for t, (l1, l2) in enumerate(scores)]
+    assert finish.best(records, "test")["best/round"] == 1
+    assert finish.best(records, "test", "L2") == {"best/round": 2.0, "best/test/L1/acc": 0.8, "best/test/L2/acc": 0.7}
+    without = [Record(r.round, {"test/L1/acc": r.metrics["test/L1/acc"]}, 0) for r in records]
+    assert finish.best(without, "test", "L2")["best/round"] == 1
+
+
+def test_the_best_round_of_a_run_is_of_its_own_stage() -> None:
+    """L1 is the same in all rounds, so that its best one is the first; L2 is best in a later one."""
+    method = Puppet(l2=lambda k, t: (k + t + 1) % 3)
+    method.own_stage = "L2"
+    sim, records = played(method, rounds=3, evaluation={"global_every": 1})
+    acc = {record.round: record.metrics["test/L2/acc"] for record in records[1:]}
+    assert sim.final["best/round"] == max(acc, key=lambda t: acc[t]) != 1
+    assert sim.final["best/test/L2/acc"] == max(acc.values())
+
+
 def test_the_last_round_is_full_and_the_curve_is_not() -> None:
     sim, records = played(Puppet(), rounds=1, evaluation={"subset": 4})
     seen = torch.bincount(sim.scorer.feed.y[sim.scorer.subset], minlength=3)

@@ -26,9 +26,13 @@ class LastRoundResults:
     model: Tensor | None
 
 
-def best(records: Sequence[Record], split: metrics.Split) -> dict[str, float]:
-    """The keys of the best round: by Acc of L1, or of the stage that there is; the earliest of equals."""
-    for stage in metrics.STAGES:
+def best(records: Sequence[Record], split: metrics.Split, own_stage: str = "L1") -> dict[str, float]:
+    """The keys of the best round: the earliest with the highest Acc of the stage at which the method is judged.
+
+    Args:
+        own_stage: that stage; a stage that was not scored is replaced by the first one that was.
+    """
+    for stage in sorted(metrics.STAGES, key=lambda stage: stage != own_stage):
         for name in (metrics.key(split, stage, "acc"), metrics.key(split, stage, "local", "mean")):
             scored = [r for r in records if name in r.metrics and r.round > 0]
             if scored:

@@ -315,7 +315,7 @@ class Simulation:
             self.final = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.sizes, "final/")
             shown = scores if self.with_final else self._ending.curves
             self.client_table = finish.table(shown, self.scorer, self.task.sizes.cpu().numpy(), self._chances())
-        self.final |= finish.best(self.records, self.evaluation.split)
+        self.final |= finish.best(self.records, self.evaluation.split, getattr(self.method, "own_stage", "L1"))
         self.final |= finish.reached(self.records, self.evaluation.split, self.evaluation.targets)
         if self._checkpoints is not None:
             self._checkpoints.finish(
