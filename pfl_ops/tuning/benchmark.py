@@ -334,22 +334,21 @@ def _finish(name: str, entries: Sequence[MethodStudy], run: Run, report: Report 
     links = [notes.charts("tests", "charts of the tests")]
     links += [notes.charts(trials_view(method, shared=True), f"{method}'s trials") for method in made.studies]
     run.note(f"**Benchmark {name}**: {', '.join(links)}.\n\n{leaderboard.markdown(made.table, made.notes)}")
-    run.log(_points(made))
+    run.log(_searches(made))
+    for row in table.to_dict("records"):
+        run.set_metrics(row["n"], {f"tested/{row['method']}": row["test"]})
     folder = report(made) if report else None
     for path in sorted(folder.iterdir()) if folder else ():
         run.artifact(path, "report")
     return made
 
 
-def _points(made: Benchmark) -> list[Record]:
-    """A key a method, for MLflow's charts: the best value so far over trials, and the test score over n seeds."""
+def _searches(made: Benchmark) -> list[Record]:
+    """A key a method, for MLflow's charts: the best value so far over trials."""
     points: dict[int, dict[str, float]] = {}
     for row in made.traces.to_dict("records"):
         if not math.isnan(row["best"]):
             points.setdefault(int(row["trial"]), {})[f"search/{row['method']}"] = row["best"]
-    for row in made.table.to_dict("records"):
-        if not math.isnan(row["test"]):
-            points.setdefault(int(row["n"]), {})[f"tested/{row['method']}"] = row["test"]
     return [Record(step, found, int(1000 * time.time())) for step, found in sorted(points.items())]
 
 

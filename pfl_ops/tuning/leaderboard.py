@@ -155,7 +155,7 @@ def tests(entries: Sequence[MethodStudy]) -> pd.DataFrame:
 
 
 def points(entry: MethodStudy) -> list[Record]:
-    """The leaderboard's numbers that one study alone decides, for its own run: columns of MLflow's page.
+    """The leaderboard's numbers that one study alone decides, for its own run: columns of MLflow's page. NaN: none.
 
     None for a study of several objectives, or of something that is no score of a stage: it has no place in a ranking.
     """
@@ -164,7 +164,7 @@ def points(entry: MethodStudy) -> list[Record]:
         return []
     row = _row(entry, entry.line)
     kept = ("validation", "test", "std", "local", "global", "worst", "search_seconds", "test_seconds", "sent_bytes")
-    found = {f"leaderboard/{name}": float(row[name]) for name in kept if not math.isnan(row[name])}
+    found = {f"leaderboard/{name}": float(row[name]) for name in kept}
     return [Record(row["n"], found, int(1000 * time.time()))]
 
 

@@ -405,7 +405,8 @@ def conduct(
             session.run()
             study = _result(session, plan.experiment)
             if below:
-                parent.log(leaderboard.points(leaderboard.MethodStudy(plan, study_storage, study)))
+                for numbers in leaderboard.points(leaderboard.MethodStudy(plan, study_storage, study)):
+                    parent.set_metrics(numbers.round, numbers.metrics)
             if study.confirmation:
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})

@@ -1,6 +1,7 @@
 """Several methods under one budget: on a real Ray with trials that cost nothing, and the tables on their own."""
 
 import doctest
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,11 +17,13 @@ from pfl_ops.reports.compare import compare
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.views import view_address
-from pfl_ops.tuning import Settings, StudyInterrupted, leaderboard
+from pfl_ops.tuning import Settings, StudyInterrupted, leaderboard, presented
 from pfl_ops.tuning import benchmark as module
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.benchmark import members, settings_of
 from pfl_ops.tuning.confirm import judge
+from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.study import Study
 
 SPACE = spaces.from_dict({"algorithm.x": {"float": [0, 1]}, "first": [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]})
 COSTS = pd.DataFrame({"cost/train_seconds": [1.0, 2.0], "cost/up_bytes": [10.0, 20.0], "cost/down_bytes": [1.0, 1.0]})
@@ -461,8 +464,27 @@ def test_a_method_that_diverged_in_a_test_run_has_no_mean_no_rank_and_no_p_value
     assert f"| diverged: {said} |" in leaderboard.markdown(table, leaderboard.notes(entries, table))
     assert leaderboard.tests(entries)["score"].tolist() == [0.8, 0.9, 0.2, 0.3, 0.2, 0.1, 0.3, 0.1]
     (record,) = leaderboard.points(entries[0])
-    assert "leaderboard/test" not in record.metrics
+    assert math.isnan(record.metrics["leaderboard/test"])
     assert leaderboard.summary(entries[0]) == f"validation 90.0 % (trial 000), {said}"
+
+
+def test_a_study_s_own_run_has_no_score_of_an_earlier_choice():
+    """The second call has another choice, and its test run diverged: its numbers take the place of the first call's."""
+    shown = {}
+    parent = SimpleNamespace(set_metrics=lambda step, metrics: shown.update(metrics), note=lambda text: None)
+    experiment = toy()
+    for values, finals, diverged in (
+        ({"val/L1/acc": 0.5}, [final(experiment, "a"), final(experiment.repetition(1), "b")], {}),
+        ({"val/L1/acc": 0.7}, [], {0: "diverged at round 4"}),
+    ):
+        study = Study(
+            "one", None, Objective(("val/L1/acc",), ("max",)), {"algorithm.x": 0.5}, 0, values, experiment,
+            pd.DataFrame({"trial": [0], "val/L1/acc": [0.5]}), finals=finals, diverged=diverged,
+        )  # fmt: skip
+        presented.end(parent, study, "trials")
+        tested = not diverged
+        assert shown["val/L1/acc"] == values["val/L1/acc"] and shown["score/n"] == 2 * tested
+        assert math.isfinite(shown["score/acc"]) == math.isfinite(shown["score/acc/std"]) == tested
 
 
 def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():
