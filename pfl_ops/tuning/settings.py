@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from pfl_ops import metrics, spaces
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.precedence import excluded
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.results import COMMON
 from pfl_ops.spaces import Space
@@ -110,7 +111,8 @@ class Settings:
         varied = space if isinstance(space, Space) else spaces.read(space, experiment.algorithm.name)
         by_steps = {"training.local_epochs"} if base.training.local_steps is not None else set()
         set_by_environments = {path for one in (*tuned, *apart) for path in one.changes}
-        varied = spaces.hold(varied, {*hold, *by_steps, *set_by_environments}, base)
+        held = {*hold, *excluded(hold), *by_steps}  # a value of an excluded field would clear the one that is held
+        varied = spaces.hold(varied, {*held, *set_by_environments}, base)
         spaces.check(varied, base)
         for one in (*tuned, *apart):
             try:
@@ -121,7 +123,7 @@ class Settings:
         choice: Scheduler = "none" if scheduler == "none" or not goal.single or several else "asha"
         if scheduler == "paired":
             choice = "paired"
-        shared = spaces.hold(common, {*hold, *by_steps}, base) if common else None
+        shared = spaces.hold(common, held, base) if common else None
         made = cls(
             base,
             varied,
