@@ -410,6 +410,8 @@ def conduct(
             if study.confirmation:
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})
+            elif study_storage.confirmations():  # of an earlier call
+                parent.tags({"pfl_ops.confirmation": "none: the trial with the best value is chosen"})
             _keep_pictures(parent, study)
             kept_tables = {
                 "environments.csv": study.environments,

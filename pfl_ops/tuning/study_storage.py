@@ -444,6 +444,11 @@ class StudyStorage:
         self.study.set_user_attr(CHOICE, choice)
         return True
 
+    def drop_choice(self) -> None:
+        """Forget the trial that was confirmed: the best value decides. Runs with new seeds are kept."""
+        if self.study.user_attrs.get(CHOICE):
+            self.study.set_user_attr(CHOICE, None)
+
     def table(self, metrics: Sequence[str]) -> pd.DataFrame:
         """One row a trial: trial, state, rounds, metrics, seconds, samples, sent_bytes, parameters, error, note.
 
