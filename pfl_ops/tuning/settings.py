@@ -12,6 +12,7 @@ from pfl_ops import metrics, spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.precedence import excluded
 from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.federation.losses import LOSSES
 from pfl_ops.results import COMMON
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.budget import MOST_TRIALS, NO_LIMITS, StudyLimits, budget_text
@@ -297,7 +298,20 @@ class Settings:
         for one in (*self.environments, *self.held_out):
             here = one.of(self.experiment)
             more.append({one.name: [here.digest(data_dir), baseline(here).digest(data_dir)]})
+        if named := self._digests_of_choices(data_dir):
+            more.append(named)
         return hashlib.sha256(json.dumps([*parts, self.scheduler, *more]).encode()).hexdigest()
+
+    def _digests_of_choices(self, data_dir: str | None) -> dict[str, str]:
+        """Digests of the experiment with each choice of the space that names a user's loss or a file of weights: the
+        experiment's own digest does not cover what these contain."""
+        return {
+            f"{parameter.key}={value}": self.experiment.override({parameter.key: value}).digest(data_dir)
+            for parameter in self.space.parameters
+            for value in parameter.choices
+            if (parameter.key == "training.loss" and value not in LOSSES.builtin)
+            or (parameter.key == "model.weights" and value is not None)
+        }
 
     def difference(self, other: "Settings") -> str:
         """The first thing in which two studies differ, for a message; "": none that shows."""

@@ -10,6 +10,7 @@ from tuning_fake import toy
 from pfl_ops import spaces
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.losses import LOSSES
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import PreparedStudy, StudyOptions
 from pfl_ops.tuning.budget import StudyLimits
@@ -77,6 +78,25 @@ def test_a_study_is_not_gone_on_with_under_other_code(tmp_path, monkeypatch, pla
         "study 's' was begun with other code (method), so its trials are not comparable with new ones; "
         "choose another --name"
     )
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["cross_entropy", "own loss"])
+def test_a_loss_that_only_the_space_names_is_part_of_the_study(tmp_path, monkeypatch, own):
+    """The study's own experiment has the cross-entropy. Trials with the loss before its edit would not compare."""
+    name = "mine" if own else "cross_entropy"
+    monkeypatch.setattr(LOSSES, "get", lambda name: None)
+    monkeypatch.setattr(LOSSES, "digest", lambda name: "before")
+    space = spaces.from_dict({"training.loss": {"choice": ["cross_entropy", name][: 1 + own]},
+                              "algorithm.x": {"float": [0, 1]}})  # fmt: skip
+    plan = PreparedStudy(toy(), Settings.of(toy(), space), "s", 1)
+    means = SimpleNamespace(data_dir=None, studies=study_storages.storage(str(tmp_path / "s.log")))
+    plan.begin(means, False)
+    monkeypatch.setattr(LOSSES, "digest", lambda name: "after")
+    if own:
+        with pytest.raises(PflOpsError, match="study 's' was begun with other code or data; choose another --name"):
+            plan.begin(means, True)
+    else:
+        plan.begin(means, True)
 
 
 def test_a_command_that_is_suggested_holds_no_password():
