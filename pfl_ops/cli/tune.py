@@ -312,8 +312,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     from pfl_ops.cli.live import drawn, print_scores
     from pfl_ops.display import tables
     from pfl_ops.federation.loop.diverged import Diverged
-    from pfl_ops.spaces.space import assignment
-    from pfl_ops.units import in_words
+    from pfl_ops.units import exact, in_words
 
     console = out()
     front = study.table if study.pareto is None else study.pareto
@@ -328,7 +327,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.noise:
         say(console, study.noise)
     for path, value in study.best.items():
-        say(console, f"  {assignment(path, value)}")
+        say(console, f"  {path}={exact(value)}")
     if study.finals and not study.diverged:
         console.print()
         print_scores(console, study.finals, "test")

@@ -27,6 +27,7 @@ from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, decoded
 from pfl_ops.tuning.budget import Cause
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.units import exact
 
 log = logging.getLogger("pfl_ops.tuning")
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -456,8 +457,10 @@ class StudyStorage:
         which gradients were taken, each time counted, over all clients and rounds. sent_bytes: up and
         down; NaN: a trial of an earlier version. If trials are means over seeds, <metric>/std stand behind these:
         sample standard deviations over the seeds. Then follow <metric>/<environment>, scores there by FedAvg's.
+        A parameter is empty where it does not exist. One that is null in a trial is text in all: 10, none.
         """
         rows = []
+        nullable = {key for t in self.raw() for key, value in point_of(t).items() if value is None}
         parts = [part for metric in metrics for part in summands(metric)]
         for number, t in self.trials():
             if t.state is TrialState.WAITING:
@@ -474,7 +477,8 @@ class StudyStorage:
                 | there
                 | {"seconds": seconds_of(t), "samples": t.user_attrs.get(SAMPLES, 0)}
                 | {SENT_BYTES: t.user_attrs.get(SENT_BYTES, math.nan)}
-                | {**point_of(t), "error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
+                | {key: exact(value) if key in nullable else value for key, value in point_of(t).items()}
+                | {"error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
             )
         spreads = [f"{metric}/std" for metric in metrics if any(f"{metric}/std" in row for row in rows)]
         starts = tuple(f"{metric}/" for metric in metrics)
