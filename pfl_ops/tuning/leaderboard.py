@@ -201,7 +201,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
         note
         for note in (
             _scored(entries),
-            _seeds(table, unlike),
+            _seeds(table, unlike, entries[0].plan.settings.seeds_per_trial),
             _seeds_per_trial(entries),
             _evaluation_errors(entries),
             _confirmed(entries),
@@ -335,12 +335,15 @@ def _scored(entries: Sequence[MethodStudy]) -> str:
     )
 
 
-def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
+def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int) -> str:
     """The test behind the differences; `untested`: methods without a p value, see `differing`."""
     good = table[table["status"] == "complete"]
-    n = int(good["n"].min()) if len(good) else 0
+    if not len(good):  # no method has a rank
+        return ""
+    n = int(good["n"].min())
     if n == 0:
-        return "The test data stayed closed: ranked by validation scores, of one seed."
+        of = "of one seed" if seeds_per_trial == 1 else f"means over {seeds_per_trial} seeds"
+        return f"The test data stayed closed: ranked by validation scores, {of}."
     if n == 1:
         return "One seed: no spread, and no telling whether a difference is more than chance; --repetitions gives more."
     tied = [str(m) for m in good["method"][good["rank"] == 1]]

@@ -271,7 +271,21 @@ def test_without_a_test_validation_ranks():
     entries = [entry("toy", 0.9, {}), entry("rival", 0.8, {})]
     table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["toy", "rival"] and table["openings"].tolist() == [0, 0]
-    assert any("ranked by validation" in note for note in leaderboard.notes(entries, table))
+    assert any("ranked by validation scores, of one seed" in note for note in leaderboard.notes(entries, table))
+
+
+def test_validation_scores_of_several_seeds_are_told_as_such():
+    one = entry("toy", 0.9, {})
+    one.plan.settings = replace(one.plan.settings, seeds_per_trial=2)
+    told = " ".join(leaderboard.notes([one], leaderboard.leaderboard([one])))
+    assert "ranked by validation scores, means over 2 seeds" in told and "of one seed" not in told
+
+
+def test_no_rank_is_told_where_every_method_diverged_in_a_test():
+    entries = [entry("toy", 0.9, {}, diverged={0: "diverged"}), entry("rival", 0.8, {}, diverged={0: "diverged"})]
+    table = leaderboard.leaderboard(entries)
+    assert table["rank"].isna().all()
+    assert not any("stayed closed" in note or "ranked" in note for note in leaderboard.notes(entries, table))
 
 
 def test_equal_scores_share_a_rank():
