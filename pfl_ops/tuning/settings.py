@@ -93,6 +93,9 @@ class Settings:
         if experiment.data.pooled and experiment.partition.seed is None:
             fixed["partition.seed"] = experiment.seed  # else a trial would see what the finals are tested on
         base = experiment.override(fixed)
+        varied = space if isinstance(space, Space) else spaces.read(space, experiment.algorithm.name)
+        if isinstance(space, str | Path):
+            base = spaces.in_unit_of(varied, base, hold)
         goal = objective(base, metric or metrics.key("validation", experiment.algorithm.own_stage, "acc"), mode)
         if scheduler in ("asha", "paired") and not goal.single:
             raise PflOpsError(
@@ -109,7 +112,6 @@ class Settings:
             )
         if scheduler == "paired":
             check_paired(goal.metrics[0], seeds > 1 or bool(tuned), aggregate)
-        varied = space if isinstance(space, Space) else spaces.read(space, experiment.algorithm.name)
         by_steps = {"training.local_epochs"} if base.training.local_steps is not None else set()
         set_by_environments = {path for one in (*tuned, *apart) for path in one.changes}
         held = {*hold, *excluded(hold), *by_steps}  # a value of an excluded field would clear the one that is held
