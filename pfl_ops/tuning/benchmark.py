@@ -122,7 +122,7 @@ def benchmark(
     tracking_uri: str | None = None,
     data_dir: str | None = None,
     execution: Execution | None = None,
-    final_repetitions: int = 1,
+    final_repetitions: int | None = None,
     confirm: int | None = None,
     confirm_top: int | None = None,
     hold: Collection[str] = (),
@@ -146,7 +146,8 @@ def benchmark(
         seeds_per_trial: of each method's trials, see `study.tune`. None: 1, or as the benchmark was begun.
         metric: one validation score for all; none: see above.
         name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
-        final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ...
+        final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ... None: 1, or as in the
+            last call if `experiments` is none.
         confirm, confirm_top: of each method, see `study.tune`. None: 3 and 2, or as the benchmark was begun.
         report: called with the result, while its run is open.
     Raises:
@@ -182,6 +183,8 @@ def benchmark(
     elif name and resume and old:
         settings = old
         experiments = [each.experiment for each in old.values()]
+        if final_repetitions is None:
+            final_repetitions = max(each.finals for each in old.values())
     else:
         raise PflOpsError("give an experiment for each method, or the name of a benchmark and resume")
     check_fair({**old, **settings})
@@ -194,8 +197,9 @@ def benchmark(
     limits = replace(limits, trials=trials)
     for each in there.values():  # a method that is added later has the others' budgets, and is confirmed as they were
         limits = limits.else_of(each.limits)
+    finals = 1 if final_repetitions is None else final_repetitions
     plans = [
-        PreparedStudy(one, settings[method].limited(limits), f"{name}.{method}", final_repetitions, name)
+        PreparedStudy(one, settings[method].limited(limits), f"{name}.{method}", finals, name)
         for one in experiments
         for method in [one.algorithm.name]
     ]

@@ -47,6 +47,7 @@ class Settings:
         environments: in which every trial is run; (): in the experiment itself. held_out: in which the choice alone is
             tested, with FedAvg. aggregate: value over environments.
         random_start: trials with a result, first points among them, before the sampler's model proposes any.
+        finals: test runs of the choice, as the last call had them.
     """
 
     experiment: Experiment
@@ -65,6 +66,7 @@ class Settings:
     held_out: tuple[Environment, ...] = ()
     aggregate: Aggregate = "mean"
     random_start: int = RANDOM_START
+    finals: int = 1
 
     @classmethod
     def of(
@@ -171,6 +173,7 @@ class Settings:
             "confirm": self.confirm,
             "confirm_top": self.confirm_top,
             "random_start": self.random_start,
+            "finals": self.finals,
             "hours": self.hours,
             "samples": self.samples,
             "terminate": self.terminate,
@@ -264,7 +267,8 @@ class Settings:
         return {COMMON: f"{self.common.digest[:12]}, {budget_text(self)}{seeds}: {' '.join(self.common.keys)}"}
 
     def as_recorded(self, record: Mapping[str, Any]) -> "Settings":
-        """The same study with the limits and the random start of a record; one of an earlier version lacks some."""
+        """The same study with the limits, the random start and the test runs of a record; one of an earlier version
+        lacks some."""
         return replace(
             self,
             trials=record["trials"],
@@ -274,6 +278,7 @@ class Settings:
             samples=record.get("samples"),
             terminate=record.get("terminate", 0),
             random_start=record.get("random_start", EARLIER_RANDOM_START),
+            finals=record.get("finals", 1),
         )
 
     @property

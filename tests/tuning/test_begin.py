@@ -12,7 +12,7 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.begin import PreparedStudy, StudyOptions
+from pfl_ops.tuning.begin import PreparedStudy, StudyOptions, recorded_settings
 from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.terms import check_fair
@@ -114,6 +114,20 @@ def test_a_study_keeps_the_random_start_that_it_began_with(plan, recorded, expec
     assert plan.wanting(study_storage, StudyLimits()).settings.random_start == expected
     assert Settings.from_dict(known).random_start == expected
     assert plan.settings.as_dict()["random_start"] == 8
+
+
+def test_a_study_keeps_the_number_of_test_runs(tmp_path, plan):
+    """`--name NAME --resume` alone tested the choice once, however many tests the study was begun with."""
+    studies = study_storages.storage(str(tmp_path / "s.log"))
+    means = SimpleNamespace(data_dir=None, studies=studies)
+    plan = replace(plan, finals=5)
+    study_storage = plan.begin(means, False)
+    assert plan.wanting(study_storage, StudyLimits()).settings.finals == 5
+    assert recorded_settings("s", studies).finals == 5
+    replace(plan, finals=0).wanting(study_storage, StudyLimits())
+    assert recorded_settings("s", studies).finals == 0
+    earlier = {key: value for key, value in study_storage.settings.items() if key != "finals"}
+    assert Settings.from_dict(earlier).finals == 1
 
 
 def test_methods_of_a_benchmark_have_one_scheduler(plan):
