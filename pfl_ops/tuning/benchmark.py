@@ -265,8 +265,8 @@ def _begin(
 
 def _run(store: Store, name: str, plans: Sequence[PreparedStudy], means: StudyOptions) -> Run:
     """The benchmark's own run: what all methods share are its parameters."""
-    flat = plans[0].settings.experiment.flat
-    shared = {path: value for path, value in flat.items() if path.startswith(COMMON)}
+    same = plans[0].settings.same_in_all.items()
+    shared = {path: value for path, value in same if path.startswith(COMMON)}
     budget = {
         "benchmark.trials": plans[0].settings.trials,
         "benchmark.budget": budget_text(plans[0].settings),

@@ -233,6 +233,17 @@ class Settings:
             path.startswith(("model.", "data.")) for path in set_by_environments
         )
 
+    @property
+    def same_in_all(self) -> dict[str, Any]:
+        """{path: value} of the experiment's fields that no trial and no environment changes."""
+        changed = {*self.space.keys, *(path for one in (*self.environments, *self.held_out) for path in one.changes)}
+        changed |= excluded(changed)
+        sections = tuple(
+            path.removesuffix(end) for path in changed for end in ("kind", "name") if path.endswith(f".{end}")
+        )
+        kept = self.experiment.flat.items()
+        return {path: value for path, value in kept if path not in changed and not path.startswith(sections)}
+
     def label(self, experiment: Experiment) -> str:
         """<algorithm>-<dataset>-<partition>, or of several environments <algorithm>-environments, for names.
 

@@ -465,7 +465,7 @@ def _parent(
         below.experiment if below else plan.name,
         plan.method if below else "study",
         identity=f"study:{digest}:{plan.name}",
-        params={**experiment.flat, "tuning.metric": ", ".join(plan.settings.objective.metrics)},
+        params={**plan.settings.same_in_all, "tuning.metric": ", ".join(plan.settings.objective.metrics)},
         tags=provenance(group=experiment.digest(means.data_dir, seed=False)) | tags,
         parent=below,
     )
