@@ -268,7 +268,7 @@ def tune(
         text = f"{budget}{fit}, {at_once} at once, about {whole}{if_all}; {each}"
         longest = duration(estimate.with_startup().of_trials(top * settings.confirm * n_environments, at_once))
         more += f", at most {longest}" if more else ""
-    for told in filter(None, (text, warm, more, _tests_told(settings, finals), *estimate.hints)):
+    for told in filter(None, (text, settings.cohort_note, warm, more, _tests_told(settings, finals), *estimate.hints)):
         say(out() if dry_run else err(), told)
     if dry_run:
         return

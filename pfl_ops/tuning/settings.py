@@ -225,6 +225,17 @@ class Settings:
         return self.environments[0].of(self.experiment) if self.environments else self.experiment
 
     @property
+    def cohort_note(self) -> str:
+        """One line on the clients behind a trial's scores at L2, if not all take part in a round; "": all count."""
+        shares = [one.of(self.experiment).participation.share for one in self.environments or [Environment("", {})]]
+        if "L2" not in self.objective.stages or min(shares) == 1:
+            return ""
+        return (
+            f"a trial's scores at L2 are those of the last round's cohort, {min(shares):.3g} of the clients, the same "
+            "in all trials of a seed; tests score all clients"
+        )
+
+    @property
     def has_one_network(self) -> bool:
         """True if all runs have the same network and data set, so that what is fast for one is for all."""
         varied = [parameter.key for parameter in self.space.parameters]
