@@ -25,6 +25,7 @@ from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.files import check_writable
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, decoded
+from pfl_ops.spaces.space import Value
 from pfl_ops.tuning.budget import Cause
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.units import exact
@@ -457,10 +458,15 @@ class StudyStorage:
         which gradients were taken, each time counted, over all clients and rounds. sent_bytes: up and
         down; NaN: a trial of an earlier version. If trials are means over seeds, <metric>/std stand behind these:
         sample standard deviations over the seeds. Then follow <metric>/<environment>, scores there by FedAvg's.
-        A parameter is empty where it does not exist. One that is null in a trial is text in all: 10, none.
+        A parameter is empty where it does not exist. One that is null in a trial, or a number in some and a text in
+        others, is text in all: 10, none.
         """
         rows = []
-        nullable = {key for t in self.raw() for key, value in point_of(t).items() if value is None}
+        kinds: dict[str, set[str]] = {}
+        for _, t in self.trials():
+            for key, value in point_of(t).items():
+                kinds.setdefault(key, set()).add(_kind(value))
+        as_text = {key for key, found in kinds.items() if len(found) > 1 or "null" in found}
         parts = [part for metric in metrics for part in summands(metric)]
         for number, t in self.trials():
             if t.state is TrialState.WAITING:
@@ -477,7 +483,7 @@ class StudyStorage:
                 | there
                 | {"seconds": seconds_of(t), "samples": t.user_attrs.get(SAMPLES, 0)}
                 | {SENT_BYTES: t.user_attrs.get(SENT_BYTES, math.nan)}
-                | {key: exact(value) if key in nullable else value for key, value in point_of(t).items()}
+                | {key: exact(value) if key in as_text else value for key, value in point_of(t).items()}
                 | {"error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
             )
         spreads = [f"{metric}/std" for metric in metrics if any(f"{metric}/std" in row for row in rows)]
@@ -566,6 +572,13 @@ def _seconds_of_runs(trial: FrozenTrial) -> list[float]:
 def point_of(trial: FrozenTrial) -> Point:
     """The trial's configuration."""
     return decoded(trial.params)
+
+
+def _kind(value: Value) -> str:
+    """The kind of a parameter's value: a column of a file has one."""
+    if value is None:
+        return "null"
+    return "bool" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
 
 
 def _directions(objective: Objective) -> list[StudyDirection]:

@@ -50,6 +50,28 @@ def test_a_null_in_the_table_of_trials_is_not_a_missing_parameter(address, tmp_p
     assert shown == ["training.batch_size=none", "", "training.batch_size=10"]
 
 
+@pytest.mark.parametrize(
+    ("choices", "column"),
+    [
+        ([10, 0.5], [10, 0.5]),
+        ([10, "auto"], ["10", "auto"]),
+        ([True, 2], ["true", "2"]),
+        ([True, False], [True, False]),
+    ],
+)
+def test_a_choice_of_several_kinds_can_be_written(address, tmp_path, choices, column):
+    """A file of Parquet takes no column of numbers and texts: the study ended there, after all of its trials."""
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage.enqueue([{"algorithm.x": value} for value in choices])
+    for value in (0.5, 0.75):
+        trial = study_storage.study.ask()
+        trial.suggest_categorical("algorithm.x", choices)
+        study_storage.study.tell(trial, value)
+    table = study_storage.table(ONE.metrics)
+    assert table["algorithm.x"].tolist() == column
+    table.to_parquet(tmp_path / "trials.parquet")
+
+
 @pytest.mark.parametrize("kind", ["sqlite:///{}/s.db", "{}/s.log"])
 def test_a_kill_leaves_running_trials_that_are_queued_again(tmp_path, kind):
     address = kind.format(tmp_path)
