@@ -79,8 +79,8 @@ class MethodStudy:
 def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """One row a method, best first; those that failed, or of which a test run diverged, at the end.
 
-    Ranked by the mean test score; where the test data stayed closed, by the validation score. Equal scores share a
-    rank.
+    Ranked by the mean test score. If the test data stayed closed, by the choices' mean validation score over the new
+    seeds, if all have one, else by that of the search. Equal scores share a rank.
 
     Returns:
         rank; method; scored_at, metric: stage and validation key; status: complete, diverged (a test run) or failed;
@@ -103,14 +103,20 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """
     lines = {line.label: line for line in compared(entries)}
     rows = [_row(entry, lines[entry.plan.method]) for entry in entries]
-    tested = any(not math.isnan(row["test"]) for row in rows)
     table = pd.DataFrame(rows)
-    score = table["test" if tested else "validation"].astype(float).round(EQUAL)
+    score = table[_ranked_by(table)].astype(float).round(EQUAL)
     score = score.where(table["status"] == "complete")
     rank = score.rank(method="min", ascending=not entries[0].larger)
     table.insert(0, "rank", rank.astype("Int64"))
     table = table.assign(order=rank).sort_values("order", kind="stable", na_position="last").drop(columns="order")
     return table.reset_index(drop=True).assign(p_test=p_test(entries))
+
+
+def _ranked_by(table: pd.DataFrame) -> str:
+    """Return the column of a leaderboard by which methods are ranked."""
+    if table["test"].notna().any():
+        return "test"
+    return "confirmed" if table.loc[table["status"] == "complete", "confirmed_n"].gt(0).all() else "validation"
 
 
 def p_test(entries: Sequence[MethodStudy]) -> Test:
@@ -341,6 +347,10 @@ def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int)
     if not len(good):  # no method has a rank
         return ""
     n = int(good["n"].min())
+    if n == 0 and _ranked_by(table) == "confirmed":
+        rows = zip(good["method"], good["metric"], good["confirmed"], good["confirmed_n"], strict=True)
+        means = ", ".join(f"{method} {with_unit(metric, mean)} (n = {k})" for method, metric, mean, k in rows)
+        return f"The test data stayed closed: ranked by mean validation scores over the new seeds, {means}."
     if n == 0:
         of = "of one seed" if seeds_per_trial == 1 else f"means over {seeds_per_trial} seeds"
         return f"The test data stayed closed: ranked by validation scores, {of}."

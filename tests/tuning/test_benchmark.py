@@ -274,6 +274,20 @@ def test_without_a_test_validation_ranks():
     assert any("ranked by validation scores, of one seed" in note for note in leaderboard.notes(entries, table))
 
 
+def test_without_a_test_the_new_seeds_rank_if_all_methods_have_them():
+    """toy's trial was lucky with the seed of the search: 0.9, and 0.5 in the mean over new seeds."""
+    entries = [entry("toy", 0.9, {}), entry("rival", 0.8, {})]
+    seeds = [1000, 1001, 1002]
+    for one, mean in zip(entries, (0.5, 0.75), strict=True):
+        values = {0: dict(zip(seeds, (mean, mean + 0.01, mean - 0.01), strict=True)), 3: dict.fromkeys(seeds, 0.1)}
+        assert leaderboard.leaderboard(entries)["method"].tolist() == ["toy", "rival"], "rival has none yet"
+        one.study.confirmation = judge("val/L1/acc", True, values, {}, seeds)
+    table = leaderboard.leaderboard(entries)
+    assert table["method"].tolist() == ["rival", "toy"] and table["rank"].tolist() == [1, 2]
+    told = " ".join(leaderboard.notes(entries, table))
+    assert "over the new seeds, rival 75.0 % (n = 3), toy 50.0 % (n = 3)." in told
+
+
 def test_validation_scores_of_several_seeds_are_told_as_such():
     one = entry("toy", 0.9, {})
     one.plan.settings = replace(one.plan.settings, seeds_per_trial=2)
