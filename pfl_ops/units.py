@@ -96,3 +96,12 @@ def in_words(values: Mapping[str, float]) -> str:
             of = f" of {name.split('/')[1]}" if heading(name) != name else ""
             said.append(f"{heading(name)}{of} {with_unit(name, value)}")
     return ", ".join(said)
+
+
+def exact(value: object) -> str:
+    """A value as `--set` takes it, with all digits.
+
+    >>> exact(0.012345678), exact(None), exact(True)
+    ('0.012345678', 'none', 'true')
+    """
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

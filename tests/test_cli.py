@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -776,6 +776,25 @@ def test_resuming_by_name_alone_takes_the_recorded_settings(
     assert result.exit_code == 0, result.output
     assert study[0]["experiment"] is None and study[0]["resume"]
     assert "study 'mine' tunes fliu, not ditto" in cli("tune", "ditto", "--name", "mine", "--resume").stderr
+
+
+def test_resuming_by_name_tests_as_often_as_the_last_call(
+    study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = replace(tuning.Settings.of(Experiment.of("fliu", clients=5)), finals=5)
+    monkeypatch.setenv("PFL_OPS_HOME", str(ROOT))  # a work folder that exists
+    monkeypatch.setattr(tuning, "recorded", lambda name, **_: kept)
+    for more, finals in ((), 5), (("--repetitions", "3"), 3), (("--repetitions", "0"), 0):
+        result = cli("tune", "fliu", "--name", "mine", "--resume", *more)
+        assert result.exit_code == 0, result.output
+        assert study[-1]["final_repetitions"] == finals and study[-1]["experiment"] is None
+
+
+@pytest.mark.parametrize("words", [("--repetitions", "0"), ("--set", "repetitions=0")])
+def test_no_repetitions_leave_the_test_data_closed(words: tuple[str, ...], study: list[dict[str, Any]]) -> None:
+    result = cli("tune", "fliu", *words)
+    assert result.exit_code == 0, result.output
+    assert study[0]["final_repetitions"] == 0 and study[0]["experiment"].repetitions == 1
 
 
 # -- tune with several methods ----------------------------------------------------------------------------------------

@@ -181,6 +181,22 @@ def test_a_users_spaces_are_taken_as_they_are_unless_they_have_a_common_one(tmp_
         settings("fedavg", "fliu", space=tmp_path)
 
 
+def test_a_users_range_of_epochs_is_varied_where_a_method_recommends_steps(tmp_path):
+    """The same file for both methods: pfedme's 20 recommended steps give way to the file's epochs."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("training.lr: {float: [0.001, 0.05]}\ntraining.local_epochs: {int: [1, 5]}\n")
+    both = settings("fedavg", "pfedme", space=file)
+    alone = Settings.of(Experiment.of("pfedme", dataset="digits"), file)
+    for found in (*both.values(), alone):
+        assert found.space.keys == ("training.lr", "training.local_epochs")
+        assert found.experiment.training.local_steps is None
+    by_steps = Experiment.of("pfedme", dataset="digits", local_steps=20)
+    held = Settings.of(by_steps, file, hold=["training.local_steps"])
+    assert held.space.keys == ("training.lr",) and held.experiment.training.local_steps == 20
+    with pytest.raises(PflOpsError, match=r"mine\.yaml: training\.local_epochs: drdm needs training\.local_steps set"):
+        Settings.of(Experiment.of("drdm", dataset="digits"), file)
+
+
 def test_settings_with_a_common_part_are_read_as_they_were_recorded():
     for each in settings("fedavg", "scaffold", "fliu").values():
         again = Settings.from_dict(each.as_dict())

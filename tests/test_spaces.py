@@ -11,6 +11,7 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces import checking
+from pfl_ops.tuning import Settings
 
 GAMMA = """
 algorithm.gamma.value: {float: [0.0, 1.0], step: 0.25, when: {algorithm.gamma.kind: fixed}}
@@ -216,6 +217,27 @@ def test_held_fields_keep_the_experiment_s_value(fliu):
     assert fixed.parameters[0].key == "algorithm.gamma.value" and fixed.parameters[0].when == ()
     assert fixed.first == ({"algorithm.gamma.value": 0.5, "training.lr": 0.001, "training.local_epochs": 5},)
     spaces.check(fixed, fliu.override({"algorithm.gamma.kind": "fixed"}))
+
+
+def test_a_held_section_holds_what_is_below_it(fliu):
+    """`--set algorithm.gamma={kind: fixed, value: 0.3}` gives a whole section: no trial may have another kind."""
+    given = fliu.override({"algorithm.gamma": {"kind": "fixed", "value": 0.3}})
+    held = spaces.hold(spaces.parse(GAMMA), ["algorithm.gamma"], given)
+    assert held.keys == ("training.lr", "training.local_epochs")
+    assert spaces.hold(spaces.parse(GAMMA), ["algorithm.gam"], given).keys[0] == "algorithm.gamma.kind"
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "cleared"),
+    [("pfedme", "training.local_epochs", "training.local_steps"),
+     ("fedavg", "training.local_steps", "training.local_epochs")],
+)  # fmt: skip
+def test_a_held_field_is_not_cleared_by_its_alternative(method, given, cleared):
+    """`tune pfedme --local-epochs 2`: the space of pfedme varies steps, and a number of steps clears the epochs."""
+    study = Settings.of(Experiment.of(method, **{given: 2}), hold=[given])
+    assert cleared not in study.space.keys and "training.lr" in study.space.keys
+    assert study.space.first
+    assert all(study.experiment.override(point).get(given) == 2 for point in study.space.first)
 
 
 def test_conditions_on_conditions_are_bounded():

@@ -169,6 +169,9 @@ def _tell_estimates(
         if held := each.restrictions:
             told = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in held.items())
             say(console, f"  {method:{width}}  requires {told}")
+    for method, each in settings.items():
+        if each.cohort_note:
+            say(console, f"  {method:{width}}  {each.cohort_note}")
     for hint in distinct_hints(hint for estimate in found.values() for hint in estimate.hints):
         say(console, hint)
 

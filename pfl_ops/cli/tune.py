@@ -1,7 +1,7 @@
 """`pfl-ops tune`: a study, from its estimate to its best configuration."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -170,6 +170,10 @@ def tune(
     execution = execution_of(flags)
     check_request(asked, execution.device, address)
     repetitions = {path: held.pop(path) for path in ["repetitions"] if path in held}
+    closed = str(repetitions.get("repetitions", "")).strip() == "0"  # of `tune` alone: the test data stay closed
+    if closed:
+        flags = {flag: text for flag, text in flags.items() if flag != "repetitions"}
+        sets = [text for text in sets if text.partition("=")[0].strip() != "repetitions"]
     said = bool(held or config or preset or metric or scheduler or search_space or named or varied)
     by_name = resume and name and not said  # as it was begun: what the message of Ctrl-C tells people to type
     if by_name:
@@ -205,8 +209,11 @@ def tune(
         for member in begun.values():
             check_same_seeds(seeds_per_trial, str(name), member.seeds_per_trial)
         begun = {method: each.limited(limits) for method, each in begun.items()}
-        first = found[0] if found else next(iter(begun.values())).experiment.override(repetitions)
-        run_benchmark(found, begun, finals=first.repetitions, execution=execution, dry_run=dry_run, given=given)
+        if closed:
+            finals = 0
+        else:
+            finals = found[0].repetitions if found else _tests_wanted(next(iter(begun.values())), repetitions)
+        run_benchmark(found, begun, finals=finals, execution=execution, dry_run=dry_run, given=given)
         return
     tuned_alone = methods[0] if methods else None
     experiment = None
@@ -219,7 +226,7 @@ def tune(
         tuned = settings.experiment.algorithm.name
         if tuned_alone not in (None, tuned):
             raise PflOpsError(f"study '{name}' tunes {tuned}, not {tuned_alone}")
-        finals = settings.experiment.override(repetitions).repetitions
+        finals = 0 if closed else _tests_wanted(settings, repetitions)
     else:
         experiment = experiment_of(tuned_alone, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
         several: dict[str, Any] = {
@@ -229,7 +236,7 @@ def tune(
             "aggregate": aggregate,
         }
         settings = tuning.Settings.of(experiment, search_space, limits, **chosen, **several)
-        finals = experiment.repetitions
+        finals = 0 if closed else experiment.repetitions
         if from_study:
             check_work_folder(storage)
             taken = tuning.started_from(settings, from_study, storage=storage)
@@ -261,7 +268,7 @@ def tune(
         text = f"{budget}{fit}, {at_once} at once, about {whole}{if_all}; {each}"
         longest = duration(estimate.with_startup().of_trials(top * settings.confirm * n_environments, at_once))
         more += f", at most {longest}" if more else ""
-    for told in filter(None, (text, warm, more, _tests_told(settings, finals), *estimate.hints)):
+    for told in filter(None, (text, settings.cohort_note, warm, more, _tests_told(settings, finals), *estimate.hints)):
         say(out() if dry_run else err(), told)
     if dry_run:
         return
@@ -288,6 +295,11 @@ def methods_of(words: Sequence[str] | None) -> list[str]:
     return named
 
 
+def _tests_wanted(settings: "Settings", given: Mapping[str, Any]) -> int:
+    """Return the number of test runs of a study that goes on; `given`: by a flag or --set, else as in the last call."""
+    return settings.experiment.override(given).repetitions if given else settings.finals
+
+
 def _tests_told(settings: "Settings", finals: int) -> str:
     """Return the line on FedAvg's runs and the tests of a study in environments; "": it has none."""
     if not settings.environments:
@@ -312,8 +324,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     from pfl_ops.cli.live import drawn, print_scores
     from pfl_ops.display import tables
     from pfl_ops.federation.loop.diverged import Diverged
-    from pfl_ops.spaces.space import assignment
-    from pfl_ops.units import in_words
+    from pfl_ops.units import exact, in_words
 
     console = out()
     front = study.table if study.pareto is None else study.pareto
@@ -328,7 +339,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.noise:
         say(console, study.noise)
     for path, value in study.best.items():
-        say(console, f"  {assignment(path, value)}")
+        say(console, f"  {path}={exact(value)}")
     if study.finals and not study.diverged:
         console.print()
         print_scores(console, study.finals, "test")

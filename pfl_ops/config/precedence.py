@@ -1,6 +1,6 @@
 """Layers of values, weak to strong: a method's recommendation, a preset, a file, flags; merged, then validated once."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -82,6 +82,16 @@ def _either(section: str, pair: Sequence[str], changes: Any) -> None:
         raise PflOpsError(f"{section}.{pair[0]} and {section}.{pair[1]} exclude each other; set one of them")
     for name in named:
         changes[pair[1 - pair.index(name)]] = None
+
+
+def excluded(paths: Collection[str]) -> set[str]:
+    """Return the fields that setting one of the paths clears.
+
+    >>> excluded(["training.local_epochs", "training.lr"])
+    {'training.local_steps'}
+    """
+    pairs = [(f"{section}.{one}", f"{section}.{other}") for section, one, other in EITHER]
+    return {cleared for pair in pairs for given, cleared in (pair, pair[::-1]) if given in paths}
 
 
 def assignments(texts: Iterable[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, summands
-from pfl_ops.units import difference_title, heading, signed, unit_of, with_unit
+from pfl_ops.units import difference_title, exact, heading, signed, unit_of, with_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,9 +139,9 @@ def percent(values: Sequence[float]) -> str:
 
 
 def chosen(point: Mapping[str, object]) -> TableRows:
-    """Return the settings of the chosen trial."""
+    """Return the settings of the chosen trial, with all digits: another run with them is the same run."""
     return TableRows(
-        "", ("chosen", "value"), tuple((path, _short(value)) for path, value in point.items()), frozenset({0, 1})
+        "", ("chosen", "value"), tuple((path, exact(value)) for path, value in point.items()), frozenset({0, 1})
     )
 
 

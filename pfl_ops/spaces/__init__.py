@@ -16,7 +16,7 @@ ranges, of which `when` leaves one at most. A method without a file has the spac
 from pfl_ops.spaces.checking import check, hold
 from pfl_ops.spaces.grid import Axes, grid_points, grid_space
 from pfl_ops.spaces.reading import COMMON, find, from_dict, names, parse, read, read_common
-from pfl_ops.spaces.shared import MethodSpace, restrictions, share
+from pfl_ops.spaces.shared import MethodSpace, in_unit_of, restrictions, share
 from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, decoded
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "grid_points",
     "grid_space",
     "hold",
+    "in_unit_of",
     "names",
     "parse",
     "read",

@@ -36,7 +36,8 @@ def check(space: Space, experiment: "Experiment") -> None:
 def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space:
     """The space with `keys` held at the experiment's own values (`tune fliu --lr 0.1` doesn't vary the rate).
 
-    Conditions on a held key are decided now; first points that no longer name every parameter are left out.
+    A section holds all that is below it. Conditions on a held key are decided now; first points that no longer name
+    every parameter are left out.
     """
     now = experiment.flat
     kept: list[Parameter] = []
@@ -44,7 +45,7 @@ def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space
         varied = {k.key for k in kept}
         waiting = tuple((key, values) for key, values in p.when if key in varied)
         exists = all(now.get(key) in values for key, values in p.when if key not in varied)
-        if exists and p.key not in keys:
+        if exists and _and_sections(p.key).isdisjoint(keys):
             kept.append(replace(p, when=waiting))
     varied = {p.key for p in kept}
     points: list[Point] = []
@@ -53,6 +54,12 @@ def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space
         if cut and cut not in points and point_problem(kept, cut) is None:
             points.append(cut)
     return Space(space.source, named(kept), tuple(points))
+
+
+def _and_sections(key: str) -> set[str]:
+    """A field and the sections around it: {"algorithm.gamma.kind", "algorithm.gamma", "algorithm"}."""
+    names = key.split(".")
+    return {".".join(names[: i + 1]) for i in range(len(names))}
 
 
 def _contexts(space: Space, parameter: Parameter) -> list[Point]:

@@ -7,15 +7,16 @@ common settings that any of the methods recommends.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pfl_ops.config.precedence import EITHER
+from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces.checking import hold, refusal
 from pfl_ops.spaces.reading import ordered
-from pfl_ops.spaces.space import Parameter, Point, Space, point_problem
+from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, point_problem
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -58,6 +59,27 @@ def share(
     union = sorted({json.dumps(point, sort_keys=True) for point in in_turn})  # whatever the order of the methods
     shared = replace(common, first=tuple(json.loads(point) for point in union))
     return [_joined(method, common, in_turn) for method in methods], shared
+
+
+def in_unit_of(space: Space, experiment: "Experiment", hold: Collection[str] = ()) -> "Experiment":
+    """Return an experiment that counts local work in epochs, if a user's space varies epochs and the method only
+    recommends steps; else the experiment itself.
+
+    Args:
+        hold: paths that the user gave. Steps among them stay, and so do those of a preset or file.
+    Raises:
+        SpaceError: the method needs steps.
+    """
+    for section, first, second in EITHER:
+        path, other = f"{section}.{first}", f"{section}.{second}"
+        steps = experiment.get(other)
+        only_recommended = steps is not None and steps == experiment.algorithm.recommended.get(other)
+        if only_recommended and path in space.keys and other not in {*space.keys, *hold}:
+            try:
+                return experiment.override({path: int(space.of(path)[0].low)})
+            except PflOpsError as error:
+                raise SpaceError.at(space.source, path, str(error)) from error
+    return experiment
 
 
 def restrictions(method: MethodSpace, common: Space) -> dict[str, str]:

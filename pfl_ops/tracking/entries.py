@@ -49,6 +49,7 @@ class _Params(_Fields):
 class _Metrics(_Fields):
     op: Literal["metrics"]
     points: list[Annotated[list[Any], Field(min_length=4, max_length=4)]]
+    set: bool = False
 
 
 class _Artifact(_Staged):

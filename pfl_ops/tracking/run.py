@@ -106,6 +106,17 @@ class Run:
             self._handed_over = True
         self._points, self._rounds, self._flushed = [], 0, time.monotonic()
 
+    def set_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Set metrics that a run has once, as a whole: MLflow shows these values, whatever was set before.
+
+        Args:
+            step: of the first value; a value that is not the last one's gets a step after that.
+            metrics: key -> value; NaN: it has no value, or none any more.
+        """
+        self.flush()
+        points = [[key, float(value), now(), step] for key, value in metrics.items()]
+        self.append({"op": "metrics", "points": sorted(points, key=lambda point: place(point[0])), "set": True})
+
     def tags(self, tags: Mapping[str, object]) -> None:
         """Set tags; a tag that is there is overwritten."""
         self.append({"op": "tags", "tags": {key: str(value) for key, value in tags.items()}})

@@ -1,8 +1,9 @@
 """One spooled entry becomes calls to MLflow, in a way that sending it twice changes nothing.
 
 Runs are found by their tags before they are made. Metrics carry the time of their record, and MLflow keeps one row a
-(key, step, time, value); on a run that was there before, steps that it already has are left out. Params are sent where
-absent; tags, files and the status are simply written again; a model is found by its name before it is made.
+(key, step, time, value); on a run that was there before, steps that it already has are left out. Metrics that are set
+as a whole (`Run.set_metrics`) are sent where the last value is another one. Params are sent where absent; tags, files
+and the status are simply written again; a model is found by its name before it is made.
 
 Re-runs. A run that is computed again from the start (`--no-resume`) is a new MLflow run with the same identity. Its tag
 `pfl_ops.rerun` tells it from the earlier ones, which get the tag `pfl_ops.superseded` with the id of the new run. A
@@ -10,6 +11,7 @@ header with `rerun` means that run. A header without it means the newest run tha
 wrote it could not ask the target.
 """
 
+import math
 import os
 import re
 import shutil
@@ -244,8 +246,10 @@ class Sender:
 
     def _metrics(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         points = [Metric(*point) for point in entry["points"]]
-        known = self._known.setdefault(run_id, {})
-        if known is not None:
+        known = None if entry.get("set") else self._known.setdefault(run_id, {})
+        if entry.get("set"):
+            points = list(self._changed(run_id, points))
+        elif known is not None:
             points = list(self._missing(run_id, known, points))
         for some in pieces(points, METRICS_AT_ONCE):
             self.client.log_batch(run_id, metrics=some)
@@ -259,6 +263,17 @@ class Sender:
                 known[point.key] = {p.step for p in self.client.get_metric_history(run_id, point.key)}
             if point.step not in known[point.key]:
                 yield point
+
+    def _changed(self, run_id: str, points: Iterable[Metric]) -> Iterator[Metric]:
+        """The points with other values than the last ones, at later steps: MLflow shows the value of the last step."""
+        for point in points:
+            history = self.client.get_metric_history(run_id, point.key)
+            last = max(history, key=lambda p: (p.step, p.timestamp), default=None)
+            if last is None:
+                if not math.isnan(point.value):
+                    yield point
+            elif point.value != last.value and not (math.isnan(point.value) and math.isnan(last.value)):
+                yield Metric(point.key, point.value, point.timestamp, max(point.step, last.step + 1))
 
     def _artifact(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         path, destination = spool.find_file(entry), check_destination(entry["folder"])

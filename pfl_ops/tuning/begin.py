@@ -97,10 +97,13 @@ class PreparedStudy:
         return self.experiment.algorithm.name
 
     def wanting(self, study_storage: StudyStorage, limits: StudyLimits) -> "PreparedStudy":
-        """With the limits that are wanted now, and those that the study remembers where none are; it remembers them."""
+        """With the limits that are wanted now, and those that the study remembers where none are.
+
+        It remembers them, and the number of test runs.
+        """
         settings = self.settings.as_recorded(study_storage.settings).limited(limits)
-        study_storage.remember(**asdict(settings.limits))
-        return replace(self, settings=settings)
+        study_storage.remember(**asdict(settings.limits), finals=self.finals)
+        return replace(self, settings=replace(settings, finals=self.finals))
 
     def begin(self, means: StudyOptions, resume: bool) -> StudyStorage:
         """The study on disk: a new one with its first points queued, or one that may be gone on with.
@@ -141,13 +144,13 @@ class PreparedStudy:
             )
 
 
-def check(finals: int, name: str | None) -> None:
-    """Refuse a number of test runs and a name that can't be.
+def check(finals: int | None, name: str | None) -> None:
+    """Refuse a number of test runs and a name that can't be; None: as recorded.
 
     Raises:
         PflOpsError: fewer than no test runs, or a name that can't be a file's.
     """
-    if finals < 0:
+    if finals is not None and finals < 0:
         raise PflOpsError(f"final repetitions must be >= 0, got {show(finals)}")
     if name is not None:
         check_name("study", name)

@@ -122,7 +122,7 @@ def benchmark(
     tracking_uri: str | None = None,
     data_dir: str | None = None,
     execution: Execution | None = None,
-    final_repetitions: int = 1,
+    final_repetitions: int | None = None,
     confirm: int | None = None,
     confirm_top: int | None = None,
     hold: Collection[str] = (),
@@ -146,7 +146,8 @@ def benchmark(
         seeds_per_trial: of each method's trials, see `study.tune`. None: 1, or as the benchmark was begun.
         metric: one validation score for all; none: see above.
         name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
-        final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ...
+        final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ... None: 1, or as in the
+            last call if `experiments` is none.
         confirm, confirm_top: of each method, see `study.tune`. None: 3 and 2, or as the benchmark was begun.
         report: called with the result, while its run is open.
     Raises:
@@ -182,6 +183,8 @@ def benchmark(
     elif name and resume and old:
         settings = old
         experiments = [each.experiment for each in old.values()]
+        if final_repetitions is None:
+            final_repetitions = max(each.finals for each in old.values())
     else:
         raise PflOpsError("give an experiment for each method, or the name of a benchmark and resume")
     check_fair({**old, **settings})
@@ -194,8 +197,9 @@ def benchmark(
     limits = replace(limits, trials=trials)
     for each in there.values():  # a method that is added later has the others' budgets, and is confirmed as they were
         limits = limits.else_of(each.limits)
+    finals = 1 if final_repetitions is None else final_repetitions
     plans = [
-        PreparedStudy(one, settings[method].limited(limits), f"{name}.{method}", final_repetitions, name)
+        PreparedStudy(one, settings[method].limited(limits), f"{name}.{method}", finals, name)
         for one in experiments
         for method in [one.algorithm.name]
     ]
@@ -261,8 +265,8 @@ def _begin(
 
 def _run(store: Store, name: str, plans: Sequence[PreparedStudy], means: StudyOptions) -> Run:
     """The benchmark's own run: what all methods share are its parameters."""
-    flat = plans[0].settings.experiment.flat
-    shared = {path: value for path, value in flat.items() if path.startswith(COMMON)}
+    same = plans[0].settings.same_in_all.items()
+    shared = {path: value for path, value in same if path.startswith(COMMON)}
     budget = {
         "benchmark.trials": plans[0].settings.trials,
         "benchmark.budget": budget_text(plans[0].settings),
@@ -334,22 +338,21 @@ def _finish(name: str, entries: Sequence[MethodStudy], run: Run, report: Report 
     links = [notes.charts("tests", "charts of the tests")]
     links += [notes.charts(trials_view(method, shared=True), f"{method}'s trials") for method in made.studies]
     run.note(f"**Benchmark {name}**: {', '.join(links)}.\n\n{leaderboard.markdown(made.table, made.notes)}")
-    run.log(_points(made))
+    run.log(_searches(made))
+    for row in table.to_dict("records"):
+        run.set_metrics(row["n"], {f"tested/{row['method']}": row["test"]})
     folder = report(made) if report else None
     for path in sorted(folder.iterdir()) if folder else ():
         run.artifact(path, "report")
     return made
 
 
-def _points(made: Benchmark) -> list[Record]:
-    """A key a method, for MLflow's charts: the best value so far over trials, and the test score over n seeds."""
+def _searches(made: Benchmark) -> list[Record]:
+    """A key a method, for MLflow's charts: the best value so far over trials."""
     points: dict[int, dict[str, float]] = {}
     for row in made.traces.to_dict("records"):
         if not math.isnan(row["best"]):
             points.setdefault(int(row["trial"]), {})[f"search/{row['method']}"] = row["best"]
-    for row in made.table.to_dict("records"):
-        if not math.isnan(row["test"]):
-            points.setdefault(int(row["n"]), {})[f"tested/{row['method']}"] = row["test"]
     return [Record(step, found, int(1000 * time.time())) for step, found in sorted(points.items())]
 
 

@@ -215,6 +215,8 @@ class Confirmations(TrackedJobs):
         """Queue the runs that are missing for the next look; make the choice if there are none."""
         session, study_storage = self.session, self.session.study_storage
         n, k, goal = session.settings.confirm, session.settings.confirm_top, session.settings.objective
+        if not n:
+            study_storage.drop_choice()
         if self._trials is None:
             self._read(study_storage.top(k) if n and goal.single else [])
         assert self._trials is not None

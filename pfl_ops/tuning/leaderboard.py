@@ -79,8 +79,8 @@ class MethodStudy:
 def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """One row a method, best first; those that failed, or of which a test run diverged, at the end.
 
-    Ranked by the mean test score; where the test data stayed closed, by the validation score. Equal scores share a
-    rank.
+    Ranked by the mean test score. If the test data stayed closed, by the choices' mean validation score over the new
+    seeds, if all have one, else by that of the search. Equal scores share a rank.
 
     Returns:
         rank; method; scored_at, metric: stage and validation key; status: complete, diverged (a test run) or failed;
@@ -103,14 +103,20 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """
     lines = {line.label: line for line in compared(entries)}
     rows = [_row(entry, lines[entry.plan.method]) for entry in entries]
-    tested = any(not math.isnan(row["test"]) for row in rows)
     table = pd.DataFrame(rows)
-    score = table["test" if tested else "validation"].astype(float).round(EQUAL)
+    score = table[_ranked_by(table)].astype(float).round(EQUAL)
     score = score.where(table["status"] == "complete")
     rank = score.rank(method="min", ascending=not entries[0].larger)
     table.insert(0, "rank", rank.astype("Int64"))
     table = table.assign(order=rank).sort_values("order", kind="stable", na_position="last").drop(columns="order")
     return table.reset_index(drop=True).assign(p_test=p_test(entries))
+
+
+def _ranked_by(table: pd.DataFrame) -> str:
+    """Return the column of a leaderboard by which methods are ranked."""
+    if table["test"].notna().any():
+        return "test"
+    return "confirmed" if table.loc[table["status"] == "complete", "confirmed_n"].gt(0).all() else "validation"
 
 
 def p_test(entries: Sequence[MethodStudy]) -> Test:
@@ -155,7 +161,7 @@ def tests(entries: Sequence[MethodStudy]) -> pd.DataFrame:
 
 
 def points(entry: MethodStudy) -> list[Record]:
-    """The leaderboard's numbers that one study alone decides, for its own run: columns of MLflow's page.
+    """The leaderboard's numbers that one study alone decides, for its own run: columns of MLflow's page. NaN: none.
 
     None for a study of several objectives, or of something that is no score of a stage: it has no place in a ranking.
     """
@@ -164,7 +170,7 @@ def points(entry: MethodStudy) -> list[Record]:
         return []
     row = _row(entry, entry.line)
     kept = ("validation", "test", "std", "local", "global", "worst", "search_seconds", "test_seconds", "sent_bytes")
-    found = {f"leaderboard/{name}": float(row[name]) for name in kept if not math.isnan(row[name])}
+    found = {f"leaderboard/{name}": float(row[name]) for name in kept}
     return [Record(row["n"], found, int(1000 * time.time()))]
 
 
@@ -201,7 +207,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
         note
         for note in (
             _scored(entries),
-            _seeds(table, unlike),
+            _seeds(table, unlike, entries[0].plan.settings.seeds_per_trial),
             _seeds_per_trial(entries),
             _evaluation_errors(entries),
             _confirmed(entries),
@@ -335,12 +341,19 @@ def _scored(entries: Sequence[MethodStudy]) -> str:
     )
 
 
-def _seeds(table: pd.DataFrame, untested: Collection[str]) -> str:
+def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int) -> str:
     """The test behind the differences; `untested`: methods without a p value, see `differing`."""
     good = table[table["status"] == "complete"]
-    n = int(good["n"].min()) if len(good) else 0
+    if not len(good):  # no method has a rank
+        return ""
+    n = int(good["n"].min())
+    if n == 0 and _ranked_by(table) == "confirmed":
+        rows = zip(good["method"], good["metric"], good["confirmed"], good["confirmed_n"], strict=True)
+        means = ", ".join(f"{method} {with_unit(metric, mean)} (n = {k})" for method, metric, mean, k in rows)
+        return f"The test data stayed closed: ranked by mean validation scores over the new seeds, {means}."
     if n == 0:
-        return "The test data stayed closed: ranked by validation scores, of one seed."
+        of = "of one seed" if seeds_per_trial == 1 else f"means over {seeds_per_trial} seeds"
+        return f"The test data stayed closed: ranked by validation scores, {of}."
     if n == 1:
         return "One seed: no spread, and no telling whether a difference is more than chance; --repetitions gives more."
     tied = [str(m) for m in good["method"][good["rank"] == 1]]

@@ -1,12 +1,11 @@
 """A study on MLflow's page: its description, its saved views, and the numbers by which studies compare."""
 
-import time
+import math
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from pfl_ops import statistics
-from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Run, notes, questions
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.objective import Objective
@@ -49,15 +48,16 @@ def end(parent: Run, study: "Study", view: str) -> None:
     Args:
         view: see `trials_view`.
     """
-    experiment, now = study.experiment, int(1000 * time.time())
+    experiment = study.experiment
     finals = [] if study.diverged else study.finals  # the other seeds alone would flatter
     tested = pd.DataFrame([questions.scores(r.final, "test", experiment.algorithm.own_stage) for r in finals])
     found = {str(key): statistics.mean_std(tested[key]) for key in tested}
-    means = {key: mean for key, (mean, _) in found.items()}
-    spreads = {f"{key}/std": std for key, (_, std) in found.items() if std is not None}
+    scores: dict[str, float] = {}
+    for key in (f"score/{name}" for name in questions.SCORES):
+        mean, std = found.get(key, (math.nan, None))
+        scores |= {key: mean, f"{key}/std": math.nan if std is None else std}
     counts = {"score/n": float(len(tested)), "score/trials": float(len(study.table))}
-    # Steps grow with what was done: of a study that was continued the later numbers are kept.
-    parent.log([Record(len(study.table) + len(tested), {**study.values, **means, **spreads, **counts}, now)])
+    parent.set_metrics(len(study.table) + len(tested), {**study.values, **scores, **counts})
     test = ", ".join(f"`{key}` {m:.4f}{'' if s is None else f' ± {s:.4f}'}" for key, (m, s) in found.items())
     text = f"Tested with {len(tested)} seed{'s' * (len(tested) != 1)}: {test}." if found else ""
     if study.diverged:

@@ -113,8 +113,9 @@ class Search:
 
     def _end(self, trial: Trial, report: Mapping[str, Any], failure: Failure | None) -> None:
         metrics = self.objective.metrics
-        if failure:
+        if SAMPLES in report:  # one whose process died has none: what it told before stays
             self._note_cost(trial, report)
+        if failure:
             if failure.diverged:
                 trial.set_user_attr(DIVERGED, True)
             self._fail(trial, failure.line, TrialState.PRUNED if failure.diverged else TrialState.FAIL)

@@ -283,11 +283,15 @@ class Session:
     # -- the choice --------------------------------------------------------------------------------------------------
 
     def chosen(self, original: Experiment) -> Experiment:
-        """The chosen configuration, as its test runs have it: training and validation data together, scored on test."""
+        """The chosen configuration, as its test runs have it: training and validation data together, scored on test.
+
+        All else is as in its trials, which may count local work in another unit than the original experiment (compared
+        methods have one); the stages to score and the number of repetitions are the original's.
+        """
         best = self.study_storage.chosen()
         assert best is not None
-        fixed = {"evaluation.split": "test", "partition.seed": self.settings.experiment.partition.seed}
-        return original.override({**point_of(best[1]), **fixed})
+        tested = {"evaluation.split": "test", "evaluation.stages": original.evaluation.stages}
+        return self.settings.experiment.override({**point_of(best[1]), **tested, "repetitions": original.repetitions})
 
     def open_tests(self, chosen: Experiment, repetitions: int) -> list[Experiment]:
         """Record that the test data are opened for the choice; return its repetitions, seeds seed, seed + 1, ..."""

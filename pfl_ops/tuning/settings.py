@@ -10,7 +10,9 @@ from typing import Any, Literal, TypeAlias
 
 from pfl_ops import metrics, spaces
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.precedence import excluded
 from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.federation.losses import LOSSES
 from pfl_ops.results import COMMON
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.budget import MOST_TRIALS, NO_LIMITS, StudyLimits, budget_text
@@ -45,6 +47,7 @@ class Settings:
         environments: in which every trial is run; (): in the experiment itself. held_out: in which the choice alone is
             tested, with FedAvg. aggregate: value over environments.
         random_start: trials with a result, first points among them, before the sampler's model proposes any.
+        finals: test runs of the choice, as the last call had them.
     """
 
     experiment: Experiment
@@ -63,6 +66,7 @@ class Settings:
     held_out: tuple[Environment, ...] = ()
     aggregate: Aggregate = "mean"
     random_start: int = RANDOM_START
+    finals: int = 1
 
     @classmethod
     def of(
@@ -91,6 +95,9 @@ class Settings:
         if experiment.data.pooled and experiment.partition.seed is None:
             fixed["partition.seed"] = experiment.seed  # else a trial would see what the finals are tested on
         base = experiment.override(fixed)
+        varied = space if isinstance(space, Space) else spaces.read(space, experiment.algorithm.name)
+        if isinstance(space, str | Path):
+            base = spaces.in_unit_of(varied, base, hold)
         goal = objective(base, metric or metrics.key("validation", experiment.algorithm.own_stage, "acc"), mode)
         if scheduler in ("asha", "paired") and not goal.single:
             raise PflOpsError(
@@ -107,10 +114,10 @@ class Settings:
             )
         if scheduler == "paired":
             check_paired(goal.metrics[0], seeds > 1 or bool(tuned), aggregate)
-        varied = space if isinstance(space, Space) else spaces.read(space, experiment.algorithm.name)
         by_steps = {"training.local_epochs"} if base.training.local_steps is not None else set()
         set_by_environments = {path for one in (*tuned, *apart) for path in one.changes}
-        varied = spaces.hold(varied, {*hold, *by_steps, *set_by_environments}, base)
+        held = {*hold, *excluded(hold), *by_steps}  # a value of an excluded field would clear the one that is held
+        varied = spaces.hold(varied, {*held, *set_by_environments}, base)
         spaces.check(varied, base)
         for one in (*tuned, *apart):
             try:
@@ -121,7 +128,7 @@ class Settings:
         choice: Scheduler = "none" if scheduler == "none" or not goal.single or several else "asha"
         if scheduler == "paired":
             choice = "paired"
-        shared = spaces.hold(common, {*hold, *by_steps}, base) if common else None
+        shared = spaces.hold(common, held, base) if common else None
         made = cls(
             base,
             varied,
@@ -166,6 +173,7 @@ class Settings:
             "confirm": self.confirm,
             "confirm_top": self.confirm_top,
             "random_start": self.random_start,
+            "finals": self.finals,
             "hours": self.hours,
             "samples": self.samples,
             "terminate": self.terminate,
@@ -217,6 +225,17 @@ class Settings:
         return self.environments[0].of(self.experiment) if self.environments else self.experiment
 
     @property
+    def cohort_note(self) -> str:
+        """One line on the clients behind a trial's scores at L2, if not all take part in a round; "": all count."""
+        shares = [one.of(self.experiment).participation.share for one in self.environments or [Environment("", {})]]
+        if "L2" not in self.objective.stages or min(shares) == 1:
+            return ""
+        return (
+            f"a trial's scores at L2 are those of the last round's cohort, {min(shares):.3g} of the clients, the same "
+            "in all trials of a seed; tests score all clients"
+        )
+
+    @property
     def has_one_network(self) -> bool:
         """True if all runs have the same network and data set, so that what is fast for one is for all."""
         varied = [parameter.key for parameter in self.space.parameters]
@@ -224,6 +243,17 @@ class Settings:
         return not any(path.startswith("model.") for path in varied) and not any(
             path.startswith(("model.", "data.")) for path in set_by_environments
         )
+
+    @property
+    def same_in_all(self) -> dict[str, Any]:
+        """{path: value} of the experiment's fields that no trial and no environment changes."""
+        changed = {*self.space.keys, *(path for one in (*self.environments, *self.held_out) for path in one.changes)}
+        changed |= excluded(changed)
+        sections = tuple(
+            path.removesuffix(end) for path in changed for end in ("kind", "name") if path.endswith(f".{end}")
+        )
+        kept = self.experiment.flat.items()
+        return {path: value for path, value in kept if path not in changed and not path.startswith(sections)}
 
     def label(self, experiment: Experiment) -> str:
         """<algorithm>-<dataset>-<partition>, or of several environments <algorithm>-environments, for names.
@@ -259,7 +289,8 @@ class Settings:
         return {COMMON: f"{self.common.digest[:12]}, {budget_text(self)}{seeds}: {' '.join(self.common.keys)}"}
 
     def as_recorded(self, record: Mapping[str, Any]) -> "Settings":
-        """The same study with the limits and the random start of a record; one of an earlier version lacks some."""
+        """The same study with the limits, the random start and the test runs of a record; one of an earlier version
+        lacks some."""
         return replace(
             self,
             trials=record["trials"],
@@ -269,6 +300,7 @@ class Settings:
             samples=record.get("samples"),
             terminate=record.get("terminate", 0),
             random_start=record.get("random_start", EARLIER_RANDOM_START),
+            finals=record.get("finals", 1),
         )
 
     @property
@@ -295,7 +327,20 @@ class Settings:
         for one in (*self.environments, *self.held_out):
             here = one.of(self.experiment)
             more.append({one.name: [here.digest(data_dir), baseline(here).digest(data_dir)]})
+        if named := self._digests_of_choices(data_dir):
+            more.append(named)
         return hashlib.sha256(json.dumps([*parts, self.scheduler, *more]).encode()).hexdigest()
+
+    def _digests_of_choices(self, data_dir: str | None) -> dict[str, str]:
+        """Digests of the experiment with each choice of the space that names a user's loss or a file of weights: the
+        experiment's own digest does not cover what these contain."""
+        return {
+            f"{parameter.key}={value}": self.experiment.override({parameter.key: value}).digest(data_dir)
+            for parameter in self.space.parameters
+            for value in parameter.choices
+            if (parameter.key == "training.loss" and value not in LOSSES.builtin)
+            or (parameter.key == "model.weights" and value is not None)
+        }
 
     def difference(self, other: "Settings") -> str:
         """The first thing in which two studies differ, for a message; "": none that shows."""

@@ -228,7 +228,7 @@ def tune(
     tracking_uri: str | None = None,
     data_dir: str | None = None,
     execution: Execution | None = None,
-    final_repetitions: int = 1,
+    final_repetitions: int | None = None,
     confirm: int | None = None,
     confirm_top: int | None = None,
     hold: Collection[str] = (),
@@ -282,7 +282,8 @@ def tune(
         home, tracking_uri: work folder, MLflow's address.
         data_dir: where the data lie.
         execution: where and how trials and test runs compute; a trial's device and threads follow its share.
-        final_repetitions: test runs of the chosen configuration; 0: the test data stay closed.
+        final_repetitions: test runs of the chosen configuration; 0: the test data stay closed. None: 1, or as in the
+            last call if `experiment` is none.
         confirm: new seeds, at most, with which the best configurations are run again on validation data; fewer if the
             best one is separated before. 0: the trial with the best value is chosen. None: 3, or as recorded; several
             objectives are not confirmed.
@@ -355,7 +356,9 @@ def tune(
     name = name or f"{settings.label(experiment)}-{settings.digest(means.data_dir)[:8]}"
     for one in (*settings.environments, *settings.held_out):
         check_build(one.of(settings.experiment), means, f"environment '{one.name}'")
-    plan = PreparedStudy(experiment, settings, name, final_repetitions)
+    plan = PreparedStudy(
+        experiment, settings, name, settings.finals if final_repetitions is None else final_repetitions
+    )
 
     with study_storages.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)
@@ -369,7 +372,7 @@ def tune(
                 return conduct(plan, study_storage, means, tracking)
             except StudyInterrupted:
                 done = f"stopped with {count(study_storage.done(), plan.settings.trials)} trials done; go on with: "
-                command = f"pfl-ops tune {plan.method} --name {name}{means.repeated(final_repetitions)} --resume"
+                command = f"pfl-ops tune {plan.method} --name {name}{means.repeated(plan.finals)} --resume"
                 raise StudyInterrupted(done + command) from None
 
 
@@ -405,10 +408,13 @@ def conduct(
             session.run()
             study = _result(session, plan.experiment)
             if below:
-                parent.log(leaderboard.points(leaderboard.MethodStudy(plan, study_storage, study)))
+                for numbers in leaderboard.points(leaderboard.MethodStudy(plan, study_storage, study)):
+                    parent.set_metrics(numbers.round, numbers.metrics)
             if study.confirmation:
                 parent.text(to_csv(study.confirmation.table), "confirmation.csv")
                 parent.tags({"pfl_ops.confirmation": str(study.confirmation)})
+            elif study_storage.confirmations():  # of an earlier call
+                parent.tags({"pfl_ops.confirmation": "none: the trial with the best value is chosen"})
             _keep_pictures(parent, study)
             kept_tables = {
                 "environments.csv": study.environments,
@@ -459,7 +465,7 @@ def _parent(
         below.experiment if below else plan.name,
         plan.method if below else "study",
         identity=f"study:{digest}:{plan.name}",
-        params={**experiment.flat, "tuning.metric": ", ".join(plan.settings.objective.metrics)},
+        params={**plan.settings.same_in_all, "tuning.metric": ", ".join(plan.settings.objective.metrics)},
         tags=provenance(group=experiment.digest(means.data_dir, seed=False)) | tags,
         parent=below,
     )

@@ -25,8 +25,10 @@ from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.files import check_writable
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, decoded
+from pfl_ops.spaces.space import Value
 from pfl_ops.tuning.budget import Cause
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.units import exact
 
 log = logging.getLogger("pfl_ops.tuning")
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -444,6 +446,11 @@ class StudyStorage:
         self.study.set_user_attr(CHOICE, choice)
         return True
 
+    def drop_choice(self) -> None:
+        """Forget the trial that was confirmed: the best value decides. Runs with new seeds are kept."""
+        if self.study.user_attrs.get(CHOICE):
+            self.study.set_user_attr(CHOICE, None)
+
     def table(self, metrics: Sequence[str]) -> pd.DataFrame:
         """One row a trial: trial, state, rounds, metrics, seconds, samples, sent_bytes, parameters, error, note.
 
@@ -451,8 +458,15 @@ class StudyStorage:
         which gradients were taken, each time counted, over all clients and rounds. sent_bytes: up and
         down; NaN: a trial of an earlier version. If trials are means over seeds, <metric>/std stand behind these:
         sample standard deviations over the seeds. Then follow <metric>/<environment>, scores there by FedAvg's.
+        A parameter is empty where it does not exist. One that is null in a trial, or a number in some and a text in
+        others, is text in all: 10, none.
         """
         rows = []
+        kinds: dict[str, set[str]] = {}
+        for _, t in self.trials():
+            for key, value in point_of(t).items():
+                kinds.setdefault(key, set()).add(_kind(value))
+        as_text = {key for key, found in kinds.items() if len(found) > 1 or "null" in found}
         parts = [part for metric in metrics for part in summands(metric)]
         for number, t in self.trials():
             if t.state is TrialState.WAITING:
@@ -469,7 +483,8 @@ class StudyStorage:
                 | there
                 | {"seconds": seconds_of(t), "samples": t.user_attrs.get(SAMPLES, 0)}
                 | {SENT_BYTES: t.user_attrs.get(SENT_BYTES, math.nan)}
-                | {**point_of(t), "error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
+                | {key: exact(value) if key in as_text else value for key, value in point_of(t).items()}
+                | {"error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
             )
         spreads = [f"{metric}/std" for metric in metrics if any(f"{metric}/std" in row for row in rows)]
         starts = tuple(f"{metric}/" for metric in metrics)
@@ -557,6 +572,13 @@ def _seconds_of_runs(trial: FrozenTrial) -> list[float]:
 def point_of(trial: FrozenTrial) -> Point:
     """The trial's configuration."""
     return decoded(trial.params)
+
+
+def _kind(value: Value) -> str:
+    """The kind of a parameter's value: a column of a file has one."""
+    if value is None:
+        return "null"
+    return "bool" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
 
 
 def _directions(objective: Objective) -> list[StudyDirection]:

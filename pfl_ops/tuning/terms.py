@@ -56,15 +56,17 @@ def settings_of(
         raise PflOpsError(f"a benchmark ranks methods by a validation score, such as val/L1/acc, got '{echo(metric)}'")
     alone: dict[str, MethodSpace] = {}
     wrong: dict[str, str] = {}
+    common = None if isinstance(space, Space) else spaces.read_common(space)
+    several = len({*methods, *begun}) > 1
     for one, method in zip(experiments, methods, strict=True):
         try:
-            alone[method] = MethodSpace(one, space if isinstance(space, Space) else spaces.read(space, method))
+            own = space if isinstance(space, Space) else spaces.read(space, method)
+            as_given = isinstance(space, str | Path) and not (several and common)
+            alone[method] = MethodSpace(spaces.in_unit_of(own, one, hold) if as_given else one, own)
         except PflOpsError as error:
             wrong[method] = str(error)
     if wrong:
         raise together(wrong)
-    common = None if isinstance(space, Space) else spaces.read_common(space)
-    several = len({*methods, *begun}) > 1
     beside = [MethodSpace(each.experiment, each.space) for method, each in begun.items() if method not in methods]
     tuned, common = spaces.share(list(alone.values()), common, beside) if several and common else (alone.values(), None)
     found: dict[str, Settings] = {}

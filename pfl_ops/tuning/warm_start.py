@@ -53,10 +53,10 @@ def warm_start(source: StudyStorage, settings: Settings) -> WarmStart:
     Raises:
         PflOpsError: no trial of it is complete, or no value of its best ones can be taken over.
     """
-    chosen, best = source.chosen(), source.best()
+    chosen, several = source.chosen(), len(source.study.directions) > 1
     if chosen is None:
         raise PflOpsError(f"study '{source.name}' has no complete trial from which to start")
-    others = source.top(MOST) if len(best) == 1 else best
+    others = source.best() if several else source.top(MOST)
     trials = {number: point_of(trial) for number, trial in [chosen, *others]}
     points: dict[int, Point] = {}
     left_out: dict[str, str] = {}

@@ -1,5 +1,6 @@
 """A SQLite store: what is logged is read back through MLflow's own client."""
 
+import math
 import shutil
 import signal
 import sqlite3
@@ -172,6 +173,26 @@ def test_not_a_number_and_infinity_do_not_stop_a_run(store, rounds):
     history = store.history(run.run_id)
     assert history["nan"].isna().all()
     assert history["inf"].iloc[0] > 1e300
+
+
+def test_metrics_that_are_set_again_replace_the_former(work):
+    """A new value at the same or an earlier step is the one that MLflow shows; an equal one is not sent again."""
+    for step, values in [
+        (3, {"score": 0.5, "spread": 0.1, "none": float("nan")}),
+        (3, {"score": 0.25, "spread": 0.1}),
+        (1, {"score": 0.5, "spread": float("nan")}),
+        (1, {"score": 0.5, "spread": float("nan")}),
+        (9, {"score": 0.75}),
+    ]:
+        with Store.open(work) as store, store.run("set", "run", identity="set") as run:
+            run.set_metrics(step, values)
+        with Store.open(work) as store:
+            shown = store.find("set")
+            assert shown.metrics["score"] == values["score"] and "none" not in shown.metrics
+    with Store.open(work) as store:
+        history = [(step, value) for step, value, _ in points(store, shown.run_id, "score")]
+        assert history == [(3, 0.5), (4, 0.25), (5, 0.5), (9, 0.75)]
+        assert math.isnan(store.find("set").metrics["spread"])
 
 
 def test_a_batch_never_exceeds_what_mlflow_takes(store, rounds):

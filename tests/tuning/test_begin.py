@@ -10,8 +10,9 @@ from tuning_fake import toy
 from pfl_ops import spaces
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.losses import LOSSES
 from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.begin import PreparedStudy, StudyOptions
+from pfl_ops.tuning.begin import PreparedStudy, StudyOptions, recorded_settings
 from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.terms import check_fair
@@ -79,6 +80,25 @@ def test_a_study_is_not_gone_on_with_under_other_code(tmp_path, monkeypatch, pla
     )
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["cross_entropy", "own loss"])
+def test_a_loss_that_only_the_space_names_is_part_of_the_study(tmp_path, monkeypatch, own):
+    """The study's own experiment has the cross-entropy. Trials with the loss before its edit would not compare."""
+    name = "mine" if own else "cross_entropy"
+    monkeypatch.setattr(LOSSES, "get", lambda name: None)
+    monkeypatch.setattr(LOSSES, "digest", lambda name: "before")
+    space = spaces.from_dict({"training.loss": {"choice": ["cross_entropy", name][: 1 + own]},
+                              "algorithm.x": {"float": [0, 1]}})  # fmt: skip
+    plan = PreparedStudy(toy(), Settings.of(toy(), space), "s", 1)
+    means = SimpleNamespace(data_dir=None, studies=study_storages.storage(str(tmp_path / "s.log")))
+    plan.begin(means, False)
+    monkeypatch.setattr(LOSSES, "digest", lambda name: "after")
+    if own:
+        with pytest.raises(PflOpsError, match="study 's' was begun with other code or data; choose another --name"):
+            plan.begin(means, True)
+    else:
+        plan.begin(means, True)
+
+
 def test_a_command_that_is_suggested_holds_no_password():
     means = SimpleNamespace(storage="postgresql://me:s3cret@h/d?sslmode=require&application_name=x")
     assert StudyOptions.repeated(means, 1).split(" --plugin")[0] == (
@@ -94,6 +114,20 @@ def test_a_study_keeps_the_random_start_that_it_began_with(plan, recorded, expec
     assert plan.wanting(study_storage, StudyLimits()).settings.random_start == expected
     assert Settings.from_dict(known).random_start == expected
     assert plan.settings.as_dict()["random_start"] == 8
+
+
+def test_a_study_keeps_the_number_of_test_runs(tmp_path, plan):
+    """`--name NAME --resume` alone tested the choice once, however many tests the study was begun with."""
+    studies = study_storages.storage(str(tmp_path / "s.log"))
+    means = SimpleNamespace(data_dir=None, studies=studies)
+    plan = replace(plan, finals=5)
+    study_storage = plan.begin(means, False)
+    assert plan.wanting(study_storage, StudyLimits()).settings.finals == 5
+    assert recorded_settings("s", studies).finals == 5
+    replace(plan, finals=0).wanting(study_storage, StudyLimits())
+    assert recorded_settings("s", studies).finals == 0
+    earlier = {key: value for key, value in study_storage.settings.items() if key != "finals"}
+    assert Settings.from_dict(earlier).finals == 1
 
 
 def test_methods_of_a_benchmark_have_one_scheduler(plan):

@@ -1,6 +1,7 @@
 """Several methods under one budget: on a real Ray with trials that cost nothing, and the tables on their own."""
 
 import doctest
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,11 +17,13 @@ from pfl_ops.reports.compare import compare
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.views import view_address
-from pfl_ops.tuning import Settings, StudyInterrupted, leaderboard
+from pfl_ops.tuning import Settings, StudyInterrupted, leaderboard, presented
 from pfl_ops.tuning import benchmark as module
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.benchmark import members, settings_of
 from pfl_ops.tuning.confirm import judge
+from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.study import Study
 
 SPACE = spaces.from_dict({"algorithm.x": {"float": [0, 1]}, "first": [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]})
 COSTS = pd.DataFrame({"cost/train_seconds": [1.0, 2.0], "cost/up_bytes": [10.0, 20.0], "cost/down_bytes": [1.0, 1.0]})
@@ -268,7 +271,35 @@ def test_without_a_test_validation_ranks():
     entries = [entry("toy", 0.9, {}), entry("rival", 0.8, {})]
     table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["toy", "rival"] and table["openings"].tolist() == [0, 0]
-    assert any("ranked by validation" in note for note in leaderboard.notes(entries, table))
+    assert any("ranked by validation scores, of one seed" in note for note in leaderboard.notes(entries, table))
+
+
+def test_without_a_test_the_new_seeds_rank_if_all_methods_have_them():
+    """toy's trial was lucky with the seed of the search: 0.9, and 0.5 in the mean over new seeds."""
+    entries = [entry("toy", 0.9, {}), entry("rival", 0.8, {})]
+    seeds = [1000, 1001, 1002]
+    for one, mean in zip(entries, (0.5, 0.75), strict=True):
+        values = {0: dict(zip(seeds, (mean, mean + 0.01, mean - 0.01), strict=True)), 3: dict.fromkeys(seeds, 0.1)}
+        assert leaderboard.leaderboard(entries)["method"].tolist() == ["toy", "rival"], "rival has none yet"
+        one.study.confirmation = judge("val/L1/acc", True, values, {}, seeds)
+    table = leaderboard.leaderboard(entries)
+    assert table["method"].tolist() == ["rival", "toy"] and table["rank"].tolist() == [1, 2]
+    told = " ".join(leaderboard.notes(entries, table))
+    assert "over the new seeds, rival 75.0 % (n = 3), toy 50.0 % (n = 3)." in told
+
+
+def test_validation_scores_of_several_seeds_are_told_as_such():
+    one = entry("toy", 0.9, {})
+    one.plan.settings = replace(one.plan.settings, seeds_per_trial=2)
+    told = " ".join(leaderboard.notes([one], leaderboard.leaderboard([one])))
+    assert "ranked by validation scores, means over 2 seeds" in told and "of one seed" not in told
+
+
+def test_no_rank_is_told_where_every_method_diverged_in_a_test():
+    entries = [entry("toy", 0.9, {}, diverged={0: "diverged"}), entry("rival", 0.8, {}, diverged={0: "diverged"})]
+    table = leaderboard.leaderboard(entries)
+    assert table["rank"].isna().all()
+    assert not any("stayed closed" in note or "ranked" in note for note in leaderboard.notes(entries, table))
 
 
 def test_equal_scores_share_a_rank():
@@ -461,8 +492,27 @@ def test_a_method_that_diverged_in_a_test_run_has_no_mean_no_rank_and_no_p_value
     assert f"| diverged: {said} |" in leaderboard.markdown(table, leaderboard.notes(entries, table))
     assert leaderboard.tests(entries)["score"].tolist() == [0.8, 0.9, 0.2, 0.3, 0.2, 0.1, 0.3, 0.1]
     (record,) = leaderboard.points(entries[0])
-    assert "leaderboard/test" not in record.metrics
+    assert math.isnan(record.metrics["leaderboard/test"])
     assert leaderboard.summary(entries[0]) == f"validation 90.0 % (trial 000), {said}"
+
+
+def test_a_study_s_own_run_has_no_score_of_an_earlier_choice():
+    """The second call has another choice, and its test run diverged: its numbers take the place of the first call's."""
+    shown = {}
+    parent = SimpleNamespace(set_metrics=lambda step, metrics: shown.update(metrics), note=lambda text: None)
+    experiment = toy()
+    for values, finals, diverged in (
+        ({"val/L1/acc": 0.5}, [final(experiment, "a"), final(experiment.repetition(1), "b")], {}),
+        ({"val/L1/acc": 0.7}, [], {0: "diverged at round 4"}),
+    ):
+        study = Study(
+            "one", None, Objective(("val/L1/acc",), ("max",)), {"algorithm.x": 0.5}, 0, values, experiment,
+            pd.DataFrame({"trial": [0], "val/L1/acc": [0.5]}), finals=finals, diverged=diverged,
+        )  # fmt: skip
+        presented.end(parent, study, "trials")
+        tested = not diverged
+        assert shown["val/L1/acc"] == values["val/L1/acc"] and shown["score/n"] == 2 * tested
+        assert math.isfinite(shown["score/acc"]) == math.isfinite(shown["score/acc/std"]) == tested
 
 
 def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():

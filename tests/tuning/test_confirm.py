@@ -303,6 +303,15 @@ def test_a_trial_that_is_added_later_reopens_the_choice_if_it_is_among_the_best(
     assert one == pytest.approx(2 * four), "12 ordered pairs of four configurations, trial 0's among them; before 6"
 
 
+def test_without_a_confirmation_the_best_value_is_chosen_again(study):
+    """`--confirm 0` after a confirmation that had changed the choice; the runs with new seeds are kept."""
+    play(study(), clear)
+    without = study(confirm=0)
+    assert play(without, clear) == [] and without.study_storage.chosen()[0] == 1
+    again = study()
+    assert play(again, clear) == [] and again.study_storage.chosen()[0] == 2
+
+
 def test_a_configuration_that_diverges_is_run_no_further(study):
     """Trial 2, the best, diverges with the second seed; the others go on to n."""
     diverged = Failure("diverged at round 4, client 12, lr 0.4", diverged=True)

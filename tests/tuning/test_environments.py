@@ -46,6 +46,23 @@ def settings(**given):
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_study_s_own_run_shows_no_value_of_what_its_trials_vary():
+    """MLflow had the default rate 0.05 beside the score of the best trial. A kind that varies has other fields, too,
+    and a varied number of steps clears the epochs."""
+    space = spaces.parse(
+        "training.lr: {float: [0.01, 0.1]}\ntraining.local_steps: {int: [1, 9]}\n"
+        "algorithm.gamma.kind: {choice: [fixed, adaptive]}"
+    )
+    experiment = Experiment.of("fliu", dataset="digits")
+    shown = Settings.of(experiment, space).same_in_all
+    left_out = {path for path in experiment.flat if path.startswith("algorithm.gamma.")}
+    left_out |= {"training.lr", "training.local_steps", "training.local_epochs"}
+    assert shown.keys() == experiment.flat.keys() - left_out and shown["training.batch_size"] == 50
+    several = Settings.of(experiment, space, environments=["path", "participation.share=0.5"]).same_in_all
+    gone = {path for path in shown if path.startswith("partition.")} | {"participation.share"}
+    assert several.keys() == shown.keys() - gone
+
+
 def test_environments_are_every_combination_of_names_and_values():
     base = toy()
     found = environments_of(base, ["path", "mnist"], {"participation.share": [0.5, 1.0]})

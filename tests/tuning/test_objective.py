@@ -2,8 +2,20 @@
 
 import pytest
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning.objective import Objective, allowed, objective
+from pfl_ops.tuning.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("method", "share", "told"),
+    [("fedavg_ft", 0.3, "0.3 of the clients"), ("fedavg_ft", 1.0, ""), ("fedavg", 0.3, "")],
+)
+def test_the_clients_behind_a_score_at_l2_are_told(method, share, told):
+    """The last round's L2 is its cohort's: absent clients are trained for it in tests alone."""
+    note = Settings.of(Experiment.of(method, participation=share)).cohort_note
+    assert told in note and bool(note) == bool(told)
 
 
 def test_the_better_direction_is_known(experiment):

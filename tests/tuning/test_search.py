@@ -107,6 +107,18 @@ def test_a_diverged_trial_has_its_last_finite_value_and_is_never_chosen(made):
     )
 
 
+@pytest.mark.parametrize(("last", "samples"), [
+    ({}, 50),  # the process died twice, the second time before it told anything
+    ({"round": 6, "val/L1/acc": math.nan, "samples": 60, "sent_bytes": 6.0}, 60),
+])  # fmt: skip
+def test_the_cost_of_a_trial_without_a_value_counts(made, last, samples):
+    search = made()
+    trial = ask(search)
+    search.report(trial, {"round": 5, "val/L1/acc": 0.2, "samples": 50, "sent_bytes": 5.0})
+    search.end(trial, last, None if last else Failure("its process died twice", died=True))
+    assert search.study_storage.search_samples() == search.study_storage.table(ONE.metrics)["samples"][0] == samples
+
+
 def test_the_first_reason_of_a_failure_stays(made):
     search = made()
     a = ask(search)

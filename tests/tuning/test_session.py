@@ -11,6 +11,7 @@ from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.tuning.packing import Packing, PackingLayout
 from pfl_ops.tuning.session import Session
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.terms import settings_of
 
 ONE_CPU = ResourceShare(1, 0, 2)
 
@@ -41,6 +42,20 @@ def test_a_space_of_networks_leaves_the_way_to_each_trial(execution):
     """One with dropout could not be stacked, for example."""
     found = execution(space="model.hidden: {choice: [16, 64]}")
     assert (found.way, found.chunk, found.threads) == ("auto", None, 1)
+
+
+def test_the_choice_is_tested_as_it_was_tried():
+    """scaff_pd counts 5 local steps, so that fedavg's trials have 5 too; its own experiment has one epoch."""
+    fedavg = Experiment.of("fedavg", repetitions=3, **{"evaluation.stages": ["L1"]})
+    methods = [fedavg, Experiment.of("scaff_pd", repetitions=3)]
+    settings = settings_of(methods, hold=["training.local_steps"])["fedavg"]
+    point = {"training.lr": 0.1, "training.optimiser": "sgd", "training.lr_decay": 1.0}
+    storage = SimpleNamespace(chosen=lambda: (0, SimpleNamespace(params=point)))
+    session = Session(settings, storage, None, None, None, Execution(), None, None)
+    chosen = session.chosen(fedavg)
+    assert settings.experiment.training.local_steps == chosen.training.local_steps == 5
+    assert (chosen.training.lr, chosen.evaluation.split) == (0.1, "test")
+    assert (chosen.evaluation.stages, chosen.repetitions) == (("L1",), 3)
 
 
 def test_what_was_measured_is_not_timed_again(execution, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
+from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import recorded_settings
@@ -31,6 +32,44 @@ def ask(study_storage, x):
         trial._trial_id, "x", x, FloatDistribution(0, 1)
     )
     return trial
+
+
+def test_a_null_in_the_table_of_trials_is_not_a_missing_parameter(address, tmp_path):
+    """batch_size none means all samples; a trial without the parameter has the experiment's 50."""
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage.enqueue([{"training.batch_size": 10}, {"training.batch_size": None}, {}])
+    for varied, value in ((True, 0.1), (True, 0.3), (False, 0.2)):
+        trial = study_storage.study.ask()
+        if varied:
+            trial.suggest_categorical("training.batch_size", [10, None])
+        study_storage.study.tell(trial, value)
+    table = study_storage.table(ONE.metrics)
+    assert table["training.batch_size"].fillna("").tolist() == ["10", "none", ""]
+    table.to_parquet(tmp_path / "trials.parquet")
+    shown = [row[-1] for row in tables.trials(table, ONE.metrics, ONE.modes, 0, "trials").rows]
+    assert shown == ["training.batch_size=none", "", "training.batch_size=10"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "column"),
+    [
+        ([10, 0.5], [10, 0.5]),
+        ([10, "auto"], ["10", "auto"]),
+        ([True, 2], ["true", "2"]),
+        ([True, False], [True, False]),
+    ],
+)
+def test_a_choice_of_several_kinds_can_be_written(address, tmp_path, choices, column):
+    """A file of Parquet takes no column of numbers and texts: the study ended there, after all of its trials."""
+    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage.enqueue([{"algorithm.x": value} for value in choices])
+    for value in (0.5, 0.75):
+        trial = study_storage.study.ask()
+        trial.suggest_categorical("algorithm.x", choices)
+        study_storage.study.tell(trial, value)
+    table = study_storage.table(ONE.metrics)
+    assert table["algorithm.x"].tolist() == column
+    table.to_parquet(tmp_path / "trials.parquet")
 
 
 @pytest.mark.parametrize("kind", ["sqlite:///{}/s.db", "{}/s.log"])

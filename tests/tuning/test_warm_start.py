@@ -61,6 +61,22 @@ def test_the_confirmed_choice_comes_first(earlier: StudyStorage) -> None:
     assert list(warm_start(earlier, settings(OLD)).points) == [2, 1, 3]
 
 
+@pytest.mark.parametrize(("front", "taken"), [(((0.9, 0.9), (0.1, 0.1)), [0]), (((0.9, 0.1), (0.1, 0.9)), [0, 1])])
+def test_the_front_of_several_objectives_is_taken_over(tmp_path: Path, front: Any, taken: list[int]) -> None:
+    """A front may be a single trial that is the best in all objectives."""
+    goals = ["val/L1/local/mean", "val/L1/global/mean"]
+    old = Settings.of(toy(), spaces.parse(OLD), metric=goals)
+    made = StudyStorage(
+        "old", study_storages.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
+    )
+    for x, values in zip((0.2, 0.4), front, strict=True):
+        trial = made.study.ask()
+        trial.suggest_float("algorithm.x", x, x)
+        trial.suggest_float("training.lr", x, x)
+        made.study.tell(trial, values)
+    assert list(warm_start(made, settings(OLD)).points) == taken
+
+
 def test_values_that_this_study_does_not_allow_are_left_out(earlier: StudyStorage) -> None:
     """lr of at most 0.1 here: 0.5 is replaced by the first point's 0.05; x does not vary; two of the points are one."""
     new = settings("training.lr: {float: [0.001, 0.1]}\nfirst: [{training.lr: 0.05}]", lr=0.02)
