@@ -6,6 +6,7 @@ and told by its own public calls.
 """
 
 import math
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,9 @@ from pfl_ops.tuning.parts import SCORES, STDS
 from pfl_ops.tuning.settings import RANDOM_START
 from pfl_ops.tuning.study_storage import DIVERGED, ERROR, NOTE, PARTS, ROUNDS, STANDARD_ERRORS, SUMMANDS, StudyStorage
 
+NOTES_EVERY = 1.0
+"""Seconds between two notes of a running trial's newest report, at least: six transactions, each of which waits for the
+disk. A round's value is told at once; a trial that is continued after a kill reports its rounds again."""
 STUCK = 0.99  # of the first round's training loss: a trial whose last one is above has learnt nothing
 
 
@@ -48,6 +52,8 @@ class Search:
     ) -> None:
         self.study_storage, self.space, self.objective, self.rounds = study_storage, space, objective, rounds
         self._reported: set[tuple[int, int]] = set()  # (Optuna's number of a trial, round)
+        self._noted: dict[int, float] = {}  # when, of trials that run
+        self._waiting: dict[int, tuple[Trial, Mapping[str, Any]]] = {}  # reports that are not noted yet
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group are
             sampler = optuna.samplers.TPESampler(
@@ -75,7 +81,28 @@ class Search:
         return (trial, self.space(trial)) if trial else None
 
     def report(self, trial: Trial, report: Mapping[str, Any]) -> None:
-        """Tell the value at a round, once."""
+        """Tell the value at a round, once; note the rest of the report, now or with one of the next (`NOTES_EVERY`)."""
+        self._tell_value(trial, report)
+        if time.monotonic() - self._noted.get(trial.number, -math.inf) < NOTES_EVERY:
+            self._waiting[trial.number] = trial, report
+        else:
+            self._note(trial, report)
+
+    def close(self) -> None:
+        """Note the newest reports of trials that are cut short."""
+        for trial, report in list(self._waiting.values()):
+            self._note(trial, report)
+
+    def _tell_value(self, trial: Trial, report: Mapping[str, Any]) -> None:
+        if self.objective.single:
+            step, value = int(report[ROUND]), float(report[self.objective.metrics[0]])
+            if math.isfinite(value) and (trial.number, step) not in self._reported:
+                trial.report(value, step)
+                self._reported.add((trial.number, step))  # a trial begins in this process, and without reports
+
+    def _note(self, trial: Trial, report: Mapping[str, Any]) -> None:
+        self._waiting.pop(trial.number, None)
+        self._noted[trial.number] = time.monotonic()
         trial.set_user_attr(ROUNDS, int(report[ROUND]))
         self._note_cost(trial, report)
         parts = [part for metric in self.objective.metrics for part in summands(metric) if part in report]
@@ -83,11 +110,6 @@ class Search:
         for name, key in ((study_storages.STDS, STDS), (STANDARD_ERRORS, ERRORS), (study_storages.SCORES, SCORES)):
             if report.get(key):
                 trial.set_user_attr(name, dict(report[key]))
-        if self.objective.single:
-            step, value = int(report[ROUND]), float(report[self.objective.metrics[0]])
-            if math.isfinite(value) and (trial.number, step) not in self._reported:
-                trial.report(value, step)
-                self._reported.add((trial.number, step))  # a trial begins in this process, and without reports
 
     def spend(self, trial: Trial, report: Mapping[str, Any]) -> None:
         """Tell the cost of a trial so far."""
@@ -113,6 +135,8 @@ class Search:
 
     def _end(self, trial: Trial, report: Mapping[str, Any], failure: Failure | None) -> None:
         metrics = self.objective.metrics
+        if trial.number in self._waiting:
+            self._note(*self._waiting[trial.number])
         if SAMPLES in report:  # one whose process died has none: what it told before stays
             self._note_cost(trial, report)
         if failure:
@@ -129,10 +153,12 @@ class Search:
             wrong = next(metric for metric in metrics if not math.isfinite(report[metric]))
             self._fail(trial, f"{wrong} is {report[wrong]} after round {report[ROUND]}")
         elif report[ROUND] >= self.rounds:
-            self.report(trial, report)
+            self._tell_value(trial, report)
+            self._note(trial, report)
             self.study.tell(trial, values)
         elif self.objective.single:
-            self.report(trial, report)
+            self._tell_value(trial, report)
+            self._note(trial, report)
             self.study.tell(trial, state=TrialState.PRUNED)
         else:
             self._fail(trial, f"stopped after round {report[ROUND]}")

@@ -162,6 +162,7 @@ class Trials:
         for now in self.running.values():
             for job in now.given.values():
                 job.cut_short()
+        self.search.close()
         self.running.clear()
 
     def _end(self, number: int, event: JobEvent) -> None:

@@ -56,6 +56,31 @@ def test_values_stand_at_their_round_and_the_last_one_counts(made):
     assert (trial.state, trial.value, trial.user_attrs["rounds"]) == (TrialState.COMPLETE, 0.4, 9)
 
 
+def test_reports_that_follow_at_once_are_noted_later_and_none_is_lost(made, monkeypatch):
+    """Values are told at once: the picture of a study that is cut short has them all."""
+    now = [100.0]
+    monkeypatch.setattr("pfl_ops.tuning.search.time.monotonic", lambda: now[0])
+    search = made()
+    cut, failed, slow = (ask(search) for _ in range(3))
+
+    def rounds(trial):
+        return search.study_storage.study.trials[trial.number].user_attrs["rounds"]
+
+    for round_ in (1, 2, 3):
+        for trial in (cut, failed):
+            report(search, trial, round_, 0.1 * round_)
+    assert rounds(cut) == rounds(failed) == 1
+    assert search.study_storage.study.trials[cut.number].intermediate_values == {1: 0.1, 2: 0.2, 3: 0.1 * 3}
+    for round_ in (1, 2):
+        report(search, slow, round_, 0.5)
+        now[0] += 1.0
+    assert rounds(slow) == 2
+
+    search.end(failed, {}, Failure("its process died"))
+    search.close()
+    assert (rounds(failed), rounds(cut)) == (3, 3)
+
+
 def test_a_trial_stopped_early_is_pruned_not_complete(made):
     search = made()
     a = ask(search)
