@@ -139,6 +139,7 @@ def test_texts_of_a_picture_do_not_overlap(pictures):
         figure.draw_without_rendering()
         titles = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label) if text.get_text()]
         boxes = [text.get_window_extent() for text in titles]
+        assert all(figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1 for box in boxes), name
         assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]), name
         for axes in figure.axes if name != "timeline" else ():  # its times are tilted
             ticks = [text for text in axes.get_xticklabels() if text.get_text()]
