@@ -246,6 +246,7 @@ ERRORS = {
     "run fliu --gpu": "no such option: --gpu. Did you mean '--device cuda'?",
     "run ditto --lam 0.5": "no such option: --lam. A setting without a flag: --set PATH=VALUE (pfl-ops run --help)",
     "run --algorithm fliu": "no such option: --algorithm. The method has no flag: pfl-ops run fedavg (pfl-ops run",
+    "tune fliu --sampler random": "no such option: --sampler. Trials are proposed by Optuna's TPE, and no other",
     "run fliu -lr 0.1": "no such option: -l. A flag has two dashes (pfl-ops run --help)",
     "compare --sort acc": "no such option: --sort (pfl-ops compare --help)",
     "reproduce fliu/table1 --resume": "no such option: --resume. The same command goes on by itself (pfl-ops reproduce",

@@ -8,6 +8,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "--clients": "nc k",
     "--csv": "out output export save",
     "--dataset": "data",
+    "--hours": "timeout time-limit",
     "--lr": "learning-rate local-learning-rate eta",
     "--optimiser": "opt",
     "--participation": "join-ratio jr frac fraction fraction-fit client-fraction sample-rate",
@@ -19,6 +20,7 @@ OTHER_NAMES: Mapping[str, str] = {
 NOTES: Mapping[tuple[str, str], str] = {
     ("run", "algorithm"): "The method has no flag: pfl-ops run fedavg",
     ("tune", "algorithm"): "The method has no flag: pfl-ops tune fedavg",
+    ("tune", "sampler"): "Trials are proposed by Optuna's TPE, and no other",
     ("reproduce", "resume"): "The same command goes on by itself",
 }
 """(command, name of a flag that it does not have) -> what to do instead."""

@@ -90,6 +90,13 @@ def test_a_page_says_which_pictures_are_missing(study, tmp_path):
     assert "3 complete trials, it takes 5" in text
 
 
+def test_a_page_says_how_all_trials_train(study, tmp_path):
+    """FLIU's recommended optimiser is held; the local epochs vary."""
+    text = write_page(study(3), tmp_path).with_name("report.md").read_text(encoding="utf-8")
+    [line] = [line for line in text.splitlines() if "optimiser adam" in line]
+    assert "batch\\_size 50" in line and "epochs" not in line
+
+
 def test_labels_have_symbols_and_join_the_ranges_of_one_path(pictures):
     """η under SGD in [0.001, 0.5] and under Adam in [0.0001, 0.05] is one axis, [0.0001, 0.5]."""
     found = pictures(12)
