@@ -206,6 +206,7 @@ ERRORS = {
     "run flui --dataset mnist": "no algorithm named 'flui'. Did you mean 'fliu'? (pfl-ops list algorithms)",
     "run fliu --dataset mnst": "no dataset named 'mnst'. Did you mean 'mnist'? (pfl-ops list datasets)",
     "run": "an experiment needs algorithm.name",
+    "run --set algorithm=fliu": "algorithm is a section, set its fields (as algorithm.name); got 'fliu'",
     "run fliu --rounds 0": "training.rounds (T) must be an integer in [1, 1,000,000], got '0'",
     "run fliu --set training.round=3": "no setting named 'training.round'. Did you mean 'training.rounds'?",
     "run fliu --set rounds": "--set needs path=value, as in training.lr=0.1; got 'rounds'",
@@ -991,6 +992,16 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
     assert tables.score_notes([one], "test") == [
         "L1: what clients hold after the update",
         "n: a client's test samples; 1 of 3 clients have fewer than 10",
+    ]
+
+
+def test_notes_on_small_test_sets_count_every_seed() -> None:
+    """Seeds have partitions of their own: 1 and 2 of 3 clients have fewer than 10 test samples."""
+    small = CLIENTS.assign(n_held=CLIENTS["n_held"].where(CLIENTS["client"] != CLIENTS["client"].max(), 9))
+    found = [SimpleNamespace(final={"final/test/G/acc": 0.5}, clients=clients) for clients in (CLIENTS, small)]
+    assert tables.score_notes(found, "test") == [
+        "G: the one model of all",
+        "n: a client's test samples; 1 to 2 of 3 clients have fewer than 10",
     ]
 
 
