@@ -21,8 +21,8 @@ SYNONYMS: Mapping[str, str | None] = {
     "noniid": None,
     "niid": None,
 }
-"""What a user may write -> the name of the same thing here, though another name is spelt more like it; None: no name
-here means that ("iid" is the opposite of "non-iid")."""
+"""Another word -> the name of the same thing here, though a third one is spelt more like it; None: no name here means
+that ("iid" is the opposite of "non-iid")."""
 
 
 class PflOpsError(Exception):

@@ -77,7 +77,10 @@ def scatter(
             within_shares(axes, [means[:, 0]], "x")
             within_shares(axes, [means[:, 1]], "y")
         axes.set(xlabel=xlabel, ylabel=ylabel)
-        note, names = repetitions({name: len(cloud) for name, cloud in clouds.items()})
+        counts = [len(cloud) for cloud in clouds.values()]
+        note, names = repetitions(dict(zip(clouds, counts, strict=True)))
+        if not legend and len(set(counts)) > 1:  # the names, with their n, are not in the picture
+            note = f"mean ± standard deviation, n = {min(counts)} to {max(counts)}"
         remark(axes, note)
         line = _draw_front(axes, means[unbeaten]) if front else None
         style.headline(figure, title)
