@@ -10,6 +10,19 @@ LONGEST_ECHO = 60  # characters of a user's text in a message
 LONGEST_NAME = 100  # characters of a name that becomes part of file names
 LONGEST_PATH = 200  # characters of a path in a message
 NAMES_LISTED = 40  # known names that a message lists at most
+SYNONYMS: Mapping[str, str | None] = {
+    "gpu": "cuda",
+    "method": "algorithms",
+    "methods": "algorithms",
+    "network": "models",
+    "networks": "models",
+    "non-iid": None,
+    "non_iid": None,
+    "noniid": None,
+    "niid": None,
+}
+"""Another word -> the name of the same thing here, though a third one is spelt more like it; None: no name here means
+that ("iid" is the opposite of "non-iid")."""
 
 
 class PflOpsError(Exception):
@@ -37,15 +50,21 @@ def echo(value: object, longest: int = LONGEST_ECHO) -> str:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """The allowed name that looks most like `name`, in whatever case; None if nothing is close."""
+    """The allowed name that looks most like `name`, in whatever case, or is its synonym; None if nothing is close.
+
+    >>> nearest("gpu", ["cpu", "cuda"]), nearest("non-iid", ["iid", "path"]), nearest("pth", ["iid", "path"])
+    ('cuda', None, 'path')
+    """
     folded: dict[str, str] = {}
     for known in allowed:
         folded.setdefault(known.casefold(), known)
+    if name.casefold() in SYNONYMS and ((same := SYNONYMS[name.casefold()]) is None or same in folded):
+        return same and folded[same]
     found = difflib.get_close_matches(name[: 2 * LONGEST_NAME].casefold(), list(folded), n=1, cutoff=0.5)
     return folded[found[0]] if found else None
 
 
-def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "") -> PflOpsError:
+def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "", hint: str = "") -> PflOpsError:
     """The error for a name that does not exist.
 
     Args:
@@ -53,6 +72,7 @@ def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "") -> PflO
         name: what the user wrote.
         allowed: the names that exist.
         see: a command that lists them, shown in brackets.
+        hint: a sentence in place of the nearest name.
     Returns:
         "no algorithm named 'flui'. Did you mean 'fliu'? (pfl-ops list algorithms)"
     """
@@ -60,8 +80,8 @@ def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "") -> PflO
     close = nearest(name, names)
     more = ", ..." if len(names) > NAMES_LISTED else ""
     listed = ", ".join(map(echo, names[:NAMES_LISTED])) + more
-    hint = f" Did you mean '{echo(close)}'?" if close else f" Known: {listed}." if names else " There is none."
-    return PflOpsError(f"no {kind} named '{echo(name)}'.{hint}" + (f" ({see})" if see else ""))
+    hint = hint or (f"Did you mean '{echo(close)}'?" if close else f"Known: {listed}." if names else "There is none.")
+    return PflOpsError(f"no {kind} named '{echo(name)}'. {hint}" + (f" ({see})" if see else ""))
 
 
 def check_name(kind: str, name: str) -> str:

@@ -5,7 +5,8 @@ NaN stands for a client that has none, because it holds no sample to be scored o
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -451,6 +452,18 @@ def pareto(points: ArrayLike) -> NDArray[np.bool_]:
 def _present(values: ArrayLike) -> NDArray[np.float64]:
     flat = np.asarray(values, dtype=np.float64).reshape(-1)
     return flat[~np.isnan(flat)]
+
+
+def completed(name: str, keys: Collection[str], stage: str = "L1") -> str | None:
+    """Return the key that a part of it means: at the method's own stage, the mean; None: no key.
+
+    >>> keys = ["val/G/acc", "val/L1/acc", "val/L1/local/std", "val/L1/local/mean"]
+    >>> completed("acc", keys), completed("val/L1/local", keys), completed("loss", keys)
+    ('val/L1/acc', 'val/L1/local/mean', None)
+    """
+    bare = name.removeprefix("val/")
+    parts = product(("", "val/", f"val/{stage}/"), (bare, bare.casefold()), ("", "/mean"))
+    return next((key for key in map("".join, parts) if key in keys), None)
 
 
 def in_percent(share: float) -> str:

@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -28,10 +28,12 @@ class Registry(Generic[T]):
     Args:
         kind: singular, as in messages ("algorithm"); entry points are read from the group `pfl_ops.<plural>`.
         builtin: name -> module that registers it.
+        hints: a name that is none, in lower case -> the sentence that the error says in place of the nearest name.
     """
 
-    def __init__(self, kind: str, builtin: dict[str, str]) -> None:
+    def __init__(self, kind: str, builtin: dict[str, str], hints: Mapping[str, str] | None = None) -> None:
         self.kind = kind
+        self.hints = hints or {}
         self.plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
         self.builtin = builtin
         self._found: dict[str, T] = {}
@@ -86,8 +88,14 @@ class Registry(Generic[T]):
                     if entry.name == name:
                         self._found.setdefault(name, self._load(entry))
         if name not in self._found:
-            raise unknown(self.kind, name, self.names(), see=f"pfl-ops list {self.plural}")
+            hint = self._elsewhere(name) or self.hints.get(name.casefold(), "")
+            raise unknown(self.kind, name, self.names(), see=f"pfl-ops list {self.plural}", hint=hint)
         return self._found[name]
+
+    def _elsewhere(self, name: str) -> str:
+        """A sentence on the thing of another kind that a user's file has registered under this name, or ""."""
+        others = [table.kind for table in _tables if name in table._found and name not in table.builtin]
+        return f"Registered under this name: a {others[0]}." if others else ""
 
     def _forget(self, modules: Collection[str]) -> dict[str, T]:
         """Remove what some modules have registered, and return it."""

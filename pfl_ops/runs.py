@@ -165,7 +165,7 @@ def run(
     """Simulate one repetition, tracked; a run that was begun goes on, a finished one is read.
 
     Args:
-        experiment: its first repetition is run (seed; `experiment.repetition(i)` gives the others).
+        experiment: of one repetition; `experiment.repetition(i)` gives one of several.
         home: the work folder; none: `PFL_OPS_HOME`, else ./mlruns. tracking_uri: none: the work folder's own store.
         data_dir: where the data lie. execution: where and how to compute.
         resume: go on from checkpoints; False: throw them away and start again, in a new MLflow run; an earlier one
@@ -182,7 +182,8 @@ def run(
             target, or `PFL_OPS_COURIER=off`, this waits all the same.
     Raises:
         Diverged: a loss or parameter was not finite; earlier rounds are kept, the tracked run is FAILED.
-        PflOpsError: data missing, impossible settings, or the same run is going on in another process.
+        PflOpsError: several repetitions, data missing, impossible settings, or the same run is going on in another
+            process.
 
     >>> result = run(Experiment.of("fliu", dataset="digits", model="linear", clients=4, rounds=2), progress=False)
     >>> result
@@ -195,7 +196,11 @@ def run(
     from pfl_ops.display.progress import watching
     from pfl_ops.tracking import earlier, requests
 
-    experiment = experiment if experiment.repetitions == 1 else experiment.repetition(0)
+    if (n := experiment.repetitions) > 1:
+        raise PflOpsError(
+            f"run() simulates one repetition, and this experiment has {n}; run each: "
+            f"[run(experiment.repetition(i)) for i in range({n})]"
+        )
     tree = experiment.identity(data_dir)
     digest = fingerprint(tree)
     new = store is None and not WorkFolder.at(home).root.exists()

@@ -206,6 +206,7 @@ ERRORS = {
     "run flui --dataset mnist": "no algorithm named 'flui'. Did you mean 'fliu'? (pfl-ops list algorithms)",
     "run fliu --dataset mnst": "no dataset named 'mnst'. Did you mean 'mnist'? (pfl-ops list datasets)",
     "run": "an experiment needs algorithm.name",
+    "run --set algorithm=fliu": "algorithm is a section, set its fields (as algorithm.name); got 'fliu'",
     "run fliu --rounds 0": "training.rounds (T) must be an integer in [1, 1,000,000], got '0'",
     "run fliu --set training.round=3": "no setting named 'training.round'. Did you mean 'training.rounds'?",
     "run fliu --set rounds": "--set needs path=value, as in training.lr=0.1; got 'rounds'",
@@ -235,6 +236,22 @@ ERRORS = {
     "reproduce fliu/table1 --only path/flui": "no label in 'path/flui' named 'flui'. Did you mean 'fliu'?",
     "reproduce fliu/table1 --only path": "'path' has 1 part, and cells have 2: environment/method",
     "reproduce fliu/table1 --cpus-per-cell none": "--cpus-per-cell must be a number above 0, got 'none'",
+    "run fliu --device gpu": "--device must be one of auto, cpu, cuda, got 'gpu'; did you mean 'cuda'?",
+    "run fliu --partition non-iid": "no partition named 'non-iid'. Label skew: path, pat, shards, sorted_shards, ls, ",
+    "run fliu --set gamma.kind=fixed": "no setting named 'gamma'. Did you mean 'algorithm.gamma.kind'? (pfl-ops show",
+    "run fedprox --set mu=0.1": "no setting named 'mu'. Did you mean 'algorithm.mu'? (pfl-ops show fedprox)",
+    "run fliu --set training.gamma=1": "no setting named 'training.gamma'. Did you mean 'algorithm.gamma'?",
+    "run fliu --global_rounds 3": "no such option: --global_rounds. Did you mean '--rounds'? (pfl-ops run --help)",
+    "run fliu --seeds 3": "no such option: --seeds. Did you mean '--repetitions'?",
+    "run fliu --data mnist": "no such option: --data. Did you mean '--dataset'?",
+    "run fliu --gpu": "no such option: --gpu. Did you mean '--device cuda'?",
+    "run ditto --lam 0.5": "no such option: --lam. A setting without a flag: --set PATH=VALUE (pfl-ops run --help)",
+    "run --algorithm fliu": "no such option: --algorithm. The method has no flag: pfl-ops run fedavg (pfl-ops run",
+    "tune fliu --sampler random": "no such option: --sampler. Trials are proposed by Optuna's TPE, and no other",
+    "run fliu -lr 0.1": "no such option: -l. A flag has two dashes (pfl-ops run --help)",
+    "compare --sort acc": "no such option: --sort (pfl-ops compare --help)",
+    "reproduce fliu/table1 --resume": "no such option: --resume. The same command goes on by itself (pfl-ops reproduce",
+    "list methods": "no kind of thing named 'methods'. Did you mean 'algorithms'?",
     "shw fliu": "no such command 'shw'. Did you mean 'show'? (pfl-ops --help)",
 }
 
@@ -994,6 +1011,16 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
     assert tables.score_notes([one], "test") == [
         "L1: what clients hold after the update",
         "n: a client's test samples; 1 of 3 clients have fewer than 10",
+    ]
+
+
+def test_notes_on_small_test_sets_count_every_seed() -> None:
+    """Seeds have partitions of their own: 1 and 2 of 3 clients have fewer than 10 test samples."""
+    small = CLIENTS.assign(n_held=CLIENTS["n_held"].where(CLIENTS["client"] != CLIENTS["client"].max(), 9))
+    found = [SimpleNamespace(final={"final/test/G/acc": 0.5}, clients=clients) for clients in (CLIENTS, small)]
+    assert tables.score_notes(found, "test") == [
+        "G: the one model of all",
+        "n: a client's test samples; 1 to 2 of 3 clients have fewer than 10",
     ]
 
 

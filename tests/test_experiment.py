@@ -276,7 +276,7 @@ def test_a_recorded_partition_by_one_word(tiny: Experiment) -> None:
     [
         ({"training.lrr": 1}, "no setting named 'training.lrr'. Did you mean 'training.lr'? (pfl-ops show exp_tiny)"),
         ({"lr": 1}, "no setting named 'lr'. Did you mean 'training.lr'? (pfl-ops show exp_tiny)"),
-        ({"algorithm.gama.kind": 1}, "no setting named 'algorithm.gama'. Did you mean 'algorithm.gamma'? "
+        ({"algorithm.gama.kind": 1}, "no setting named 'algorithm.gama'. Did you mean 'algorithm.gamma.kind'? "
                                      "(pfl-ops show exp_tiny)"),
         ({"training.xyzzy": 1}, "no setting named 'training.xyzzy'. training has: rounds, local_epochs, local_steps, "
                                 "batch_size, optimiser, lr, lr_decay, momentum, weight_decay, precision, loss. "
@@ -466,7 +466,7 @@ def test_a_file_equals_the_flags(tmp_path: Path) -> None:
         ("", "an experiment needs algorithm.name, one of local, fedavg"),
         (
             "algorithm: {name: exp_tiny}\ntraning: {lr: 1}\n",
-            "e.yaml: no setting named 'traning'. Did you mean 'training'?",
+            "e.yaml: no setting named 'traning'. Did you mean 'training.lr'?",
         ),
         ("algorithm: {name: exp_tiny}\n3: 1\n", "e.yaml: 3 is not the name of a setting"),
         ("algorithm: {name: exp_tiny, lam: -3}\n", "algorithm.lam (λ) must be a number >= 0, got -3"),

@@ -446,9 +446,13 @@ def test_a_new_run_that_was_stopped_goes_on_without_a_third(when: str, store: St
 
 
 def test_repetitions_are_runs_of_their_own(store: Store, result: runs.Result) -> None:
-    """A run is one repetition; of several the first is meant."""
-    several = go(store, experiment().override({"repetitions": 3}))
-    assert several.run_id == result.run_id and several.experiment.repetitions == 1
+    """A run is one repetition. Of three in one call it would have the number of one seed for their mean."""
+    several = experiment().override({"repetitions": 3})
+    with pytest.raises(
+        PflOpsError, match=r"one repetition, and this experiment has 3; run each: \[run\(experiment.rep"
+    ):
+        go(store, several)
+    assert go(store, several.repetition(0)).run_id == result.run_id
     assert experiment().repetition(1).digest() != experiment().digest()
 
 

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from pfl_ops.addresses import redact, redact_logs
+from pfl_ops.cli.hints import flag_hint
 from pfl_ops.cli.output import CLOSED, drop_output, flush, has_reader, open_missing_streams
 from pfl_ops.cli.termination import sigterm_as_ctrl_c
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line
@@ -100,10 +101,14 @@ def _print_uncaught(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def _plain(error: typer.TyperException) -> str:
-    """Click's message in our form: no capital, the nearest flag as a question, and where to look."""
+    """Click's message in our form: no capital, a hint on a flag that does not exist, and where to look."""
     message = " ".join(error.format_message().split()).rstrip(".")
-    message = re.sub(r"\s*\(Possible options: ([^,)]+).*\)$", r". Did you mean '\1'?", message)
     context = getattr(error, "ctx", None)
+    if context and hasattr(error, "option_name") and hasattr(error, "possibilities"):  # no such option
+        message = re.sub(r"\s*\(Possible options: .*\)$", "", message)
+        flags = [flag for parameter in context.command.params for flag in (*parameter.opts, *parameter.secondary_opts)]
+        hint = flag_hint(str(context.info_name), error.option_name, [flag for flag in flags if flag.startswith("--")])
+        message += f". {hint}" if hint else ""
     return f"{message[:1].lower()}{message[1:]} ({context.command_path if context else 'pfl-ops'} --help)"
 
 

@@ -65,7 +65,7 @@ def shared(experiment: "Experiment") -> dict[str, str]:
 
 def page(study: "Study") -> Document:
     """Return a study's page."""
-    about = {"method": study.experiment.algorithm.name, **shared(study.experiment)}
+    about = {"method": study.experiment.algorithm.name, **shared(study.experiment), "training": _held(study)}
     if study.environments is not None:
         about["partition"] = f"environments {', '.join(study.environments['environment'])}"
     sections = (
@@ -81,6 +81,15 @@ def page(study: "Study") -> Document:
         f"best: trial {study.trial:03d} of {len(study.table)}, {in_words(study.scores)} on validation data",
         tuple(section for section in sections if section.blocks),
         f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}",
+    )
+
+
+def _held(study: "Study") -> str:
+    """Settings of training that all trials have: "batch_size 50, optimiser adam, ..."."""
+    return ", ".join(
+        f"{path.removeprefix('training.')} {value}"
+        for path, value in study.experiment.flat.items()
+        if path.startswith("training.") and path not in {"training.rounds", *study.table} and value is not None
     )
 
 

@@ -3,14 +3,14 @@
 Everything that changes an experiment, a flag, a file, a search space, a suite, ends in `assign`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from pfl_ops.config.fields import AllowedValues, Kinds, Tree, node, one_of, plain, settings, show, symbol
+from pfl_ops.config.fields import AllowedValues, Kinds, Tree, node, one_of, plain, show, symbol
 from pfl_ops.errors import LONGEST_NAME, PflOpsError, echo, nearest
 from pfl_ops.section import Section
 
@@ -58,13 +58,14 @@ def assign(root: type[Section], tree: Mapping[str, Any], changes: Mapping[str, A
     Raises:
         PflOpsError: a path that does not exist (with the nearest), or belongs to another kind (naming it).
     """
-    return _assign(_Place(root, see), root, tree, changes, "", None)
+    return _assign(_Place(root, see, tree), root, tree, changes, "", None)
 
 
 @dataclass(frozen=True)
 class _Place:
     root: type[Section]
     see: str
+    tree: Mapping[str, Any]
 
 
 def _assign(
@@ -91,7 +92,7 @@ def _assign(
     for name, value in changes.items():
         info = here.model_fields.get(name)
         if info is None:
-            raise _absent(place, here, new, f"{prefix}{name}", kinds)
+            raise _absent(place, here, new, f"{prefix}{name}", kinds, value)
         inside = node(info)
         if inside is None:
             new[name] = plain(info, value, f"{prefix}{name}")
@@ -115,8 +116,11 @@ def _stays(kinds: Kinds, old: Mapping[str, Any]) -> Tree:
     }
 
 
-def _absent(place: _Place, here: type[Section], tree: Mapping[str, Any], path: str, kinds: Kinds | None) -> PflOpsError:
-    """The error for a field that does not exist here: it is another kind's, or a slip of the pen."""
+def _absent(
+    place: _Place, here: type[Section], tree: Mapping[str, Any], path: str, kinds: Kinds | None, value: Any
+) -> PflOpsError:
+    """The error for a field that does not exist here: it is another kind's, its path lacks the beginning (`gamma` is
+    `algorithm.gamma`), or a slip of the pen."""
     prefix, _, name = path.rpartition(".")
     owners = []
     for other in kinds.names() if kinds else ():
@@ -128,18 +132,29 @@ def _absent(place: _Place, here: type[Section], tree: Mapping[str, Any], path: s
     if kinds and owners:
         has = f"{prefix}.{kinds.tag} {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it"
         return PflOpsError(f"{prefix} '{tree.get(kinds.tag)}' has no {name}; {has}")
-    near = nearest(name, here.model_fields)
-    close = path[: len(path) - len(name)] + near if near else _same_end(name, [s.path for s in settings(place.root)])
+    paths = list(_paths(place.root, place.tree))
+    ends = {other.rpartition(".")[2]: other for other in reversed(paths)}
+    ends |= {field: f"{prefix}.{field}".lstrip(".") for field in here.model_fields}
+    near = nearest(name, ends)
+    close = ends[near] if near else None
+    if isinstance(value, Mapping) and value and any(other.startswith(f"{close}.") for other in paths):
+        close = f"{close}.{next(iter(value))}"
     hint = (
         f" Did you mean '{close}'?" if close else f" {prefix or 'An experiment'} has: {', '.join(here.model_fields)}."
     )
     return PflOpsError(f"no setting named '{path}'.{hint}" + (f" ({place.see})" if place.see else ""))
 
 
-def _same_end(name: str, paths: Sequence[str]) -> str | None:
-    ends = {path.rpartition(".")[2]: path for path in reversed(paths)}
-    close = nearest(name, ends)
-    return ends[close] if close else None
+def _paths(here: Kinds | type[Section] | None, tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Every path of a setting or a section, as the kinds of `tree` are."""
+    if isinstance(here, Kinds):
+        tag = tree.get(here.tag, here.default)
+        here = here.get(tag) if tag in here.names() else None
+    for name, info in here.model_fields.items() if here else ():
+        inside, below = node(info), tree.get(name)
+        yield f"{prefix}{name}"
+        if inside is not None:
+            yield from _paths(inside, below if isinstance(below, Mapping) else {}, f"{prefix}{name}.")
 
 
 def explain(error: ValidationError, root: type[Section], tree: Mapping[str, Any], prefix: str = "") -> PflOpsError:

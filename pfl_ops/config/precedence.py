@@ -35,6 +35,10 @@ def merge(root: type[Section], given: Sequence[SettingsLayer], data_dir: str | N
     layers = [_Layer(*layer) for layer in given]
     algorithm = _last(layers, "algorithm.name")
     if not isinstance(algorithm, str):
+        for layer in layers:
+            if (value := layer.tree.get("algorithm", {})) and not isinstance(value, dict):
+                with _naming(layer.source):
+                    raise PflOpsError(f"algorithm is a section, set its fields (as algorithm.name); got {show(value)}")
         raise PflOpsError(f"an experiment needs algorithm.name, {one_of(ALGORITHMS.names())}")
     layers.insert(0, _Layer(f"{algorithm}'s recommended values", ALGORITHMS.get(algorithm).recommended))
     data = _last(layers, "data.name") or DataSection.model_fields["name"].default

@@ -240,6 +240,11 @@ def _samples(x: np.ndarray, name: str, where: str) -> np.ndarray:
         )
     if 0 in x.shape:
         raise DataError(f"{where}: {name} is empty {list(x.shape)}")
+    if x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] > 4:
+        raise DataError(
+            f"{where}: {name} {list(x.shape)} has channels first, as PyTorch's tensors; images are [n, H, W, C]: "
+            "np.moveaxis(x, 1, -1)"
+        )
     if x.ndim == 4 and x.shape[3] > MAX_CHANNELS:
         raise DataError(f"{where}: {name} has images of {x.shape[3]:,} channels; at most {MAX_CHANNELS:,} are read")
     return np.ascontiguousarray(x)

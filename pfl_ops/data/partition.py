@@ -142,6 +142,10 @@ PARTITIONS: Registry[type[Scheme]] = Registry(
         "natural": "pfl_ops.data.recorded",
         "file": "pfl_ops.data.recorded",
     },
+    hints=dict.fromkeys(
+        ("non-iid", "non_iid", "noniid", "niid"),
+        "Label skew: path, pat, shards, sorted_shards, ls, lsqs, dirichlet, zipf; quantity skew alone: qs.",
+    ),
 )
 """Name -> section class; its `function` is the scheme as written."""
 

@@ -47,6 +47,7 @@ STAGES_TOLD = {
     "G": "G: the global model made from them",
     "L1": "L1: what clients hold after the update",
 }
+MODEL_TOLD = "G: the one model of all"  # of a method without clients' models
 
 
 def scores(results: Sequence[FinishedRun], split: str) -> TableRows:
@@ -74,14 +75,16 @@ def scores(results: Sequence[FinishedRun], split: str) -> TableRows:
 def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
     """Return notes on `scores`: the stages in the order in which they come, and small test sets."""
     stages = _stages(results, split)
-    told = ["; ".join(text for stage, text in STAGES_TOLD.items() if stage in stages)]
-    clients = results[0].clients
-    sizes = clients.drop_duplicates("client")["n_held"].tolist() if len(clients) else []
+    told = [
+        "; ".join(text for stage, text in STAGES_TOLD.items() if stage in stages) if stages != ["G"] else MODEL_TOLD
+    ]
     told += sampling_notes([result.final for result in results], "Acc(G)")
-    few = sum(size < ENOUGH for size in sizes)
-    if few:
+    sizes = [result.clients.drop_duplicates("client")["n_held"] for result in results if len(result.clients)]
+    few = [int((size < ENOUGH).sum()) for size in sizes]  # each seed has a partition of its own
+    if any(few):
         what = "test" if split == "test" else "validation"
-        told.append(f"n: a client's {what} samples; {few} of {len(sizes)} clients have fewer than {ENOUGH}")
+        counts = " to ".join(map(str, sorted({min(few), max(few)})))
+        told.append(f"n: a client's {what} samples; {counts} of {len(sizes[0])} clients have fewer than {ENOUGH}")
     return told
 
 

@@ -59,16 +59,17 @@ def scatter(
     seen = looks(clouds, colours)
     found = {name: moments(cloud) for name, cloud in clouds.items()}
     means = np.array([mean for mean, _ in found.values()])
+    unbeaten = metrics.pareto(means) & front
     with style.style():
         figure, axes = style.single(6.6, 5.0)
-        for name, (mean, std) in found.items():
+        for (name, (mean, std)), ahead in zip(found.items(), unbeaten, strict=True):
             look, cloud = seen[name], clouds[name]
             if len(cloud) > 1:
                 axes.scatter(cloud[:, 0], cloud[:, 1], s=9, color=look.colour, alpha=0.4, linewidths=0, zorder=2)
                 axes.errorbar(
                     mean[0], mean[1], std[1], std[0], fmt="none", ecolor=look.colour, elinewidth=1.0, alpha=0.75
                 )
-            axes.plot(*mean, linestyle="", zorder=4, label=name, color=look.colour, **_large(look))
+            axes.plot(*mean, linestyle="", zorder=5 if ahead else 4, label=name, color=look.colour, **_large(look))
         axes.grid(True, axis="both")
         axes.margins(0.09)
         if percent:
@@ -76,9 +77,11 @@ def scatter(
             within_shares(axes, [means[:, 0]], "x")
             within_shares(axes, [means[:, 1]], "y")
         axes.set(xlabel=xlabel, ylabel=ylabel)
-        note, names = repetitions({name: len(cloud) for name, cloud in clouds.items()})
+        counts = [len(cloud) for cloud in clouds.values()]
+        note, names = repetitions(dict(zip(clouds, counts, strict=True)))
+        if not legend and len(set(counts)) > 1:  # the names, with their n, are not in the picture
+            note = f"mean ± standard deviation, n = {min(counts)} to {max(counts)}"
         remark(axes, note)
-        unbeaten = metrics.pareto(means) & front
         line = _draw_front(axes, means[unbeaten]) if front else None
         style.headline(figure, title)
         if not legend:

@@ -12,6 +12,7 @@ from pfl_ops import metrics
 from pfl_ops.figures import style
 from pfl_ops.figures.onerun import VIEWS, stage_colours
 from pfl_ops.figures.parts import percent_axis, whole_numbers
+from pfl_ops.units import PERCENT, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,7 +104,7 @@ def history(
             )  # fmt: skip
         axes.set_xlim(-0.6, max(len(y), 1) - 0.4)
         whole_numbers(axes, 12)
-        if metric.rpartition("/")[2] in {"mean", "worst", "q10", "q50", "q90"}:  # not acc, a sum of two shares
+        if unit_of(metric) == PERCENT:
             percent_axis(axes)
         axes.margins(y=0.1)
         axes.set(xlabel="trial", ylabel=metric)

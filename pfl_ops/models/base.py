@@ -161,7 +161,8 @@ def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Net
             raise
         except Exception as error:  # a user's constructor may raise anything
             raise PflOpsError(
-                f"model '{name}' can't be built for samples of shape {shape}: {type(error).__name__}: {error}"
+                f"model '{name}' can't be built for samples of shape {shape}: {type(error).__name__}: {error} "
+                "(it is called with the shape and the number of classes)"
             ) from error
     if section.weights is not None and not has_backbone(section):
         weights.start_from(network, section.weights, name)

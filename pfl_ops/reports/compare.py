@@ -369,7 +369,7 @@ def _checked(metric: str | None, runs: Sequence[Result], at: At) -> str | None:
     tracked = {key.removeprefix("final/") for run in runs for key in run.metrics}
     full = sorted(key for key in tracked if not key.startswith(("best/", "reached/", "pfl_ops/")))
     short = {key.split("/", i)[-1] for key in full if key.startswith(("val/", "test/")) for i in (1, 2)}
-    close = nearest(metric, [*full, *short])
+    close = metrics.completed(metric, [*full, *short]) or nearest(metric, [*full, *short])
     hint = f"did you mean '{close}'?" if close else f"for example {', '.join(full[:3])}"
     raise PflOpsError(f"none of these runs has a metric '{echo(metric)}'; {hint}")
 

@@ -24,7 +24,7 @@ from pfl_ops.reports.document import (
 )
 from pfl_ops.reports.numbers import chance, difference_title, signed
 from pfl_ops.reports.rows import finite, score, table_of
-from pfl_ops.units import with_unit
+from pfl_ops.units import PERCENT, unit_of, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,13 +74,14 @@ def leaderboard(
     search: list[PageBlock] = [_spent(table)]
     if costs is not None and len(costs):
         search.append(_equal_cost(costs, table["metric"][0]))
+    shares = all(unit_of(metric) == PERCENT for metric in table["metric"])
     if best := _best_so_far(traces):
         search.append(
             Picture(
                 "traces",
                 "The search: the best validation score so far, trial by trial.",
                 lambda: figures.lines(
-                    best, xlabel="trial", ylabel="best validation score", percent=False, colours=colours
+                    best, xlabel="trial", ylabel="best validation score", percent=shares, colours=colours
                 ),
             )
         )

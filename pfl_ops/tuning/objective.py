@@ -67,7 +67,7 @@ def objective(
         if name.startswith("test/"):
             raise PflOpsError(f"'{echo(name)}': tuning never sees the test data; did you mean 'val/{echo(name[5:])}'?")
         if name not in keys:
-            close = nearest(name, keys)
+            close = metrics.completed(name, keys, experiment.algorithm.own_stage) or nearest(name, keys)
             hint = f"did you mean '{close}'?" if close else f"for example {', '.join(keys[:3])}"
             raise PflOpsError(f"no metric named '{echo(name)}' for this experiment; {hint}")
     given = [mode] * len(wanted) if isinstance(mode, str) or mode is None else list(mode)

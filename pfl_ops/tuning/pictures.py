@@ -173,6 +173,7 @@ class Pictures:
         axes.set_xlabel("time")
         figure = _figure_of(axes)
         figure.set_size_inches(7.5, max(3.0, min(9.0, 1.5 + 0.2 * len(self.trials))))
+        figure.tight_layout()
         return figure
 
     # -- parts -------------------------------------------------------------------------------------------------------

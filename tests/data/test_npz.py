@@ -100,6 +100,10 @@ def test_names_of_clients_are_numbered(npz: Write, names: list[str], numbers: li
             {"x_train": np.zeros((120, 30))},
             r"x_train is float64 \[120, 30\]; images are uint8 \[n, H, W\] or .* features",
         ),
+        (
+            {"x_train": np.zeros((120, 3, 32, 32), np.uint8)},
+            r"x_train \[120, 3, 32, 32\] has channels first, as PyTorch's tensors; images are \[n, H, W, C\]: np.movea",
+        ),
         ({"x_train": np.zeros((120, 6, 5), np.int16)}, r"x_train is int16 \[120, 6, 5\]; images are uint8"),
         (
             {"x_test": np.zeros((40, 6, 4), np.uint8)},

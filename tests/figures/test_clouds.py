@@ -30,6 +30,17 @@ def test_scatter_draws_the_front_of_the_means():
     assert not figures.scatter(points, front=False).legends
 
 
+def test_scatter_draws_marks_of_the_front_above_others():
+    """Marks that lie on one another: "a" is on the front, and "b" would be drawn later."""
+    axes = figures.scatter({"a": [0.9, 0.2], "b": [0.899, 0.199]}, legend=False).axes[0]
+    assert drawn(axes, "a").get_zorder() > drawn(axes, "b").get_zorder()
+
+
+def test_scatter_without_names_says_the_range_of_n():
+    axes = figures.scatter({"a": [[0.9, 0.2], [0.8, 0.3]], "b": [0.5, 0.5]}, legend=False).axes[0]
+    assert axes.get_title(loc="right") == "mean ± standard deviation, n = 1 to 2"
+
+
 def test_names_of_points_do_not_cover_one_another():
     near = {"above": [0.5, 0.52], "below": [0.5, 0.5], "right": [0.53, 0.51], "far": [0.9, 0.9], "low": [0.1, 0.1]}
     figure = figures.scatter(near)

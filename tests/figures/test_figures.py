@@ -168,6 +168,14 @@ def test_history_keeps_the_best_so_far():
     assert least.tolist() == [0.5, 0.5, 0.5, 0.5]
 
 
+@pytest.mark.parametrize(("metric", "label"), [("val/L1/acc", "120 %"), ("train/loss", "1.2")])
+def test_history_has_the_unit_of_its_metric(metric, label):
+    """Tables have 120.0 % of Acc(L)+Acc(G) = 1.2, and 1.200 of a loss."""
+    figure = figures.history([1.0, 1.2], metric=metric)
+    figure.draw_without_rendering()
+    assert label in {text.get_text().replace("1.20", "1.2") for text in figure.axes[0].get_yticklabels()}
+
+
 @pytest.mark.parametrize(
     "draw",
     [

@@ -238,6 +238,7 @@ def test_lines_without_the_metric_are_last_and_told(made: Any, shelf: Any) -> No
     ("how", "message"),
     [
         ({"metric": "L1/lokal/mean"}, "none of these runs has a metric 'L1/lokal/mean'; did you mean 'L1/local/mean'"),
+        ({"metric": "L1/local"}, "none of these runs has a metric 'L1/local'; did you mean 'L1/local/mean'"),
         ({"metric": "test/L2/acc"}, "none of these runs has a metric 'test/L2/acc'; did you mean 'test/L1/acc'"),
         ({"metric": "?"}, "'.'; for example test/G/local/mean, test/L1/acc"),
         ({"at": "last"}, "at must be final or best, got 'last'"),

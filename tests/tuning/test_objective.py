@@ -42,6 +42,9 @@ def test_names_follow_the_experiment(experiment):
     [
         ("val/L1/ac", None, "no metric named 'val/L1/ac' for this experiment; did you mean 'val/L1/acc'?"),
         ("L1/acc", None, "did you mean 'val/L1/acc'?"),
+        ("acc", None, "did you mean 'val/L1/acc'?"),
+        ("Acc", None, "did you mean 'val/L1/acc'?"),
+        ("val/L1/local", None, "did you mean 'val/L1/local/mean'?"),
         ("xyzzy", None, "for example val/L1/"),
         ("test/L1/acc", None, "tuning never sees the test data; did you mean 'val/L1/acc'?"),
         (["val/L1/acc", "val/L1/acc"], None, "several different ones"),

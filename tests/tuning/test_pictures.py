@@ -90,6 +90,13 @@ def test_a_page_says_which_pictures_are_missing(study, tmp_path):
     assert "3 complete trials, it takes 5" in text
 
 
+def test_a_page_says_how_all_trials_train(study, tmp_path):
+    """FLIU's recommended optimiser is held; the local epochs vary."""
+    text = write_page(study(3), tmp_path).with_name("report.md").read_text(encoding="utf-8")
+    [line] = [line for line in text.splitlines() if "optimiser adam" in line]
+    assert "batch\\_size 50" in line and "epochs" not in line
+
+
 def test_labels_have_symbols_and_join_the_ranges_of_one_path(pictures):
     """η under SGD in [0.001, 0.5] and under Adam in [0.0001, 0.05] is one axis, [0.0001, 0.5]."""
     found = pictures(12)
@@ -139,6 +146,7 @@ def test_texts_of_a_picture_do_not_overlap(pictures):
         figure.draw_without_rendering()
         titles = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label) if text.get_text()]
         boxes = [text.get_window_extent() for text in titles]
+        assert all(figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1 for box in boxes), name
         assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]), name
         for axes in figure.axes if name != "timeline" else ():  # its times are tilted
             ticks = [text for text in axes.get_xticklabels() if text.get_text()]
