@@ -167,9 +167,9 @@ class Actor:
         return 'mlflow' in sys.modules, os.getpid(), os.environ['MINE'], ray.get_runtime_context().get_job_id()
 
 with ray_instance.started(1, 0):
-    actor = Actor.options(runtime_env={{'env_vars': {{'MINE': '2'}}}}).remote()  # as Ray Tune starts its own
+    actor = Actor.remote()
     warm, pid, mine, job = ray.get(actor.seen.remote())
-    assert warm and mine == '2' and job == '{fork_server.FIRST_JOB}'
+    assert warm and mine == '1' and job == '{fork_server.FIRST_JOB}'
     worker = psutil.Process(pid)
     (raylet,) = [p for p in psutil.Process().children() if p.name() == 'raylet']
     raylet.kill()

@@ -139,6 +139,7 @@ class Pictures:
         for one in figure.axes:
             _turn_words(one)
         figure.suptitle("")
+        figure.set_layout_engine("constrained")
         return figure
 
     def _contour(self, plots: Any) -> "Figure":
