@@ -16,8 +16,8 @@ from tests.chaos.jobs import Place
 TIMINGS = "cost/"
 """Metrics below this differ between two runs."""
 PROCESS_PATIENCE_SECONDS = 20.0
-RAY_PATIENCE_SECONDS = 90.0
-"""Two helper processes of a killed Ray stay for about a minute."""
+COURIER_PATIENCE_SECONDS = 120.0
+"""A courier starts as a process of its own and brings a whole run, while two cases compute."""
 
 
 @dataclass
@@ -72,12 +72,15 @@ class Verdict:
 
 
 def read(place: Place) -> Outcome:
-    """Read a case's databases and folders.
+    """Read a case's databases and folders, once its couriers have brought their runs.
 
     Raises:
         sqlite3.Error: a database is missing or damaged.
     """
     found = Outcome()
+    began, requests = time.monotonic(), place.home / "requests"
+    while any(requests.glob("*/")) and time.monotonic() - began < COURIER_PATIENCE_SECONDS:
+        time.sleep(0.1)
     with contextlib.closing(_open(place.database)) as database:
         runs = _runs(database)
         for run, identity in runs.items():
@@ -180,9 +183,8 @@ def compare(found: Outcome, reference: Outcome, verdict: Verdict) -> None:
 
 def leftovers(place: Place, verdict: Verdict) -> None:
     """Add processes, temporary folders and drafts that are left, and what the commands printed."""
-    patience = RAY_PATIENCE_SECONDS if "--- pfl-ops tune" in place.said() else PROCESS_PATIENCE_SECONDS
     began = time.monotonic()
-    while (left := place.processes()) and time.monotonic() - began < patience:
+    while (left := place.processes()) and time.monotonic() - began < PROCESS_PATIENCE_SECONDS:
         time.sleep(0.25)
     waited = time.monotonic() - began
     if left:

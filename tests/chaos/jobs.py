@@ -19,6 +19,8 @@ MARK = "PFL_OPS_CHAOS_CASE"
 METHODS = ("fedavg", "fliu", "ditto", "scaffold", "apfl", "fedrep")
 STATES = ("memory", "file")
 TRIALS = 4
+PYTHON = [sys.executable]
+"""Starts Python."""
 COMMAND_SECONDS = 240.0
 """A command that takes longer hangs."""
 
@@ -114,7 +116,7 @@ class Place:
             output.write(f"--- pfl-ops {' '.join(arguments)}\n".encode())
             output.flush()
             return subprocess.Popen(
-                [sys.executable, "-c", "from pfl_ops.cli import main; main()", *arguments],
+                [*PYTHON, "-c", "from pfl_ops.cli import main; main()", *arguments],
                 env=self.environment(), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True, preexec_fn=before,
             )  # fmt: skip
