@@ -24,7 +24,7 @@ def test_a_table_at_a_glance_and_again(tmp_path: Path, furnish: Callable[[Path],
     words = ["reproduce", "fliu/table1", "--only", "path/{fedavg,fliu}"]
     told = pfl_ops(*words, home=tmp_path)
     assert "2 of 40" in told
-    assert "stand-in" not in told
+    assert "substitute" not in told
 
     report = tmp_path / "reports" / "fliu" / "table1"
     files = {str(path.relative_to(report)) for path in report.rglob("*") if path.is_file()}
@@ -32,7 +32,7 @@ def test_a_table_at_a_glance_and_again(tmp_path: Path, furnish: Callable[[Path],
     page = (report / "index.html").read_text()
     for said in ("Scale smoke", "85.72", "FLIU25", "not run", "not judged", "training.rounds"):
         assert said in page
-    assert "Stand-in" not in page
+    assert "Substitute" not in page
     assert "fliu/table1" in (tmp_path / "reports" / "index.html").read_text()
     summary = json.loads((report / "summary.json").read_text())
     assert (summary["cells"], summary["of"], summary["failed"]) == (2, 40, 0)
@@ -60,9 +60,9 @@ def test_data_that_are_not_here_are_replaced_under_a_visible_mark(
     nowhere = {"PFL_OPS_DATA": "", "PFL_OPS_CACHE": str(tmp_path / "cache")}
     words = ["reproduce", "fliu/table1", "--only", "path/{fedavg,fliu}", "--concurrency", "1"]
     told = pfl_ops(*words, home=tmp_path, env=nowhere)
-    assert "stand-in data: digits" in told
+    assert "substitute data: digits" in told
     page = (tmp_path / "reports" / "fliu" / "table1" / "index.html").read_text()
-    assert "Stand-in data" in page
+    assert "Substitute data" in page
     summary = json.loads((tmp_path / "reports" / "fliu" / "table1" / "summary.json").read_text())
     assert summary["stand_ins"] == ["digits"]
     assert summary["ours"]["not judged"] > 0

@@ -60,7 +60,7 @@ def show_results(
     moved = {f"{one.suite.name}/{cell}": data for one in done for cell, data in one.stand_ins.items()}
     if moved:
         data = ", ".join(sorted(set(moved.values())))
-        say(console, f"stand-in data: {data} in place of data sets that are not here; claims about them are not judged")
+        say(console, f"substitute data: {data} for data sets that are not here; claims about them are not judged")
     _show_claims(summaries)
     if planned:
         _show_kept(KEPT, data_dir)

@@ -139,7 +139,7 @@ class SuiteRun:
 
     @cached_property
     def verdicts(self) -> tuple[Verdict | None, ...]:
-        """The verdict on each claim in our numbers; None: it is not judged, at smoke, about stand-in data, or about a
+        """The verdict on each claim in our numbers; None: it is not judged, at smoke, about substitute data, or about a
         network that gives one answer to all inputs."""
         if self.scale == "smoke":
             return (None,) * len(self.suite.claims)

@@ -136,7 +136,7 @@ def _curves(run: SuiteRun, exhibit: Curves, name: str) -> Iterator[Picture]:
 
 
 def _printed(run: SuiteRun, cell: Cell, exhibit: Curves) -> list[tuple[float, float]]:
-    """The paper's numbers on a curve of ours, as rounds and values; none at smoke and on stand-in data.
+    """The paper's numbers on a curve of ours, as rounds and values; none at smoke and on substitute data.
 
     A value of the last round is marked at our last round, one of round R at R; rounds to a target at the target.
     """

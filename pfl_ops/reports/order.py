@@ -17,7 +17,7 @@ FEWEST = 3
 def blocks(run: SuiteRun) -> Iterator[PageBlock]:
     """A table with Kendall's τ of each group of cells that differ in the method alone.
 
-    There is none of a suite with claims, at scale smoke, and of cells on stand-in data or with a diverged repetition.
+    There is none of a suite with claims, at scale smoke, and of cells on substitute data or with a diverged repetition.
     """
     if run.suite.claims or METHOD not in run.suite.axes or run.scale == "smoke":
         return

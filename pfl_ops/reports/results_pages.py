@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pfl_ops.files import write_named
 from pfl_ops.papers import PUBLIC, TITLES, Suite
+from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.papers.results_files import COMMIT, TORCH, file_name
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import order, verdicts
@@ -18,6 +19,12 @@ from pfl_ops.reports.suite import diverged, numbers, replaced
 
 OVERVIEW = "README.md"
 DECIDED = ("holds", "does not hold")
+COLUMNS = (
+    "As claimed: comparisons whose means are as claimed, which is counted and not tested. e: anytime-valid evidence "
+    "for and against the whole claim. n: seeds that all of its cells have. Seeds to decide: those that a decision "
+    "took, or would take if the seeds to come were as those so far."
+)
+"""The tables of claims, in words."""
 IN_PART = (
     "1 of 4 run: of a claim with four instances one was run, and n is of its cells, the least where several were run. "
     "Such a claim may be decided: one instance refutes what is said of all."
@@ -75,7 +82,7 @@ def overview(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Document
             PageSection("", tuple(_counts(found, all_suites))),
             PageSection("Suites", (_suites([one for one in found if one.suite.paper not in PUBLIC]),)),
             *_public([one for one in found if one.suite.paper in PUBLIC]),
-            *(_claims(one) for one in found if one.suite.claims and one.outcomes),
+            *_claims([one for one in found if one.suite.claims and one.outcomes]),
         ),
     )
 
@@ -187,24 +194,35 @@ def _suites(found: Sequence[SuiteRun]) -> Table:
     return Table("suites", "Numbers, by suite", (heads,), tuple(rows))
 
 
-def _claims(run: SuiteRun) -> PageSection:
+def _claims(found: Sequence[SuiteRun]) -> Iterator[PageSection]:
+    """The claims of each suite, after what their tables' columns mean."""
+    standings = [verdicts.standings(one) for one in found]
+    if found:
+        in_part = any(claim.n and claim.not_run for each in standings for claim in each)
+        yield PageSection("Claims", tuple(map(Text, (COLUMNS, *[IN_PART] * in_part))))
+    for run, each in zip(found, standings, strict=True):
+        table = _claim_table(run, each)
+        yield PageSection(f"{run.suite.title} ({run.suite.name})", (*verdicts.warnings(run), table))
+
+
+def _claim_table(run: SuiteRun, standings: Sequence[verdicts.ClaimSummary]) -> Table:
     """The claims of a suite, a line each."""
-    standings = verdicts.standings(run)
     rows = []
     for claim in standings:
         text, mark = verdicts.STANDINGS[claim.ours]
-        seeds = "–" if claim.seeds is None else f"{'' if claim.ours in DECIDED else 'about '}{claim.seeds}"
         es = (TableCell(verdicts.number(e), e) for e in (claim.supporting, claim.opposing))
         rows.append(Row.of(
             f"{claim.text}{' (derived)' * claim.derived}", claim.paper, TableCell(text, mark=mark), claim.agrees or "–",
-            TableCell(claim.n_in_words, claim.n), *es, TableCell(seeds, claim.seeds),
+            TableCell(claim.n_in_words, claim.n), *es, TableCell(_seeds(claim), claim.seeds),
         ))  # fmt: skip
     heads = ("claim", "in the paper's numbers", "in ours", "as claimed", "n", "e for", "e against", "seeds to decide")
     page = file_name(run.suite, run.scale)
-    notes = (
-        "As claimed: comparisons whose means are as claimed, which is counted and not tested. e: anytime-valid "
-        "evidence for and against the whole claim; n: seeds that all of its cells have.",
-        *([IN_PART] if any(claim.n and claim.not_run for claim in standings) else []),
-    )
-    table = Table(f"claims-{page}", f"{run.suite.name} at {run.scale}", (tuple(map(Head, heads)),), tuple(rows), notes)
-    return PageSection(f"{run.suite.title} ({run.suite.name})", (*verdicts.warnings(run), table))
+    return Table(f"claims-{page}", f"{run.suite.name} at {run.scale}", (tuple(map(Head, heads)),), tuple(rows))
+
+
+def _seeds(claim: verdicts.ClaimSummary) -> str:
+    """The seeds that a decision took, or would take; "–": not known."""
+    if claim.seeds is not None:
+        return f"{'' if claim.ours in DECIDED else 'about '}{claim.seeds}"
+    far = claim.ours == "undecided" and claim.n > 1 and not claim.not_run
+    return f"more than {FARTHEST:,}" if far else "–"

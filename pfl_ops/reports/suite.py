@@ -49,8 +49,8 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
             "Every cell that was run" if len(moved) == len(run.outcomes) else f"{count(len(moved), 'cell')} of these"
         )
         yield Text(
-            f"Stand-in data. {which} used {data} in place of the paper's data set, which is not here. Such numbers say "
-            "that the experiment runs, and nothing about the paper: no difference is taken, no claim is judged.",
+            f"Substitute data. {which} used {data} in place of the paper's data set, which is not here. Such numbers "
+            "say that the experiment runs, and nothing about the paper: no difference is taken, no claim is judged.",
             "warning",
         )
     if run.suite.choices:

@@ -177,7 +177,7 @@ def overview(
     moved = [summary.suite for summary in summaries if summary.stand_ins]
     if moved:
         blocks.append(
-            Text(f"Stand-in data in {', '.join(moved)}: their numbers say nothing about the papers.", "warning")
+            Text(f"Substitute data in {', '.join(moved)}: their numbers say nothing about the papers.", "warning")
         )
     if summaries:
         blocks.append(_table(summaries))
@@ -213,7 +213,7 @@ def _table(summaries: Sequence[SuiteSummary]) -> Table:
          Head("derived"), Head("computing")),
     )  # fmt: skip
     note = (
-        "Open: undecided; in the paper's numbers: not printed. Not judged: not run, or on stand-in data. Derived: "
+        "Open: undecided; in the paper's numbers: not printed. Not judged: not run, or on substitute data. Derived: "
         "claims worked out from the paper's numbers or with a threshold of ours, as many as are decided in ours."
     )
     return Table(
@@ -251,7 +251,7 @@ def _sensitivity(unchanged: Sequence[SuiteSummary], changed: Mapping[str, SuiteS
 def _entries(summary: SuiteSummary) -> Iterator[TableCell]:
     yield TableCell(summary.suite, link=f"{summary.suite}/index.html")
     yield TableCell(summary.title)
-    below = ("stand-in data",) if summary.stand_ins else ()
+    below = ("substitute data",) if summary.stand_ins else ()
     yield TableCell(summary.scale, below=(*below, *(("another network",) if summary.networks else ())))
     failed = (f"{summary.failed} failed",) if summary.failed else ()
     yield TableCell(summary.run, summary.cells, below=failed)

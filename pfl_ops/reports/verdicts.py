@@ -39,7 +39,7 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
     if run.scale == "smoke":
         yield Text("At scale smoke no claim is judged.", "note")
     elif set(run.stand_ins) & set(run.outcomes):
-        yield Text("Claims about cells that ran on stand-in data are not judged.", "note")
+        yield Text("Claims about cells that ran on substitute data are not judged.", "note")
     yield from warnings(run)
     rows: list[Row] = []
     for derived, title in TITLES.items():

@@ -169,6 +169,19 @@ def test_claim_decided_by_a_part_is_counted_as_decided(tmp_path: Path, outcomes)
     assert "1 of 4 run: of a claim with four instances one was run" in page
 
 
+def test_claim_that_seeds_hardly_decide_says_so(tmp_path: Path, outcomes) -> None:
+    """FLIU and FedAvg differ by +0.1, −0.1, ... in turns, 0 in the mean: no number of such seeds decides for either."""
+    fedavg = [outcome(seed, 1.5) for seed in range(6)]
+    fliu = [outcome(seed, 1.6 - 0.2 * (seed % 2)) for seed in range(6)]
+    results_files.write(tmp_path, TOY, "small", {**outcomes, "path/fedavg": fedavg, "path/fliu": fliu})
+    (found,) = results_files.read(tmp_path, [TOY])
+    page = results_pages.write(tmp_path, [found], [TOY]).read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("| FLIU is above FedAvg")]
+    assert "? undecided" in line and line.endswith("| more than 1,000 |")
+    assert "more than 1,000 seeds" in (tmp_path / "toy-table1-small.md").read_text()
+    assert page.count("As claimed: comparisons whose means are as claimed") == 1
+
+
 def test_runs_with_changed_settings_have_a_file_of_their_own_and_a_table_on_the_suites_page(
     tmp_path: Path, outcomes
 ) -> None:

@@ -198,7 +198,7 @@ def test_own_suites_run_without_names(example: Callable[..., Path], monkeypatch:
 def test_results_are_kept_beside_the_report_of_each_suite(
     example: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A suite without a report has its results all the same; runs on stand-in data are none."""
+    """A suite without a report has its results all the same; runs on substitute data are none."""
     file = example()
     (suite,) = load_suites([file])
     outcomes = {cell.name: [Result.of_numbers(0, {"test/L1/acc": 1.25})] for cell in suite.cells}

@@ -71,7 +71,7 @@ def document() -> Document:
         f"Title {NASTY}",
         "subtitle",
         (
-            PageSection("", (Text("Stand-in data.", "warning"),)),
+            PageSection("", (Text("Substitute data.", "warning"),)),
             PageSection("Numbers", (table(), Text("a < b", "code"), Text("mere remark", "note"))),
             PageSection(f"Figures {NASTY}", (Picture("curve", f"A curve {NASTY}", draw, 'two "lines"'),)),
             PageSection("Rest", (ItemList((("Python", "3.11"),)), ItemList((("", NASTY),)))),

@@ -334,7 +334,7 @@ def test_a_target_that_was_never_reached_is_no_number() -> None:
 def test_stand_in_data_are_marked_and_nothing_is_judged() -> None:
     given = run(stand_ins={cell.name: "digits" for cell in SUITE.cells})
     document = suite_report(given)
-    assert "Stand-in data" in warnings(document) and "digits" in warnings(document)
+    assert "Substitute data" in warnings(document) and "digits" in warnings(document)
     entry = numbers(given)["IID FedAvg"]
     assert entry.mark == "elsewhere" and entry.below == ("98.70 ± 0.20",)
     verdicts = [row.entries[2].text for row in table(document, "claims").rows]
@@ -695,7 +695,7 @@ def test_reports_are_kept_together(tmp_path: Path) -> None:
     found = suites.found(tmp_path)
     assert [summary.suite for summary in found] == ["fliu/table1", "fliu/fig5", "fliu/fig10"]
     page = (tmp_path / "index.html").read_text()
-    assert 'href="fliu/table1/index.html"' in page and "Stand-in data in fliu/fig5" in page
+    assert 'href="fliu/table1/index.html"' in page and "Substitute data in fliu/fig5" in page
     assert (tmp_path / "fliu" / "table1" / "index.html").exists()
     assert found[0].metrics == {
         "suite/cells": 4.0, "suite/cells_failed": 1.0, "suite/claims_undecided": 2.0, "suite/claims_not_run": 1.0,

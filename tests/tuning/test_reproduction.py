@@ -65,7 +65,7 @@ def test_diverged_repetitions_are_handed_over_by_seed(monkeypatch: pytest.Monkey
 
 
 def test_of_another_scale_each_seed_is_shown_once() -> None:
-    """A suite that was changed leaves its old runs in the store, oldest first; stand-in data count nowhere."""
+    """A suite that was changed leaves its old runs in the store, oldest first; substitute data count nowhere."""
 
     def run(name: str, seed: int, scale: str, acc: float, **tags: str) -> Result:
         where = {"pfl_ops.suite": TOY.name, "pfl_ops.cell": "path/fliu", "pfl_ops.scale": scale, **tags}
