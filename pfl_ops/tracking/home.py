@@ -153,4 +153,4 @@ def check_places(tracking_uri: str | None) -> None:
     Raises:
         PflOpsError: the folder can't be written, or the address can't be used.
     """
-    TrackingTarget.of(WorkFolder.at(None), tracking_uri)
+    TrackingTarget.of(WorkFolder.at(), tracking_uri)
