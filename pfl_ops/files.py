@@ -1,6 +1,7 @@
 """Whole files on disk: written aside, synced, renamed. A kill or a full disk leaves the old file or the new one."""
 
 import contextlib
+import hashlib
 import os
 import shutil
 import uuid
@@ -56,6 +57,12 @@ def write_whole(path: Path | str, content: str | bytes) -> None:
     """
     with replacing(path) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_writable(path: Path | str, name: str, advice: str) -> None:

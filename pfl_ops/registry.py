@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from pfl_ops import code_digest
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, place, unknown
+from pfl_ops.files import file_digest
 
 T = TypeVar("T")
 
@@ -128,12 +129,6 @@ class Registry(Generic[T]):
         import cloudpickle
 
         return hashlib.sha256(cloudpickle.dumps(thing)).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_plugin(path: Path, kind: str = "plug-in") -> str:

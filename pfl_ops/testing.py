@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from pfl_ops import rng
-from pfl_ops.algorithms.base import Algorithm, ClientRows, Loss, Models, Net, Round, Rows, Stage, State, Task
+from pfl_ops.algorithms.base import Algorithm, ClientRows, Loss, Models, Net, Round, Rows, State, Task
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.data.clients import Pool
 from pfl_ops.federation.loop.simulate import commit
@@ -38,6 +38,7 @@ from pfl_ops.federation.method.walk import Length
 from pfl_ops.federation.network.cross_entropy import cross_entropy
 from pfl_ops.federation.network.layout import initial_extra
 from pfl_ops.federation.network.optim import Rule
+from pfl_ops.federation.scoring.stages import made
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.state.checkpoint import Checkpoints
 from pfl_ops.federation.training.chunk import Chunk
@@ -158,7 +159,7 @@ class MethodSimulation:
         update, stages = self.method.round(self.state, r)
         commit(self.state, update)
         noted = {f"note/{name}": value for name, value in r.notes.values().items()}
-        found = {name: _resolve(stage, r.cohort) for name, stage in stages.items()}
+        found = {name: made(stage, r.cohort) for name, stage in stages.items()}
         held = self.personal()
         self.t += 1
         self.traffic.append(r.traffic)
@@ -179,10 +180,6 @@ class MethodSimulation:
             found[name] = models.params
             found |= {f"{name}/{key}": value for key, value in models.ctx.items()}
         return {name: value.detach().clone() for name, value in found.items()}
-
-
-def _resolve(stage: Stage, clients: Tensor) -> Models:
-    return stage if isinstance(stage, Models) else stage(clients)
 
 
 # -- small federations ------------------------------------------------------------------------------------------------
@@ -437,7 +434,7 @@ class AlgorithmContract:
         rows = {name: value.written.clone() for name, value in play.state.items() if isinstance(value, ClientRows)}
         _, stages = play.method.round(play.state, play.at(play.everyone))
         for stage in stages.values():
-            _resolve(stage, play.everyone)
+            made(stage, play.everyone)
         play.personal()
         _agree([before], [play.values()], "the state before a round and after it, unwritten,", exactly=True)
         assert all(torch.equal(play.state[name].written, written) for name, written in rows.items())
@@ -467,7 +464,7 @@ class AlgorithmContract:
                 assert not isinstance(value, Rows) or torch.equal(value.clients, r.cohort)
             assert set(stages) <= {"L2", "G"}, f"unknown stages {sorted(stages)}"
             for name, stage in stages.items():
-                models = _resolve(stage, r.cohort)
+                models = made(stage, r.cohort)
                 rows = () if models.clients is None else (len(r.cohort),)
                 assert models.params.shape == (*rows, play.task.layout.size), f"{name} holds no whole models"
             commit(play.state, update)

@@ -23,7 +23,8 @@ from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
 from pfl_ops.cli.run import look_closer, ui_hint
-from pfl_ops.config.experiment import FLAGS, Experiment, fields
+from pfl_ops.config.experiment import FLAGS, Experiment
+from pfl_ops.config.fields import settings
 from pfl_ops.display import tables
 from pfl_ops.display.progress import RunProgress
 from pfl_ops.federation.loop.estimate import Estimate
@@ -136,7 +137,7 @@ def test_commands_and_flags_are_frozen() -> None:
 
 @pytest.mark.parametrize("flag", [f for f in EXPERIMENT], ids=lambda f: f.name)
 def test_a_flag_sets_the_field_whose_default_it_shows(flag: Any) -> None:
-    known = {setting.path: setting for setting in fields()}
+    known = {setting.path: setting for setting in settings(Experiment)}
     assert FLAGS.get(flag.name.replace("-", "_"), flag.path) == flag.path, "the same word means another path in Python"
     assert flag.path in known
     if not flag.default.startswith("the "):  # "the data set's": depends on another field

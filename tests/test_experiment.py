@@ -9,7 +9,8 @@ from pydantic import Field
 
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.base import Algorithm, Models, Round, Stages, State, Task, Update, register
-from pfl_ops.config.experiment import FLAGS, Experiment, fields
+from pfl_ops.config.experiment import FLAGS, Experiment
+from pfl_ops.config.fields import settings
 from pfl_ops.config.precedence import assignments
 from pfl_ops.config.presets import presets
 from pfl_ops.errors import PflOpsError
@@ -389,7 +390,7 @@ def test_every_field_says_what_it_means(tiny: Experiment) -> None:
 
 
 def test_the_class_lists_its_defaults_too() -> None:
-    by_path = {s.path: s for s in fields()}
+    by_path = {s.path: s for s in settings(Experiment)}
     assert by_path["partition.alpha"].default == 1.0
     assert by_path["algorithm.name"].value is None
     assert by_path["training.rounds"].value == 20

@@ -3,6 +3,7 @@
 Screenshots go to the folder PFL_OPS_SCREENSHOTS, or beside the test's other files.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import fork_server
 import pytest
@@ -22,7 +24,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.reports import Document, Head, PageSection, Row, Table, TableCell, to_html
 from pfl_ops.tracking import Store, newest_pages
-from pfl_ops.tracking.views import compare_address, view_address
+from pfl_ops.tracking.views import TRAINING, view_address
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -234,7 +236,8 @@ def test_runs_beside_one_another(page: Page, tuned: Tuned, compared: list[runs.R
     ids = [str(result.run_id) for result in compared]
     experiment = tuned.client.get_run(ids[0]).info.experiment_id
     names = [tuned.client.get_run(run_id).info.run_name for run_id in ids]
-    page.open(compare_address([experiment], ids), "Comparing 4 Runs", "algorithm.name", *names)
+    query = {"runs": json.dumps(ids), "experiments": json.dumps([experiment]), **TRAINING}
+    page.open(f"/#/compare-runs?{urlencode(query)}", "Comparing 4 Runs", "algorithm.name", *names)
     page.shoot("compare")
 
 

@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config.fields import kinds_with
 from pfl_ops.errors import PflOpsError, echo, nearest
 
 P = ParamSpec("P")
@@ -62,27 +63,12 @@ def unknown_setting(algorithm: str, name: str, short: Mapping[str, Any], paths: 
     found = {path.rpartition(".")[2]: path for path in [*paths, *own]} | {flag: flag for flag in short}
     see = f" (pfl-ops show {algorithm})"
     start = f"no setting named '{echo(name)}'."
-    if name not in found and (owners := _owners(name)):
-        return ArgumentError(f"{start} {algorithm} has no {name}; {', '.join(owners)} {_have(owners)} it{see}")
+    if name not in found and (owners := kinds_with(ALGORITHMS, name)):
+        have = "has" if len(owners) == 1 else "have"
+        return ArgumentError(f"{start} {algorithm} has no {name}; {', '.join(owners)} {have} it{see}")
     close = name if name in found else nearest(name, found)
     if close is None:
         return ArgumentError(f"{start} Short names: {', '.join(short)}; all others are paths{see}")
     path = found[close]
     form = f", as **{{'{path}': ...}}" if "." in path else ""
     return ArgumentError(f"{start} Did you mean '{path}'{form}?{see}")
-
-
-def _owners(name: str) -> list[str]:
-    """Methods that have a hyper-parameter of this name."""
-    found = []
-    for method in ALGORITHMS.names():
-        try:
-            if name in ALGORITHMS.get(method).model_fields:
-                found.append(method)
-        except Exception:  # a broken plug-in is no reason to hide the error
-            continue
-    return found
-
-
-def _have(names: list[str]) -> str:
-    return "has" if len(names) == 1 else "have"

@@ -465,12 +465,3 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return f"{value:g}" if isinstance(value, float) else show(value)
-
-
-def fields(experiment: Experiment | type[Experiment] = Experiment) -> list[Setting]:
-    """Return every path with its default, allowed values, symbol and meaning; of the class: default kinds, no method.
-
-    >>> [field.path for field in fields() if field.path.startswith("participation")]
-    ['participation.kind', 'participation.share', 'participation.weighting']
-    """
-    return list(settings(experiment))

@@ -70,6 +70,23 @@ class Kinds:
         )
 
 
+def kinds_with(kinds: Kinds | Registry[Any], name: str) -> list[str]:
+    """Return the names of the kinds that have a field `name`, for a message; those that can't be imported are left out.
+
+    >>> from pfl_ops.algorithms import ALGORITHMS
+    >>> kinds_with(ALGORITHMS, "beta")
+    ['pfedme', 'cd2_pfed', 'per_fedavg']
+    """
+    found = []
+    for kind in kinds.names():
+        try:
+            if name in kinds.get(kind).model_fields:
+                found.append(kind)
+        except Exception:  # a broken plug-in is no reason to hide the error that the message is of
+            continue
+    return found
+
+
 Node: TypeAlias = Kinds | type[Section] | None
 """The contents of a field: one of several sections, a section, or a value (None)."""
 

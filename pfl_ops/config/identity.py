@@ -13,9 +13,9 @@ from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import STAGES
+from pfl_ops.files import file_digest
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import weights_file
-from pfl_ops.registry import file_digest
 from pfl_ops.results_version import RESULTS_VERSION, SAMPLING_VERSION
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from pfl_ops.config.fields import AllowedValues, Kinds, Tree, node, one_of, plain, show, symbol
+from pfl_ops.config.fields import AllowedValues, Kinds, Tree, kinds_with, node, one_of, plain, show, symbol
 from pfl_ops.errors import LONGEST_NAME, PflOpsError, echo, nearest
 from pfl_ops.section import Section
 
@@ -122,14 +122,7 @@ def _absent(
     """The error for a field that does not exist here: it is another kind's, its path lacks the beginning (`gamma` is
     `algorithm.gamma`), or a slip of the pen."""
     prefix, _, name = path.rpartition(".")
-    owners = []
-    for other in kinds.names() if kinds else ():
-        try:
-            if name in kinds.get(other).model_fields:  # type: ignore[union-attr]
-                owners.append(other)
-        except Exception:  # a broken plug-in is no reason to hide this error
-            continue
-    if kinds and owners:
+    if kinds and (owners := kinds_with(kinds, name)):
         has = f"{prefix}.{kinds.tag} {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it"
         return PflOpsError(f"{prefix} '{tree.get(kinds.tag)}' has no {name}; {has}")
     paths = list(_paths(place.root, place.tree))

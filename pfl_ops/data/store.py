@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from pfl_ops.data.npz import DataError
-from pfl_ops.files import sync, write_whole
+from pfl_ops.files import file_digest, sync, write_whole
 
 FORMAT = 2
 DIGEST = re.compile("[0-9a-f]{64}")
@@ -109,7 +109,7 @@ class Unpacked:
         key = (str(file), about["sha256"])
         if _verified.get(key) == state:
             return
-        if _sha256(file) != about["sha256"]:
+        if file_digest(file) != about["sha256"]:
             raise ValueError("its content is not what was written")
         if time.time_ns() - stat.st_ctime_ns > UNSETTLED_NS:
             _verified[key] = state
@@ -322,7 +322,7 @@ def _write_meta(folder: Path, arrays: dict[str, np.ndarray]) -> str:
         "n_test": len(arrays["x_test"]),
         "mean": mean.tolist(),
         "std": std.tolist(),
-        "files": {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files},
+        "files": {file.name: {"bytes": file.stat().st_size, "sha256": file_digest(file)} for file in files},
     }
     _write(folder / "meta.json", {**meta, "sha256": _digest_of(meta)})
     return str(meta["digest"])
@@ -337,11 +337,6 @@ def _sweep(cache: Path) -> None:
 
 def _write(file: Path, content: dict[str, Any]) -> None:
     write_whole(file, json.dumps(content, indent=1))
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _digest_of(value: Any) -> str:

@@ -59,10 +59,6 @@ class TerminalPicture:
         """Print a line that stays above the picture."""
         say(self.live.console, line)
 
-    def refresh(self) -> None:
-        """Draw it now."""
-        self.live.refresh()
-
     def update(self) -> None:
         """Leave it to the next drawing."""
 

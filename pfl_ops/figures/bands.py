@@ -89,10 +89,10 @@ def summaries(series: Mapping[str, Band]) -> dict[str, Summary]:
     return {name: summary(name, band) for name, band in series.items()}
 
 
-def repetitions(counts: Mapping[str, int], what: str = "mean ± standard deviation") -> tuple[str, dict[str, str]]:
+def repetitions(counts: Mapping[str, int]) -> tuple[str, dict[str, str]]:
     """The remark on n for a picture, and each name as it is written: with its n where these differ."""
     found = set(counts.values())
     if len(found) == 1:
         (n,) = found
-        return (f"{what}, n = {n}" if n > 1 else "n = 1"), {name: name for name in counts}
-    return f"{what}, n each", {name: f"{name} (n = {n})" for name, n in counts.items()}
+        return (f"mean ± standard deviation, n = {n}" if n > 1 else "n = 1"), {name: name for name in counts}
+    return "mean ± standard deviation, n each", {name: f"{name} (n = {n})" for name, n in counts.items()}

@@ -96,10 +96,8 @@ def scatter(
 
 def distributions(
     values: Mapping[str, ArrayLike],
-    title: str | None = None,
     xlabel: str = "accuracy of a client",
     percent: bool = True,
-    colours: Mapping[str, str] | None = None,
 ) -> Figure:
     """Draw the spread of values, a row a name: every client as a dot, the quartiles as a box, the median and the mean.
 
@@ -111,9 +109,9 @@ def distributions(
     found = {name: _row(name, given) for name, given in values.items()}
     if not found:
         raise PflOpsError("there is nothing to draw: no values were given")
-    seen = looks(found, colours)
+    seen = looks(found)
     with style.style():
-        figure, axes = style.single(7.2, 0.85 + 0.42 * len(found) + 0.3 * bool(title))
+        figure, axes = style.single(7.2, 0.85 + 0.42 * len(found))
         for i, (name, row) in enumerate(found.items()):
             _draw_row(axes, i, name, row, seen[name])
         axes.set_ylim(len(found) - 0.4, -0.6)
@@ -126,14 +124,12 @@ def distributions(
         counts = {len(row) for row in found.values()}
         clients = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
         remark(axes, f"quartiles, median, mean (◇) of {clients} values")
-        style.headline(figure, title)
     return figure
 
 
 def strip(
     values: ArrayLike,
     limits: tuple[float, float],
-    slot: str = "C0",
     percent: bool = True,
     ticks: bool = True,
 ) -> Figure:
@@ -142,13 +138,12 @@ def strip(
     Args:
         values: one a client, of any shape; NaN: a client without samples.
         limits: of the x axis, the same for all rows.
-        slot: how it is drawn, see `colours`.
         ticks: write the numbers of the x axis below it.
     Raises:
         PflOpsError: there is no value.
     """
     row = _row("a row", values)
-    look = looks([""], {"": slot})[""]
+    look = looks([""])[""]
     with style.style():
         figure, axes = style.framed(5.2, 0.34 + 0.22 * ticks, left=0.2, right=0.3, top=0.02, bottom=0.04 + 0.22 * ticks)
         _draw_row(axes, 0, "", row, look)

@@ -12,7 +12,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import style
 from pfl_ops.figures.bands import moments, numbers, repetitions
 from pfl_ops.figures.looks import looks
-from pfl_ops.figures.parts import as_percent, key_below, percent_axis, remark
+from pfl_ops.figures.parts import key_below, percent_axis, remark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 def bars(
     values: Mapping[str, Mapping[str, ArrayLike]],
-    title: str | None = None,
-    xlabel: str = "",
     ylabel: str = "accuracy",
     percent: bool = True,
     colours: Mapping[str, str] | None = None,
@@ -73,7 +71,7 @@ def bars(
         axes.set_xlim(-0.6, len(values) - 0.4)
         if percent:
             percent_axis(axes)
-        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.set_ylabel(ylabel)
         counts = [len(cell) for cell in cells.values()]
         note = repetitions({"": counts[0]})[0]
         if len(set(counts)) > 1:
@@ -84,7 +82,6 @@ def bars(
             for look in seen.values()
         ]
         key_below(figure, patches, names)
-        style.headline(figure, title)
     return figure
 
 
@@ -92,12 +89,9 @@ def heat(
     table: ArrayLike,
     rows: Sequence[str],
     columns: Sequence[str],
-    title: str | None = None,
     xlabel: str = "",
     ylabel: str = "",
     label: str = "",
-    percent: bool = False,
-    form: str = ".3g",
 ) -> Figure:
     """A table in colours, each cell with its value: e.g. the best τ over SNR and bandwidth.
 
@@ -105,7 +99,6 @@ def heat(
         table: [A, B]; NaN: not run, left empty with a dash.
         rows, columns: names of the A rows, from the top, and of the B columns.
         label: what the colours mean.
-        percent: values are shares, shown as percents. form: of the values else, as in `format`.
     Raises:
         PflOpsError: the shapes do not fit, or there is no value.
     """
@@ -135,9 +128,9 @@ def heat(
             if not there[i, j]:
                 axes.text(j, i, "–", ha="center", va="center", color=shades.faint)
                 continue
-            text = as_percent(float(cells[i, j])) if percent else format(float(cells[i, j]), form)
             red, green, blue, _ = picture.cmap(picture.norm(cells[i, j]))
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
+            text = f"{cells[i, j]:.3g}"
             axes.text(j, i, text, ha="center", va="center", color="#FFFFFF" if dark else "#111111", fontsize=8)
         axes.set_xticks(range(len(columns)), [str(name) for name in columns])
         axes.set_yticks(range(len(rows)), [str(name) for name in rows])
@@ -153,7 +146,4 @@ def heat(
         bar.ax.grid(False)
         bar.outline.set_visible(False)
         bar.set_label(label)
-        if percent:
-            percent_axis(bar.ax)
-        style.headline(figure, title)
     return figure

@@ -125,7 +125,6 @@ def panel(
     size: tuple[float, float],
     xlabel: str = "round",
     percent: bool = True,
-    target: float | None = None,
     colours: Mapping[str, str] | None = None,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
@@ -149,7 +148,6 @@ def panel(
         if percent:
             percent_axis(axes, most=max(3, int(size[1] * 2)))
         axes.set_xlabel(xlabel)
-        _draw_target(axes, target)
     return figure
 
 
@@ -159,29 +157,21 @@ def over(
     xlabel: str = "",
     ylabel: str = "accuracy",
     percent: bool = True,
-    log: bool = False,
-    target: float | None = None,
     colours: Mapping[str, str] | None = None,
 ) -> Figure:
     """A final value over a numeric setting (c, P, τ): means, with ± the standard deviation as error bars.
 
     Args:
         series: name -> (settings [X], values [n, X], or [X]); NaN: not run.
-        log: a logarithmic x axis.
-        target: a value to be reached, as a dashed line.
     Raises:
-        PflOpsError: the shapes do not fit, there is no value, or a setting has no logarithm.
+        PflOpsError: the shapes do not fit, or there is no value.
     """
     found = summaries(series)
     seen = looks(found, colours)
     settings = np.unique(np.concatenate([one.x for one in found.values()]))
-    if log and settings[0] <= 0:
-        raise PflOpsError(f"a logarithmic axis has no place for {settings[0]:g}")
     with style.style():
         note, names = repetitions({name: one.n for name, one in found.items()})
         figure, axes = style.single(_width(names.values()), _height(len(found)))
-        if log:
-            axes.set_xscale("log")
         for name, one in found.items():
             look = seen[name]
             axes.plot(one.x, one.mean, color=look.colour, linestyle=look.dash, label=name, zorder=3, **look.dots())
@@ -192,16 +182,14 @@ def over(
                 )  # fmt: skip
         if len(settings) <= 8:
             axes.set_xticks(settings, [f"{value:g}" for value in settings])
-            axes.minorticks_off()
         axes.margins(x=0.03)
         if percent:
             percent_axis(axes)
             within_shares(axes, [one.mean for one in found.values()])
         axes.set(xlabel=xlabel, ylabel=ylabel)
         remark(axes, note)
-        _draw_target(axes, target)
         style.headline(figure, title)
-        _name_lines(figure, axes, found, seen, names, target, percent)
+        _name_lines(figure, axes, found, seen, names)
     return figure
 
 
@@ -263,8 +251,8 @@ def _name_lines(
     found: Mapping[str, Summary],
     seen: Mapping[str, Look],
     names: Mapping[str, str],
-    target: float | None,
-    percent: bool,
+    target: float | None = None,
+    percent: bool = True,
 ) -> None:
     """Names beside the ends of the lines; where there are too many, a legend below."""
     ends = [LineEnd(names[name], float(one.x[-1]), float(one.mean[-1]), seen[name]) for name, one in found.items()]

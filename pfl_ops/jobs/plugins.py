@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TypeAlias
 
-from pfl_ops.files import write_whole
-from pfl_ops.registry import file_digest, load_plugin, plugins
+from pfl_ops.files import file_digest, write_whole
+from pfl_ops.registry import load_plugin, plugins
 
 Packed: TypeAlias = tuple[str, str, str]
 """A file: digest, path, source text."""

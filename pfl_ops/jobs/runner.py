@@ -175,7 +175,7 @@ class _Driver(tune.Callback, Stopper):
     # -- Ray's stopper -----------------------------------------------------------------------------------------------
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return self.search.is_idle(trial_id) and self.search.may_leave(trial_id)
+        return self.search.is_idle(trial_id) and self.search.may_leave()
 
     def stop_all(self) -> bool:
         return self.is_hopeless()

@@ -100,7 +100,7 @@ class JobSearcher(Searcher):
             self._processes -= 1
         return self.running.pop(trial_id, None)
 
-    def may_leave(self, trial_id: str) -> bool:
+    def may_leave(self) -> bool:
         """Return True if an idle trial has to end: there is a job for its process, or there will be none."""
         if self.finished:
             return True

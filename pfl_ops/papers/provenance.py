@@ -106,6 +106,11 @@ def assumed(reason: str, *paths: str, when: Mapping[str, Any] | None = None) -> 
     return tuple(Source(path, "assumption", reason=reason, when=when or {}) for path in paths)
 
 
+def assumed_of(method: str, reason: str, *options: str) -> Sources:
+    """Return the sources of a method's options that the paper does not state; see `assumed`."""
+    return assumed(reason, *(f"algorithm.{option}" for option in options), when={"algorithm.name": method})
+
+
 def departed(path: str, said: str, place: str, reason: str, *, when: Mapping[str, Any] | None = None) -> Source:
     """Return the source of a value that is run in place of the one that the paper states.
 

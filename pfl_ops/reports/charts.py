@@ -268,7 +268,3 @@ def _effort(run: SuiteRun, cell: Cell, exhibit: Energy, outcome: Result) -> ener
         return None
     bits = 8 * sum(sent.values()) / sum(clients.values())
     return energy.Effort(steps, int(rounds) if np.isfinite(rounds) else None, bits)
-
-
-ENERGY_KEYS = ("cost/up_bytes", "cost/clients")
-"""The keys whose history `Energy` needs, beside its own."""

@@ -158,9 +158,9 @@ class Delivery:
                 self._change.wait(0.2)
         return True
 
-    def delivered(self, spool: Spool | None = None, patience: float = 30.0) -> bool:
-        """`wait`, with a line in the log when something stays behind."""
-        done = self.wait(spool, patience)
+    def delivered(self, patience: float) -> bool:
+        """`wait` for all spools, with a line in the log when something stays behind."""
+        done = self.wait(patience=patience)
         if not done:
             reason = f"{self.sender.target.label} does not answer: " if self.down else ""
             log.warning(

@@ -147,10 +147,10 @@ class TrackingTarget:
         return redact_address(self.uri)
 
 
-def check_places(tracking_uri: str | None = None, home: Path | str | None = None) -> None:
+def check_places(tracking_uri: str | None) -> None:
     """Check the work folder and the tracking address before anything long begins; nothing is made or sent.
 
     Raises:
         PflOpsError: the folder can't be written, or the address can't be used.
     """
-    TrackingTarget.of(WorkFolder.at(home), tracking_uri)
+    TrackingTarget.of(WorkFolder.at(), tracking_uri)

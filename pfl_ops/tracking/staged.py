@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pfl_ops.files import sync
+from pfl_ops.files import file_digest, sync
 from pfl_ops.tracking.journal import DamagedJournal, JournalEntry
 
 FILES = "files"
@@ -84,11 +84,11 @@ def fingerprint(path: Path) -> tuple[int, str]:
     """
     if not path.is_dir() or path.is_symlink():
         (path,) = _files(path)
-        return path.stat().st_size, _sha256(path)
+        return path.stat().st_size, file_digest(path)
     size, whole = 0, hashlib.sha256()
     for file in sorted(_files(path)):
         size += file.stat().st_size
-        whole.update(f"{file.relative_to(path).as_posix()}\0{_sha256(file)}\0".encode(errors="surrogateescape"))
+        whole.update(f"{file.relative_to(path).as_posix()}\0{file_digest(file)}\0".encode(errors="surrogateescape"))
     return size, whole.hexdigest()
 
 
@@ -147,8 +147,3 @@ def _files(path: Path) -> Iterator[Path]:
             yield from _files(below)
     else:
         raise DamagedJournal(f"the staged file {path.name!r} is a symbolic link or no plain file")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -217,7 +217,7 @@ class Store:
     def deliver(self, patience: float = 30.0) -> bool:
         """Send what earlier processes left in the spool for this target; returns whether all of it was."""
         self._adopt()
-        return self._delivery.delivered(None, patience)
+        return self._delivery.delivered(patience)
 
     def _adopt(self) -> None:
         """Take over the spools of processes that are gone; a run without an end was killed."""
@@ -327,7 +327,7 @@ class Store:
             if not run.finished:
                 run.finish("KILLED", patience=0)
         try:
-            return self._delivery.delivered(None, patience)
+            return self._delivery.delivered(patience)
         finally:
             self._delivery.stop()
             logs.close_log(self.home.root)

@@ -6,7 +6,7 @@ written here is what the page itself writes ("Save view", MLflow 3.17).
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -142,13 +142,6 @@ def artifact_address(path: str) -> str:
 def run_address(experiment_id: str, run_id: str) -> str:
     """Return the address of a run's own page: the part of the address after the server's."""
     return f"/#/experiments/{experiment_id}/runs/{run_id}?{urlencode(TRAINING)}"
-
-
-def compare_address(experiment_ids: Sequence[str], run_ids: Sequence[str]) -> str:
-    """Return the address of MLflow's comparison of runs, a column each: settings, metrics, parallel coordinates."""
-    query = {"runs": json.dumps(list(run_ids)), "experiments": json.dumps(list(dict.fromkeys(experiment_ids)))}
-    query |= TRAINING
-    return f"/#/compare-runs?{urlencode(query)}"
 
 
 def _section_of(metric: str) -> str:

@@ -208,7 +208,7 @@ def benchmark(
         means = replace(means, on_event=tell)
         begun = _begin(plans, means, name, resume)
         means.wait(name, trials, "opening MLflow's store ...")
-        with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans, means) as run:
+        with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans) as run:
             try:
                 missing = any(
                     study_storage.is_cut_short() or not spent(plan.settings, study_storage)
@@ -263,7 +263,7 @@ def _begin(
     return [begun[plan.name] for plan in plans]
 
 
-def _run(store: Store, name: str, plans: Sequence[PreparedStudy], means: StudyOptions) -> Run:
+def _run(store: Store, name: str, plans: Sequence[PreparedStudy]) -> Run:
     """The benchmark's own run: what all methods share are its parameters."""
     same = plans[0].settings.same_in_all.items()
     shared = {path: value for path, value in same if path.startswith(COMMON)}

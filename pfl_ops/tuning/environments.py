@@ -89,7 +89,7 @@ def parse(base: Experiment, name: str) -> Environment:
     """
     changes: dict[str, Any] = {}
     for part in name.split(JOINT):
-        for path, value in _changes(part.strip(), base).items():
+        for path, value in _changes(part.strip()).items():
             if path in changes:
                 raise PflOpsError(f"environment '{echo(name)}' sets {path} twice")
             changes[path] = value
@@ -192,7 +192,7 @@ def baseline_objective(objective: Objective) -> Objective:
     return Objective(tuple(map(baseline_metric, objective.metrics)), objective.modes)
 
 
-def _changes(part: str, base: Experiment) -> dict[str, Any]:
+def _changes(part: str) -> dict[str, Any]:
     """{path: value} of a part of a name."""
     if "=" in part:
         path, _, value = (text.strip() for text in part.partition("="))

@@ -41,7 +41,7 @@ class ResourceRequest:
         Raises:
             PflOpsError: none of what is allowed, or a contradiction.
         """
-        asked = cls(_amount(CPUS, cpus, "a number above 0"), _amount(GPUS, gpus, "a share"), concurrency)
+        asked = cls(_amount(CPUS, cpus), _amount(GPUS, gpus), concurrency)
         if concurrency is not None and concurrency < 1:
             raise PflOpsError(f"--concurrency must be >= 1, got {concurrency}")
         if asked.cpus == "auto" and isinstance(asked.gpus, float) and asked.gpus:
@@ -102,7 +102,7 @@ class ResourceRequest:
         return found
 
 
-def _amount(flag: str, given: object, meaning: str) -> Amount:
+def _amount(flag: str, given: object) -> Amount:
     """A flag's value, as a number, "auto" or None."""
     if given is None or given == "auto":
         return given

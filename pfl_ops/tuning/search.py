@@ -104,16 +104,12 @@ class Search:
         self._waiting.pop(trial.number, None)
         self._noted[trial.number] = time.monotonic()
         trial.set_user_attr(ROUNDS, int(report[ROUND]))
-        self._note_cost(trial, report)
+        self.note_cost(trial, report)
         parts = [part for metric in self.objective.metrics for part in summands(metric) if part in report]
         trial.set_user_attr(SUMMANDS, {part: float(report[part]) for part in parts})
         for name, key in ((study_storages.STDS, STDS), (STANDARD_ERRORS, ERRORS), (study_storages.SCORES, SCORES)):
             if report.get(key):
                 trial.set_user_attr(name, dict(report[key]))
-
-    def spend(self, trial: Trial, report: Mapping[str, Any]) -> None:
-        """Tell the cost of a trial so far."""
-        self._note_cost(trial, report)
 
     def keep_parts(self, trial: Trial, parts: Sequence[Mapping[str, Any]]) -> None:
         """Record the parts of a trial that have ended; one that is cut short is continued with the others."""
@@ -138,7 +134,7 @@ class Search:
         if trial.number in self._waiting:
             self._note(*self._waiting[trial.number])
         if SAMPLES in report:  # one whose process died has none: what it told before stays
-            self._note_cost(trial, report)
+            self.note_cost(trial, report)
         if failure:
             if failure.diverged:
                 trial.set_user_attr(DIVERGED, True)
@@ -168,7 +164,8 @@ class Search:
         best = self.study_storage.best() if self.objective.single else []
         return (best[0][0], {self.objective.metrics[0]: float(best[0][1].values[0])}) if best else None
 
-    def _note_cost(self, trial: Trial, report: Mapping[str, Any]) -> None:
+    def note_cost(self, trial: Trial, report: Mapping[str, Any]) -> None:
+        """Record the cost of a trial so far."""
         trial.set_user_attr(study_storages.SAMPLES, int(report.get(SAMPLES, 0)))
         trial.set_user_attr(study_storages.SENT_BYTES, float(report.get(SENT_BYTES, 0.0)))
 

@@ -149,7 +149,7 @@ class Trials:
         if self.combination is not None:
             going = [(index, job) for index, job in now.given.items() if index not in now.results]
             so_far = [*now.results.values(), *(self._result(now, index, job.report) for index, job in going)]
-            self.search.spend(now.trial, spent_so_far(so_far))
+            self.search.note_cost(now.trial, spent_so_far(so_far))
             rounds = sum(result.rounds for result in so_far)
             self._tell("report", number, {**report, ROUND: rounds}, rounds=self.n_parts * self.search.rounds)
             return

@@ -120,22 +120,13 @@ def test_without_adaptation_it_is_fedavg():
             torch.testing.assert_close(one["G"], other["G"], rtol=0, atol=1e-12)
 
 
-def test_where_the_variants_come_to_rest():
+def test_where_the_variants_come_to_rest(curved):
     """Two clients f_k = ½ a_k (w − b_k)², a = (1, 3), b = (0, 6), α = ¼; 100 full rounds of η = ½.
 
     FedAvg rests at Σ a b / Σ a = 4.5. Per-FedAvg rests where Σ (1 − αa)² a (w − b) = 0: weights (9/16)·1 and
     (1/16)·3, so w = 6·3/12 = 1.5; the first-order variant, with (1 − αa), at weights ¾, ¾: w = 3.
     """
-    from pfl_ops.data.clients import Pool
-    from pfl_ops.testing import Federation, quadratic_task
-
-    def curved_square(net, w, x, y):
-        return 0.5 * x[:, 0] * (w - x[:, 1]).square()
-
-    base = quadratic_task([0.0])
-    samples = torch.tensor([[1.0, 0.0], [3.0, 6.0]], dtype=torch.float64)
-    pool = Pool(samples, torch.zeros(2, dtype=torch.int64), [torch.tensor([0]), torch.tensor([1])])
-    federation = Federation(base.network, pool, 1, curved_square)
+    federation = curved([[(1.0, 0.0)], [(3.0, 6.0)]])
     for variant, rest in (("exact", 1.5), ("hf", 1.5), ("fo", 3.0)):
         play = MethodSimulation(
             federation, PerFedAvg(alpha=0.25, variant=variant), FULL.model_copy(update={"rounds": 100})

@@ -90,8 +90,8 @@ def test_a_file_is_read_once_a_process_and_again_when_it_changes(npz: Write, mon
     data = opened(npz())
     monkeypatch.setattr(store, "UNSETTLED_NS", -(10**18))  # the files are a moment old
     read: list[str] = []
-    sha256 = store._sha256
-    monkeypatch.setattr(store, "_sha256", lambda file: read.append(file.name) or sha256(file))
+    file_digest = store.file_digest
+    monkeypatch.setattr(store, "file_digest", lambda file: read.append(file.name) or file_digest(file))
     for _ in range(3):
         _ = data.train
     assert read == ["x_train.npy", "y_train.npy"]

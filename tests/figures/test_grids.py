@@ -34,8 +34,6 @@ def test_heat_writes_each_value_into_its_cell():
     assert found == {(0, 0): "1", (0, 1): "20", (1, 0): "–", (1, 1): "5.5"}
     assert [text.get_text() for text in axes.get_yticklabels()] == ["0 dB", "5 dB"]
     assert bar.get_ylabel() == "best τ"
-    shares = figures.heat([[0.5]], ["a"], ["b"], percent=True).axes[0]
-    assert [text.get_text() for text in shares.texts] == ["50 %"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ PICTURES = {
     "over": lambda: figures.over({"a": BAND}),
     "scatter": lambda: figures.scatter({"a": [[0.1, 0.2], [0.3, 0.1]], "b": [0.5, 0.1]}),
     "distributions": lambda: figures.distributions({"a": [0.1, 0.5]}),
-    "panel": lambda: figures.panel({"a": BAND}, (2.5, 1.75), target=0.3),
+    "panel": lambda: figures.panel({"a": BAND}, (2.5, 1.75)),
     "strip": lambda: figures.strip([0.1, 0.5], (0.0, 1.0)),
     "bars": lambda: figures.bars({"one": {"a": [0.1, 0.3], "b": 0.5}}),
     "heat": lambda: figures.heat([[1, 2]], ["a"], ["b", "c"]),

@@ -100,7 +100,7 @@ def test_panels_share_names_and_looks():
 
 
 def test_over_has_a_mean_with_error_bars_at_each_setting():
-    axes = figures.over({"fliu": ([0.1, 1.0, 0.5], THREE)}, xlabel="c", log=True).axes[0]
+    axes = figures.over({"fliu": ([0.1, 1.0, 0.5], THREE)}, xlabel="c").axes[0]
     np.testing.assert_allclose(drawn(axes, "fliu").get_xdata(), [0.1, 0.5, 1.0])
     np.testing.assert_allclose(drawn(axes, "fliu").get_ydata(), THREE.mean(axis=0)[[0, 2, 1]])
     bars = axes.containers[0].lines[2][0].get_segments()
@@ -117,7 +117,6 @@ def test_over_has_a_mean_with_error_bars_at_each_setting():
         (lambda: figures.lines({"fliu": [1, 2, 3]}), "'fliu': a line is"),
         (lambda: figures.lines({"fliu": (ROUNDS, [NAN] * 3)}), "'fliu': there is no value to draw"),
         (lambda: figures.panels({}), "no panel was given"),
-        (lambda: figures.over({"fliu": ([0, 1], [1, 2])}, log=True), "logarithmic axis has no place for 0"),
     ],
 )
 def test_what_is_refused(call, words):
@@ -126,7 +125,7 @@ def test_what_is_refused(call, words):
 
 
 def test_a_panel_has_lines_and_limits_and_no_names():
-    figure = figures.panel({"fliu": (ROUNDS, THREE)}, (2.5, 1.75), target=0.8, limits=(0.0, 1.0))
+    figure = figures.panel({"fliu": (ROUNDS, THREE)}, (2.5, 1.75), limits=(0.0, 1.0))
     (axes,) = figure.axes
     np.testing.assert_allclose(drawn(axes, "fliu").get_ydata(), THREE.mean(axis=0))
     assert axes.get_ylim() == (0.0, 1.0) and not texts(axes) and not figure.legends
@@ -165,7 +164,6 @@ def test_a_target_beyond_the_values_is_within_the_axes(target):
     drawings = (
         figures.lines(series, target=target),
         figures.panels({"one": series, "two": series}, target=target),
-        figures.panel(series, (3, 2), target=target),
     )
     for figure in drawings:
         for axes in figure.axes:

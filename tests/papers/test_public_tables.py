@@ -36,15 +36,6 @@ def test_the_page_of_all_claims_counts_no_public_table() -> None:
     assert len(pages) == 1 and "219 claims" in pages.pop()
 
 
-@pytest.mark.parametrize("suite", TABLES, ids=lambda suite: suite.name)
-def test_every_cell_is_an_experiment_at_every_scale(suite) -> None:
-    for scale in ("smoke", "small", "medium", "full"):
-        found = [suite.experiment(cell, scale) for cell in suite.cells]
-        assert len({str(experiment) for experiment in found}) == len(found)
-    assert all(suite.experiment(cell, "smoke").training.rounds == 2 for cell in suite.sample())
-    assert len(list(suite.numbers())) == len(suite.published)  # each has its cell and measure
-
-
 def test_mcmahans_setting() -> None:
     """Table 1 with E = 5, B = 10, C = 0.1: 100 clients of 600 images, 300 steps a client and round."""
     suite = find("mcmahan/table1")

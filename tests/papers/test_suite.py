@@ -12,6 +12,8 @@ from pfl_ops.papers import Level, Scale, Suite, all_suites, find
 from pfl_ops.papers.substitute import BATCH, CLIENTS, ROUNDS, SAMPLES
 from pfl_ops.results import Result, tracked_keys
 
+MERGED_AT_SMOKE = {"drdm/fig3", "drdm/fig4", "fedavg2rep/table3", "fedavg2rep/table4", "fedavg2rep/fig7", "fedas/fig7"}
+
 
 def grid(*sizes, absent=()):
     """A suite of nothing but a grid: axes a, b, ... with levels a0, a1, ..."""
@@ -52,6 +54,25 @@ def test_a_scale_changes_what_it_says_and_a_level_adds_to_it():
     assert (small.training.rounds, small.repetitions, small.partition.clients) == (4, 2, 12)
     assert (small.training.local_steps, small.training.local_epochs) == (3, None)  # steps go before the base's epochs
     assert TOY.experiment(TOY.cell("iid/fedavg"), "small").partition.clients == 20
+
+
+@pytest.mark.parametrize("name", [suite.name for suite in all_suites()])
+def test_claims_and_numbers_are_of_cells_that_the_suite_has(name):
+    suite = find(name)
+    for claim in suite.claims:
+        claim.check(suite.labels, [cell.name for cell in suite.cells], [measure.key for measure in suite.measures])
+    assert len(list(suite.numbers())) == len(suite.published)
+
+
+@pytest.mark.parametrize("name", [suite.name for suite in all_suites()])
+def test_each_cell_is_an_experiment_of_its_own(name):
+    """At scale `smoke` alone, several numbers of local steps or epochs become one."""
+    suite = find(name)
+    for scale in ("small", "medium", "full"):
+        assert len({str(suite.experiment(cell, scale)) for cell in suite.cells}) == len(suite.cells)
+    smoke = [suite.experiment(cell, "smoke") for cell in suite.cells]
+    assert all(experiment.training.rounds == 2 for experiment in smoke)
+    assert (len(set(map(str, smoke))) < len(smoke)) == (name in MERGED_AT_SMOKE)
 
 
 @pytest.mark.parametrize("name", [suite.name for suite in all_suites()])

@@ -9,7 +9,7 @@ import pytest
 from pfl_ops import metrics
 from pfl_ops.tracking import Store, newest_pages, notes, questions
 from pfl_ops.tracking.short import find_page, short_address
-from pfl_ops.tracking.views import TAG, Chart, View, compare_address, missing, run_address, tags, view_address
+from pfl_ops.tracking.views import TAG, Chart, View, missing, run_address, tags, view_address
 
 
 def view(**changes):
@@ -78,8 +78,6 @@ def test_addresses():
     query = parse_qs(address.partition("?")[2])
     assert query["viewStateShareKey"] == ["methods"] and query["compareRunsMode"] == ["CHART"]
     assert "compareRunsMode" not in view_address("7", "methods", charts=False)
-    query = parse_qs(compare_address(["7", "7"], ["a", "b"]).partition("?")[2])
-    assert (query["runs"], query["experiments"]) == (['["a", "b"]'], ['["7"]'])
 
 
 def test_a_score_is_the_last_evaluation_at_the_method_s_own_stage():

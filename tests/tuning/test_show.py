@@ -131,6 +131,5 @@ def test_studies_of_a_benchmark_are_told_apart():
     with show:
         for event in events[:4]:
             show(event)
-        show.live.refresh()
     assert "fliu (1 of 2): all good" in stream.getvalue()
     assert "method 2 of 2  ditto" in stream.getvalue() and not show.ended

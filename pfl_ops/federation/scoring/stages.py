@@ -60,12 +60,12 @@ class StageScores:
 
     def curves(self, s: State, r: Round, stages: Stages, *, pooled: bool) -> dict[str, Scores]:
         """Scores once round `r` is committed to `s`: L2 of the cohort, L1 of all scored clients."""
-        l2 = self._l2(r, stages, r.cohort) if "L2" in self.during else None
+        l2 = self._l2(stages, r.cohort) if "L2" in self.during else None
         return self._all(s, r, stages, l2, self.during, pooled=pooled, full=False)
 
     def last(self, s: State, r: Round, stages: Stages, absent: Scores | None) -> dict[str, Scores]:
         """As `curves`, on all pooled samples and with L2 of all clients; `absent`: L2 as `absent_l2` found it."""
-        l2 = None if absent is not None else self._l2(r, stages, self.scorer.clients)
+        l2 = None if absent is not None else self._l2(stages, self.scorer.clients)
         found = self._all(s, r, stages, l2, self.wanted, pooled=True, full=True)
         if absent is not None:
             found["L2"] = absent
@@ -125,7 +125,7 @@ class StageScores:
 
         return chunks()
 
-    def _l2(self, r: Round, stages: Stages, clients: Tensor) -> Iterator[Models] | None:
+    def _l2(self, stages: Stages, clients: Tensor) -> Iterator[Models] | None:
         """L2 of those of `clients` who are scored."""
         stage = stages.get("L2")
         if "L2" not in self.wanted or stage is None:

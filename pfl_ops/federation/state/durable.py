@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from pfl_ops.files import sync
+from pfl_ops.files import file_digest, sync
 
 DRAFT = ".writing-"
 
@@ -55,8 +55,7 @@ class Folder:
         """
         for name, digest in self.parts.items():
             try:
-                with (self.place / name).open("rb") as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                found = file_digest(self.place / name)
             except OSError as error:
                 raise DamagedFile(_why(error, name)) from error
             if found != digest:

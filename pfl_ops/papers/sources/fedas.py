@@ -1,6 +1,6 @@
 """Origins of the settings of FedAS' suites."""
 
-from pfl_ops.papers.provenance import Departure, Sources, assumed, departed, stated
+from pfl_ops.papers.provenance import Departure, Sources, assumed, assumed_of, departed, stated
 
 CODE = "not stated: the published code's"
 DEFAULT = "not stated: this package's default"
@@ -9,10 +9,6 @@ SEVERAL = "5: not stated; a paired test over seeds needs several"
 METHODS = [
     "fedavg_ft", "fedprox_ft", "fedper", "ditto", "lg_fedavg", "fedbabu", "fedproto", "fedala", "fedpac", "fedas",
 ]  # fmt: skip
-
-
-def _of(method: str, reason: str, *options: str) -> Sources:
-    return assumed(reason, *(f"algorithm.{option}" for option in options), when={"algorithm.name": method})
 
 
 SOURCES: Sources = (
@@ -39,17 +35,17 @@ SOURCES: Sources = (
     *stated("Sec. 4.1, Counterparts", {"algorithm.name": METHODS}),
     *assumed("as long as a round's training: not stated", "algorithm.fine_epochs",
              when={"algorithm.name": ["fedavg_ft", "fedprox_ft"]}),
-    *_of("fedprox_ft", "0.01: not stated", "mu"),
-    *_of("fedbabu", OWN_PAPER, "fine_epochs"),
+    *assumed_of("fedprox_ft", "0.01: not stated", "mu"),
+    *assumed_of("fedbabu", OWN_PAPER, "fine_epochs"),
     *assumed(OWN_PAPER, "algorithm.lam", when={"algorithm.name": ["ditto", "fedproto", "fedpac"]}),
-    *_of("fedala", OWN_PAPER, "share"),
-    *_of("fedpac", OWN_PAPER, "head_lr"),
+    *assumed_of("fedala", OWN_PAPER, "share"),
+    *assumed_of("fedpac", OWN_PAPER, "head_lr"),
     *stated("Algorithm 1, Sec. 3.2", {"algorithm.align": "receipt"}, when={"algorithm.name": "fedas"}),
     *stated("rows of Table 4", {"algorithm.align": "off", "algorithm.synchronize": False},
             when={"algorithm.name": "fedas"}),
     *stated("Sec. 3.4, Fig. 4b", {"algorithm.align": ["parallel", "global"]},
             "their details are not stated: a loss term of weight 1 beside training; class means of all others"),
-    *_of("fedas", "the published code's rate; its loss is the mean over samples and features", "align_lr"),
+    *assumed_of("fedas", "the published code's rate; its loss is the mean over samples and features", "align_lr"),
     departed("algorithm.align_rule", "one step of rate 1 on the squared distance of all features", "Eq. 3, 4",
              "one pass of minibatches on the mean, as in the published code; the letter's step grows with n_k",
              when={"algorithm.name": "fedas"}),

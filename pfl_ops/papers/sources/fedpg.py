@@ -1,6 +1,6 @@
 """Origins of the settings of FedPG's suites. The paper's appendices are absent."""
 
-from pfl_ops.papers.provenance import Departure, Sources, assumed, departed, stated
+from pfl_ops.papers.provenance import Departure, Sources, assumed, assumed_of, departed, stated
 
 DEFAULT = "not stated: this package's default"
 LAUNCHER = "not stated: the authors' launcher's"
@@ -10,10 +10,6 @@ BASELINES = [
     "fedmgda_plus",
 ]  # fmt: skip
 OURS = ["fedpg", "s_fedpg"]
-
-
-def _of(method: str, reason: str, *options: str) -> Sources:
-    return assumed(reason, *(f"algorithm.{option}" for option in options), when={"algorithm.name": method})
 
 
 SOURCES: Sources = (
@@ -47,19 +43,19 @@ SOURCES: Sources = (
     *stated("Sec. 4, Baselines", {"algorithm.name": [*BASELINES, *OURS]}),
     *stated("rows of Table 1", {"algorithm.name": "apfl"}, "missing in the list of baselines",
             when={"algorithm.name": "apfl"}),
-    *_of("apfl", LAUNCHER, "alpha"),
-    *_of("pfedme", LAUNCHER, "lam", "beta"),
-    *_of("ditto", LAUNCHER, "lam"),
-    *_of("fedamp", LAUNCHER, "lam"),
-    *_of("fedamp", f"{DEFAULT}, relative to the distances: with the authors' absolute value all weights vanish",
-         "sigma", "unit"),
+    *assumed_of("apfl", LAUNCHER, "alpha"),
+    *assumed_of("pfedme", LAUNCHER, "lam", "beta"),
+    *assumed_of("ditto", LAUNCHER, "lam"),
+    *assumed_of("fedamp", LAUNCHER, "lam"),
+    *assumed_of("fedamp", f"{DEFAULT}, relative to the distances: with the authors' absolute value all weights vanish",
+                "sigma", "unit"),
     *assumed("the paper's reading as far as known: absolute units, with the values of a public code",
              "algorithm.unit", "algorithm.sigma", "algorithm.alpha", "algorithm.lam",
              when={"algorithm.unit": "absolute"}),
-    *_of("fedrep", LAUNCHER, "head_epochs"),
-    *_of("fedrep", "not stated: the rest of the 5 epochs", "body_epochs"),
-    *_of("fedmgda_plus", LAUNCHER, "eps"),
-    *_of("fedmgda_plus", "not stated: the round's η, as in the authors' code", "global_lr"),
+    *assumed_of("fedrep", LAUNCHER, "head_epochs"),
+    *assumed_of("fedrep", "not stated: the rest of the 5 epochs", "body_epochs"),
+    *assumed_of("fedmgda_plus", LAUNCHER, "eps"),
+    *assumed_of("fedmgda_plus", "not stated: the round's η, as in the authors' code", "global_lr"),
     *stated("Sec. 3.2 and 3.3; Sec. 4.3 for M1 to M4",
             {"algorithm.direction": ["common", "mean"], "algorithm.fair": [True, False],
              "algorithm.drift": [True, False], "algorithm.absent": [True, False]}, when={"algorithm.name": OURS}),
