@@ -23,7 +23,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training, UniformParticipation
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import has_backbone
-from pfl_ops.section import MOST_SEED, Section
+from pfl_ops.section import MOST_SEED, Section, check_last_seed
 
 if TYPE_CHECKING:
     from pfl_ops.algorithms.base import Algorithm
@@ -172,6 +172,7 @@ class Experiment(Section):
             raise explain(error, cls, tree) from error
         made._check_required()
         made._check_scaling()
+        check_last_seed(made.seed, made.repetitions, "repetitions")
         return made
 
     def _check_required(self) -> None:

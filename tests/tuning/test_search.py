@@ -266,3 +266,9 @@ def test_a_job_that_is_no_trial_runs_to_its_end_and_is_no_rival():
     scheduler.on_trial_complete(None, test, {"round": 9})
     scheduler.on_trial_remove(None, test)
     assert [sorted(recorded) for _, recorded in scheduler.rungs] == [[], [], ["a"]]
+
+
+def test_a_seed_near_the_largest_one_proposes_trials(made):
+    """Optuna's sampler takes seeds below 2³²; the number of trials so far is added to that of the experiment."""
+    ask(made(seed=2**32 - 1))
+    assert 0 <= made(seed=2**32 - 1).ask()[1]["algorithm.x"] <= 1
