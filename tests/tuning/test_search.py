@@ -268,6 +268,17 @@ def test_a_job_that_is_no_trial_runs_to_its_end_and_is_no_rival():
     assert [sorted(recorded) for _, recorded in scheduler.rungs] == [[], [], ["a"]]
 
 
+def test_seconds_of_a_continued_trial_count_its_rounds_before_the_kill(made):
+    """The next start tells the trial's first part FAIL, so that its own time would hold the pause."""
+    search = made()
+    trial = ask(search)
+    search.keep_seconds(trial, 70.0)
+    ended = end(search, trial, 9, val_L1_acc=0.4)
+    assert study_storages.seconds_of(ended) == pytest.approx(70, abs=5) == study_storages.longest_run(ended)
+    (row,) = search.study_storage.table(ONE.metrics).to_dict("records")
+    assert row["seconds"] == pytest.approx(70, abs=5)
+
+
 def test_a_seed_near_the_largest_one_proposes_trials(made):
     """Optuna's sampler takes seeds below 2³²; the number of trials so far is added to that of the experiment."""
     ask(made(seed=2**32 - 1))
