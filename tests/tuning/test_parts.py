@@ -254,6 +254,8 @@ def test_study_of_two_seeds_per_trial_on_the_real_engine(home):
             errors.setdefault(run.tags["pfl_ops.trial"], []).append(run.metrics["val/L1/global/se"])
         names = sorted(run.name for run in runs)
         parent = next(run for run in store.runs("two-seeds") if run.name == "study")
+    assert {run.tags["pfl_ops.trial"] for run in runs if "pfl_ops.chosen" in run.tags} == {f"trial-{study.trial:03d}"}
+    assert sum("pfl_ops.chosen" in run.tags for run in runs) == 2
     assert len(runs) == 6 and {run.status for run in runs} == {"FINISHED"}
     assert names[0].startswith("000 (seed 3) fedavg lr=") and names[1].startswith("000 (seed 4) fedavg lr=")
     assert "seeds_per_trial" not in parent.params
