@@ -124,7 +124,7 @@ def estimate(simulation: Simulation) -> Estimate:
 
     def a_round() -> tuple[Round, Update, Stages]:
         simulation.trainer.meter.clear()
-        r = simulation.round_at(0, average, "estimate")  # its own each time: a method notes a value once a round
+        r = simulation.round_at(0, average, "estimate", kept=False)  # a new one: methods note a value once a round
         return r, *simulation.method.round(s, r)
 
     seconds, (r, update, stages) = _timed(a_round)

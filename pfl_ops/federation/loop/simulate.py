@@ -427,14 +427,14 @@ class Simulation:
 
 def _round_at(
     trainer: LocalTraining, lr_decay: float, weighting: Literal["samples", "uniform"],
-    t: int, clients: Tensor, purpose: str = "train",
+    t: int, clients: Tensor, purpose: str = "train", kept: bool = True,
 ) -> Round:  # fmt: skip
     """Return round t of some clients, int64 [C], duplicates count as draws; each purpose has generators of its own.
 
     Not a method: what makes rounds for the scores must not hold the simulation, whose models would else stay in memory
     until the next garbage collection.
     """
-    return Round(trainer, t, clients, weighting=weighting, lr_decay=lr_decay, purpose=purpose)
+    return Round(trainer, t, clients, weighting=weighting, lr_decay=lr_decay, purpose=purpose, kept=kept)
 
 
 def commit(s: State, update: Update) -> None:
