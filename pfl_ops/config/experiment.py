@@ -316,6 +316,15 @@ class Experiment(Section):
         about = f"# pfl-ops experiment: {self.label}. Every value is stated; run it with: pfl-ops run --config FILE\n"
         return about + yaml_files.dump(_tags_first(self.resolved))
 
+    def ignored(self) -> tuple[str, ...]:
+        """Return the paths of settings that have no effect on the method here.
+
+        >>> [Experiment.of("scaff_pd", participation=share).ignored() for share in (1.0, 0.5)]
+        [('participation.weighting',), ()]
+        """
+        everyone = self.participation.share == 1
+        return (*self.algorithm.ignored(), *(self.algorithm.ignores_with_all if everyone else ()))
+
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     def identity(self, data_dir: str | None = None) -> Tree:
