@@ -69,6 +69,12 @@ EQUAL = {
     "139f86649b3686010099b1b6f0b5cba9723ea79c1f300331fe6e3a1c8243d21f": (  # fedpg, s_fedpg: `required`, `ignored`
         "49954a163fa43b14bee20bbefff2086761c1b79daef93a70dbf49a9c0095d595"
     ),
+    "15dbb97505739d59dc2b2ff5ab6431effa077c5b2c542347a3b72ba23fda8e3d": (  # fedamp: takes weights that it drops
+        "718e722933ecb878f0d5da91e302dfe5991d0ef2ad813e08b84fef4e888eea96"
+    ),
+    "46155ed4eaebd5bfa8c2bed3832cc83f68122bbb38f95c88001ba1c57b55dec5": (  # scaff_pd: `ignores_with_all`
+        "16d7e6ec942a13f36236987e754cab8597904ccfd5ba600e1c2cbcc13346158f"
+    ),
     "3664af319a3245ed18dad5bb7eb702c706d86621891178a1b13668b1345cc5ba": (  # per_fedavg: `ignored`
         "63a89bb64bdecba81d1b45a3c7b24c7485bbb426c7170126595585246c277c2f"
     ),

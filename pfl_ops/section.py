@@ -17,6 +17,20 @@ MOST_COUNT = 1_000_000  # of rounds, steps, clients, ...: more is a slip of the 
 MOST_SEED = 2**32 - 1
 
 
+def check_last_seed(seed: int, number: int, of: str, offset: int = 0) -> None:
+    """Refuse a seed from which the last of several is no seed.
+
+    Args:
+        number: of the seeds seed + offset, seed + offset + 1, ... of: what has them.
+
+    Raises:
+        PflOpsError: the last one is above `MOST_SEED`.
+    """
+    if number > 0 and seed + offset + number - 1 > MOST_SEED:
+        highest = MOST_SEED - offset - number + 1
+        raise PflOpsError(f"seed must be <= {highest} with {number} {of} (seeds are at most {MOST_SEED}), got {seed}")
+
+
 class Section(BaseModel):
     """A frozen part of an experiment; unknown fields are errors, defaults are checked, NaN is refused."""
 

@@ -51,6 +51,15 @@ def with_unit(metric: str, value: float, std: float | None = None) -> str:
     return f"{text} {unit.name}".rstrip()
 
 
+def mebibytes(number: float) -> str:
+    """Return a number of bytes in MiB.
+
+    >>> mebibytes(2**20 * 1234.5)
+    '1,234.5 MiB'
+    """
+    return f"{number / MIB:,.1f} MiB"
+
+
 def difference_title(metric: str) -> str:
     """Return the heading of the differences: "difference to the first %"; accuracies differ by percentage points."""
     return f"difference to the first {unit_of(metric).name}".rstrip()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pfl_ops import benchmark, compare, run, tune
+from pfl_ops import benchmark, compare, repeat, run, tune
 from pfl_ops.config.arguments import ArgumentError
 from pfl_ops.config.experiment import FLAGS, Experiment
 from pfl_ops.errors import PflOpsError
@@ -51,6 +51,23 @@ def test_public_function_wrong_keyword_names_the_nearest(function: Any, name: st
         function(**{name: 1})
     assert str(caught.value) == f"{function.__name__}() has no argument '{name}'. {hint}"
     assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("function", [run, repeat, tune], ids=lambda function: function.__name__)
+def test_public_function_refuses_a_name_as_experiment(function: Any) -> None:
+    line = f"{function.__name__}() takes an Experiment, got 'ditto': {function.__name__}(Experiment.of(\"ditto\", ...))"
+    for call in (lambda: function("ditto"), lambda: function(experiment="ditto")):
+        with pytest.raises(ArgumentError) as caught:
+            call()
+        assert str(caught.value) == line
+
+
+def test_benchmark_refuses_names_as_experiments() -> None:
+    line = "benchmark() takes Experiments, got 'ditto': benchmark([Experiment.of(\"ditto\", ...), ...])"
+    for given in (["ditto", "fedavg"], "ditto", [Experiment.of("fedavg"), "ditto"]):
+        with pytest.raises(ArgumentError) as caught:
+            benchmark(given)  # type: ignore[arg-type]
+        assert str(caught.value) == line
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)

@@ -156,7 +156,7 @@ def test_a_module_that_moved_is_known_by_its_former_name() -> None:
 
 
 PINNED = Path(__file__).parent / "contract" / "pinned_code.csv"
-REFUSING = {"cd2_pfed", "fedas", "fedrep", "fedpg", "s_fedpg", "fliu", "per_fedavg"}
+REFUSING = {"cd2_pfed", "fedas", "fedrep", "fedpg", "s_fedpg", "fliu", "per_fedavg", "fedamp", "scaff_pd"}
 TABLES: dict[str, Registry[Any]] = {"algorithm": ALGORITHMS, "model": MODELS, "partition": PARTITIONS}
 
 

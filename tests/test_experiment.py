@@ -415,6 +415,12 @@ def test_whether_a_value_is_admissible_can_be_asked(tiny: Experiment) -> None:
     assert tiny.get("training.nothing.here") is None
 
 
+def test_repetitions_have_seeds_that_exist(tiny: Experiment) -> None:
+    assert tiny.override({"seed": 2**32 - 5, "repetitions": 5}).repetition(4).seed == 2**32 - 1
+    with pytest.raises(PflOpsError, match=r"^seed must be <= 4294967291 with 5 repetitions \(seeds are at most 429"):
+        tiny.override({"seed": 2**32 - 4, "repetitions": 5})
+
+
 def test_repetitions_differ_by_their_seed(tiny: Experiment) -> None:
     e = tiny.override({"seed": 3, "repetitions": 5})
     assert [(r.seed, r.repetitions) for r in map(e.repetition, range(3))] == [(3, 1), (4, 1), (5, 1)]

@@ -46,6 +46,7 @@ class Algorithm(Section, ABC):
         because: why, in a few words; shown in brackets behind that refusal.
         ignores: paths of the experiment's settings that have no effect on the method; a comparison does not vary them.
             Where these, or `requires`, depend on an option, a method overrides `ignored` or `required`.
+        ignores_with_all: paths that have no effect where every client takes part in every round.
         added: {option: value} of options that the method got later, with the value that all runs before had: an
             experiment that has it keeps the hash of these runs (see `code_digest.EQUAL`, too).
         own_stage: where a client's own model is scored, which is what tuning looks at. L1 of most methods: the model
@@ -58,6 +59,7 @@ class Algorithm(Section, ABC):
     requires: ClassVar[Mapping[str, Any]] = {}
     because: ClassVar[str] = ""
     ignores: ClassVar[tuple[str, ...]] = ()
+    ignores_with_all: ClassVar[tuple[str, ...]] = ()
     added: ClassVar[Mapping[str, Any]] = {}
     own_stage: ClassVar[StageName] = "L1"
 

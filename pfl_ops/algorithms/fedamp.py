@@ -68,7 +68,10 @@ class FedAMP(Algorithm):
         own = torch.searchsorted(who, cohort)
         models = s["theta"][who]
         models[own] = theta
-        xi = self._weights(square_distances(theta, models), own).to(theta)
+        xi = self._weights(square_distances(theta, models), own)
+        if r.kept:  # L2 of absent clients, whose u_k is dropped, does not depend on ξ
+            self._check_sums(xi)
+        xi = xi.to(theta)
         mixed = (1 - xi.sum(dim=1, keepdim=True)) * theta + xi @ models
         return (
             {"theta": Rows(r.cohort, theta), "mixed": Rows(r.cohort, mixed), "known": known},
@@ -83,15 +86,20 @@ class FedAMP(Algorithm):
 
         Args:
             x: square distances [C, M]. own: which of the M models is each client's own, [C].
-        Raises:
-            PflOpsError: a client's weights sum to more than 1.
         """
         others = torch.ones_like(x).scatter_(1, own[:, None], 0)
         alpha = self.alpha
         if self.unit == "relative":
             mean = (others * x).sum() / others.sum().clamp(min=1)
             x, alpha = torch.where(mean > 0, x / mean, x), alpha / max(x.shape[1] - 1, 1)
-        xi = others * alpha * (-x / self.sigma).exp() / self.sigma
+        return others * alpha * (-x / self.sigma).exp() / self.sigma
+
+    def _check_sums(self, xi: Tensor) -> None:
+        """Refuse weights of which a client's sum to more than 1.
+
+        Raises:
+            PflOpsError: there are some.
+        """
         most = float(xi.sum(dim=1).max())
         if most > 1 + 1e-9:
             raise PflOpsError(
@@ -99,4 +107,3 @@ class FedAMP(Algorithm):
                 f"{self.sigma:g}; lower algorithm.alpha (at most {self.alpha / most:.3g} here) or choose another "
                 "algorithm.sigma"
             )
-        return xi

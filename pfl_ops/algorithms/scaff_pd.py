@@ -37,7 +37,7 @@ class ScaffPD(Algorithm):
     """
 
     recommended: ClassVar[Mapping[str, Any]] = {"training.local_steps": 5}
-    ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
+    ignores_with_all: ClassVar[tuple[str, ...]] = ("participation.weighting",)  # λ sums to 1 over all clients
 
     rho: float = Field(0.2, ge=0, title="ρ", description="how strongly λ is held at 1/N; 0: the worst mixture of all")
     sigma: float = Field(0.1, gt=0, title="σ", description="step of the weights λ")

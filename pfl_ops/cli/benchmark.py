@@ -235,6 +235,7 @@ def cost_rows(table: "pd.DataFrame") -> "TableRows":
     """Return a row a method of a leaderboard: what it took, in its search and for one test run."""
     from pfl_ops.display.tables import TableRows
     from pfl_ops.federation.loop.estimate import duration
+    from pfl_ops.units import mebibytes
 
     heads = ("method", "trials", "samples", "settings varied", "search", "a test run", "sent", "test data opened")
     rows = [
@@ -245,7 +246,7 @@ def cost_rows(table: "pd.DataFrame") -> "TableRows":
             str(row["tuned"]),
             duration(row["search_seconds"]),
             duration(row["test_seconds"]) if math.isfinite(row["test_seconds"]) else "–",
-            f"{row['sent_bytes'] / 1e6:,.1f} MB" if math.isfinite(row["sent_bytes"]) else "–",
+            mebibytes(row["sent_bytes"]) if math.isfinite(row["sent_bytes"]) else "–",
             f"{row['openings']} time{'s' * (row['openings'] != 1)}",
         )
         for row in table.to_dict("records")

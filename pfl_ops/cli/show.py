@@ -126,6 +126,8 @@ def _show_section(kind: str, name: str) -> None:
             say(out(), f"{title}: " + ", ".join(f"{path}={_value(value)}" for path, value in values.items()))
     if ignored := getattr(section, "ignores", ()):
         say(out(), f"Without effect: {', '.join(ignored)}")
+    if ignored := getattr(section, "ignores_with_all", ()):
+        say(out(), f"Without effect if every client takes part: {', '.join(ignored)}")
 
 
 class ShownRow(NamedTuple):

@@ -1,4 +1,4 @@
-"""Keyword arguments: one that does not exist is refused in one line, which names the nearest that does."""
+"""Arguments of the functions for notebooks: a wrong one is refused in one line, which says what is right."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class ArgumentError(PflOpsError, TypeError):
-    """A keyword argument that does not exist."""
+    """A keyword argument that does not exist, or a name in place of an experiment."""
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: raise `ArgumentError` for a keyword argument that the function does not have.
+    """Decorator: raise `ArgumentError` for a keyword that the function does not have, or a name as an experiment.
 
     >>> @checked
     ... def load(data_dir=None): ...
@@ -28,17 +28,36 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     >>> load(rounds=3)
     Traceback (most recent call last):
     pfl_ops.config.arguments.ArgumentError: load() has no argument 'rounds'. It is a setting: ...
+    >>> @checked
+    ... def train(experiment): ...
+    >>> train("ditto")
+    Traceback (most recent call last):
+    pfl_ops.config.arguments.ArgumentError: train() takes an Experiment, got 'ditto': train(Experiment.of("ditto", ...))
     """
     names = inspect.signature(function).parameters
+    first = next(iter(names), "")
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         for name in kwargs:
             if name not in names:
                 raise ArgumentError(f"{function.__name__}() has no argument '{echo(name)}'.{_hint(name, names)}")
+        if first in ("experiment", "experiments"):
+            _check_experiments(function.__name__, first, args[0] if args else kwargs.get(first))
         return function(*args, **kwargs)
 
     return call
+
+
+def _check_experiments(function: str, argument: str, given: Any) -> None:
+    """Refuse names of methods in place of experiments."""
+    several = argument == "experiments"
+    for one in given if several and isinstance(given, (list, tuple)) else [given]:
+        if isinstance(one, str):
+            right = f'Experiment.of("{echo(one)}", ...)'
+            right = f"[{right}, ...]" if several else right
+            wanted = "Experiments" if several else "an Experiment"
+            raise ArgumentError(f"{function}() takes {wanted}, got '{echo(one)}': {function}({right})")
 
 
 def _hint(name: str, names: Iterable[str]) -> str:

@@ -23,7 +23,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training, UniformParticipation
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import has_backbone
-from pfl_ops.section import MOST_SEED, Section
+from pfl_ops.section import MOST_SEED, Section, check_last_seed
 
 if TYPE_CHECKING:
     from pfl_ops.algorithms.base import Algorithm
@@ -172,6 +172,7 @@ class Experiment(Section):
             raise explain(error, cls, tree) from error
         made._check_required()
         made._check_scaling()
+        check_last_seed(made.seed, made.repetitions, "repetitions")
         return made
 
     def _check_required(self) -> None:
@@ -314,6 +315,15 @@ class Experiment(Section):
         """
         about = f"# pfl-ops experiment: {self.label}. Every value is stated; run it with: pfl-ops run --config FILE\n"
         return about + yaml_files.dump(_tags_first(self.resolved))
+
+    def ignored(self) -> tuple[str, ...]:
+        """Return the paths of settings that have no effect on the method here.
+
+        >>> [Experiment.of("scaff_pd", participation=share).ignored() for share in (1.0, 0.5)]
+        [('participation.weighting',), ()]
+        """
+        everyone = self.participation.share == 1
+        return (*self.algorithm.ignored(), *(self.algorithm.ignores_with_all if everyone else ()))
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, summands
-from pfl_ops.units import difference_title, exact, heading, signed, unit_of, with_unit
+from pfl_ops.units import difference_title, exact, heading, mebibytes, signed, unit_of, with_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -273,8 +273,8 @@ def _at_equal_cost(row: Mapping[str, Any], metric: str) -> str:
 
 
 def _amount(cost: str, value: float) -> str:
-    """A budget in its unit: 12, 1,200,000, 3.2 MB, 61.5 s."""
-    return {"sent_bytes": f"{value / 1e6:,.1f} MB", "seconds": f"{value:,.1f} s"}.get(cost, f"{value:,.0f}")
+    """A budget in its unit: 12, 1,200,000, 3.2 MiB, 61.5 s."""
+    return {"sent_bytes": mebibytes(value), "seconds": f"{value:,.1f} s"}.get(cost, f"{value:,.0f}")
 
 
 def searched(table: "pd.DataFrame") -> str:

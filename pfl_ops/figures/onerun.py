@@ -22,6 +22,7 @@ Records = Sequence[tuple[int, Mapping[str, float]]]
 STAGES = ("L1", "L2", "G")
 MARKERS = {"L1": "o", "L2": "s", "G": "D"}
 VIEWS = ("Acc(L), own data", "Acc(G), pooled data")
+BAND = "band: middle 80 % of clients"
 MEANINGS = {"L1": "L1, after the update", "L2": "L2, after local training", "G": "G, global model"}
 
 
@@ -35,12 +36,15 @@ def curves(records: Records, title: str | None = None) -> Figure:
             is missing, or is NaN.
         title: above the picture.
     """
+    from matplotlib.patches import Patch
+
     split = _split({name for _, values in records for name in values})
     shades = stage_colours()
     with style.style():
         figure = style.blank(8.4, 3.5)
         panels = figure.subplots(1, 2, sharey=True)
         shown: dict[str, Any] = {}
+        banded = False
         for axes, view, label in zip(panels, ("local", "global"), VIEWS, strict=True):
             style.fix_ticks(axes)
             for stage, colour in shades.items():
@@ -52,21 +56,22 @@ def curves(records: Records, title: str | None = None) -> Figure:
                 (line,) = axes.plot(
                     rounds, mean, color=colour, marker=MARKERS[stage] if sparse else "", markeredgewidth=0, zorder=3
                 )
-                shown.setdefault(stage, line)
+                shown.setdefault(MEANINGS[stage], line)
                 low_rounds, low = _series(records, f"{start}/q10")
                 high = _series(records, f"{start}/q90")[1]
                 if len(low) == len(high) and (low < high).any():
                     axes.fill_between(low_rounds, low, high, color=colour, alpha=0.13, linewidth=0, zorder=2)
+                    banded = True
             axes.set_title(label)
             axes.set_xlabel("round")
             whole_numbers(axes)
             axes.margins(x=0.02)
         percent_axis(panels[0])
         panels[0].set_ylabel(f"{'validation' if split == 'val' else 'test'} accuracy")
+        if banded:
+            shown[BAND] = Patch(color=style.current().faint, alpha=0.3, linewidth=0)
         if shown:
-            figure.legend(
-                list(shown.values()), [MEANINGS[stage] for stage in shown], loc="outside lower center", ncols=len(shown)
-            )
+            figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=len(shown))
         style.headline(figure, title)
     return figure
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from pfl_ops import runs
+from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
@@ -36,6 +37,7 @@ class Repeated:
     diverged: dict[int, str] = field(default_factory=dict)
 
 
+@checked
 @joining
 def repeat(
     experiment: Experiment,

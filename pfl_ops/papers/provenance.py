@@ -143,14 +143,14 @@ ENGINE: Sources = (
 def without_effect(experiment: Experiment) -> dict[str, Source]:
     """Return the sources of the settings that change no result of an experiment, by path.
 
-    The rules: what the method ignores (`Algorithm.ignored`); the one of local epochs and local steps that is not set;
+    The rules: what the method ignores (`Experiment.ignored`); the one of local epochs and local steps that is not set;
     the test share without `data.pooled`; the validation share where scores come from test data; roles and records of
     another data set than shakespeare; the scaling of text, and of the inputs of a frozen network; momentum under Adam;
     the way to draw a cohort of all clients uniformly, and the scores of absent ones; the weighting of test
     sets where no synthetic view is scored.
     """
     settings = experiment.flat
-    found = {path: "the method does not read it" for path in experiment.algorithm.ignored()}
+    found = {path: "the method does not read it" for path in experiment.ignored()}
     if settings["training.local_epochs"] is None:
         found["training.local_epochs"] = "the length is given in local steps"
     else:

@@ -87,6 +87,19 @@ def other_rounds(c: Comparison, group: Group) -> dict[str, tuple[str, At]]:
     return other | {"best round": (BEST_ROUND, "final")}
 
 
+def best_note(c: Comparison) -> str:
+    """Return a line on best rounds that were scored on a subset of the pooled samples; "": none was.
+
+    The last round is scored on more, so that its score may be above that of the best round, even if it is that round.
+    """
+    for group in c.groups:
+        error = metrics.error_key(f"/{group.metric}")  # tracked where the samples are a subset
+        found = (name for line in group.lines for run in line.runs for name in run.metrics)
+        if error and any(name.startswith("best/") and name.endswith(error) for name in found):
+            return "best round: Acc(G) is of the subset of pooled samples that curves have, so best may be below last"
+    return ""
+
+
 # -- tables of plain data ----------------------------------------------------------------------------------------------
 
 
@@ -178,7 +191,8 @@ def reading(c: Comparison) -> tuple[str, ...]:
         "Best: the first line, if every other line is worse than it over common seeds, with p below 0.05. Otherwise it "
         "is the highest, or the lowest: of the means over all seeds that each line has. The highest mean of a column "
         "is marked, whatever the test says.",
-        "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of.",
+        "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of. It may be "
+        "below the last round, where everything is scored.",
         "MiB: sent by all clients, and received by all, over all rounds. Seconds: training, on a machine with its "
         "other load.",
     )

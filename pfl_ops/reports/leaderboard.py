@@ -24,7 +24,7 @@ from pfl_ops.reports.document import (
 )
 from pfl_ops.reports.numbers import chance, difference_title, signed
 from pfl_ops.reports.rows import finite, score, table_of
-from pfl_ops.units import PERCENT, unit_of, with_unit
+from pfl_ops.units import MIB, PERCENT, unit_of, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,7 +167,7 @@ def _spent(table: pd.DataFrame) -> Table:
             TableCell(f"{row['search_samples']:,}", float(row["search_samples"])),
             TableCell(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
             TableCell(_or_dash(row["test_seconds"], "{:,.0f} s"), finite(row["test_seconds"])),
-            TableCell(_or_dash(row["sent_bytes"] / 1e6, "{:,.1f} MB"), finite(row["sent_bytes"])),
+            TableCell(_or_dash(row["sent_bytes"] / MIB, "{:,.1f} MiB"), finite(row["sent_bytes"])),
             row["openings"],
         )
         for row in table.to_dict("records")

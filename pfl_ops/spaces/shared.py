@@ -92,7 +92,7 @@ def restrictions(method: MethodSpace, common: Space) -> dict[str, str]:
             found[key] = str(experiment.get(key))
         elif list(map(str, space.of(key))) != list(map(str, expected.of(key))):
             found[key] = "; ".join(map(str, space.of(key)))
-    return {key: told for key, told in found.items() if key not in experiment.algorithm.ignored()}
+    return {key: told for key, told in found.items() if key not in experiment.ignored()}
 
 
 def _counting(method: MethodSpace, key: str, count: Any) -> MethodSpace:
@@ -142,7 +142,7 @@ def _joined(method: MethodSpace, common: Space, recommended: Sequence[Point]) ->
     parameters = tuple(narrowed.get(p.key, p) for p in whole.parameters)
 
     now = experiment.flat
-    decided = {key: now.get(key) for key in held - set(experiment.algorithm.ignored())}
+    decided = {key: now.get(key) for key in held - set(experiment.ignored())}
     ours = [_point(own, {**now, **point}) for point in space.first] or [_point(own, now)]
     candidates = [{**ours[0], **_point(common.parameters, now)}]
     for mine, point in zip(ours, space.first, strict=False):
@@ -161,7 +161,7 @@ def _permitted(parameter: Parameter, method: MethodSpace) -> Iterator[Parameter]
     """The parameter as far as the method leaves a choice."""
     algorithm = method.experiment.algorithm
     required = algorithm.required().get(parameter.key, ...)
-    if parameter.key in algorithm.ignored():
+    if parameter.key in method.experiment.ignored():
         return
     if required is ...:
         yield parameter

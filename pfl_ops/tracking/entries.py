@@ -39,6 +39,7 @@ class _Tags(_Fields):
 class _Choose(_Fields):
     op: Literal["choose"]
     identity: str
+    others: list[str] = []
 
 
 class _Params(_Fields):

@@ -130,9 +130,9 @@ class Run:
         tags = {"mlflow.experimentKind": "custom_model_development"}  # the page for training, not the one for chats
         self.append({"op": "experiment", "tags": tags | ({NOTE: note} if note else {}) | view_tags(views)})
 
-    def choose(self, identity: str) -> None:
-        """Mark the run of that identity below this one, and no other, with the tag `pfl_ops.chosen`."""
-        self.append({"op": "choose", "identity": identity})
+    def choose(self, identity: str, *others: str) -> None:
+        """Mark the runs of these identities below this one, and no others, with the tag `pfl_ops.chosen`."""
+        self.append({"op": "choose", "identity": identity, "others": list(others)})
 
     def note(self, text: str) -> None:
         """Set its description, which MLflow's page shows on top: Markdown, with `views.RUN` and `views.EXPERIMENT`."""

@@ -224,19 +224,21 @@ class Sender:
 
     def _choose(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         experiment = self.experiment_id(spool.header["experiment"])
+        identities = [entry["identity"], *entry.get("others", ())]
         for before in self.client.search_runs(
-            [experiment], f"tags.`{PARENT}` = '{run_id}' and tags.`{CHOSEN}` = 'yes'", max_results=50
+            [experiment], f"tags.`{PARENT}` = '{run_id}' and tags.`{CHOSEN}` = 'yes'", max_results=50_000
         ):
-            if before.data.tags[IDENTITY] != entry["identity"]:
+            if before.data.tags[IDENTITY] not in identities:
                 self.client.delete_tag(before.info.run_id, CHOSEN)
-        found = self.search(experiment, entry["identity"], run_id)
-        chosen = [run.info.run_id for run in found if SUPERSEDED not in run.data.tags]
-        if not chosen:  # recorded while the target was down: this entry is sent before the entries of that run
-            child = {**spool.header, "identity": entry["identity"], "parent": spool.header}
-            header = newest(spool.root, child)
-            chosen = [self.run_id(header)] if header else []
-        for child_id in chosen:
-            self.client.set_tag(child_id, CHOSEN, "yes")
+        for identity in identities:
+            found = self.search(experiment, identity, run_id)
+            chosen = [run.info.run_id for run in found if SUPERSEDED not in run.data.tags]
+            if not chosen:  # recorded while the target was down: this entry is sent before the entries of that run
+                child = {**spool.header, "identity": identity, "parent": spool.header}
+                header = newest(spool.root, child)
+                chosen = [self.run_id(header)] if header else []
+            for child_id in chosen:
+                self.client.set_tag(child_id, CHOSEN, "yes")
 
     def _params(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         there = self.client.get_run(run_id).data.params

@@ -14,12 +14,13 @@ from pfl_ops.config.identity import CODE, code_line, differing_code
 from pfl_ops.errors import PflOpsError, check_name
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import plugins
+from pfl_ops.section import check_last_seed
 from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.budget import StudyLimits, count, spent
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
-from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.settings import SEED_OFFSET, Settings
 from pfl_ops.tuning.study_storage import StudyStorage
 
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
@@ -91,6 +92,13 @@ class PreparedStudy:
     name: str
     finals: int
     benchmark: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a seed from which the last seed of the study is none, before the first trial."""
+        seed, settings = self.settings.experiment.seed, self.settings
+        check_last_seed(seed, settings.seeds_per_trial, "seeds per trial")
+        check_last_seed(seed, settings.confirm, f"seeds of the confirmation, from seed + {SEED_OFFSET} on", SEED_OFFSET)
+        check_last_seed(seed, self.finals, "test runs")
 
     @property
     def method(self) -> str:

@@ -447,7 +447,7 @@ def _own_settings(entries: Sequence[MethodStudy]) -> str:
     own = []
     for entry in entries:
         experiment, space = entry.plan.settings.experiment, entry.plan.settings.space
-        known = {*space.keys, *entry.plan.settings.restrictions, *experiment.algorithm.ignored()}
+        known = {*space.keys, *entry.plan.settings.restrictions, *experiment.ignored()}
         kept = {p: v for p, v in experiment.algorithm.recommended.items() if p not in known and experiment.get(p) == v}
         if kept:
             own.append(f"{entry.plan.method} {settings_text(kept)}")

@@ -16,6 +16,7 @@ from optuna.trial import Trial, TrialState
 
 from pfl_ops.jobs.report import ERRORS, LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
 from pfl_ops.metrics import summands
+from pfl_ops.section import MOST_SEED
 from pfl_ops.spaces import Point, Space
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.objective import Objective
@@ -37,7 +38,8 @@ class Search:
         space: what to vary.
         objective: what to optimise.
         rounds: of a whole trial; one that ends before was stopped.
-        seed: of the sampler; the number of trials so far is added, or a resumed study would propose the same points.
+        seed: of the sampler; the number of trials so far is added, or a resumed study would propose the same points
+            (modulo 2³², above which there is no seed).
         random_start: trials with a result before the sampler's model proposes any.
     """
 
@@ -57,7 +59,7 @@ class Search:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group are
             sampler = optuna.samplers.TPESampler(
-                seed=seed + len(study_storage.study.get_trials(deepcopy=False)),
+                seed=(seed + len(study_storage.study.get_trials(deepcopy=False))) % (MOST_SEED + 1),
                 n_startup_trials=random_start,
                 multivariate=True,
                 group=True,  # parameters that exist together are modelled together
@@ -114,6 +116,11 @@ class Search:
     def keep_parts(self, trial: Trial, parts: Sequence[Mapping[str, Any]]) -> None:
         """Record the parts of a trial that have ended; one that is cut short is continued with the others."""
         trial.set_user_attr(PARTS, list(parts))
+
+    def keep_seconds(self, trial: Trial, before: float) -> None:
+        """Record the time of a trial's rounds before the kill that cut it short; 0: there were none."""
+        if before:
+            trial.set_user_attr(study_storages.SECONDS_BEFORE, before)
 
     def end(self, trial: Trial, report: Mapping[str, Any], failure: Failure | None = None) -> tuple[str, str]:
         """Tell the end: COMPLETE, PRUNED if it was stopped before the last round or diverged, else FAIL.

@@ -497,7 +497,8 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     values = dict(zip(goal.metrics, map(float, trial.values or ()), strict=True))
     parent.text(chosen.to_yaml(), "best.yaml")
     parent.tags({"pfl_ops.best_trial": f"trial-{number:03d}"} | {f"best.{key}": value for key, value in values.items()})
-    parent.choose(session.children.trial(number, point_of(trial)).identity)
+    runs = [session.children.trial(number, point_of(trial), part) for part in range(session.settings.n_parts)]
+    parent.choose(*(run.identity for run in runs))
     if not goal.single:
         parent.table(_front(study_storage, table), "pareto.parquet")
     return session.open_tests(chosen, repetitions)

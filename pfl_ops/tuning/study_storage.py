@@ -41,6 +41,7 @@ ERROR, DIVERGED, REQUEUED, SETTINGS, OPENINGS = "error", "diverged", "requeued",
 CONFIRMATIONS, CHOICE = "confirmations", "choice"  # runs with new seeds; the trial that they chose
 NOTE = "note"  # on a trial that has a result
 ROUNDS, SAMPLES, SENT_BYTES = "rounds", "samples", "sent_bytes"  # of a trial, so far
+SECONDS_BEFORE = "seconds_before"  # of a trial that was continued: time of its rounds before the kill
 SEARCH_SECONDS = "search_seconds"  # wall time of the search, over all calls
 ENDED = "ended"  # the budget that ended the search, and its value
 SUMMANDS = "summands"  # of a trial: Acc(L) and Acc(G), where the objective is their sum
@@ -563,10 +564,11 @@ def longest_run(trial: FrozenTrial) -> float:
 
 
 def _seconds_of_runs(trial: FrozenTrial) -> list[float]:
-    """The wall time of each run of a trial; []: it has not ended."""
+    """The wall time of each run of a trial, with its rounds before a kill that cut it short; []: it has not ended."""
     if parts := trial.user_attrs.get(PARTS):
         return [float(part["seconds"]) for part in parts]
-    return [trial.duration.total_seconds()] if trial.duration else []
+    before = float(trial.user_attrs.get(SECONDS_BEFORE, 0.0))
+    return [before + trial.duration.total_seconds()] if trial.duration else []
 
 
 def point_of(trial: FrozenTrial) -> Point:

@@ -11,6 +11,7 @@ from optuna.storages import InMemoryStorage
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
+from pfl_ops.section import check_last_seed
 from pfl_ops.spaces import Axes, Point, grid_points
 from pfl_ops.spaces.space import short
 from pfl_ops.tuning.environments import Environment
@@ -106,6 +107,7 @@ class TablePlan:
                     f"a table needs a metric on validation data, val/..., got '{one.objective.metrics[0]}'"
                 )
         first = settings[0].experiment.seed
+        check_last_seed(first, seeds, "seeds")
         points = tuple(tuple(grid(one, axes) if axes else sample(one, configurations)) for one in settings)
         return cls(tuple(settings), points, tuple(range(first, first + seeds)))
 

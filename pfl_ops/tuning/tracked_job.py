@@ -33,23 +33,36 @@ class TrackedJob:
         self._open_run = open_run
         self._run: Run | None = None
         self._start = time.monotonic()
+        self._start_ms = 0  # on the clock of records
+        self._before: dict[int, float] = {}  # round -> seconds, of rounds that were computed before the start
         self.begun = False
         self.last: Record | None = None
         self.report: Mapping[str, Any] = {}
 
     @property
     def seconds(self) -> float:
-        """Time since it started, or was made."""
-        return time.monotonic() - self._start
+        """Time since it started, or was made, and of the rounds before a kill that it goes on from."""
+        return time.monotonic() - self._start + self.seconds_before
+
+    @property
+    def seconds_before(self) -> float:
+        """Time of the rounds that were computed before it started."""
+        return sum(self._before.values())
 
     def take(self, event: JobEvent) -> None:
         """Note that it started, once more after its process died, or finished rounds."""
         run = self._opened()
         if event.kind == "started":
-            self._start = self._start if self.begun else time.monotonic()
+            if not self.begun:
+                self._start, self._start_ms = time.monotonic(), time.time_ns() // 1_000_000
             self.begun = True
         else:
             run.log(event.records)
+            self._before |= {
+                record.round: sum(record.metrics.get(f"cost/{what}_seconds", 0.0) for what in ("train", "eval"))
+                for record in event.records
+                if record.time < self._start_ms
+            }
             self.last = event.records[-1] if event.records else self.last
             self.report = self.report if FAILURE in event.report else event.report
 

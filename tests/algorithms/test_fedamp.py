@@ -6,8 +6,9 @@ import torch
 
 from pfl_ops.algorithms.fedamp import FedAMP
 from pfl_ops.algorithms.local import Local
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.settings import Training
+from pfl_ops.federation.settings import Execution, Training
 from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
 
 
@@ -89,6 +90,34 @@ def test_weights_that_sum_to_more_than_one_are_refused():
         quadratic_play(FedAMP(alpha=0.5, sigma=0.5, unit="absolute"), [1, 1.05, 1.1], rounds=1)
     with pytest.raises(PflOpsError, match="> 1"):
         quadratic_play(FedAMP(alpha=3, sigma=1), [1, 2, 3], rounds=1)
+
+
+def test_absent_clients_may_have_weights_that_sum_to_more_than_one():
+    """Clients 2 and 3 train, 0 and 1 are absent and nearer to each other: with s the difference of the square distances
+    a = d_01, b = d_23, and α = s e^{(a + b)/2s}, σ = s, ξ is e^{−½} between 2 and 3, and e^{½} > 1 between 0 and 1.
+
+    The last round is repeated for L2 of the absent ones, whose u_k is dropped: after all training, no error.
+    """
+    one_core = Execution(device="cpu", way="loop", workers=1, threads=1)
+
+    def run(share, **options):
+        experiment = Experiment.of(
+            "fedamp", dataset="digits", model="linear", clients=4, rounds=1, participation=share,
+            **{"data.train_size": 120, "algorithm.unit": "absolute"}, **options,
+        )  # fmt: skip
+        simulation = experiment.build(execution=one_core)
+        list(simulation.run())
+        return simulation
+
+    theta = run(1.0, **{"algorithm.alpha": 1e-9}).state["theta"][torch.arange(4)].double()
+    a, b = (theta[0] - theta[1]).square().sum().item(), (theta[2] - theta[3]).square().sum().item()
+    options = {"algorithm.sigma": b - a, "algorithm.alpha": (b - a) * exp((a + b) / (b - a) / 2), "algorithm.lam": 0}
+    half = run(0.5, **options)
+    assert half.state["known"].tolist() == [False, False, True, True] and a < b
+    whole = run(1.0, **{"algorithm.alpha": 1e-9, "algorithm.lam": 0})
+    assert half.final["final/test/L2/local/mean"] == whole.final["final/test/L2/local/mean"]
+    with pytest.raises(PflOpsError, match="> 1"):
+        run(1.0, **options)
 
 
 def test_a_small_sigma_is_local_training():

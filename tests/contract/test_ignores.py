@@ -11,10 +11,11 @@ from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.algorithms.fedpg import FedPG, SFedPG
 from pfl_ops.algorithms.fedrep import FedRep
 from pfl_ops.algorithms.per_fedavg import PerFedAvg
+from pfl_ops.algorithms.scaff_pd import ScaffPD
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution, Training
-from pfl_ops.testing import MethodSimulation, ragged_task
+from pfl_ops.testing import MethodSimulation, quadratic_task, ragged_task
 
 OTHER = {
     "training.optimiser": "adam",
@@ -78,6 +79,21 @@ def test_per_fedavg_ignores_the_learning_rate_where_it_has_its_own(beta: float |
         assert same_after(method, one, other) == (path in method.ignored()) == (beta is not None)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_scaff_pd_reads_the_weighting_where_lambda_is_zero_on_the_cohort(share: float) -> None:
+    """Over all clients λ sums to 1. All of it on client 2, which is away: p_k counts, (¼, ¾) or (½, ½)."""
+    training = Training(local_epochs=None, local_steps=2, batch_size=None, lr=0.25, precision="float64")
+    found = []
+    for weighting in ("samples", "uniform"):
+        task = quadratic_task([0, 6, 10], [1, 3, 2], start=2)
+        play = MethodSimulation(task, ScaffPD(rho=8, sigma=1 / 16, theta=0.5), training, weighting=weighting)
+        play.state |= {"lam": torch.tensor([0.0, 0, 1]).double(), "losses": torch.tensor([2.0, 8, 900]).double()}
+        play.state["seen"] = torch.ones(3, dtype=torch.bool)
+        found.append(play.round(None if share == 1 else [0, 1])["G"].item())
+    experiment = Experiment.of("scaff_pd", dataset="digits", participation=share)
+    assert (found[0] == found[1]) == ("participation.weighting" in experiment.ignored()) == (share == 1)
+
+
 @pytest.mark.parametrize("name", ["fedpg", "s_fedpg"])
 def test_weight_decay_without_effect_is_refused(name: str) -> None:
     """The full gradient is that of F_k, without the decay that a local step of the pseudo-gradient has."""
@@ -99,14 +115,14 @@ def test_a_method_ignores_exactly_what_it_says(algorithm):
         algorithm, dataset="digits", model="mlp", partition="dirichlet", clients=3, rounds=2, **settings
     )
     expected, scores = outcome(own)
-    method = own.algorithm
+    method, ignored = own.algorithm, own.ignored()
     for path, value in OTHER.items():
         if method.required().get(path, ...) is not ...:
             continue
         if value == own.get(path):
             value = "sgd"  # FLIU recommends Adam
-        if path == "training.local_epochs" and path not in method.ignored() and own.training.local_steps is not None:
+        if path == "training.local_epochs" and path not in ignored and own.training.local_steps is not None:
             continue  # it counts steps
         state, others = outcome(own.override({path: value}))
         same = scores == others and all(torch.equal(a, b) for a, b in zip(expected, state, strict=True))
-        assert same == (path in method.ignored()), path
+        assert same == (path in ignored), path

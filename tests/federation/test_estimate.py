@@ -47,12 +47,12 @@ class Clock:
         monkeypatch.setattr("time.perf_counter", lambda: self.now)
 
 
-def built(name: str, **more: Any) -> Simulation:
+def built(name: str, folder: Path | None = None, **more: Any) -> Simulation:
     experiment = Experiment.of(
         name, dataset="digits", model="mlp", clients=8, rounds=6, batch_size=20,
         **{"data.train_size": 400, "evaluation.subset": 80, **more},
     )  # fmt: skip
-    return experiment.build(execution=LOOP)
+    return experiment.build(execution=LOOP, folder=folder)
 
 
 CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in sorted(ALGORITHMS.builtin)] + [
@@ -100,6 +100,27 @@ def test_near_the_real_run(name: str, more: dict[str, Any], monkeypatch: pytest.
     assert found.sent_bytes == pytest.approx(
         sum(c["up_bytes"] + c["down_bytes"] for c in costs), rel=0.5 if name in VARYING else 0.01
     )
+
+
+@pytest.mark.parametrize("done", [0, 4, 5])
+def test_a_resumed_run_is_estimated_for_the_rounds_left(done: int, monkeypatch: Any, tmp_path: Path) -> None:
+    """Of six rounds; pooled data are scored in rounds 0, 5 and 6, so that the cost is not even."""
+    Clock(monkeypatch)
+    begun = built("fliu", tmp_path).run()
+    for _ in range(done + 1 if done else 0):
+        next(begun)
+    begun.close()
+    resumed = built("fliu", tmp_path)
+    found = estimate(resumed)
+    costs = [r.metrics for r in list(resumed.run())[done + 1 :]]
+    real = sum(cost[f"cost/{what}_seconds"] for cost in costs for what in ("train", "eval"))
+    assert (found.done, found.rounds) == (done, 6 - done)
+    assert found.seconds == pytest.approx(real, rel=0.25)
+    assert found.samples == pytest.approx(
+        sum(c["cost/samples_per_second"] * c["cost/train_seconds"] for c in costs), rel=0.35
+    )
+    words = {0: "6 rounds of", 4: "2 more rounds of", 5: "1 more round of"}
+    assert words[done] in str(found)
 
 
 def test_only_what_is_wanted_costs() -> None:

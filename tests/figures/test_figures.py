@@ -118,7 +118,9 @@ def test_curves_show_each_stage_where_it_was_tracked():
     np.testing.assert_allclose(local.lines[0].get_ydata(), [0.1 * t + 0.1 for t in range(6)])
     assert pooled.lines[0].get_xdata().tolist() == [0, 5]
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown == [figures.MEANINGS["L1"], figures.MEANINGS["G"]]
+    assert shown == [figures.MEANINGS["L1"], figures.MEANINGS["G"], "band: middle 80 % of clients"]
+    alone = figures.curves([(t, {"test/G/global/mean": 0.1 * t}) for t in range(3)])
+    assert [text.get_text() for text in alone.legends[0].get_texts()] == [figures.MEANINGS["G"]], "no band is drawn"
     assert local.get_ylabel() == "validation accuracy"
 
 

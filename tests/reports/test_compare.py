@@ -720,6 +720,22 @@ def test_the_table_fits_the_terminal(store: Any, width: int) -> None:
     assert ("no room for" in text) == (width < 190)
 
 
+@pytest.mark.parametrize(
+    ("width", "metric", "told"), [(250, "acc", True), (250, "local/mean", False), (80, "acc", False)]
+)
+def test_a_best_round_on_a_subset_is_said_to_be_one(made: Any, shelf: Any, width: int, metric: str, told: bool) -> None:
+    """The last round has 1.05 on all pooled samples, and the best one 1.04 on the subset of the curves.
+
+    Local scores have no subset; on a narrow terminal the column of the best round is left out.
+    """
+    runs = [made("fliu", seed, 0.7) for seed in range(2)]
+    for run in runs:
+        run.metrics.update({"best/round": 10, "best/test/L1/acc": 1.04, "best/test/L1/global/se": 0.01})
+    console = Console(width=width, record=True, file=io.StringIO())
+    show(go(shelf(runs), metric=metric), console)
+    assert ("best may be below last" in " ".join(console.export_text().split())) == told
+
+
 def test_the_report_of_a_comparison(store: Any) -> None:
     found = go(store, target=0.6, with_clients=False)
     report = document(found)

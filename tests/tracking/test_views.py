@@ -137,6 +137,18 @@ def test_short_addresses_lead_to_charts_and_runs(store):
     assert short_address("study", "a b/c") == "/study/a%20b%2Fc"
 
 
+def test_all_runs_of_a_trial_are_chosen(store):
+    """And those of the choice before it are not."""
+    parent = store.run("study", "study", identity="s")
+    for i in range(4):
+        store.run("study", f"run-{i}", identity=f"t{i}", parent=parent).finish()
+    parent.choose("t0", "t1")
+    parent.append({"op": "choose", "identity": "t2"})  # as earlier versions wrote it
+    parent.choose("t1", "t3")
+    parent.finish()
+    assert {run.name for run in store.runs("study") if "pfl_ops.chosen" in run.tags} == {"run-1", "run-3"}
+
+
 def test_one_child_is_chosen(store):
     parent = store.run("study", "study", identity="s")
     for i in range(3):

@@ -31,6 +31,31 @@ def plan():
     return PreparedStudy(experiment, Settings.of(experiment, space, StudyLimits(trials=3)), "s", 1)
 
 
+@pytest.mark.parametrize(
+    ("limits", "seeds", "finals", "highest", "words"),
+    [
+        (StudyLimits(confirm=3), 1, 1, 2**32 - 1 - 1002, "3 seeds of the confirmation, from seed + 1000 on"),
+        (StudyLimits(confirm=0), 4, 1, 2**32 - 4, "4 seeds per trial"),
+        (StudyLimits(confirm=0), 1, 5, 2**32 - 5, "5 test runs"),
+        (StudyLimits(confirm=0), 1, 0, 2**32 - 1, ""),
+    ],
+)
+def test_a_seed_too_large_for_the_last_run_is_refused_at_once(limits, seeds, finals, highest, words):
+    """Seeds are below 2³². The last one is seed + n - 1, in the confirmation seed + 1000 + n - 1."""
+
+    def prepare(seed):
+        experiment = toy(seed=seed)
+        settings = Settings.of(experiment, spaces.parse("algorithm.x: {float: [0, 1]}"), limits, seeds_per_trial=seeds)
+        return PreparedStudy(experiment, settings, "s", finals)
+
+    prepare(highest)
+    with pytest.raises(PflOpsError) as caught:
+        prepare(highest + 1)
+    if words:
+        line = f"seed must be <= {highest} with {words} (seeds are at most 4294967295), got {highest + 1}"
+        assert str(caught.value) == line
+
+
 @pytest.mark.parametrize("resume", [False, True], ids=["the same command", "resume"])
 @pytest.mark.parametrize(
     ("method", "call"),

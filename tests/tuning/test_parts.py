@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
@@ -205,6 +207,23 @@ def test_trial_cut_short_between_seeds_goes_on_with_the_rest(source):
     assert last.study_storage.search_samples() == 180 and not last.runs
 
 
+def test_trial_cut_short_within_a_seed_counts_the_seconds_of_both_parts(source):
+    """Rounds 1 and 2 took 2 · (30 + 5) s before the kill; the rest takes less than a second."""
+    trials = source()
+    job = trials.next()
+    trials.take(JobEvent("started", job))
+    again = source()
+    job = again.next()
+    again.take(JobEvent("started", job))
+    cost = {"cost/train_seconds": 30.0, "cost/eval_seconds": 5.0}
+    again.take(JobEvent("rounds", job, tuple(Record(t, cost, 1000) for t in (1, 2)), {"round": 2}))
+    later = Record(3, cost, time.time_ns() // 1_000_000 + 1000)  # of the time since the start, which is counted
+    again.take(JobEvent("rounds", job, (later,), {"round": 3}))
+    end(again, job, 0.5)
+    (part,) = again.study_storage.study.trials[-1].user_attrs["parts"]
+    assert part["seconds"] == pytest.approx(70, abs=5)
+
+
 def test_trial_cut_short_after_a_divergence_is_diverged(source):
     trials = source()
     first, second = trials.next(), trials.next()
@@ -235,6 +254,8 @@ def test_study_of_two_seeds_per_trial_on_the_real_engine(home):
             errors.setdefault(run.tags["pfl_ops.trial"], []).append(run.metrics["val/L1/global/se"])
         names = sorted(run.name for run in runs)
         parent = next(run for run in store.runs("two-seeds") if run.name == "study")
+    assert {run.tags["pfl_ops.trial"] for run in runs if "pfl_ops.chosen" in run.tags} == {f"trial-{study.trial:03d}"}
+    assert sum("pfl_ops.chosen" in run.tags for run in runs) == 2
     assert len(runs) == 6 and {run.status for run in runs} == {"FINISHED"}
     assert names[0].startswith("000 (seed 3) fedavg lr=") and names[1].startswith("000 (seed 4) fedavg lr=")
     assert "seeds_per_trial" not in parent.params

@@ -266,3 +266,20 @@ def test_a_job_that_is_no_trial_runs_to_its_end_and_is_no_rival():
     scheduler.on_trial_complete(None, test, {"round": 9})
     scheduler.on_trial_remove(None, test)
     assert [sorted(recorded) for _, recorded in scheduler.rungs] == [[], [], ["a"]]
+
+
+def test_seconds_of_a_continued_trial_count_its_rounds_before_the_kill(made):
+    """The next start tells the trial's first part FAIL, so that its own time would hold the pause."""
+    search = made()
+    trial = ask(search)
+    search.keep_seconds(trial, 70.0)
+    ended = end(search, trial, 9, val_L1_acc=0.4)
+    assert study_storages.seconds_of(ended) == pytest.approx(70, abs=5) == study_storages.longest_run(ended)
+    (row,) = search.study_storage.table(ONE.metrics).to_dict("records")
+    assert row["seconds"] == pytest.approx(70, abs=5)
+
+
+def test_a_seed_near_the_largest_one_proposes_trials(made):
+    """Optuna's sampler takes seeds below 2³²; the number of trials so far is added to that of the experiment."""
+    ask(made(seed=2**32 - 1))
+    assert 0 <= made(seed=2**32 - 1).ask()[1]["algorithm.x"] <= 1

@@ -58,6 +58,21 @@ def test_last_record_and_report_are_kept_beyond_a_failure(job):
     assert job.last is record and job.report == {"round": 3}
 
 
+def test_time_of_rounds_before_the_start_counts_once(job, monkeypatch):
+    """A kill cut the job short after two rounds of 4 s; then its process dies, and all rounds follow once more."""
+    now = [100.0]
+    monkeypatch.setattr(tracked_job.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(tracked_job.time, "time_ns", lambda: int(1e9 * now[0]))
+    cost = {"cost/train_seconds": 3.0, "cost/eval_seconds": 1.0}
+    before = tuple(Record(t, cost, 50_000 + t) for t in (1, 2))
+    for _ in range(2):
+        job.take(JobEvent("started", None))
+        job.take(JobEvent("rounds", None, before, {"round": 2}))
+        now[0] += 5
+        job.take(JobEvent("rounds", None, (Record(3, cost, int(1000 * now[0])),), {"round": 3}))
+    assert (job.seconds_before, job.seconds) == (8.0, 18.0)
+
+
 def test_time_counts_from_the_first_start(job, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(tracked_job.time, "monotonic", lambda: now[0])

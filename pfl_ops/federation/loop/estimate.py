@@ -37,12 +37,14 @@ class Estimate:
     """The cost of a run.
 
     Attributes:
-        seconds: from the first round to the last. train_seconds: of training in one round. eval_seconds: of all
-            evaluation.
-        rounds: T. memory_mib, disk_mib: MiB at the peak, of all processes together.
+        seconds: from the first round that is left to the last. train_seconds: of training in one round.
+            eval_seconds: of all evaluation that is left.
+        rounds: that are left: T, less those of a checkpoint. memory_mib, disk_mib: MiB at the peak, of all processes
+            together.
         hints: what else the user may want to know before it starts.
         startup_seconds: from the start of the process to the first round; 0: not counted, see `with_startup`.
         samples: gradient samples, each counted. sent_bytes: by all clients, up and down. 0: not estimated.
+        done: rounds that a checkpoint has.
     """
 
     seconds: float
@@ -55,6 +57,7 @@ class Estimate:
     startup_seconds: float = 0.0
     samples: int = 0
     sent_bytes: float = 0.0
+    done: int = 0
 
     def with_startup(self, tracking: bool = True) -> "Estimate":
         """Return the estimate for this process, whose age is its start-up.
@@ -80,7 +83,7 @@ class Estimate:
         return f"{self.samples:,} samples, {self.sent_bytes / 2**20:,.1f} MiB sent" if self.samples else ""
 
     def __str__(self) -> str:
-        each = "round of" if self.rounds == 1 else "rounds of"
+        each = f"{'more ' * bool(self.done)}round{'s' * (self.rounds != 1)} of"
         startup = f"start-up {duration(self.startup_seconds)}, " if self.startup_seconds else ""
         return (
             f"about {duration(self.startup_seconds + self.seconds)} ({startup}{self.rounds} {each} "
@@ -112,6 +115,7 @@ def estimate(simulation: Simulation) -> Estimate:
     """
     load = machine.OtherLoad()
     sizes, task, rounds = simulation.feed.sizes, simulation.task, simulation.training.rounds
+    left = rounds - simulation.finished_rounds
     cohort, s = task.cohort_size, simulation.state
     workers = simulation.resolved.workers
     few = min(simulation.trainer.chunk or min(simulation.scorer.stack, FEW), cohort)
@@ -120,7 +124,7 @@ def estimate(simulation: Simulation) -> Estimate:
 
     def a_round() -> tuple[Round, Update, Stages]:
         simulation.trainer.meter.clear()
-        r = simulation.round_at(0, average, "estimate")  # its own each time: a method notes a value once a round
+        r = simulation.round_at(0, average, "estimate", kept=False)  # a new one: methods note a value once a round
         return r, *simulation.method.round(s, r)
 
     seconds, (r, update, stages) = _timed(a_round)
@@ -151,15 +155,16 @@ def estimate(simulation: Simulation) -> Estimate:
         memory += workers * WORKER_MIB + data + 2 * p * cohort  # they share a copy of the data, and rows on their way
     hints = (*simulation.clients.remarks, *simulation.hints, *busy_hint(load.share()))
     return Estimate(
-        rounds * train + evaluation,
+        left * train + evaluation,
         train,
         evaluation,
-        rounds,
+        left,
         memory,
         disk,
         hints,
-        samples=round(rounds * samples),
-        sent_bytes=float(rounds * sent),
+        samples=round(left * samples),
+        sent_bytes=float(left * sent),
+        done=simulation.finished_rounds,
     )
 
 
@@ -186,8 +191,10 @@ def busy_hint(share: float) -> tuple[str, ...]:
 
 
 def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages, a_client: float) -> float:
-    """Seconds of all evaluation: what a stage's models cost to get, and each answer of theirs; none answers twice."""
+    """Seconds of the evaluation that is left: what it costs to get a stage's models, and each answer, of which none is
+    given twice."""
     e, rounds, scorer, cohort = simulation.evaluation, simulation.training.rounds, simulation.scorer, len(r.cohort)
+    done = simulation.finished_rounds
     scored, typical = len(scorer.clients), float(simulation.feed.sizes.mean()) / max(float(r.n.mean()), 1.0)
     found: dict[str, Models | None] = {}
     getting = {"L1": 0.0, "L2": 0.0}  # seconds a client, where a stage's models must be trained or mixed first
@@ -216,11 +223,13 @@ def _evaluation(simulation: Simulation, r: Round, update: Update, stages: Stages
 
     local = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
     everything, subset, last = (float(len(some)) for some in (scorer.everything, scorer.subset, scorer.final))
-    evaluated, pooled = (-(-rounds // each) for each in (e.every, math.lcm(e.every, e.global_every)))  # and the last
+    intervals = e.every, math.lcm(e.every, e.global_every)
+    evaluated, pooled = (-(-rounds // each) - done // each for each in intervals)  # and the last
     during = {*e.stages}
     if "G" in during and "L1" in models and models["L1"].clients is None:
         during.add("L1")  # one model, which is asked once
-    total = an_answer * min(local + subset, everything) if "L1" in models and "L1" in during else 0.0  # the start
+    start = not simulation.records and "L1" in models and "L1" in during
+    total = an_answer * min(local + subset, everything) if start else 0.0
     always = evaluated, pooled
     for stage, m in models.items():
         evaluated, pooled = always if stage in during else (0, 0)

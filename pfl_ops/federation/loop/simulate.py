@@ -180,6 +180,11 @@ class Simulation:
             trainer.close()
 
     @property
+    def finished_rounds(self) -> int:
+        """Rounds that have a record."""
+        return self.records[-1].round if self.records else 0
+
+    @property
     def state(self) -> State:
         """The method's state; that of a finished run is read when it is first needed.
 
@@ -370,8 +375,7 @@ class Simulation:
     def personal_models(self, clients: Tensor | None = None) -> Models | None:
         """L1 as the clients hold it now: rows [C, P] (or one [P] for all) with what `predict` needs; see `state`."""
         who = torch.arange(self.task.n_clients) if clients is None else clients
-        finished = self.records[-1].round if self.records else 0
-        return self.method.personal(self.state, self.round_at(max(finished - 1, 0), who, "evaluate"))
+        return self.method.personal(self.state, self.round_at(max(self.finished_rounds - 1, 0), who, "evaluate"))
 
     # -- where and how ------------------------------------------------------------------------------------------------
 
@@ -423,14 +427,14 @@ class Simulation:
 
 def _round_at(
     trainer: LocalTraining, lr_decay: float, weighting: Literal["samples", "uniform"],
-    t: int, clients: Tensor, purpose: str = "train",
+    t: int, clients: Tensor, purpose: str = "train", kept: bool = True,
 ) -> Round:  # fmt: skip
     """Return round t of some clients, int64 [C], duplicates count as draws; each purpose has generators of its own.
 
     Not a method: what makes rounds for the scores must not hold the simulation, whose models would else stay in memory
     until the next garbage collection.
     """
-    return Round(trainer, t, clients, weighting=weighting, lr_decay=lr_decay, purpose=purpose)
+    return Round(trainer, t, clients, weighting=weighting, lr_decay=lr_decay, purpose=purpose, kept=kept)
 
 
 def commit(s: State, update: Update) -> None:

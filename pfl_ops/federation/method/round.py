@@ -72,6 +72,8 @@ class Round:
         cohort: client numbers, int64 [C], sorted and unique. counts: how often each was drawn, [C].
         n: n_k of the cohort, [C]. class_counts: [C, L].
         pooling: True once `pooled` was called; such a round costs the same whichever clients take part.
+        kept: True if the state takes over what the round changes; False: the last round is repeated for absent clients,
+            whose L2 is scored, or a round is timed.
         weights: aggregation weights, [C], sum 1: n_k x draws (`samples`) or draws (`uniform`).
         notes: what `note` took.
 
@@ -92,9 +94,10 @@ class Round:
         weighting: Literal["samples", "uniform"],
         lr_decay: float = 1.0,
         purpose: str = "train",
+        kept: bool = True,
     ) -> None:
         self._trainer, self._weighting, self._decay, self._purpose = trainer, weighting, lr_decay, purpose
-        self.t = t
+        self.t, self.kept = t, kept
         self.task: Task = trainer.task
         self.layout: Layout = trainer.task.layout
         self.cohort, draws = torch.unique(clients, return_counts=True)
@@ -363,8 +366,9 @@ class Round:
         [[4.0], [5.5]]
         """
         other = Round(
-            self._trainer, self.t, clients, weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose
-        )
+            self._trainer, self.t, clients,
+            weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose, kept=self.kept,
+        )  # fmt: skip
         other.lr, other._calls = self.lr, self._calls
         return other
 
@@ -379,7 +383,7 @@ class Round:
         self.pooling = True
         other = Round(
             self._trainer.as_one, self.t, torch.zeros(1, dtype=torch.int64),
-            weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose,
+            weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose, kept=self.kept,
         )  # fmt: skip
         other.lr, other._calls = self.lr, self._calls
         return other

@@ -21,7 +21,7 @@ BYTES_AT_ONCE = 64 << 20  # and of what size, where nothing is stacked
 class RoundAt(Protocol):
     """Makes round t of some clients, int64 [C]; duplicates count as draws."""
 
-    def __call__(self, t: int, clients: Tensor, purpose: str = "train") -> Round: ...
+    def __call__(self, t: int, clients: Tensor, purpose: str = "train", kept: bool = True) -> Round: ...
 
 
 class StageScores:
@@ -86,7 +86,7 @@ class StageScores:
         def chunks() -> Iterator[Models]:
             yield stage
             for some in absent.split(max(len(r.cohort), 1)) if len(absent) else ():
-                again = self.method.round(s, self.round_at(r.t, some, "train"))[1].get("L2")
+                again = self.method.round(s, self.round_at(r.t, some, "train", kept=False))[1].get("L2")
                 if isinstance(again, Models):
                     yield again
 
