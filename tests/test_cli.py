@@ -542,28 +542,36 @@ def test_sigterm_ends_like_ctrl_c_with_143(fake: Fake, interrupt: Any) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_sigterm_that_python_would_only_print_is_repeated() -> None:
-    """It comes in a destructor, where no exception gets out; a moment later the command does something else."""
-    code = """if 1:
-        import signal, sys, time
+@pytest.mark.parametrize(("sent", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize("place", ["Ends()", "kept = weakref.ref(Empty(), send)"])
+def test_a_signal_that_python_would_only_print_is_repeated(place: str, sent: str, code: int) -> None:
+    """It comes where no exception gets out; a moment later the command does something else."""
+    program = f"""if 1:
+        import signal, sys, time, weakref
         from pfl_ops.cli.termination import sigterm_as_ctrl_c
+
+        def send(_):
+            signal.raise_signal(signal.{sent})
 
         class Ends:
             def __del__(self):
-                signal.raise_signal(signal.SIGTERM)
+                send(self)
+
+        class Empty:
+            pass
 
         @sigterm_as_ctrl_c
         def main():
             try:
-                Ends()
+                {place}
                 time.sleep(60)
             except KeyboardInterrupt:
                 sys.exit(130)
 
         main()
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
-    assert (done.returncode, done.stderr) == (143, "")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 def test_a_plug_in_is_known_by_name(fake: Fake, tmp_path: Path) -> None:

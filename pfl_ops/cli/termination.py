@@ -1,4 +1,4 @@
-"""SIGTERM, as job schedulers and containers send it, ends a command like Ctrl-C."""
+"""SIGTERM, as job schedulers and containers send it, ends a command like Ctrl-C; and neither is ever lost."""
 
 import functools
 import os
@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -14,7 +13,11 @@ CTRL_C_CODE, SIGTERM_CODE = 130, 143
 
 
 def sigterm_as_ctrl_c(main: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-    """Decorator: SIGTERM does what Ctrl-C does at that moment (rounds are kept, runs are KILLED); exit code 143."""
+    """Decorator: SIGTERM does what Ctrl-C does at that moment (rounds are kept, runs are KILLED); exit code 143.
+
+    A signal of either kind that comes in a destructor, or in the callback of a weak reference, is sent once more: there
+    Python would print the exception and go on.
+    """
 
     @functools.wraps(main)
     def guarded(*args: Any, **kwargs: Any) -> NoReturn:
@@ -23,17 +26,22 @@ def sigterm_as_ctrl_c(main: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def interrupt(number: int, frame: FrameType | None) -> None:
             nonlocal terminated
             signal.alarm(0)  # Ray's own handler, if it ran before this one in another thread, would abort in 3 s
-            if _swallowed(frame):
-                threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
-                return
             terminated = True
             handler = signal.getsignal(signal.SIGINT)
             # Called, not sent: a shell starts a command in the background with SIGINT ignored
             (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
+        def repeat(lost: "sys.UnraisableHookArgs") -> None:
+            if lost.exc_type is not KeyboardInterrupt:
+                usual(lost)
+                return
+            again = signal.SIGTERM if terminated else signal.SIGINT
+            threading.Timer(0.05, os.kill, (os.getpid(), again)).start()
+
         if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
             main(*args, **kwargs)
-        before = signal.signal(signal.SIGTERM, interrupt)
+        before, usual = signal.signal(signal.SIGTERM, interrupt), sys.unraisablehook
+        sys.unraisablehook = repeat
         try:
             main(*args, **kwargs)
         except SystemExit as end:
@@ -42,14 +50,6 @@ def sigterm_as_ctrl_c(main: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
             raise
         finally:
             signal.signal(signal.SIGTERM, before)
+            sys.unraisablehook = usual
 
     return guarded
-
-
-def _swallowed(frame: FrameType | None) -> bool:
-    """Return True in a destructor or a weak reference's callback: Python would print an exception there and go on."""
-    while frame is not None:
-        if frame.f_code.co_name == "__del__" or Path(frame.f_code.co_filename).name in ("weakref.py", "_weakrefset.py"):
-            return True
-        frame = frame.f_back
-    return False

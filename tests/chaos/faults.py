@@ -131,7 +131,8 @@ def trial_processes(place: Place) -> list[psutil.Process]:
     found = []
     for process in place.processes():
         with contextlib.suppress(psutil.Error):
-            if "FederationTrial" in " ".join(process.cmdline()):
+            name = " ".join(process.cmdline())
+            if name.startswith("ray::") and not name.startswith("ray::IDLE"):
                 found.append(process)
     return sorted(found, key=lambda process: process.pid)
 
