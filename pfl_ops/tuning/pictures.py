@@ -104,9 +104,12 @@ class Pictures:
         """Draw all; one that fails is skipped, with the error as its cause."""
         for name in self.drawable:
             try:
-                yield name, self.draw(name)
+                figure = self.draw(name)
+                figure.draw_without_rendering()
             except Exception as error:  # a picture must not cost a study its result
                 self.skipped[name] = in_a_line(error)
+            else:
+                yield name, figure
 
     # -- the pictures ------------------------------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class Pictures:
         for one in figure.axes:
             _turn_words(one)
         figure.suptitle("")
-        figure.set_layout_engine("constrained")
+        figure.set_layout_engine("constrained" if len(shown) > 1 else "tight")  # one plot's bar needs the latter
         return figure
 
     def _contour(self, plots: Any) -> "Figure":

@@ -155,6 +155,12 @@ def test_texts_of_a_picture_do_not_overlap(pictures):
             assert not any(a.overlaps(b) for a, b in itertools.pairwise(shown)), name
 
 
+def test_all_pictures_of_one_parameter_are_drawn(pictures):
+    """A bar of colours stands beside a single plot."""
+    found = pictures(12, only_lr=True)
+    assert [name for name, _ in found.each()] == ["slice", "edf", "timeline"]
+
+
 @pytest.mark.parametrize(
     ("complete", "how", "drawn", "told"),
     [
