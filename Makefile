@@ -42,7 +42,8 @@ reproduce: $(STAMP) ## DRDM's Table 3 and Fig. 5, the start of FLIU's Table I: a
 results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS (1) more, and write its pages
 	$(BIN)/pfl-ops reproduce fliu/table1 --only 'path/{fedavg,fliu}' --scale medium --repetitions 9 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/fig7 fliu/fig8 fliu/table1 --only 'lsqs/{fedavg,fliu}' --scale medium --repetitions 5 --results docs/results
-	$(BIN)/pfl-ops reproduce fliu/fig5 fliu/fig6 --only 'path/{fedavg,fliu}' --scale medium --repetitions 5 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/fig5 --only 'path/{fedavg,fliu}' --scale medium --repetitions 5 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/fig6 --only 'path/{fedavg,fliu}' --scale medium --repetitions 7 --results docs/results
 	$(BIN)/pfl-ops reproduce niid_bench/label_skew --only 'mnist/{iid,dir05}/*' --scale small --results docs/results
 	$(BIN)/pfl-ops reproduce drdm/table3 drdm/table4 drdm/fig3 drdm/fig4 drdm/fig5 drdm/fig6 --scale full --until-decided --hours $(HOURS) --results docs/results
 
