@@ -12,7 +12,7 @@ PAUSE = 0.5  # seconds between two looks at the parent
 def wait_for_parent() -> None:
     """Return when the process that has started this one is gone."""
     parent = os.getppid()
-    while os.getppid() == parent:
+    while os.getppid() == parent != 1:  # 1: it was gone before
         time.sleep(PAUSE)
 
 

@@ -26,7 +26,7 @@ from pfl_ops.tuning.study_storage import DIVERGED, ERROR, NOTE, PARTS, ROUNDS, S
 
 NOTES_EVERY = 1.0
 """Seconds between two notes of a running trial's newest report, at least: six transactions, each of which waits for the
-disk. A round's value is told at once; a trial that is continued after a kill reports its rounds again."""
+disk. A round's value is recorded at once. A trial that continues after a kill reports its rounds again."""
 STUCK = 0.99  # of the first round's training loss: a trial whose last one is above has learnt nothing
 
 

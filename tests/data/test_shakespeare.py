@@ -187,7 +187,7 @@ KINDS = [("natural", {}), ("iid", {"clients": 3}), ("lsqs", {"clients": 3}), ("s
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)
 def test_no_character_is_trained_on_and_validated(folder: Path, kind: str, options: dict[str, Any]) -> None:
-    """Of 200 windows a role the last 40 are held out and the 80 before them left out, whoever has them."""
+    """Of 200 windows a role the last 40 are held out and the 80 before them left out, whichever client has them."""
     write_roles(folder, {f"R{k}": text(k, 500) for k in range(2)})
     data = read(records=200)
     clients = build(data.sealed(), kind, split="validation", **options)

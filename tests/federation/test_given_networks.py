@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from sample_shapes import SAMPLE_SHAPES
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,20 +19,6 @@ from pfl_ops.models import MODELS, build, check
 from pfl_ops.models.base import Network, example_of
 from pfl_ops.testing import Federation, MethodSimulation, Training
 
-SHAPES = {
-    "linear": (8, 8, 1),
-    "mlp": (8, 8, 1),
-    "cnn": (12, 8, 3),
-    "cnn6": (17, 21, 2),
-    "cnn_cifar": (8, 9, 3),
-    "cnn_tiny": (8, 8, 1),
-    "kmnist_cnn": (8, 12, 1),
-    "fakelenet5": (16, 17, 3),
-    "lenet5": (16, 17, 3),
-    "nf_resnet18": (8, 9, 3),
-    "char_lstm": (6,),
-    "resnet18_head": (512,),
-}
 SMALL = {"nf_resnet18": {"width": 4}, "char_lstm": {"hidden": 16}}
 LABELS = torch.tensor([2, 0, 1])
 
@@ -250,8 +237,8 @@ def lengths(given: nn.Module, x: Tensor, y: Tensor) -> list[float]:
 
 @pytest.mark.parametrize("name", MODELS.names())
 def test_registered_network_in_the_engine_is_itself(name: str) -> None:
-    given = build(MODELS.get(name)(**SMALL.get(name, {})), SHAPES[name], 5, seed=0).double()
-    x = 2 * example_of(SHAPES[name]).double() if name != "char_lstm" else torch.arange(12.0).view(2, 6).double()
+    given = build(MODELS.get(name)(**SMALL.get(name, {})), SAMPLE_SHAPES[name], 5, seed=0).double()
+    x = 2 * example_of(SAMPLE_SHAPES[name]).double() if name != "char_lstm" else torch.arange(12.0).view(2, 6).double()
     y = torch.tensor([3, 1])
     net = assert_same(given, x, y, stackable=check(given, x), rtol=1e-9, atol=1e-10)
     w = net.layout.flatten(dict(given.named_parameters()))

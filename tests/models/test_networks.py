@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from pydantic import ValidationError
+from sample_shapes import SAMPLE_SHAPES
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
@@ -14,20 +15,6 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.models import MODELS, build, check
 from pfl_ops.models.base import example_of
 
-IMAGES = {
-    "linear": (8, 8, 1),
-    "mlp": (8, 8, 1),
-    "cnn": (12, 8, 3),
-    "cnn6": (17, 21, 2),
-    "cnn_cifar": (8, 9, 3),
-    "cnn_tiny": (8, 8, 1),
-    "kmnist_cnn": (8, 12, 1),
-    "fakelenet5": (16, 17, 3),
-    "lenet5": (16, 17, 3),
-    "nf_resnet18": (8, 9, 3),
-    "char_lstm": (6,),
-    "resnet18_head": (512,),
-}
 RECURRENT = ["char_lstm"]
 
 
@@ -60,7 +47,7 @@ def test_number_of_parameters(name, shape, parameters):
 
 @pytest.mark.parametrize("name", MODELS.names())
 def test_scores_are_the_head_of_the_features(name):
-    model, x = network(name, IMAGES[name], n_classes=7), example_of(IMAGES[name])
+    model, x = network(name, SAMPLE_SHAPES[name], n_classes=7), example_of(SAMPLE_SHAPES[name])
     assert model(x).shape == (2, 7)
     assert torch.equal(model(x), model.head(model.features(x)))
     names = [key for key, _ in model.named_parameters()]
@@ -75,8 +62,8 @@ def test_a_linear_model_has_no_body():
 @pytest.mark.parametrize("name", ["cnn", "cnn6", "cnn_cifar", "cnn_tiny", "kmnist_cnn", "fakelenet5", "lenet5"])
 def test_pooling_before_relu_is_the_same_function_with_the_same_gradient(name):
     """max(relu(a), relu(b)) = relu(max(a, b)); both hand the gradient to the first largest entry if it is positive."""
-    model = network(name, IMAGES[name], seed=3).double()
-    x = torch.randn(5, *example_of(IMAGES[name]).shape[1:], generator=torch.Generator().manual_seed(0)).double()
+    model = network(name, SAMPLE_SHAPES[name], seed=3).double()
+    x = torch.randn(5, *example_of(SAMPLE_SHAPES[name]).shape[1:], generator=torch.Generator().manual_seed(0)).double()
     layers = dict(model.body.named_children())
     for i in (1, 2, 3):  # the papers' order
         if f"pool{i}" in layers:
@@ -104,9 +91,9 @@ def test_first_parameters_come_from_the_seed_alone():
 
 @pytest.mark.parametrize("name", [name for name in MODELS.names() if name not in RECURRENT])
 def test_networks_can_be_stacked(name):
-    model, x = network(name, IMAGES[name]), example_of(IMAGES[name])
+    model, x = network(name, SAMPLE_SHAPES[name]), example_of(SAMPLE_SHAPES[name])
     assert check(model, x) and check(model)
-    rows, buffers = stack_module_state([model, network(name, IMAGES[name], seed=1)])
+    rows, buffers = stack_module_state([model, network(name, SAMPLE_SHAPES[name], seed=1)])
     scores = vmap(lambda p: functional_call(model, (p, buffers), (x,)))(rows)
     assert torch.allclose(scores[0], model(x), atol=1e-5)
 

@@ -57,7 +57,7 @@ def test_values_stand_at_their_round_and_the_last_one_counts(made):
 
 
 def test_reports_that_follow_at_once_are_noted_later_and_none_is_lost(made, monkeypatch):
-    """Values are told at once: the picture of a study that is cut short has them all."""
+    """Values are recorded at once: the picture of a study that is cut short has them all."""
     now = [100.0]
     monkeypatch.setattr("pfl_ops.tuning.search.time.monotonic", lambda: now[0])
     search = made()
