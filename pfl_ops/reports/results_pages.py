@@ -25,6 +25,12 @@ COLUMNS = (
     "took, or would take if the seeds to come were as those so far."
 )
 """The tables of claims, in words."""
+REDUCED = ("smoke", "small")
+"""Scales with fewer clients, images and rounds than the papers'."""
+AT_REDUCED = (
+    "At small there are fewer clients, images and rounds than in the paper: a verdict is about that setting, and is no "
+    "verdict on the paper."
+)
 IN_PART = (
     "1 of 4 run: of a claim with four instances one was run, and n is of its cells, the least where several were run. "
     "Such a claim may be decided: one instance refutes what is said of all."
@@ -89,11 +95,16 @@ def overview(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Document
 
 def _first(run: SuiteRun) -> Iterator[PageBlock]:
     """Notes on the data and networks of the numbers."""
+    suite = run.suite
     if networks := replaced(run):
         yield Text(
             f"Scale {run.scale} changes the network: {', '.join(networks)}. Claims are decided for this network here.",
             "warning",
         )
+    if run.scale in REDUCED and suite.claims:
+        note = suite.scale(run.scale).note.removesuffix(".")
+        what = f"changes the paper's setting{f': {note}' if note else ''}"
+        yield Text(f"Scale {run.scale} {what}. Claims are decided for this setting here.", "warning")
     yield from _outdated(run.outdated)
     yield from diverged(run)
     each = [outcome for of_cell in run.outcomes.values() for outcome in of_cell]
@@ -166,9 +177,11 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
         f"here;{apart} of the other {total - len(judged) - only_run - parts} nothing is known."
     )
     heads = ("scale", "", "hold", "do not hold", "undecided")
-    note = "Derived: worked out from the paper's numbers, or with a threshold of ours."
+    notes = ("Derived: worked out from the paper's numbers, or with a threshold of ours.",)
+    if any(one.scale in REDUCED for one in found if one.suite.claims):
+        notes += (AT_REDUCED,)
     if rows:
-        yield Table("counts", "Claims in our numbers", (tuple(map(Head, heads)),), tuple(rows), (note,), titles=2)
+        yield Table("counts", "Claims in our numbers", (tuple(map(Head, heads)),), tuple(rows), notes, titles=2)
 
 
 def _public(found: Sequence[SuiteRun]) -> Iterator[PageSection]:
