@@ -33,6 +33,7 @@ from pfl_ops.jobs import repeat as jobs_repeat
 from pfl_ops.jobs.repeat import Repeated
 from pfl_ops.results import Result as FinishedRun
 from pfl_ops.system import cores, machine
+from pfl_ops.tracking.home import WorkFolder
 
 ROOT = Path(__file__).parents[1]
 
@@ -463,6 +464,22 @@ def test_dry_run_only_estimates(fake: Fake) -> None:
     assert result.stdout.startswith("about 3 min 5 s (start-up 5.0 s, 20 rounds") and result.stdout.endswith(
         "memory 500 MiB, disk 3 MiB\n"
     )
+
+
+def test_dry_run_of_several_repetitions_says_that_the_estimate_is_of_one_and_how_many_are_finished(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["run", "fedavg", "--repetitions", "3", "--dry-run"]
+    assert cli(*words).stdout.startswith("each of 3 repetitions: about 3 min 5 s (")
+    WorkFolder.open()
+    finished = {0, 2}
+    monkeypatch.setattr(runs, "is_finished", lambda experiment, **_: experiment.seed in finished)
+    assert cli(*words).stdout.startswith("2 of 3 repetitions are finished; each other one: about 3 min 5 s (")
+    assert cli(*words, "--no-resume").stdout.startswith("each of 3 repetitions: about")
+    finished = {0, 1, 2}
+    assert cli(*words).stdout == "3 of 3 repetitions are finished\n"
+    assert cli("run", "fedavg", "--dry-run").stdout.startswith("finished before: ")
+    assert fake.asked == []
 
 
 @pytest.mark.parametrize("words", [["--dry-run"], []])

@@ -86,10 +86,7 @@ def run(
             raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
     if dry_run:
-        apart = requests.is_possible(WorkFolder.at(), tracking_uri)
-        found = runs.estimate(experiment, **where).with_startup(tracking=not apart)
-        for told in (str(found), *found.hints):
-            say(out(), told)
+        _tell_cost(experiment, resume, not requests.is_possible(WorkFolder.at(), tracking_uri), where)
         return
 
     split = "val" if experiment.evaluation.split == "validation" else "test"
@@ -116,6 +113,25 @@ def run(
         say(err(), f"seed {seed}: {how}")
     if diverged:
         raise typer.Exit(runs.Diverged.exit_code)
+
+
+def _tell_cost(experiment: "Experiment", resume: bool, tracking: bool, where: dict[str, Any]) -> None:
+    """Say what the repetitions that are not finished would take, each."""
+    from pfl_ops import runs
+    from pfl_ops.tracking.home import WorkFolder
+
+    n = experiment.repetitions
+    left = [experiment.repetition(i) for i in range(n)]
+    if resume and WorkFolder.at().root.exists():
+        left = [one for one in left if not runs.is_finished(one, data_dir=where["data_dir"])]
+    finished = f"{n - len(left)} of {n} repetitions are finished"
+    if not left:
+        say(out(), "finished before: the results would be read, and nothing computed" if n == 1 else finished)
+        return
+    found = runs.estimate(left[0], **where).with_startup(tracking=tracking)
+    each = f"{finished}; each other one: " if len(left) < n else f"each of {n} repetitions: " if n > 1 else ""
+    for told in (f"{each}{found}", *found.hints):
+        say(out(), told)
 
 
 def _side_by_side(
