@@ -338,7 +338,10 @@ def _chosen(
     for one in {one.name: one for one in meant}.values():
         cells = one.cells if every or only or scale != "smoke" else one.sample()
         if only:
-            wanted = matching(only, {axis: list(levels) for axis, levels in one.axes.items()})
+            try:
+                wanted = matching(only, one.labels)
+            except PflOpsError as error:
+                raise PflOpsError(f"--only in {one.name}: {error}") from None
             cells = tuple(cell for cell in cells if cell.name in wanted)
             if not cells:
                 raise PflOpsError(f"{one.name} has no cell '{echo(only)}'")
