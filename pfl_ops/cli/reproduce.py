@@ -172,6 +172,13 @@ def reproduce(
     )
     suites = [one for one, _ in chosen]
     kept = results_files.known(results, suites, size, changes, data_dir) if results is not None else {}
+    old = results_files.outdated(results, suites, size, changes, data_dir) if results is not None else {}
+    for name, rows in old.items():
+        say(
+            err(),
+            f"{name}: {rows} runs of other settings, data or code than the suite has now; they do not count, and are "
+            "removed when the file is written",
+        )
     summaries: list[SuiteSummary] = []
     without: dict[str, Exception] = {}
 

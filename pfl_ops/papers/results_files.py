@@ -178,6 +178,22 @@ def known(
     return found
 
 
+def outdated(
+    folder: str | Path, suites: Sequence[Suite], scale: ScaleName, changes: Changes, data_dir: str | None = None
+) -> dict[str, int]:
+    """Return the number of outdated rows that a call with these changes removes from a folder's files, by file.
+
+    Raises:
+        PflOpsError: see `read`.
+    """
+    files = [one for one in read(folder, suites, data_dir) if one.scale == scale and one.outdated]
+    return {
+        f"{file_name(one.suite, scale, bool(one.changes))}.csv": one.outdated
+        for one in files
+        if _as_json(one.changes) == _as_json(changes)
+    }
+
+
 def _suite_run(
     suite: Suite, scale: ScaleName, rows: "Sequence[_Row]", changes: Changes, data_dir: str | None
 ) -> SuiteRun:

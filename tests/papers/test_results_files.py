@@ -101,6 +101,10 @@ def test_rows_of_another_version_of_the_suite_are_never_shown_as_of_this_one(tmp
     assert found.outdated == 6 and "path/fliu" not in found.outcomes and len(found.outcomes) == 4
     page = (results_pages.write(tmp_path, [found], [edited]).parent / "toy-table1-small.md").read_text()
     assert "6 runs of other settings, data or code" in page
+    assert results_files.outdated(tmp_path, [TOY, edited], "small", {}) == {"toy-table1-small.csv": 6}
+    assert not results_files.outdated(tmp_path, [edited], "full", {}) | results_files.outdated(
+        tmp_path, [edited], "small", {"training.lr": 0.3}
+    )
     results_files.write(tmp_path, edited, "small", {})
     assert results_files.read(tmp_path, [edited])[0].outdated == 0
     assert not results_files.read(tmp_path, [TOY])[0].outcomes.get("path/fliu")
