@@ -153,6 +153,7 @@ FIGURE_5 = fedpg_suite(
         UNMEASURED[0],
         "How much curves swing (S-FedPG and FedPG′ are called more stable) is not judged: no measure of it is named.",
         "In the later period S-FedPG is said to be slower than FedPG: no round is named.",
+        "S-acc. is scored every ten rounds (at small every five), so that rounds to a target are counted in tens.",
     ),
     small=Scale(
         {**FEW, "participation.share": 1.0, "evaluation.every": 5, "evaluation.global_every": 5},
