@@ -172,6 +172,13 @@ def reproduce(
     )
     suites = [one for one, _ in chosen]
     kept = results_files.known(results, suites, size, changes, data_dir) if results is not None else {}
+    old = results_files.outdated(results, suites, size, changes, data_dir) if results is not None else {}
+    for name, rows in old.items():
+        say(
+            err(),
+            f"{name}: {rows} runs of other settings, data or code than the suite has now; they do not count, and are "
+            "removed when the file is written",
+        )
     summaries: list[SuiteSummary] = []
     without: dict[str, Exception] = {}
 
@@ -338,7 +345,10 @@ def _chosen(
     for one in {one.name: one for one in meant}.values():
         cells = one.cells if every or only or scale != "smoke" else one.sample()
         if only:
-            wanted = matching(only, {axis: list(levels) for axis, levels in one.axes.items()})
+            try:
+                wanted = matching(only, one.labels)
+            except PflOpsError as error:
+                raise PflOpsError(f"--only in {one.name}: {error}") from None
             cells = tuple(cell for cell in cells if cell.name in wanted)
             if not cells:
                 raise PflOpsError(f"{one.name} has no cell '{echo(only)}'")

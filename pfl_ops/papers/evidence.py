@@ -1,8 +1,8 @@
 """Evidence for and against a claim in repeated runs: e-processes, combined over comparisons and instances.
 
 A comparison "a > b" has the e-process e⁺ of the differences a − b over seeds, and the reversed one of b − a
-(`statistics.e_process_above`). Under the null hypothesis of each its expectation is at most 1, whatever the number of
-seeds at which one looks. Combinations that keep this, without independence:
+(`statistics.e_process_above`). Under the null hypothesis of each its expectation is at most 1 after any number of seeds
+that is fixed. Combinations that keep this, without independence:
 
     all m comparisons are true       for: the smallest e⁺             against: the mean of all reversed e⁺
     one of m is                      for: the mean of all e⁺          against: the smallest reversed e⁺
@@ -14,6 +14,13 @@ m − r + 1 smallest values is at most the mean of the values of these, whose ex
 the same is true of r reversed null hypotheses. r = m and r = 1 are the first two. Combinations of combinations need
 no more: an m that is a combination itself has an expectation of at most 1 while it is false, or true. A product or a
 maximum would not do: the values share seeds and cells.
+
+The bound at all looks, P(e ≥ 1/α at any) ≤ α, follows for the smallest e⁺: it is below that of a true null hypothesis,
+of which Ville's inequality holds. It does not follow for a mean, since each e⁺ is a martingale in the ratios of its own
+differences only, and for instances with unequal numbers of seeds. There it is simulated: 2, 4 and 8 correlated
+comparisons (correlation from the least possible to 0.9), none of them true, up to 40 seeds, each at the number of seeds
+that is best for it. The mean reaches 20, 100 and 1,000 in at most 3.2, 0.6 and 0.08 % of 20,000 sequences; the bounds
+are 5, 1 and 0.1 %.
 
 A round in which a target is reached can be infinite: never. So differences of such rounds have two e-processes from the
 first seed on, and the evidence is the mean of both, with weights of 1/2, whatever the values are:

@@ -3,7 +3,8 @@
 Tables and claims are made again from such a file, without the runs and their work folder. A row counts as long as the
 suite still runs what the row was run with: the hash of the cell's experiment without its seed, which has the data's
 content and the method's code in it. A row of an earlier version of the suite is never shown as one of this version.
-A repetition whose training diverged has a row without numbers.
+A repetition whose training diverged has a row without numbers. Accuracies on pooled data are in the file of a suite
+that does not show them, too: they tell networks that give one answer to all inputs (`SuiteRun.one_answer`).
 Runs with settings that the user changed (`reproduce --set`) are in a file of their own.
 """
 
@@ -13,6 +14,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from pfl_ops.csv_text import to_csv
@@ -20,8 +22,8 @@ from pfl_ops.data.datasets import here
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import write_named
 from pfl_ops.papers import overrides
-from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Divergences, Measure, ScaleName, Suite
-from pfl_ops.papers.suite_run import SuiteRun
+from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Divergences, ScaleName, Suite
+from pfl_ops.papers.suite_run import POOLED, SuiteRun
 from pfl_ops.results import Result
 
 ABOUT = ("cell", "seed", "setting", "commit", "torch")
@@ -84,9 +86,9 @@ def write(
     several = ((before.outcomes, before.diverged), (outcomes, diverged or {}))
     made = list(_rows(suite, scale, several, changes or {}, data_dir))
     others = [row.cells for row in rows if row.changes != mine]
-    lost = [DIVERGED] if any(row.get(DIVERGED) for row in (*others, *made)) else []
+    lost, *pooled = ([key] if any(row.get(key) for row in (*others, *made)) else [] for key in (DIVERGED, *POOLED))
     keys = (measure.key for measure in suite.measures)
-    columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *lost, *keys])
+    columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *lost, *keys, *chain(*pooled)])
     table = pd.DataFrame([*others, *made], columns=[*columns])
     return write_named(path, to_csv(table.sort_values(SET, kind="stable") if changes else table))
 
@@ -120,15 +122,16 @@ def _rows(
                 **row,
                 "commit": one.tags.get(COMMIT, "")[:HASH],
                 "torch": one.tags.get(TORCH, ""),
-                **{measure.key: _number(one, measure, suite) for measure in suite.measures},
+                **{key: None if (found := _number(one, key, 1.0, suite)) == NONE else found for key in POOLED},
+                **{measure.key: _number(one, measure.key, measure.unit, suite) for measure in suite.measures},
             }
 
 
-def _number(run: Result, measure: Measure, suite: Suite) -> float | str | None:
+def _number(run: Result, key: str, unit: float, suite: Suite) -> float | str | None:
     """A measure of a run, as the file has it."""
-    value = run.value(measure.key, suite.at, measure.unit)
+    value = run.value(key, suite.at, unit)
     if value is None:
-        return None if run.measures is not None and measure.key not in run.measures else NONE
+        return None if run.measures is not None and key not in run.measures else NONE
     return float(f"{value:.10g}")
 
 
@@ -175,11 +178,27 @@ def known(
     return found
 
 
+def outdated(
+    folder: str | Path, suites: Sequence[Suite], scale: ScaleName, changes: Changes, data_dir: str | None = None
+) -> dict[str, int]:
+    """Return the number of outdated rows that a call with these changes removes from a folder's files, by file.
+
+    Raises:
+        PflOpsError: see `read`.
+    """
+    files = [one for one in read(folder, suites, data_dir) if one.scale == scale and one.outdated]
+    return {
+        f"{file_name(one.suite, scale, bool(one.changes))}.csv": one.outdated
+        for one in files
+        if _as_json(one.changes) == _as_json(changes)
+    }
+
+
 def _suite_run(
     suite: Suite, scale: ScaleName, rows: "Sequence[_Row]", changes: Changes, data_dir: str | None
 ) -> SuiteRun:
     """The rows of one file with the same changes, without those that the suite does not run so any more."""
-    keys = {measure.key for measure in suite.measures}
+    keys = {measure.key for measure in suite.measures} | set(POOLED)
     now = {
         name: _setting_now(suite, name, scale, changes, data_dir) for name in dict.fromkeys(row.cell for row in rows)
     }
@@ -235,15 +254,27 @@ class _Row:
 
 
 def _read(path: Path) -> list[_Row]:
+    """Return the rows of a file; a run that is there twice would count twice in a mean."""
+    line = ""
     try:
         reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
         columns = reader.fieldnames or ()
         missing = [name for name in ABOUT if name not in columns]
         if missing:
             raise ValueError(f"it has no column {missing[0]}")
-        return [_row(cells) for cells in reader]
+        twice = [name for name in columns if columns.count(name) > 1]
+        if twice:
+            raise ValueError(f"it has column {twice[0]} twice")
+        rows: dict[tuple[str, str, int], _Row] = {}
+        for cells in reader:
+            line = f"line {reader.line_num}: "
+            row = _row(cells)
+            if (row.changes, row.cell, row.seed) in rows:
+                raise ValueError(f"{row.cell} has seed {row.seed} twice; delete one of the two rows")
+            rows[row.changes, row.cell, row.seed] = row
+        return list(rows.values())
     except (OSError, ValueError, csv.Error) as error:
-        raise PflOpsError(f"can't read the results {path}: {in_a_line(error)}") from error
+        raise PflOpsError(f"can't read the results {path}: {line}{in_a_line(error)}") from error
 
 
 def _row(cells: Mapping[str, str]) -> _Row:
@@ -253,12 +284,15 @@ def _row(cells: Mapping[str, str]) -> _Row:
         ValueError: one is missing or no number, or the changes are no JSON object.
     """
     if None in cells or None in cells.values():
-        raise ValueError("a row has another number of cells than the header")
+        raise ValueError("another number of cells than the header has")
     row = _Row(cells, int(cells["seed"]), {
         key: math.nan if text == NONE else float(text)
         for key, text in cells.items()
         if key not in (SET, *ABOUT, DIVERGED) and text
     })  # fmt: skip
+    for key, value in row.measures.items():
+        if not math.isfinite(value) and cells[key] != NONE and not (value == math.inf and "@" in key):
+            raise ValueError(f"column {key}: {cells[key]} is no finite number")
     if row.changes and not isinstance(json.loads(row.changes), dict):
         raise ValueError(f"column {SET}: {row.changes} is no JSON object")
     return row

@@ -253,7 +253,7 @@ def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
     over = f"Ours: mean ± sample standard deviation over n = {run.n} repetitions" if run.n > 1 else "Ours: n = 1"
     linked = any(run.link(outcome) for each in run.outcomes.values() for outcome in each)
     named = " where a title names no other" if any("#" in key for key in keys) else ""
-    bold = "" if run.scale == "smoke" else "; the best of ours in bold colour"
+    bold = "" if run.scale == "smoke" else "; the best mean of ours in bold colour, which is no test"
     yield (
         f"{over}, {'last' if suite.at == 'final' else 'best'} round{named}{bold}."
         f"{' Numbers lead to their runs in MLflow.' if linked else ''}"

@@ -21,8 +21,8 @@ OVERVIEW = "README.md"
 DECIDED = ("holds", "does not hold")
 COLUMNS = (
     "As claimed: comparisons whose means are as claimed, which is counted and not tested. e: anytime-valid evidence "
-    "for and against the whole claim. n: seeds that all of its cells have. Seeds to decide: those that a decision "
-    "took, or would take if the seeds to come were as those so far."
+    "for and against the whole claim. n: seeds that all cells of a comparison have; 21 to 34: some have more. Seeds to "
+    "decide: those that a decision took, or would take if the seeds to come were as those so far."
 )
 """The tables of claims, in words."""
 REDUCED = ("smoke", "small")
@@ -32,8 +32,8 @@ AT_REDUCED = (
     "verdict on the paper."
 )
 IN_PART = (
-    "1 of 4 run: of a claim with four instances one was run, and n is of its cells, the least where several were run. "
-    "Such a claim may be decided: one instance refutes what is said of all."
+    "1 of 4 run: of a claim with four instances one was run, and n is of its cells. Such a claim may be decided: one "
+    "instance refutes what is said of all."
 )
 
 

@@ -213,8 +213,9 @@ def _table(summaries: Sequence[SuiteSummary]) -> Table:
          Head("derived"), Head("computing")),
     )  # fmt: skip
     note = (
-        "Open: undecided; in the paper's numbers: not printed. Not judged: not run, or on substitute data. Derived: "
-        "claims worked out from the paper's numbers or with a threshold of ours, as many as are decided in ours."
+        "Open: undecided; in the paper's numbers: not printed. Not judged: not run, on substitute data, or about "
+        "networks that give one answer to all inputs. Derived: claims worked out from the paper's numbers or with a "
+        "threshold of ours, as many as are decided in ours."
     )
     return Table(
         "suites", "Cells that were run, and claims: in the paper's own numbers, and in ours", head, tuple(rows), (note,)

@@ -106,7 +106,8 @@ class ClaimSummary:
 
     Attributes:
         text, derived: of the claim. paper, ours: its status in the paper's numbers and in ours.
-        n: seeds that all cells of an instance have, the least of the instances that were run; 0: none was.
+        n: seeds that all cells of an instance have, the least of the instances that were run; 0: none was. most: the
+            largest of these.
         supporting, opposing: the largest e-values for and against it.
         seeds: number that the decision took, or would take; None: not known.
         agrees: instances whose means are as claimed, which is counted and not tested: "3 of 4"; "": not run.
@@ -124,12 +125,14 @@ class ClaimSummary:
     agrees: str = ""
     instances: int = 0
     not_run: int = 0
+    most: int = 0
 
     @property
     def n_in_words(self) -> str:
-        """The number of seeds; of a claim that was run in part with the instances that have them: "10 (1 of 4 run)"."""
+        """The number of seeds, "21 to 34" where instances differ; of a claim that was run in part with the instances
+        that have them: "10 (1 of 4 run)"."""
         part = f" ({self.instances - self.not_run} of {self.instances} run)" if self.n and self.not_run else ""
-        return f"{self.n}{part}"
+        return f"{self.n}{f' to {self.most}' if self.most > self.n else ''}{part}"
 
 
 def standings(run: SuiteRun) -> list[ClaimSummary]:
@@ -143,7 +146,9 @@ def _summary(claim: Claim, paper: Verdict, ours: Verdict | None) -> ClaimSummary
     seeds = [one.evidence.n for one in ours.instances if one.agrees is not None]
     n, not_run = min(seeds, default=0), len(ours.instances) - len(seeds)
     stand = _in_paper(paper), _in_ours(ours), n, *ours.evidence.largest, ours.seeds, _agreeing(ours)
-    return ClaimSummary(claim.text, claim.derived, *stand, instances=len(ours.instances), not_run=not_run)
+    return ClaimSummary(
+        claim.text, claim.derived, *stand, len(ours.instances), not_run=not_run, most=max(seeds, default=0)
+    )
 
 
 def _agreeing(verdict: Verdict) -> str:

@@ -53,6 +53,7 @@ def open_claims(
     claims: Sequence[Claim],
     verdicts: Sequence[Verdict],
     labels: Labels,
+    there: Collection[str],
     outcomes: CellResults,
     cells: Collection[str],
     first: int = 0,
@@ -60,12 +61,13 @@ def open_claims(
     """Return the undecided claims, the one with the cheapest expected decision first.
 
     Args:
-        claims, verdicts: of a suite, alike in order. labels: the suite's axes. outcomes: finished repetitions.
+        claims, verdicts: of a suite, alike in order. labels: the suite's axes. there: names of its cells; instances
+            about a hole of the grid count nowhere. outcomes: finished repetitions.
         cells: names of those that may be run; a claim about another one is left out. first: seed of each first run.
     """
     found = []
     for claim, verdict in zip(claims, verdicts, strict=True):
-        named = sorted(claim.cells(labels))
+        named = sorted(set().union(*(each for each in claim.compared(labels) if each.issubset(there))))
         meant = tuple(cell for cell in named if cell in cells)
         if verdict.status in ("holds", "does not hold") or len(meant) < len(named):
             continue

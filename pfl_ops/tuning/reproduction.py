@@ -279,10 +279,9 @@ class Reproduction:
         outcomes = self._outcomes(part)
         dead = SuiteRun(part.suite, self.plan.scale, outcomes).one_answer
         cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins) - set(dead)
-        labels = {axis: list(levels) for axis, levels in part.suite.axes.items()}
-        return open_claims(
-            part.suite.claims, part.suite.judged(outcomes), labels, outcomes, cells, part.suite.first_seed
-        )
+        suite = part.suite
+        there = {cell.name for cell in suite.cells}
+        return open_claims(suite.claims, suite.judged(outcomes), suite.labels, there, outcomes, cells, suite.first_seed)
 
     def _outcomes(self, part: Part) -> CellResults:
         found: dict[str, list[Result]] = {}

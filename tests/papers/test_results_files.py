@@ -102,6 +102,10 @@ def test_rows_of_another_version_of_the_suite_are_never_shown_as_of_this_one(tmp
     assert found.outdated == 6 and "path/fliu" not in found.outcomes and len(found.outcomes) == 4
     page = (results_pages.write(tmp_path, [found], [edited]).parent / "toy-table1-small.md").read_text()
     assert "6 runs of other settings, data or code" in page
+    assert results_files.outdated(tmp_path, [TOY, edited], "small", {}) == {"toy-table1-small.csv": 6}
+    assert not results_files.outdated(tmp_path, [edited], "full", {}) | results_files.outdated(
+        tmp_path, [edited], "small", {"training.lr": 0.3}
+    )
     results_files.write(tmp_path, edited, "small", {})
     assert results_files.read(tmp_path, [edited])[0].outdated == 0
     assert not results_files.read(tmp_path, [TOY])[0].outcomes.get("path/fliu")
@@ -115,7 +119,18 @@ def test_rows_of_another_version_of_the_suite_are_never_shown_as_of_this_one(tmp
         ("cell,seed,setting,commit,torch\niid/local,x,a,b,c\n", "invalid literal"),
         (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,much\n", "could not convert"),
         (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c\n", "another number of cells"),
-        (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,1.5,2.5\n", "another number of cells"),
+        (
+            f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,1.5,2.5\n",
+            "line 2: ValueError: another number of cells",
+        ),
+        (f"cell,seed,setting,commit,torch,{ACC}\n<<<<<<< HEAD\niid/local,1,a,b,c,1.5\n", "line 2: "),
+        (
+            f"cell,seed,setting,commit,torch,{ACC}\na/b,1,a,b,c,1.5\na/b,1,a,b,c,2\n",
+            "line 3: ValueError: a/b has seed 1 twice",
+        ),
+        (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,nan\n", f"column {ACC}: nan is no finite number"),
+        (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,1e400\n", "1e400 is no finite number"),
+        (f"cell,seed,setting,commit,torch,{ACC},{ACC}\niid/local,1,a,b,c,1,2\n", f"column {ACC} twice"),
     ],
 )
 def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, text: str, why: str) -> None:
@@ -126,6 +141,25 @@ def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, text: str, why: str) -
             call()
         assert str(path) in str(error.value) and why in str(error.value) and "\n" not in str(error.value)
     assert path.read_text() == text
+
+
+def test_networks_that_give_one_answer_are_told_from_a_file_as_from_runs(tmp_path: Path) -> None:
+    """The suite shows no accuracy on pooled data. In the file it is a share, which earlier versions did not keep."""
+    suite = replace(TOY, measures=TOY.measures[:1], published={}, exhibits=(), claims=TOY.claims[:1])
+
+    def run(seed: int, acc: float, pooled: float | None) -> Result:
+        return Result.of_numbers(seed, {f"final/{ACC}": acc} | ({} if pooled is None else {f"final/{G}": pooled}))
+
+    alive = [run(seed, 1.5 + 0.01 * seed, 0.8 + 0.01 * seed) for seed in range(4)]
+    dead = [run(seed, 0.2 + 0.01 * seed, 0.1135 if seed else None) for seed in range(4)]
+    each = {f"{env}/{method}": of for env in ("iid", "path") for method, of in (("fedavg", alive), ("local", dead))}
+    for _ in range(2):  # a later call keeps the column
+        path = results_files.write(tmp_path, suite, "small", each)
+        (found,) = results_files.read(tmp_path, [suite])
+        assert found.one_answer == {"iid/local": 0.1135, "path/local": 0.1135}
+        assert [claim.ours for claim in verdicts.standings(found)] == ["not judged"]
+        each = {}
+    assert path.read_text().splitlines()[0] == f"cell,seed,setting,commit,torch,{ACC},{G}"
 
 
 def test_the_page_of_claims_counts_what_was_judged_and_what_was_not(tmp_path: Path, outcomes) -> None:
@@ -171,6 +205,17 @@ def test_claim_decided_by_a_part_is_counted_as_decided(tmp_path: Path, outcomes)
     (line,) = [line for line in page.splitlines() if line.startswith("| Local training is below FedAvg")]
     assert [cell.strip() for cell in line.strip("|").split("|")][2:5] == ["✗ does not hold", "0 of 1", "6 (1 of 2 run)"]
     assert "1 of 4 run: of a claim with four instances one was run" in page
+
+
+def test_instances_with_other_numbers_of_seeds_show_the_least_and_the_most(tmp_path: Path, outcomes) -> None:
+    """On PATH there are four seeds, in IID six: the smaller evidence, of PATH, stays at its fourth seed."""
+    four = {cell: each[: 4 if cell.startswith("path") else 6] for cell, each in outcomes.items()}
+    results_files.write(tmp_path, TOY, "small", four)
+    (found,) = results_files.read(tmp_path, [TOY])
+    claim, _ = verdicts.standings(found)
+    assert (claim.n, claim.most, claim.n_in_words) == (4, 6, "4 to 6")
+    page = results_pages.write(tmp_path, [found], [TOY]).read_text()
+    assert "| 2 of 2 | 4 to 6 |" in page and "21 to 34: some have more" in page
 
 
 def test_claim_that_seeds_hardly_decide_says_so(tmp_path: Path, outcomes) -> None:

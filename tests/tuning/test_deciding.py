@@ -29,12 +29,14 @@ def outcomes(seconds: Mapping[str, float], **values: list[float]) -> dict[str, l
     }
 
 
-def opened(claims: list[Claim], found: Mapping[str, list[Result]], cells: str = "abc") -> list[OpenClaim]:
+def opened(
+    claims: list[Claim], found: Mapping[str, list[Result]], cells: str = "abc", there: str = "abc"
+) -> list[OpenClaim]:
     def values(cell: str, key: str) -> dict[int, float]:
         return {one.seed: one.metrics[key] for one in found.get(cell, [])}
 
-    verdicts = decided([claim.judge(values, LABELS, list(LABELS["method"])) for claim in claims])
-    return open_claims(claims, verdicts, LABELS, found, set(cells))
+    verdicts = decided([claim.judge(values, LABELS, list(there)) for claim in claims])
+    return open_claims(claims, verdicts, LABELS, set(there), found, set(cells))
 
 
 def test_the_cheapest_expected_decision_comes_first():
@@ -59,6 +61,13 @@ def test_decided_claims_and_claims_about_cells_that_do_not_run_get_no_seeds():
     assert opened([clear, other], found, cells="ab") == []
     (one,) = opened([other], {})
     assert (one.n, one.needed) == (0, None)
+
+
+def test_claim_with_an_instance_at_a_hole_of_the_grid_gets_seeds_for_the_others():
+    """The suite has no cell c: "every other method is below a" is about b alone, and is not left out."""
+    found = outcomes({}, a=[9.0, 9.2], b=[5.0, 8.9])
+    (one,) = opened([Claim("best", f"{{b,c}}:{ACC} < a:{ACC}")], found, cells="ab", there="ab")
+    assert one.cells == ("a", "b")
 
 
 def test_a_gap_ends_the_common_seeds():

@@ -173,7 +173,9 @@ TABLE_2 = fedpg_suite(
         ),
         *(
             Claim(
-                f"Without the fair objective (M2) performance is hampered: {m.title}", f"*/m2:{m.key} < */fedpg:{m.key}"
+                f"Without the fair objective (M2) performance is hampered: {m.title}",
+                f"*/m2:{m.key} < */fedpg:{m.key}",
+                "Section 4.3",
             )
             for m in MEASURES
         ),

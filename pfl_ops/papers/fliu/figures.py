@@ -79,7 +79,12 @@ FIGURE_5 = _path_curves(
             f"path/{{!local}}:{L1_LOCAL} > path/{{!local}}:{L1_LOCAL}#1",
             "Sec. V",
         ),
-        Claim("FLIU ends above FedAvg", f"path/fliu:{L1_LOCAL} > path/fedavg:{L1_LOCAL}", "Table I"),
+        Claim(
+            "FLIU ends above FedAvg",
+            f"path/fliu:{L1_LOCAL} > path/fedavg:{L1_LOCAL}",
+            "ours, from Table I",
+            derived=True,
+        ),
     ),
 )
 FIGURE_6 = _path_curves(
@@ -93,7 +98,12 @@ FIGURE_6 = _path_curves(
             f"path/{{fedavg,fliu}}:{L2_GLOBAL} > path/{{fedavg,fliu}}:{L2_GLOBAL}#1",
             "Sec. V; the text says Acc(L), the caption Acc(G)",
         ),
-        Claim("FLIU ends above FedAvg", f"path/fliu:{L2_GLOBAL} > path/fedavg:{L2_GLOBAL}", "Table I"),
+        Claim(
+            "FLIU ends above FedAvg",
+            f"path/fliu:{L2_GLOBAL} > path/fedavg:{L2_GLOBAL}",
+            "ours, from Table I",
+            derived=True,
+        ),
     ),
 )
 
@@ -103,6 +113,7 @@ LSQS = {
 }
 on_lsqs = partial(on_mnist, axes=LSQS, departures=(*OF_LIBRARY, *DEPARTURES))
 """A suite of Figures 7 and 8."""
+THREE = "Sec. V: the average number is three; an average below 3.5 rounds to it or to less"
 TO_90, ABOVE_95, WORST, MEDIAN = f"{L2_LOCAL}@90", "test/L2/local/rho_95", "test/L2/local/worst", "test/L2/local/q50"
 
 FIGURE_7 = on_lsqs(
@@ -118,8 +129,8 @@ FIGURE_7 = on_lsqs(
             f"max(lsqs/{{fedavg,fliu}}:{TO_90}) < lsqs/apfl:{TO_90} < lsqs/fedfomo:{TO_90}",
             "Sec. V",
         ),
-        Claim("FedAvg reaches 90 % within three rounds", f"lsqs/fedavg:{TO_90} <= 3", "Sec. V"),
-        Claim("FLIU reaches 90 % within three rounds", f"lsqs/fliu:{TO_90} <= 3", "Sec. V"),
+        Claim("FedAvg reaches 90 % within three rounds", f"lsqs/fedavg:{TO_90} < 3.5", THREE),
+        Claim("FLIU reaches 90 % within three rounds", f"lsqs/fliu:{TO_90} < 3.5", THREE),
     ),
 )
 
@@ -153,6 +164,10 @@ FIGURE_8 = on_lsqs(
             f"lsqs/{{fedavg,apfl,fedfomo,fliu}}:{ABOVE_95} > lsqs/local:{ABOVE_95}",
             "Sec. V",
         ),
-        Claim("FedAvg raises the most, FLIU included", f"lsqs/fedavg:{ABOVE_95} >= lsqs/fliu:{ABOVE_95}", "Sec. V"),
+        Claim(
+            "FedAvg raises more clients above 95 % than FLIU",
+            f"lsqs/fedavg:{ABOVE_95} > lsqs/fliu:{ABOVE_95}",
+            'Sec. V: "FLIU, predominantly FedAvg"',
+        ),
     ),
 )
