@@ -1048,6 +1048,11 @@ def test_notes_on_small_test_sets_count_every_seed() -> None:
         "G: the one model of all",
         "n: a client's test samples; 1 to 2 of 3 clients have fewer than 10",
     ]
+    empty = CLIENTS.assign(n_held=CLIENTS["n_held"].where(CLIENTS["n_held"] > 3, 0))
+    found = [SimpleNamespace(final={"final/test/G/acc": 0.5}, clients=clients) for clients in (CLIENTS, empty)]
+    assert tables.score_notes(found, "test")[1:] == [
+        "n: a client's test samples; 1 of 3 clients have fewer than 10, 0 to 1 of them none and no score",
+    ]
 
 
 def test_numbers_as_people_read_them() -> None:

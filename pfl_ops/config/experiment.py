@@ -434,6 +434,11 @@ class Experiment(Section):
         from pfl_ops.models.base import build, check, example_of
 
         dataset = samples(self, data_dir, execution)
+        if self.model.name == "char_lstm" and (dataset.mean.any() or (dataset.std != 1).any()):
+            raise PflOpsError(
+                f"model 'char_lstm' needs the character codes of {dataset.name} as stored: data.scaling=[0, 1]; "
+                f"got {_text(self.data.scaling)}"
+            )
         clients = self.clients(dataset)
         final_number = final_samples(self, dataset)
         network = build(self.model, clients.shape, clients.n_classes, self.seed)

@@ -11,7 +11,8 @@ from torch import Tensor
 from pfl_ops import rng
 from pfl_ops.data import cut
 from pfl_ops.data.by_client import ByClient
-from pfl_ops.data.datasets import Arrays, Dataset
+from pfl_ops.data.datasets import SHIFT, Arrays, Dataset
+from pfl_ops.data.npz import format_bytes, memory_size
 from pfl_ops.data.partition import PartitionError, Scheme
 from pfl_ops.data.partition_files import Recorded, read_partition
 from pfl_ops.data.recorded import locate
@@ -20,6 +21,9 @@ LEAF_REMARK = (
     "test samples overlap with training samples, as in LEAF's IID split (data.pooled with partition.stratified=false); "
     "every other partition keeps them apart"
 )
+
+NUMBERS_SHOWN = 5
+"""Clients that a remark lists beside the last one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +157,7 @@ def build_clients(
         pooled: merge first.
         test_share: share of each client's data (pooled), in (0, 1).
     Raises:
-        PartitionError: the partition asks for what this data cannot give.
+        PartitionError: the partition asks for what this data cannot give, or no client has a sample to be scored on.
         TestDataSealed: `split` or `pooled` needs test data that is sealed.
     """
     if split not in ("validation", "test"):
@@ -166,6 +170,7 @@ def build_clients(
     owned = scheme.indices(
         samples.y, rng.generator(key, "partition"), samples.client, origin=published, data=dataset.name
     )
+    _check_table(len(owned), dataset)
 
     # who is tested on what, as positions in `source`; not known, and not asked for, where the test data is sealed
     tests: Sequence[np.ndarray] | None = None
@@ -193,7 +198,19 @@ def build_clients(
         pools = _pool(samples, kept), _pool(samples, held)
     else:
         pools = _pool(samples, owned), _pool(source, tests or [])
+    if not len(pools[1]):
+        raise PartitionError(_why_none_is_scored(split, scheme, dataset.pooled), dataset.name)
+    remarks = [*dataset.remarks, *([LEAF_REMARK] if as_leaf else [])]
     table = owned.class_counts(samples.y, dataset.n_classes)
+    is_test_given = given is not None and given.test is not None
+    if scheme.kind == "natural":
+        remarks += _remarks_on_own(samples, owned, source if split == "test" and not dataset.pooled else None)
+    elif source is not samples and not is_test_given and len(pools[1]) < len(source.y):
+        left = len(source.y) - len(pools[1])
+        remarks.append(f"{left:,} of {len(source.y):,} test samples have classes without training samples; left out")
+    is_divided = split == "validation" or not (is_test_given or (scheme.kind == "natural" and not dataset.pooled))
+    if is_divided and not dataset.overlap:
+        remarks += _remark_on_rare_classes(table, pools[1].class_counts(dataset.n_classes).numpy(), split)
     recorded = Recorded(
         train=owned.numbered(published),
         test=None if tests is None else ByClient.of(tests).numbered(source_published),
@@ -218,7 +235,7 @@ def build_clients(
         partition_digest=recorded.digest,
         table=table,
         recorded=recorded,
-        remarks=(*dataset.remarks, *([LEAF_REMARK] if as_leaf else [])),
+        remarks=tuple(remarks),
     )
 
 
@@ -242,6 +259,81 @@ def _of_users(train: Arrays, owned: ByClient[np.ndarray], test: Arrays) -> ByCli
     names = train.client[owned.samples[owned.offsets[:-1]]]
     starts, ends = (np.searchsorted(test.client, names, side, sorter=order) for side in ("left", "right"))
     return ByClient.of_spans(order, starts, ends)
+
+
+def _check_table(n_clients: int, dataset: Dataset) -> None:
+    """Refuse a table of clients by classes, int64 [N, L], that does not fit into half of the memory three times."""
+    size, limit = 8 * n_clients * dataset.n_classes, memory_size() // 6
+    if size > limit:
+        raise PartitionError(
+            f"{n_clients:,} clients by {dataset.n_classes:,} classes of {{data}} are a table of {format_bytes(size)}; "
+            f"at most {format_bytes(limit)} can be counted on this machine (classes are numbered from 0, without gaps)",
+            dataset.name,
+        )
+
+
+def _why_none_is_scored(split: str, scheme: Scheme, pooled: bool) -> str:
+    if split == "validation":
+        return "no client of {data} has two training samples, one of them for validation"
+    if pooled:
+        return "no client of {data} has two samples, one of them for testing"
+    if scheme.kind == "natural":
+        return "no client of {data} has training and test samples; client_train and client_test must name the same ones"
+    return f"partition '{scheme.kind}' gives no client a test sample of {{data}}"
+
+
+def _remarks_on_own(train: Arrays, owned: ByClient[np.ndarray], test: Arrays | None) -> list[str]:
+    """Lines about a data set's own clients: their numbers where these are not 0, 1, ..., and test samples of others.
+
+    Args:
+        train: the training samples. owned: those of each client in use. test: the test samples; None: not opened.
+    """
+    assert train.client is not None
+    told = []
+    names = train.client[owned.samples[owned.offsets[:-1]]]
+    moved = np.flatnonzero(names != np.arange(len(names))).tolist()
+    if moved:
+        last = [f"... {moved[-1]} is {names[moved[-1]]}"] if len(moved) > NUMBERS_SHOWN else []
+        shown = ", ".join([*(f"{k} is {names[k]}" for k in moved[:NUMBERS_SHOWN]), *last])
+        told.append(f"clients are numbered from 0 in the order of the data's numbers: {shown}")
+    if test is not None and test.client is not None:
+        others = ~np.isin(test.client, train.client)
+        if others.any():
+            n = len(np.unique(test.client[others]))
+            told.append(
+                f"{others.sum():,} of {len(others):,} test samples are left out: their clients ({n:,}) have no "
+                "training samples"
+            )
+    return told
+
+
+def _remark_on_rare_classes(table: np.ndarray, held: np.ndarray, split: str) -> list[str]:
+    """A line if rounding to whole samples takes more than `SHIFT` of clients' held-out data from their rare classes.
+
+    A class is rare for a client if less than half a sample of it is expected among the client's held-out ones. Largest
+    remainders leave such a class out, so that models fitted to the client's frequent classes score too well.
+
+    Args:
+        table: classes of each client's training data, int [K, L]. held: of its held-out samples, int [K, L].
+
+    >>> table = np.array([[6, 1, 1, 1, 1]])
+    >>> _remark_on_rare_classes(table, np.array([[2, 0, 0, 0, 0]]), "test")  # 1.2 and four times 0.2 are expected
+    ["rounding to whole test samples: classes of which a client expects less than half a sample are 0 % of the ...
+    >>> _remark_on_rare_classes(table, np.array([[1, 1, 0, 0, 0]]), "test")
+    []
+    """
+    scored = held.sum(1) > 0
+    have, given = table[scored], held[scored]
+    mix, sizes = have / have.sum(1, keepdims=True), given.sum(1, keepdims=True)
+    rare = mix * sizes < 0.5
+    before, after = ((shares * rare).sum(1).mean() for shares in (mix, given / sizes))
+    if before - after <= SHIFT:
+        return []
+    return [
+        f"rounding to whole {split} samples: classes of which a client expects less than half a sample are "
+        f"{100 * after:.0f} % of the clients' {split} data instead of {100 * before:.0f} %, so that Acc(L) of models "
+        f"that fit their clients is too high; more {split} samples or fewer clients avoid it"
+    ]
 
 
 def _given(scheme: Scheme, dataset: Dataset) -> Recorded | None:

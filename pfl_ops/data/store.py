@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 
 from pfl_ops.data.npz import DataError
+from pfl_ops.data.scaling import SMALLEST
 from pfl_ops.files import file_digest, sync, write_whole
 
-FORMAT = 2
+FORMAT = 3
 DIGEST = re.compile("[0-9a-f]{64}")
 UNSETTLED_NS = 1_000_000_000
 """A file that changed less than this ago is read again: clocks of file systems are coarse."""
@@ -172,7 +173,10 @@ def unpacked(source: str, read: Read) -> Unpacked:
 
 def has(source: str) -> bool:
     """True if the data set that `source` names is unpacked already."""
-    return _known(cache_folder(), _entry(source), source) is not None
+    where = cache_folder(), _entry(source), source
+    with contextlib.suppress(OSError):  # of a cache that can't be written
+        return (_known(*where) or _upgraded(*where)) is not None
+    return False
 
 
 def _unpack_once(source: str, read: Read, present: Callable[[], Unpacked | None]) -> Unpacked:
@@ -256,20 +260,23 @@ def _open(folder: Path) -> Unpacked | None:
 
 
 def _upgraded(cache: Path, entry: Path, source: str) -> Unpacked | None:
-    """Add what format 1 did not record, so that a download need not be repeated; None: not whole, or nothing there."""
+    """Write `meta.json` anew, so that a download need not be repeated; None: not whole, or nothing there.
+
+    Format 1 had no digests of files. Formats 1 and 2 had the deviation 1 in place of those of 1e-12 and less.
+    """
     folder = _noted_folder(cache, entry, source)
     try:
         if folder is None:
             return None
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        if meta["format"] != 1:
+        if meta["format"] not in (1, 2):
             return None
         arrays = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in folder.glob("*.npy")}
         if digest(arrays) != folder.name:
             return None
         _write_meta(folder, arrays)
         return _open(folder)
-    except (ValueError, LookupError, TypeError, EOFError, RecursionError):
+    except (FileNotFoundError, ValueError, LookupError, TypeError, EOFError, RecursionError):
         return None
 
 
@@ -357,6 +364,8 @@ def digest(arrays: dict[str, np.ndarray]) -> str:
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation per channel or feature, in units of the stored values; a constant one gets 1.
 
+    So does one whose deviation is below the smallest normal number of float32, by which no network could divide.
+
     Args:
         x: uint8 [n, H, W, C] or [n, d], or float32 [n, d].
     Returns:
@@ -373,4 +382,5 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean = sum(part.sum(0, dtype=np.float64) for part in parts) / len(x)
         variance = sum(((part - mean) ** 2).sum(0) for part in parts) / len(x)
     std = np.sqrt(variance)
-    return mean.astype(np.float32), np.where(std > 1e-12, std, 1.0).astype(np.float32)
+    # sums of float32 in float64 are exact enough to give a constant feature the deviation 0
+    return mean.astype(np.float32), np.where(std >= SMALLEST, std, 1.0).astype(np.float32)

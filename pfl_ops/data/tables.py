@@ -33,6 +33,7 @@ RESERVED = (*LABELS, "client", "split")
 TEST_SHARE = 0.2
 MAX_SAMPLES = 2**27
 CSV_GROWTH = 4  # bytes in memory for a byte of CSV: a digit and a comma become a float64
+MAX_ROUNDING = 0.05  # of a feature's values to float32, in standard deviations of the feature
 NAMES_SHOWN = 8  # columns that a message lists
 
 
@@ -46,7 +47,7 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
         column `client`.
     Raises:
         DataError: the file is missing or damaged, lacks a label, has an empty entry, or has a feature that is no
-            finite number.
+            finite number or loses its differences in float32.
     """
     try:
         table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
@@ -163,13 +164,20 @@ def _read_feature(column: Column, name: str, path: Path) -> np.ndarray:
             "the columns that may hold text)"
         )
     _check_empty(column, name, path)
+    stored = column.to_numpy()
     with np.errstate(over="ignore"):
-        values = column.to_numpy().astype(np.float32)
+        values = stored.astype(np.float32)
     bad = ~np.isfinite(values)
     if bad.any():
         raise DataError(
             f"{path}: column '{echo(name)}' has {int(bad.sum()):,} entries that are not finite in float32 "
             f"(first: row {int(np.argmax(bad)) + 1:,})"
+        )
+    exact = stored.astype(np.float64)
+    if stored.min() != stored.max() and np.abs(values - exact).max() >= MAX_ROUNDING * exact.std():
+        raise DataError(
+            f"{path}: column '{echo(name)}' loses its differences in float32: values from {stored.min()} to "
+            f"{stored.max()}; subtract a constant, as the smallest"
         )
     return values
 

@@ -80,12 +80,19 @@ def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
     ]
     told += sampling_notes([result.final for result in results], "Acc(G)")
     sizes = [result.clients.drop_duplicates("client")["n_held"] for result in results if len(result.clients)]
-    few = [int((size < ENOUGH).sum()) for size in sizes]  # each seed has a partition of its own
+    few, none = ([int((size < least).sum()) for size in sizes] for least in (ENOUGH, 1))
     if any(few):
         what = "test" if split == "test" else "validation"
-        counts = " to ".join(map(str, sorted({min(few), max(few)})))
-        told.append(f"n: a client's {what} samples; {counts} of {len(sizes[0])} clients have fewer than {ENOUGH}")
+        told.append(
+            f"n: a client's {what} samples; {_range(few)} of {len(sizes[0])} clients have fewer than {ENOUGH}"
+            + (f", {_range(none)} of them none and no score" if any(none) else "")
+        )
     return told
+
+
+def _range(counts: Sequence[int]) -> str:
+    """Return "2", or "1 to 2" where seeds, which have partitions of their own, differ."""
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
 
 
 def sampling_notes(finals: Sequence[Mapping[str, float]], what: str) -> list[str]:

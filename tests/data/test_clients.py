@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from pfl_ops import rng
+from pfl_ops.data import clients as clients_module
 from pfl_ops.data import cut
 from pfl_ops.data.clients import Clients, Pool, build_clients
 from pfl_ops.data.datasets import DataSection, Dataset, TestDataSealed, load
 from pfl_ops.data.partition import PARTITIONS, PartitionError
+from pfl_ops.data.partition_files import Recorded, write_partition
 
 Write = Callable[..., Path]
 
@@ -121,6 +123,63 @@ def test_a_test_class_that_nobody_trains_on_is_left_out(npz: Write) -> None:
     data = load(DataSection(name=str(npz(y_test=np.repeat([0, 1, 2, 9], 10))), train_size=None))
     clients = build(data, "iid", clients=3)
     assert data.n_classes == 10 and len(clients.held) == 30 and clients.table.shape == (3, 10)
+    assert clients.remarks == ("10 of 40 test samples have classes without training samples; left out",)
+
+
+def test_numbers_of_own_clients_that_change_are_a_remark(npz: Write) -> None:
+    """Clients 5, 9, 11 become 0, 1, 2; client 12 has 10 test samples alone. Numbers 0, 1, 2 need no word."""
+    users, tests = np.repeat([5, 9, 11], 40), np.repeat([9, 5, 11, 12], 10)
+    data = load(DataSection(name=str(npz(client_train=users, client_test=tests)), train_size=None))
+    numbers = "clients are numbered from 0 in the order of the data's numbers: 0 is 5, 1 is 9, 2 is 11"
+    left_out = "10 of 40 test samples are left out: their clients (1) have no training samples"
+    assert build(data, "natural").remarks == (numbers, left_out)
+    assert build(data.sealed(), "natural", split="validation").remarks == (numbers,)
+    kept = npz(client_train=np.arange(120) // 40, client_test=np.arange(40) % 3)
+    assert build(load(DataSection(name=str(kept))), "natural").remarks == ()
+    many = npz(client_train=1 + np.arange(120) // 10, client_test=1 + np.arange(40) % 12)
+    (line,) = build(load(DataSection(name=str(many))), "natural").remarks
+    assert line.endswith("numbers: 0 is 1, 1 is 2, 2 is 3, 3 is 4, 4 is 5, ... 11 is 12")
+
+
+def test_data_that_leave_no_client_a_score_are_refused(npz: Write) -> None:
+    """The clients of the test samples are others; each client has one sample."""
+    path = npz(client_train=np.repeat([0, 1], 60), client_test=np.repeat([2, 3], 20))
+    with pytest.raises(PartitionError, match=r"^no client of mine has training and test samples; client_train and "):
+        build(load(str(path)), "natural")
+    single = load(str(npz(client_train=np.arange(120), client_test=np.arange(40))))
+    with pytest.raises(PartitionError, match=r"^no client of mine has two training samples, one of them for val"):
+        build(single.sealed(), "natural", split="validation")
+    with pytest.raises(PartitionError, match=r"^no client of mine has two samples, one of them for testing"):
+        build(single, "iid", clients=160, pooled=True)
+
+
+def test_a_table_of_clients_by_classes_beyond_memory_is_refused(npz: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 clients by 50,001 classes, 8 bytes each: 4.8 MB, where a sixth of the memory are 4 MiB."""
+    data = load(str(npz(y_train=50_000 * (np.arange(120) % 2), y_test=np.zeros(40, np.int64))))
+    build(data, "iid", clients=10)
+    monkeypatch.setattr(clients_module, "memory_size", lambda: 24 << 20)
+    with pytest.raises(
+        PartitionError, match=r"^12 clients by 50,001 classes of mine are a table of 4.58 MiB; at most 4"
+    ):
+        build(data, "iid", clients=12)
+
+
+def test_rare_classes_that_rounding_leaves_out_are_a_remark(npz: Write, tmp_path: Path) -> None:
+    """Client k has 9 samples of class k and 1 of each other: of two test samples a class it expects 1.5 and three times
+    1/6, which are 25 %, and gets 2 and none. Of 24 test samples a class it gets 18 and 2, as expected."""
+    y, owner = (
+        np.repeat(np.arange(4), 12),
+        np.concatenate([[k] * 9 + [j for j in range(4) if j != k] for k in range(4)]),
+    )
+    given = [np.flatnonzero(owner == k) for k in range(4)]
+    write_partition(tmp_path / "four", Recorded(given, None, cut.counts_table(y, given, 4)))
+    told = []
+    for each in (2, 24):
+        arrays = {"y_test": np.repeat(np.arange(4), each), "x_test": np.zeros((4 * each, 6, 5), np.uint8)}
+        data = load(str(npz(y_train=y, x_train=np.zeros((48, 6, 5), np.uint8), **arrays)))
+        told.append(build(data, "file", path=str(tmp_path / "four")).remarks)
+    assert told[1] == () and len(told[0]) == 1
+    assert "are 0 % of the clients' test data instead of 25 %" in told[0][0]
 
 
 def test_refusals_name_the_data_set(digits: Dataset) -> None:

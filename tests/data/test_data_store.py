@@ -156,6 +156,26 @@ def test_a_folder_of_format_1_is_completed_without_its_source(npz: Write, cache:
         store.unpacked(source, lambda: pytest.fail("read again"))
 
 
+def test_the_deviations_of_format_2_are_computed_again(npz: Write, cache: Path) -> None:
+    """It took features that differ by less than 1e-12 for constant ones."""
+    data = opened(npz())
+    meta = {name: value for name, value in data.files.meta.items() if name != "sha256"} | {"format": 2, "std": [1.0]}
+    meta["sha256"] = store._digest_of(meta)
+    (data.files.folder / "meta.json").write_text(json.dumps(meta))
+    source = json.loads(next((cache / "sources").glob("*.json")).read_text())["source"]
+    assert store.has(source)  # else a download of an earlier version would be missing
+    assert store.unpacked(source, lambda: pytest.fail("read again")).meta == data.files.meta
+
+
+def test_a_deleted_folder_is_unpacked_again(npz: Write, cache: Path) -> None:
+    path = npz()
+    data = opened(path)
+    source = json.loads(next((cache / "sources").glob("*.json")).read_text())["source"]
+    shutil.rmtree(data.files.folder)
+    assert not store.has(source)
+    assert np.array_equal(opened(path).train.x, arrays()["x_train"][..., None])
+
+
 def test_a_full_cache_is_one_line_and_leaves_nothing(npz: Write, cache: Path) -> None:
     path = npz()
     with full_disk(after=1000), pytest.raises(DataError) as error:

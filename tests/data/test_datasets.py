@@ -80,6 +80,13 @@ def test_features_and_a_constant_one(npz: Write) -> None:
     assert data.std[2] == 1 and data.std[0] == pytest.approx(x[:, 0].std(), rel=1e-5)
 
 
+def test_features_in_small_units_are_scaled(npz: Write) -> None:
+    """Farads of picofarads differ by 1e-13, which is no constant; a deviation below 1.2e-38 can't be divided by."""
+    x = np.random.default_rng(0).normal(5, 1, (160, 3)).astype(np.float32) * np.float32([1e-13, 1e-30, 1e-41])
+    data = load(str(npz(x_train=x[:120], x_test=x[120:])))
+    assert data.std == pytest.approx([x[:120, 0].std(), x[:120, 1].std(), 1.0], rel=1e-5)
+
+
 def test_models_that_suit(npz: Write) -> None:
     networks = ["cnn_tiny", "cnn", "cnn", "cnn", "cnn_cifar", "cnn_cifar", "char_lstm"]
     assert [model_for(name) for name in DATASETS] == networks

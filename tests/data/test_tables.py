@@ -76,6 +76,11 @@ def test_whole_numbers_stay_and_flags_are_features(save: Save) -> None:
     assert set(done["client_test"].tolist()) == {3, 5} and set(done["x_train"][:, 2].tolist()) == {0.0, 1.0}
 
 
+def test_a_constant_that_float32_rounds_is_a_feature(save: Save) -> None:
+    done = read_table(save(frame(dose=np.full(60, 0.1), stamp=np.full(60, 1_700_000_001))))
+    assert set(done["x_train"][:, 1].tolist()) == {float(np.float32(0.1))}
+
+
 def test_the_draw_of_the_test_set_is_always_the_same(save: Save) -> None:
     first, second = read_table(save(frame())), read_table(save(frame()))
     assert all(np.array_equal(first[name], second[name]) for name in first)
@@ -91,6 +96,10 @@ def test_the_draw_of_the_test_set_is_always_the_same(save: Save) -> None:
         ({"dose": [None] + [1.0] * 59}, r"column 'dose' has 1 empty entries \(first: row 1\)"),
         ({"dose": [1.0, np.inf] * 30}, r"column 'dose' has 30 entries that are not finite in float32 \(first: row 2\)"),
         ({"dose": [1e300] * 60}, "column 'dose' has 60 entries that are not finite in float32"),
+        (
+            {"dose": 1_700_000_000 + np.arange(60)},  # float32 has steps of 128 there
+            r"column 'dose' loses its differences in float32: values from 1700000000 to 1700000059; subtract a",
+        ),
         ({"client": ["a", " "] * 30}, "column 'client': an empty name"),
         ({"split": ["train", "valid"] * 30}, "column 'split' has 'valid'; allowed: train, test"),
         ({"split": ["train"] * 60}, "has no sample for testing: column split has none"),

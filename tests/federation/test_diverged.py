@@ -122,3 +122,19 @@ def test_it_goes_on_where_that_is_asked_for_and_is_never_forgotten(hot: Experime
     again = run(hot, tmp_path)
     list(again.run())
     assert again.read and str(again.diverged) == said
+
+
+@pytest.mark.parametrize("how", ["stop", "continue"])
+def test_fine_tuning_that_diverges_is_seen_when_its_models_are_scored(how: str, tmp_path: Path) -> None:
+    """One step at 1,000 leaves Θ finite. Fine-tuned models are trained when they are scored, after the round's check;
+    five epochs make them NaN, and the answer of NaN scores would be class 0 for each sample."""
+    settings = {"data.train_size": 200, "partition.clients": 4, "training.rounds": 1, "training.lr": 1e3}
+    settings |= {"training.local_epochs": None, "training.local_steps": 1, "algorithm.fine_epochs": 5}
+    simulation = run(Experiment.of("fedavg_ft", dataset="digits", model="mlp").override(settings), tmp_path, how)
+    if how == "stop":
+        with pytest.raises(Diverged, match=r"^diverged at round 1, client \d, lr 1000$"):
+            list(simulation.run())
+        assert [record.round for record in simulation.records] == [0]
+    else:
+        list(simulation.run())
+        assert str(simulation.diverged).startswith("diverged at round 1, client ")

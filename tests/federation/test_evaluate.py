@@ -69,6 +69,22 @@ def test_one_model_for_all(stack: int | None) -> None:
     close(found.pooled, [3 / 8] * 4)
 
 
+@WAYS
+def test_a_model_with_nan_is_never_right_and_named(stack: int | None) -> None:
+    """Client 0 would answer class 0, the place of the first NaN: right on 3 of its own 4 samples. Finite parameters may
+    give NaN scores too, of infinities that cancel."""
+    s = scorer(stack)
+    models = each(s, [0, 1, 2, 0])
+    models.params[0] = float("nan")
+    found = s.score([models], pooled=True)
+    close(found.local, [0.0, 2 / 3, NONE, 0.0])
+    close(found.pooled, [0.0, 3 / 8, 2 / 8, 3 / 8])
+    assert found.not_finite == [0]
+    shared = s.score([Models(models.params[0])], pooled=True)
+    close(shared.pooled, [0.0] * 4)
+    assert shared.not_finite == [None]
+
+
 def test_the_global_view_of_many_models_only_if_asked_for() -> None:
     s = scorer()
     assert s.score([each(s, [0, 1, 2, 0])], pooled=False).pooled is None

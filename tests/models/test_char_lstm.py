@@ -1,10 +1,15 @@
 """CharLSTM: its size, its equations written out, codes in and codes refused."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.network.net import Net
+from pfl_ops.federation.settings import Execution
 from pfl_ops.models import MODELS, build, check
 from pfl_ops.models.base import example_of
 
@@ -71,3 +76,17 @@ def test_numbers_that_are_no_codes():
     assert torch.equal(model(torch.tensor([[-1.0, 0.4, 4.6]])), model(torch.tensor([[0.0, 0.0, 5.0]])))
     with pytest.raises(PflOpsError, match="'char_lstm' knows the codes 0 to 5, got 6"):
         model(torch.tensor([[0.0, 1.0, 6.0]]))
+
+
+def test_codes_of_a_data_file_that_would_be_scaled_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scaled codes, -1.6 to 1.6, would be rounded to the codes 0, 1 and 2."""
+    monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache"))
+    x, y = np.arange(240, dtype=np.float32).reshape(60, 4) % 7, np.arange(60) % 3
+    np.savez(tmp_path / "lines.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    experiment = Experiment.of("fedavg", dataset=str(tmp_path / "lines.npz"), model="char_lstm", clients=3)
+    experiment = experiment.override({"model.hidden": 4, "partition.kind": "iid"})
+    execution = Execution(device="cpu", way="loop", workers=1, threads=1)
+    with pytest.raises(PflOpsError, match=r"character codes of lines as stored: data.scaling=\[0, 1\]; got st"):
+        experiment.build(execution=execution)
+    raw = experiment.override({"data.scaling": [0, 1]}).build(execution=execution)
+    assert sorted(raw.feed.inputs(torch.arange(60)).unique().tolist()) == [0, 1, 2, 3, 4, 5, 6]

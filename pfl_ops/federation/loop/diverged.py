@@ -1,12 +1,13 @@
 """Divergence: a loss or a parameter that is not finite. Whatever is computed from it means nothing."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.contract import Models, Rows, Update
+from pfl_ops.federation.scoring.evaluate import Scores
 
 
 class Diverged(PflOpsError):
@@ -65,6 +66,18 @@ def check(
         if len(bad):
             return Diverged(round_, lr, int(clients[bad[0].to(clients.device)]))
     return Diverged(round_, lr)
+
+
+def check_scored(round_: int, lr: float, scores: Iterable[Scores]) -> Diverged | None:
+    """Look for models that are not finite among those that were scored: a stage may train its models when it is asked.
+
+    Args:
+        round_: from 1. lr: of this round. scores: of its stages.
+
+    >>> print(check_scored(3, 0.4, [Scores(np.ones(2)), Scores(np.ones(2), not_finite=[7, 9])]))
+    diverged at round 3, client 7, lr 0.4
+    """
+    return next((Diverged(round_, lr, client) for each in scores for client in each.not_finite), None)
 
 
 def _finite(values: Tensor) -> bool:

@@ -233,6 +233,7 @@ class Simulation:
         if self._kept_l2 is not None and "L2" in scores:
             self._kept_l2 = np.where(np.isnan(scores["L2"].local), self._kept_l2, scores["L2"].local)
             absent = Scores(self._kept_l2)
+        scored = list(scores.values())
         if last:
             full = self._scores.last(self.state, r, stages, absent) if self.with_final else None
             g = made(stages["G"], self.scorer.clients) if "G" in stages else None
@@ -240,6 +241,8 @@ class Simulation:
             self._ending = LastRoundResults(
                 full, scores, g.params.detach().cpu().clone() if g is not None and shared else None
             )
+            scored += (full or {}).values()
+        self._note_divergence(self.diverged or diverged.check_scored(t + 1, r.lr, scored))
         self._wait()
         cost["cost/eval_seconds"] = time.perf_counter() - trained
         return self._record(t + 1, scores, noted | cost)
@@ -258,7 +261,10 @@ class Simulation:
 
     def _look_for_divergence(self, round_: int, lr: float, update: Update, stages: Stages) -> None:
         """Raise `Diverged`, or note it where the run is to go on all the same."""
-        found = self.diverged or diverged.check(round_, lr, self.trainer.meter.mean, update, stages)
+        self._note_divergence(self.diverged or diverged.check(round_, lr, self.trainer.meter.mean, update, stages))
+
+    def _note_divergence(self, found: Diverged | None) -> None:
+        """Raise it, or keep it where the run is to go on all the same."""
         if found is not None and self.execution.diverged == "stop":
             try:
                 raise found

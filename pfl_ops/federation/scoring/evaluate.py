@@ -41,6 +41,7 @@ class Scores:
         synthetic: c -> each model on its own and c % of the other clients' samples, [S].
         samples: behind `pooled`, where they are not all of them; else 0.
         error: standard error of the mean of `pooled` by the choice of these; NaN: they are all, or fewer than two.
+        not_finite: clients whose models have a parameter that is not finite; None: of the model that all share.
     """
 
     local: np.ndarray
@@ -48,6 +49,7 @@ class Scores:
     synthetic: dict[int, np.ndarray] = field(default_factory=dict)
     samples: int = 0
     error: float = math.nan
+    not_finite: list[int | None] = field(default_factory=list)
 
 
 @dataclass
@@ -143,6 +145,7 @@ class Scorer:
         right, number = torch.zeros(len(pool), dtype=torch.float64, device=self.feed.device), 0
         for chunk in models:
             shared = chunk.clients is None
+            scores.not_finite += _not_finite(chunk)
             found, of = self._shared(scores, chunk, full) if shared else self._each(scores, chunk, pooled, full)
             right, number = right + found, number + of
         if number and 0 < len(pool) < len(self.everything):
@@ -301,7 +304,7 @@ class Scorer:
         right = torch.zeros(len(clients), dtype=torch.int64, device=self.feed.device)
         for s, r in zip(*(each.split(at_once(len(models.params)), dim=1) for each in (samples, real)), strict=True):
             x, y = self.feed.batch(s)
-            right += ((self._scores(models, x).argmax(-1) == y) & r).sum(dim=1)
+            right += (_are_right(self._scores(models, x), y) & r).sum(dim=1)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(right.cpu().numpy() / sizes)
 
@@ -315,7 +318,7 @@ class Scorer:
         found = [torch.zeros(len(models.params), 0, dtype=torch.bool, device=self.feed.device)]
         for s in samples.split(at_once(len(models.params))):
             x, y = self.feed.batch(s)
-            found.append(self._scores(models, x[None]).argmax(-1) == y)
+            found.append(_are_right(self._scores(models, x[None]), y))
         return torch.cat(found, dim=1)
 
     def _scores(self, models: Models, x: Tensor) -> Tensor:
@@ -365,6 +368,24 @@ def some_of(models: Models, first: int, last: int) -> Models:
 def at_once(models: int) -> int:
     """Samples that so many models are shown at once."""
     return max(1, min(BATCH, ANSWERS // models))
+
+
+def _are_right(scores: Tensor, y: Tensor) -> Tensor:
+    """True where the largest of the scores [..., L] is that of class y [...]; never where one of them is NaN."""
+    largest, answer = scores.max(dim=-1)
+    return (answer == y) & ~largest.isnan()
+
+
+def _not_finite(models: Models) -> list[int | None]:
+    """Return the clients whose models are not finite; [None] if the model that all share is not.
+
+    >>> _not_finite(Models(torch.tensor([[1.0, 2.0], [1.0, math.nan]]), torch.tensor([4, 7])))
+    [7]
+    """
+    bad = (~models.params.sum(dim=-1).isfinite()).cpu()
+    if models.clients is None:
+        return [None] if bool(bad) else []
+    return [int(k) for k in models.clients.cpu()[bad]]
 
 
 def _take(models: Models, rows: Tensor) -> Models:
