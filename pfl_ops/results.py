@@ -29,6 +29,18 @@ BYTES = ("cost/up_bytes", "cost/down_bytes")
 """Costs of a round: training and evaluation; sent by all clients, and to all of them."""
 COMMON = "pfl_ops.common"
 """Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
+CODE_TAG, CONTENT_TAG = "pfl_ops.code", "pfl_ops.content"
+"""Tags: the code of a run, and the content of its files (`identity.code_line`, `identity.content_line`)."""
+BEHIND_NAMES = {
+    "data.content": ("data.name", "data"),
+    "model.weights' content": ("model.weights", "weights"),
+    "model.network's code": ("model.name", "model"),
+    "training.loss's code": ("training.loss", "loss"),
+    "algorithm.code": ("algorithm.name", "algorithm"),
+    "engine.results version": ("", "version"),
+}
+"""Paths of `Result.settings` -> the setting that names it, and the part of these tags. The code of a partition shows in
+who holds which samples."""
 HIGHEST = "best"
 """After the # of a measure's key: the highest value over the scored rounds."""
 
@@ -215,6 +227,18 @@ class Result:
         return self._parts.model(client)
 
     # -- its settings ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """`params`, and what is behind the names in them, as far as it was recorded: files, code, results version.
+
+        >>> Result({"data.name": "mine.csv"}, {}, {"pfl_ops.content": "data=1f2e3d4c5b6a7988"}).settings
+        {'data.name': 'mine.csv', 'data.content': '#1f2e3d'}
+        """
+        parts = f"{self.tags.get(CODE_TAG, '')} {self.tags.get(CONTENT_TAG, '')}".split()
+        known = dict(part.partition("=")[::2] for part in parts)
+        further = {path: known[part] for path, (_, part) in BEHIND_NAMES.items() if part in known}
+        return {**self.params, **{path: text if len(text) < 6 else f"#{text[:6]}" for path, text in further.items()}}
 
     @property
     def data_dir(self) -> str | None:

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from pfl_ops.results import BEHIND_NAMES
+
 APART = {"algorithm.name", "seed", "partition.seed", "repetitions", "evaluation.split", "evaluation.targets"}
 """Paths that are no settings of a row: the method has its own place; in the others repetitions and trials differ."""
 
@@ -74,12 +76,13 @@ def group_titles(grounds: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _differing(rows: Sequence[Mapping[str, str]], apart: Collection[str] = APART) -> set[str]:
-    """Return the paths in which two rows that have it differ."""
-    values: dict[str, set[str]] = {}
+    """Return the paths in which two rows that have it differ; code and content, among rows that name the same."""
+    values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         for path, value in row.items():
-            values.setdefault(path, set()).add(value)
-    return {path for path, found in values.items() if len(found) > 1 and path not in apart}
+            name = row.get(BEHIND_NAMES[path][0], "") if path in BEHIND_NAMES else ""
+            values.setdefault((path, name), set()).add(value)
+    return {path for (path, _), found in values.items() if len(found) > 1 and path not in apart}
 
 
 def _said(path: str, text: str, short: Mapping[str, str]) -> str:
