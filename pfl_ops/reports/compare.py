@@ -210,6 +210,8 @@ def compare(
         raise PflOpsError(f"at must be final or best, got '{echo(at)}'")
     if test not in TEST_DESCRIPTIONS:
         raise PflOpsError(f"test must be anytime or t, got '{echo(test)}'")
+    if (metric or "").startswith("reached/"):
+        raise PflOpsError("rounds to a target are counted by target=0.9 (--target), which says who never reached it")
     aim = TARGETED if metric is None else metric
     if target is not None:
         _check_target(target, aim)
@@ -369,6 +371,8 @@ def _checked(metric: str | None, runs: Sequence[Result], at: At) -> str | None:
     """
     if metric is None or any(run.value(metric, at) is not None for run in runs):
         return metric
+    if at == "best" and any(run.value(metric) is not None for run in runs):
+        raise PflOpsError(f"{echo(metric)} has no value at the best round, which has scores alone; --at final has one")
     tracked = {key.removeprefix("final/") for run in runs for key in run.metrics}
     full = sorted(key for key in tracked if not key.startswith(("best/", "reached/", "pfl_ops/")))
     short = {key.split("/", i)[-1] for key in full if key.startswith(("val/", "test/")) for i in (1, 2)}

@@ -241,6 +241,8 @@ def test_lines_without_the_metric_are_last_and_told(made: Any, shelf: Any) -> No
         ({"metric": "L1/local"}, "none of these runs has a metric 'L1/local'; did you mean 'L1/local/mean'"),
         ({"metric": "test/L2/acc"}, "none of these runs has a metric 'test/L2/acc'; did you mean 'test/L1/acc'"),
         ({"metric": "?"}, "'.'; for example test/G/local/mean, test/L1/acc"),
+        ({"metric": "local/worst", "at": "best"}, "local/worst has no value at the best round, which has scores alone"),
+        ({"metric": "reached/test/L1/local/mean_90"}, "rounds to a target are counted by target=0.9"),
         ({"at": "last"}, "at must be final or best, got 'last'"),
         ({"test": "u"}, "test must be anytime or t, got 'u'"),
     ],
