@@ -29,6 +29,18 @@ BYTES = ("cost/up_bytes", "cost/down_bytes")
 """Costs of a round: training and evaluation; sent by all clients, and to all of them."""
 COMMON = "pfl_ops.common"
 """Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
+CODE_TAG, CONTENT_TAG = "pfl_ops.code", "pfl_ops.content"
+"""Tags: the code of a run, and the content of its files (`identity.code_line`, `identity.content_line`)."""
+BEHIND_NAMES = {
+    "data.content": ("data.name", "data"),
+    "model.weights' content": ("model.weights", "weights"),
+    "model.network's code": ("model.name", "model"),
+    "training.loss's code": ("training.loss", "loss"),
+    "algorithm.code": ("algorithm.name", "algorithm"),
+    "engine.results version": ("", "version"),
+}
+"""Paths of `Result.settings` -> the setting that names it, and the part of these tags. The code of a partition shows in
+who holds which samples."""
 HIGHEST = "best"
 """After the # of a measure's key: the highest value over the scored rounds."""
 
@@ -216,6 +228,18 @@ class Result:
 
     # -- its settings ------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """`params`, and by further paths what names in them stand for, as far as it was recorded.
+
+        These are the content of files, code and the results version: {"data.name": "mine.csv", "data.content":
+        "#1f2e3d"}.
+        """
+        parts = f"{self.tags.get(CODE_TAG, '')} {self.tags.get(CONTENT_TAG, '')}".split()
+        known = dict(part.partition("=")[::2] for part in parts)
+        further = {path: known[part] for path, (_, part) in BEHIND_NAMES.items() if part in known}
+        return {**self.params, **{path: text if len(text) < 6 else f"#{text[:6]}" for path, text in further.items()}}
+
     @property
     def data_dir(self) -> str | None:
         """The folder of the data, if it was named for a run on disk."""
@@ -329,8 +353,15 @@ class Result:
             found = max(curve.values(), default=None) if number == HIGHEST else curve.get(int(number))
         else:
             name = self.key(key)
-            found = self.metrics.get(f"{at}/{name}", self.metrics.get(name) if at == "final" else None)
+            found = self.metrics.get(f"{at}/{name}")
+            if found is None and at == "final" and not (self._ends_scored and name.startswith(("val/", "test/"))):
+                found = self.metrics.get(name)
         return None if found is None or math.isnan(found) else found * unit
+
+    @cached_property
+    def _ends_scored(self) -> bool:
+        """True if it has a full evaluation after the last round. A score of the curves may be of other clients."""
+        return any(key.startswith(("final/val/", "final/test/")) for key in self.metrics)
 
     def by_round(self, key: str) -> dict[int, float]:
         """Return {round: value} where it was evaluated and is in memory; "…/below_95" is counted from rho_95."""

@@ -120,6 +120,12 @@ def code_line(identity: Tree) -> str:
     return " ".join(f"{part}={value}" for part, value in sorted(parts.items()))
 
 
+def content_line(identity: Tree) -> str:
+    """The content of the files of an identity in a line, by their digests: "data=1f2e... weights=..."."""
+    parts = {"data": identity["data"]["digest"], "weights": identity["model"]["weights"]}
+    return " ".join(f"{part}={digest[:16]}" for part, digest in parts.items() if digest)
+
+
 def canonical(identity: Tree, without: Collection[str] = ()) -> str:
     """JSON with sorted keys and no spaces; `without`: top keys that are left out."""
     kept = {key: value for key, value in identity.items() if key not in without}

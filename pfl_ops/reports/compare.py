@@ -210,6 +210,8 @@ def compare(
         raise PflOpsError(f"at must be final or best, got '{echo(at)}'")
     if test not in TEST_DESCRIPTIONS:
         raise PflOpsError(f"test must be anytime or t, got '{echo(test)}'")
+    if (metric or "").startswith("reached/"):
+        raise PflOpsError("rounds to a target are counted by target=0.9 (--target), which says who never reached it")
     aim = TARGETED if metric is None else metric
     if target is not None:
         _check_target(target, aim)
@@ -225,7 +227,7 @@ def compare(
     members = grouped(runs)
     titles = group_titles([ground(some[0]) for some in members])
     groups = [
-        _group(title, some, chosen.diverged, metric or _usual(some, at), at, test)
+        _group(title, some, chosen.diverged, metric or _usual(some, at), at, test, target is not None)
         for title, some in sorted(zip(titles, members, strict=True), key=lambda pair: pair[0])
     ]
     told = [_smoke(chosen.smoke)] if chosen.smoke else []
@@ -245,9 +247,12 @@ def _check_target(target: float, metric: str) -> None:
         raise PflOpsError(f"a target of an accuracy is a fraction, 0.9 for 90 %; no {metric} reaches {target:g}")
 
 
-def _group(title: str, runs: Sequence[Result], lost: Sequence[Result], metric: str, at: At, test: Test) -> Group:
+def _group(
+    title: str, runs: Sequence[Result], lost: Sequence[Result], metric: str, at: At, test: Test, targeted: bool
+) -> Group:
     lines, fair = _ordered(_lines(runs, lost), metric, at, test)
-    unfair = complaints({line.label: line.runs for line in lines if not line.unfinished})
+    rows = {line.label: line.runs for line in lines if not line.unfinished}
+    unfair = complaints(rows, by_round=at == "best" or targeted)
     if at == "best" and any(run.split == "test" for run in runs):
         unfair.append("the best rounds were chosen on the test data, which flatters")
     return Group(title, lines, metric, fair, tuple(unfair))
@@ -310,7 +315,7 @@ def _lines(runs: Sequence[Result], lost: Sequence[Result] = ()) -> list[Line]:
         alone = "" if run.state == "finished" else str(run.run_id)
         settings_of.setdefault(run.group + alone, []).append(run)
     members = [sorted(some, key=lambda run: run.seed) for some in settings_of.values()]
-    told = labels([some[0].params for some in members], [_trial(some[0]) for some in members])
+    told = labels([some[0].settings for some in members], [_trial(some[0]) for some in members])
     ends = [_unfinished(some[0]) for some in members]
     names = [
         f"{name}, seed {some[0].seed} ({end})" if end else name
@@ -352,10 +357,10 @@ def _ordered(lines: Sequence[Line], metric: str, at: At, test: Test) -> tuple[tu
         return {} if line.unfinished else line.values(metric, at)
 
     def alike(a: Line, b: Line) -> bool:
-        return not differing(a.runs[0], b.runs[0]) and same_partitions(a.runs, b.runs)
+        return not differing(a.runs[0], b.runs[0], at) and same_partitions(a.runs, b.runs)
 
     found = ordered(lines, values, test, smaller=metrics.smaller_is_better(metric), alike=alike)
-    return found, all(comparable(line.runs[0], found[0].runs[0]) for line in found if line.difference)
+    return found, all(comparable(line.runs[0], found[0].runs[0], at) for line in found if line.difference)
 
 
 def _checked(metric: str | None, runs: Sequence[Result], at: At) -> str | None:
@@ -366,6 +371,8 @@ def _checked(metric: str | None, runs: Sequence[Result], at: At) -> str | None:
     """
     if metric is None or any(run.value(metric, at) is not None for run in runs):
         return metric
+    if at == "best" and any(run.value(metric) is not None for run in runs):
+        raise PflOpsError(f"{echo(metric)} has no value at the best round, which has scores alone; --at final has one")
     tracked = {key.removeprefix("final/") for run in runs for key in run.metrics}
     full = sorted(key for key in tracked if not key.startswith(("best/", "reached/", "pfl_ops/")))
     short = {key.split("/", i)[-1] for key in full if key.startswith(("val/", "test/")) for i in (1, 2)}

@@ -2,20 +2,25 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pfl_ops.results import Result
+from pfl_ops.results import At, Result
 
 LabelledRuns = Mapping[str, Sequence[Result]]
 SHOWN = 2  # rows named for a value
 ROUNDS = "training.rounds"
 PARTITION_SEED = "partition.seed"
-SCORED = ("evaluation.split", "evaluation.subset", "evaluation.clients", "evaluation.validation_share")
+VALIDATION_SHARE = "evaluation.validation_share"
+SCORED = ("evaluation.subset", "evaluation.clients", VALIDATION_SHARE, "evaluation.absent")
+"""Settings that say which clients and samples are scored."""
+LOOKS = ("evaluation.every", "evaluation.global_every", "evaluation.stages")
+"""Settings that say in which rounds these are scored. The best of more rounds is higher by chance alone."""
+ENGINE = "engine."
 GROUND = ("data.", "partition.", "model.", "evaluation.split")
 """Beginnings of the settings that all runs of a group share: data set, partition, network, and the split scored on."""
 
 
 def ground(run: Result) -> dict[str, str]:
     """Return the settings of a run that all runs of its group share, by path. The seed of a partition is none."""
-    return {path: text for path, text in run.params.items() if path.startswith(GROUND) and path != PARTITION_SEED}
+    return {path: text for path, text in run.settings.items() if path.startswith(GROUND) and path != PARTITION_SEED}
 
 
 def grouped(runs: Iterable[Result]) -> list[list[Result]]:
@@ -36,11 +41,11 @@ def grouped(runs: Iterable[Result]) -> list[list[Result]]:
     return [members for _, members in groups]
 
 
-def complaints(rows: LabelledRuns) -> list[str]:
+def complaints(rows: LabelledRuns, by_round: bool = False) -> list[str]:
     """Return every reason not to read these rows of one group side by side, with who has what.
 
     Args:
-        rows: label -> repetitions.
+        rows: label -> repetitions. by_round: best rounds, or rounds to a target, are compared too.
     Returns:
         "the rounds differ: rounds=20 ('fliu'); rounds=5 ('fedavg')": what is said in short stands before the colon.
     """
@@ -51,7 +56,9 @@ def complaints(rows: LabelledRuns) -> list[str]:
         _differing(  # the optimiser may be the cause of a difference
             rows, "the methods are not trained alike, so differences between these have no p value", "training.", ROUNDS
         ),
-        _settings(rows, "other clients or subsets are scored", "evaluation.subset", "evaluation.clients"),
+        _differing(rows, "the engine's results are of other versions", ENGINE),
+        _differing(rows, "other clients or subsets are scored", SCORED),
+        _settings(rows, "other rounds are scored, so best rounds and rounds to a target differ", LOOKS) * by_round,
         _different(rows, "Acc(G) of the last round stands on other samples", _sampled),
         _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role),
         _seeds(rows),
@@ -59,27 +66,30 @@ def complaints(rows: LabelledRuns) -> list[str]:
     return [line for line in found if line]
 
 
-def differing(a: Result, b: Result) -> list[str]:
+def differing(a: Result, b: Result, at: At = "final") -> list[str]:
     """Return the settings in which two runs differ beside what is compared: no test of their difference says anything.
 
     What is compared are two methods with their own hyper-parameters; or one method under two ways of training.
     A setting that one of the two does not have (it was made by an earlier version) is not counted, nor one that both
-    chose from one common space under one budget (`Result.chosen`).
+    chose from one common space under one budget (`Result.chosen`). `at`: of the best rounds, the rounds that are scored
+    count too.
     """
+    counted = (*GROUND, "participation.", "training.", ENGINE, *SCORED, *(LOOKS if at == "best" else ()))
     found = [
         path
-        for path, value in a.params.items()
-        if path.startswith(("data.", "partition.", "model.", "participation.", "training.", *SCORED))
-        and value != b.params.get(path, value)
+        for path, value in a.settings.items()
+        if path.startswith(counted)
+        and value != b.settings.get(path, value)
         and not (a.method == b.method and path.startswith("training.") and path != ROUNDS)
         and not (a.common == b.common and path in a.chosen)
+        and not (path == VALIDATION_SHARE and a.split == b.split == "test")
     ]
     return [*found, *(["evaluation.final"] if a.final_samples != b.final_samples else [])]
 
 
-def comparable(a: Result, b: Result) -> bool:
+def comparable(a: Result, b: Result, at: At = "final") -> bool:
     """True if one of two runs can be called better: they differ in method and training only, and in no trial's role."""
-    return _role(a) == _role(b) and all(p.startswith("training.") and p != ROUNDS for p in differing(a, b))
+    return _role(a) == _role(b) and all(p.startswith("training.") and p != ROUNDS for p in differing(a, b, at))
 
 
 def same_partitions(a: Sequence[Result], b: Sequence[Result]) -> bool:
@@ -88,12 +98,12 @@ def same_partitions(a: Sequence[Result], b: Sequence[Result]) -> bool:
     return all(run.partition == held.get(run.seed, run.partition) for run in b if run.partition and held.get(run.seed))
 
 
-def _differing(rows: LabelledRuns, what: str, start: str, without: str = "") -> str:
+def _differing(rows: LabelledRuns, what: str, start: str | tuple[str, ...], without: str = "") -> str:
     """Return the line for settings below a path in which two methods differ, see `differing`."""
     firsts = [runs[0] for runs in rows.values()]
     paths = {path for a in firsts for b in firsts for path in differing(a, b)}
     paths = {path for path in paths if path.startswith(start) and path != without}
-    return _settings(rows, what, *sorted(paths)) if paths else ""
+    return _settings(rows, what, tuple(sorted(paths))) if paths else ""
 
 
 def _sampled(run: Result) -> str:
@@ -104,14 +114,16 @@ def _role(run: Result) -> str:
     return "trials" if run.kind == "trial" else "runs"
 
 
-def _settings(rows: LabelledRuns, what: str, *starts: str) -> str:
+def _settings(rows: LabelledRuns, what: str, starts: str | tuple[str, ...]) -> str:
     """Return the line for settings below these paths: "share=1.0 kind=uniform", those alone that differ."""
     runs = [run for some in rows.values() for run in some]
-    paths = sorted({path for run in runs for path in run.params if path.startswith(starts)})
-    paths = [path for path in paths if len({run.params.get(path) for run in runs}) > 1]
-    return _different(
-        rows, what, lambda run: " ".join(f"{p.rpartition('.')[2]}={run.params[p]}" for p in paths if p in run.params)
-    )
+    paths = sorted({path for run in runs for path in run.settings if path.startswith(starts)})
+    paths = [path for path in paths if len({run.settings.get(path) for run in runs}) > 1]
+
+    def told(run: Result) -> str:
+        return " ".join(f"{p.rpartition('.')[2]}={run.settings[p]}" for p in paths if p in run.settings)
+
+    return _different(rows, what, told)
 
 
 def _different(rows: LabelledRuns, what: str, of: Callable[[Result], str]) -> str:

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from pfl_ops.results import BEHIND_NAMES
+
 APART = {"algorithm.name", "seed", "partition.seed", "repetitions", "evaluation.split", "evaluation.targets"}
 """Paths that are no settings of a row: the method has its own place; in the others repetitions and trials differ."""
 
@@ -74,12 +76,13 @@ def group_titles(grounds: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _differing(rows: Sequence[Mapping[str, str]], apart: Collection[str] = APART) -> set[str]:
-    """Return the paths in which two rows that have it differ."""
-    values: dict[str, set[str]] = {}
+    """Return the paths in which two rows that have it differ; code and content, among rows that name the same."""
+    values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         for path, value in row.items():
-            values.setdefault(path, set()).add(value)
-    return {path for path, found in values.items() if len(found) > 1 and path not in apart}
+            name = row.get(BEHIND_NAMES[path][0], "") if path in BEHIND_NAMES else ""
+            values.setdefault((path, name), set()).add(value)
+    return {path for (path, _), found in values.items() if len(found) > 1 and path not in apart}
 
 
 def _said(path: str, text: str, short: Mapping[str, str]) -> str:
@@ -100,7 +103,13 @@ def _short(paths: set[str]) -> dict[str, str]:
 
 
 def _value(text: str) -> str:
-    """A number with four digits; a file without its folder."""
+    """A number with four digits; a file without its folder; entries of a list, which has no comma of its own.
+
+    >>> [_value(text) for text in ("0.123456", "/data/mine.csv", "('L1', 'G')", "(0.95,)", "()")]
+    ['0.1235', 'mine.csv', 'L1+G', '0.95', 'none']
+    """
+    if text[:1] == "(":
+        return "+".join(_value(part.strip(" '")) for part in text.strip("()").split(",") if part.strip()) or "none"
     try:
         return text if text.lstrip("-").isdigit() else f"{float(text):.4g}"
     except ValueError:

@@ -5,15 +5,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pfl_ops.config.fields import Tree
-from pfl_ops.config.identity import CODE, VERSION, code_line, differing_code, fingerprint
+from pfl_ops.config.identity import CODE, VERSION, code_line, content_line, differing_code, fingerprint
 from pfl_ops.errors import PflOpsError
+from pfl_ops.results import CODE_TAG, CONTENT_TAG
 from pfl_ops.tracking.home import WorkFolder
 
 if TYPE_CHECKING:
     from pfl_ops.tracking.store import RunInfo, Store
 
-SETTINGS, CODE_TAG = "pfl_ops.settings", "pfl_ops.code"
-"""Tags: the digest of a run's settings and data alone, and its code (`identity.code_line`)."""
+SETTINGS = "pfl_ops.settings"
+"""Tag: the digest of a run's settings and data alone."""
 
 SHORT = 12
 """Hexadecimal digits of an experiment's hash by which commands name a run."""
@@ -25,7 +26,12 @@ def tags(identity: Tree) -> dict[str, str]:
     Args:
         identity: of the run's experiment.
     """
-    return {SETTINGS: fingerprint(identity, without=(CODE, VERSION)), CODE_TAG: code_line(identity)}
+    return {SETTINGS: fingerprint(identity, without=(CODE, VERSION)), **code_tags(identity)}
+
+
+def code_tags(identity: Tree) -> dict[str, str]:
+    """Return the tags by which comparisons tell code and content of files apart."""
+    return {CODE_TAG: code_line(identity), CONTENT_TAG: content_line(identity)}
 
 
 def find(store: "Store", identity: Tree) -> "list[RunInfo]":

@@ -13,6 +13,7 @@ from pfl_ops.jobs.job import Job, Purpose
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, provenance
+from pfl_ops.tracking.earlier import code_tags
 from pfl_ops.tracking.notes import ENVIRONMENT, TRIAL, title, trial_colour, trial_name
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.views import COLOUR
@@ -61,6 +62,7 @@ class ChildRun:
             params=experiment.flat,
             tags={
                 **provenance(experiment=digest, group=group),
+                **code_tags(experiment.identity(session.data_dir)),
                 **described(experiment, kind),
                 "pfl_ops.study": session.study_storage.name,
                 "pfl_ops.method": title(experiment),

@@ -241,6 +241,8 @@ def test_lines_without_the_metric_are_last_and_told(made: Any, shelf: Any) -> No
         ({"metric": "L1/local"}, "none of these runs has a metric 'L1/local'; did you mean 'L1/local/mean'"),
         ({"metric": "test/L2/acc"}, "none of these runs has a metric 'test/L2/acc'; did you mean 'test/L1/acc'"),
         ({"metric": "?"}, "'.'; for example test/G/local/mean, test/L1/acc"),
+        ({"metric": "local/worst", "at": "best"}, "local/worst has no value at the best round, which has scores alone"),
+        ({"metric": "reached/test/L1/local/mean_90"}, "rounds to a target are counted by target=0.9"),
         ({"at": "last"}, "at must be final or best, got 'last'"),
         ({"test": "u"}, "test must be anytime or t, got 'u'"),
     ],
@@ -274,6 +276,13 @@ def test_settings_of_a_kind_are_told_by_the_kind() -> None:
     assert [label for label, _ in labels(rows)] == ["fliu, gamma.value 0.25", "fliu, gamma.value 0.5"]
     rows = [flat("fedavg"), flat("fedavg", training__local_steps=5)]
     assert [label for label, _ in labels(rows)] == ["fedavg, local_epochs 1", "fedavg, local_steps 5"]
+
+
+def test_a_list_of_stages_is_one_setting() -> None:
+    """Settings are told apart by commas: in pages and LaTeX "stages ('L1'", "'L2'" and "'G')" were three of them."""
+    all_stages, one = (flat("fliu"), flat("fedavg", evaluation__stages="G"))
+    assert labels([all_stages, one])[1][1].split(", ")[-1] == "stages G"
+    assert "stages L1+L2+G" in labels([all_stages, one])[0][1].split(", ")
 
 
 def test_what_methods_differ_in_does_not_lengthen_their_names() -> None:
@@ -377,6 +386,43 @@ def test_clients_with_other_samples_take_the_p_value(made: Any, shelf: Any) -> N
     found = go(shelf(runs), metric="local/mean")
     assert found.complaints == ("clients hold other samples in seed 1",)
     assert found.lines[1].difference is not None and found.lines[1].difference.p is None
+
+
+@pytest.mark.parametrize(
+    ("tag", "one", "other", "told"),
+    [
+        ("pfl_ops.content", "data=1e10000000000000", "data=2f3a4b5c00000000", "content"),
+        ("pfl_ops.code", "algorithm=aaaaaaaaaa model=1e10000000000000", "model=2f3a4b5c00000000", "network's code"),
+    ],
+)
+def test_other_content_of_one_name_is_another_group(
+    made: Any, shelf: Any, tag: str, one: str, other: str, told: str
+) -> None:
+    """A data file, or a plug-in's network, that was edited between the runs of two methods."""
+    runs = [made("fliu", s, 0.6 + s / 100, tags={tag: one}) for s in range(4)]
+    runs += [made("fedavg", s, 0.2 + s / 70, tags={tag: other}) for s in range(4)]
+    found = go(shelf(runs), with_clients=False)
+    assert [(group.title, [line.label for line in group.lines]) for group in found.groups] == [
+        (f"digits, lsqs, {told} #1e1000", ["fliu"]),
+        (f"digits, lsqs, {told} #2f3a4b", ["fedavg"]),
+    ]
+    del runs[0].tags[tag]  # of an earlier version: it may be either
+    assert len(go(shelf(runs[:1] + runs[4:]), with_clients=False).groups) == 1
+
+
+def test_code_and_content_of_other_names_are_not_told() -> None:
+    grounds = [
+        {"data.name": "digits", "partition.kind": "iid", "model.name": name, "model.network's code": code}
+        for name, code in (("linear", "#aa"), ("mlp", "#bb"))
+    ]
+    assert group_titles(grounds) == ["digits, iid, linear", "digits, iid, mlp"]
+
+
+def test_methods_of_edited_code_are_named_by_it(made: Any, shelf: Any) -> None:
+    tags = [{"pfl_ops.code": f"algorithm={digit * 16} version=2"} for digit in "12"]
+    runs = [made("fliu", 0, 0.6, tags=one, group=one["pfl_ops.code"]) for one in tags]
+    found = go(shelf([*runs, made("fedavg", 0, 0.5, tags=tags[0])]), with_clients=False)
+    assert [line.label for line in found.lines] == ["fliu, code #111111", "fliu, code #222222", "fedavg"]
 
 
 def test_a_group_without_acc_is_ordered_by_own_data(made: Any, shelf: Any) -> None:
@@ -542,12 +588,59 @@ def test_alike_runs_have_nothing_to_complain_of(made: Any, shelf: Any) -> None:
         ),
         ({"training.rounds": 5}, "the rounds differ: rounds=20 ('fliu'); rounds=5 ('fedavg')"),
         ({"evaluation.subset": 30}, "other clients or subsets are scored: subset=auto ('fliu'); subset=30 ('fedavg')"),
+        (
+            {"evaluation.absent": "last"},
+            "other clients or subsets are scored: absent=train ('fliu'); absent=last ('fedavg')",
+        ),
         ({"tags": {"pfl_ops.partition_hash": "x"}}, "clients hold other samples in seed 0"),
         ({"seed": 3}, "no seed is shared: 0 ('fliu'); 3 ('fedavg')"),
     ],
 )
 def test_what_makes_a_comparison_unfair(made: Any, shelf: Any, other: dict[str, Any], complaint: str) -> None:
     assert go(shelf([made("fliu", 0), made("fedavg", **{"seed": 0, **other})])).complaints == (complaint,)
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.1, ()), (0.3, ("other clients or subsets are scored: ",))])
+def test_another_validation_share_counts_where_it_is_scored(
+    made: Any, shelf: Any, share: float, told: tuple[str, ...]
+) -> None:
+    """Test scores do not depend on it; 0.1 is that of runs on test data, 0.3 of runs on validation data."""
+    split = {} if share == 0.1 else {"evaluation.split": "validation"}
+    runs = [made("fliu", s, acc, **split) for s, acc in enumerate((0.6, 0.7, 0.8))]
+    runs += [
+        made("fedavg", s, acc, **split, **{"evaluation.validation_share": share})
+        for s, acc in enumerate((0.59, 0.68, 0.77))
+    ]
+    for run in runs:
+        run.metrics.update({key.replace("test", "val"): value for key, value in run.metrics.items()})
+    found = go(shelf(runs), metric="local/mean", with_clients=False)
+    (difference,) = [line.difference for line in found.lines if line.difference]
+    assert (difference.p is None) is bool(told)
+    assert [line.startswith(told) for line in found.complaints] == [True] * len(told)
+
+
+def test_best_rounds_of_other_looks_take_the_p_value_and_are_named(made: Any, shelf: Any) -> None:
+    """The best of five scored rounds is not that of twenty. The last round is the same one."""
+    runs = [made("fliu", s, acc) for s, acc in enumerate((0.6, 0.7, 0.8))]
+    runs += [made("fedavg", s, acc, **{"evaluation.every": 4}) for s, acc in enumerate((0.59, 0.68, 0.77))]
+    store = shelf(runs)
+    last = go(store, metric="local/mean", with_clients=False)
+    assert last.complaints == () and last.lines[1].difference and last.lines[1].difference.p is not None
+    told = "other rounds are scored, so best rounds and rounds to a target differ: every=1 ('fliu'); every=4 ('fedavg')"
+    assert go(store, metric="local/mean", target=0.5, with_clients=False).complaints == (told,)
+    best = go(store, metric="local/mean", at="best", with_clients=False)
+    assert told in best.complaints and not best.groups[0].fair
+    assert best.lines[1].difference and best.lines[1].difference.p is None
+
+
+def test_results_of_another_version_of_the_engine_take_the_p_value(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", s, acc, tags={"pfl_ops.code": "version=2"}) for s, acc in enumerate((0.6, 0.7, 0.8))]
+    runs += [made("fedavg", s, acc, tags={"pfl_ops.code": "version=1"}) for s, acc in enumerate((0.59, 0.68, 0.77))]
+    found = go(shelf(runs), metric="local/mean", with_clients=False)
+    assert found.complaints == (
+        "the engine's results are of other versions: results version=2 ('fliu'); results version=1 ('fedavg')",
+    )
+    assert not found.groups[0].fair and found.lines[1].difference and found.lines[1].difference.p is None
 
 
 def test_a_global_view_on_other_samples_takes_the_p_value_and_is_named(made: Any, shelf: Any) -> None:
