@@ -258,7 +258,7 @@ def test_networks_of_users_say_how_they_are_computed(base: Experiment, tmp_path:
     )
     load_plugin(file)
     tree = base.override({"model.name": "as_given"}).identity()
-    assert tree["code"]["operators"] == "as-given-contiguous" and "operators" not in base.identity()["code"]
+    assert tree["code"]["operators"] == "as-given-learning" and "operators" not in base.identity()["code"]
     before = {**tree, "code": {key: value for key, value in tree["code"].items() if key != "operators"}}
     assert differing_code(code_line(tree), code_line(before)) == "engine's operators"
 

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 CODE, VERSION = "code", "version"
 """Keys of an identity that say by what code the settings are run."""
 
-OPERATORS = "as-given-contiguous"
+OPERATORS = "as-given-learning"
 """The engine's rule for networks of users. Runs before have no such entry: their engine could replace a subclass of a
 layer by the layer, or leave out the second use of a module, and so train another network than the given one. Those
-with "as-given" gave a layer of a user its images with the channels last, which is rounded otherwise."""
+with "as-given" gave a layer of a user its images with the channels last, which is rounded otherwise; those with
+"as-given-contiguous" trained without dropout in worker processes."""
 
 BEST_ROUND = "own-stage"
 """The engine's rule for the best round of methods that are judged at L2. Runs before have no such entry: their `best/`

@@ -276,9 +276,10 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
     head: nn.Linear = network.head  # type: ignore[assignment]
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            network(example)  # as in training, where buffers might move
+            learning = [network(given) for given in (example, example, example[:1])]  # buffers might move, too
             network.eval()  # without dropout, so that two passes agree
             scores, features = network(example), network.body(example)  # type: ignore[operator]
+            alone = network(example[:1])
     except Exception as error:  # a user's forward pass may raise anything
         raise PflOpsError(
             f"model '{name}' fails on inputs of shape {tuple(example.shape)}: {type(error).__name__}: {error}"
@@ -286,17 +287,32 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
     finally:
         for layer, mode in modes.items():
             layer.training = mode
-    for what, value, width in (("scores", scores, head.out_features), (".body's features", features, head.in_features)):
-        if not isinstance(value, Tensor) or value.shape != (len(example), width):
+    for what, value, shape in (
+        ("scores", scores, (len(example), head.out_features)),
+        ("scores of one sample", alone, (1, head.out_features)),
+        (".body's features", features, (len(example), head.in_features)),
+    ):
+        if not isinstance(value, Tensor) or value.shape != shape:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise PflOpsError(f"model '{name}': {what} must have shape {(len(example), width)}, got {got}")
+            raise PflOpsError(f"model '{name}': {what} must have shape {shape}, got {got}")
     with torch.no_grad():
+        draws = not _alike(learning[0], learning[1])  # two passes of such a network differ anyway
+        if not _alike(alone, scores[:1]) or not (draws or _alike(learning[2], learning[0][:1])):
+            raise PflOpsError(
+                f"model '{name}': the scores of a sample depend on the other samples of its batch, and so on padding; "
+                "normalise within a sample (GroupNorm, LayerNorm)"
+            )
         if not torch.allclose(head(features), scores, rtol=1e-4, atol=1e-5, equal_nan=True):
             raise PflOpsError(f"model '{name}': scores must be head(body(x)); move what else it computes into .body")
         for key, value in network.named_buffers():
             if not torch.equal(value, buffers[key]):
                 value.copy_(buffers[key])
                 raise PflOpsError(f"model '{name}': buffer '{key}' changes in a forward pass; buffers must be constant")
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """True if two passes give the same scores up to rounding."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def _stacks(body: nn.Module, example: Tensor) -> bool:

@@ -332,3 +332,17 @@ def test_models_are_asked_together_as_far_as_a_call_is_small(monkeypatch: pytest
     monkeypatch.setattr(grouping, "OWN", 8192)
     monkeypatch.setattr(grouping, "SHARED", 16384)
     assert conv(100) == (4, 2)
+
+
+def test_layers_without_an_input_are_counted_once() -> None:
+    """`weight_norm` calls its 2 x 3 direction and its 2 x 1 length without input: 2 (6 + 2); the head has 2 · 2 · 4."""
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(input=x)  # type: ignore[no-any-return]
+
+    assert grouping.operations(nn.Sequential(Attends(), nn.Linear(2, 4)), torch.zeros(1, 3)) == 2 * (6 + 2) + 16

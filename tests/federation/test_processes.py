@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from pfl_ops.federation.execution import processes
 from pfl_ops.federation.execution.processes import SHARED_FROM, Memory, SharedMemoryPool, raised
@@ -23,6 +24,13 @@ def arrived(thing: Any, outs: dict[int, Memory] | None = None) -> tuple[Any, int
 def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has mapped nothing yet."""
     monkeypatch.setattr(processes, "_mapped", {})
+
+
+def test_parametrized_layer_travels_whole() -> None:
+    """PyTorch refuses to pickle `weight_norm` and its kind."""
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+    other, x = arrived({"layer": layer})[0]["layer"], torch.ones(1, 3)
+    assert other(x).equal(layer(x)) and list(other.state_dict()) == list(layer.state_dict())
 
 
 @pytest.mark.parametrize(("bytes_", "placed"), [(SHARED_FROM - 4, 0), (SHARED_FROM, 1)])

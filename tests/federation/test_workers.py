@@ -2,20 +2,25 @@
 
 import gc
 import os
+import pickle
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from pfl_ops.algorithms.local import Local
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import processes
-from pfl_ops.federation.execution.workers import PooledTrainer, shared_out
+from pfl_ops.federation.execution.workers import PooledTrainer, _answers, _train, shared_out
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.method.batch import Batch
 from pfl_ops.federation.method.checked import MethodError
@@ -26,6 +31,7 @@ from pfl_ops.federation.network.optim import Rule
 from pfl_ops.federation.scoring import evaluate
 from pfl_ops.federation.settings import Execution, Training
 from pfl_ops.federation.training.train import Trainer
+from pfl_ops.models.base import Network
 from pfl_ops.testing import MethodSimulation, ragged_task
 
 ONE = Execution(way="loop", threads=1)
@@ -165,6 +171,28 @@ def test_models_answer_as_they_answer_one_process(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_children")
+def test_processes_started_by_an_evaluation_train_with_dropout(pair: tuple[Simulation, Simulation]) -> None:
+    """They get a copy of the network while it answers, dropout off; it learns with dropout all the same."""
+    network = Network({"flat": nn.Flatten(), "drop": nn.Dropout(0.5)}, n_features=64, n_classes=10)
+    trainer = Trainer(
+        replace(pair[0].task, net=Net(network), layout=Net(network).layout), pair[0].feed, RULES[0], Length(steps=2),
+        None, draws=True,
+    )  # fmt: skip
+    start, keys, outs = torch.zeros(650), Keys(0, "train", 0), {"rows": torch.zeros(3, 650)}
+    given = {"clients": [0, 1, 2], "start": start, "ctx": {}, "shift": None, "pull": None, "keys": keys}
+    with trainer.passes.answering():
+        held = pickle.loads(cloudpickle.dumps({"trainer": trainer}))
+    _train(held, [0, 1, 2], **given, fixed={}, length=Length(), rule=RULES[0], outs=outs)
+    assert outs["rows"].equal(trainer.train([0, 1, 2], start, Length(), keys, RULES[0]))
+
+
+def test_process_without_samples_asks_no_model(pair: tuple[Simulation, Simulation]) -> None:
+    """A network of a user may refuse a batch of no samples, as `x.view(len(x), -1)` does."""
+    models = Models(torch.zeros(1, pair[0].task.layout.size))
+    scorer = mock.Mock(**{"_answers.side_effect": AssertionError})
+    _answers({"scorer": scorer}, ((0, 1), (4, 4)), models, torch.arange(4), {"right": torch.zeros(1, 4)})
+
+
 @pytest.mark.parametrize(
     ("algorithm", "how"),  # a step of its own; a pull; frozen parts
     [("apfl", {"way": "vmap", "chunk": 2}), ("ditto", {"way": "loop"}), ("fedrep", {"way": "vmap", "chunk": 2})],

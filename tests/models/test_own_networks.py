@@ -42,7 +42,7 @@ class LastState(nn.Module):
 class Branch(nn.Linear):
     def forward(self, x):
         y = super().forward(x)
-        return y if y.sum() > 0 else -y
+        return y if self.weight.sum() > 0 else -y
 
 
 class Residual(nn.Linear):
@@ -149,6 +149,18 @@ def headless():
     return model
 
 
+class Centred(nn.Linear):
+    """Subtracts the mean over the batch, in training alone if `always` is false."""
+
+    def __init__(self, always):
+        super().__init__(16, 8)
+        self.always = always
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y - y.mean(dim=0) if self.always or self.training else y
+
+
 class Cosine(nn.Linear):
     def forward(self, x):
         return super().forward(nn.functional.normalize(x, dim=-1))
@@ -177,6 +189,8 @@ class Scaled(Own):
         (Own(nn.Linear(16, 8), nn.BatchNorm1d(8)), r"layer 'body.1' \(BatchNorm1d\) has statistics .* GroupNorm"),
         (Own(nn.Linear(16, 8), nn.BatchNorm1d(8, track_running_stats=False)), "BatchNorm1d"),  # padding would leak in
         (Own(nn.Linear(16, 8), nn.InstanceNorm1d(8, track_running_stats=True)), "InstanceNorm1d"),
+        (Own(Centred(always=True)), "the scores of a sample depend on the other samples of its batch, .*GroupNorm"),
+        (Own(Centred(always=False)), "the scores of a sample depend on the other samples of its batch"),
         (Own(Counts()), "buffer 'body.0.calls' changes in a forward pass"),
         (frozen(), "parameter 'body.0.bias' is frozen"),
         (scalar(), "parameter 'body.0.scale' has no dimension"),

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from pfl_ops.errors import PflOpsError, frames, from_worker
 from pfl_ops.system.allocator import keep_freed_memory
@@ -111,6 +112,8 @@ def _pickle(thing: Any, take: Callable[..., Memory], outs: Mapping[int, Memory])
 
     class Message(cloudpickle.Pickler):
         def reducer_override(self, thing: Any) -> Any:
+            if isinstance(thing, nn.Module) and is_parametrized(thing):  # PyTorch refuses to pickle it
+                return _without_state, (type(thing),), vars(thing)
             if type(thing) is not Tensor:
                 return super().reducer_override(thing)
             memory = outs.get(id(thing))
@@ -125,6 +128,11 @@ def _pickle(thing: Any, take: Callable[..., Memory], outs: Mapping[int, Memory])
     file = io.BytesIO()
     Message(file).dump(thing)
     return file.getvalue(), placed
+
+
+def _without_state(kind: type[nn.Module]) -> nn.Module:
+    """A module whose attributes pickle is about to set."""
+    return kind.__new__(kind)
 
 
 class Processes:

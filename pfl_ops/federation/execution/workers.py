@@ -190,8 +190,7 @@ def _train(
     pull: tuple[float | Tensor, Tensor] | None, fixed: dict[str, Any], length: Length, keys: Keys, rule: Rule,
     outs: dict[str, Tensor],
 ) -> Counted:  # fmt: skip
-    trainer: Trainer = held["trainer"]
-    trainer.meter.clear()
+    trainer = _learner(held)
     if part:
         rows, own = torch.tensor(part), [clients[i] for i in part]
         if pull is not None:
@@ -208,14 +207,21 @@ def _walk(
     held: Held, part: list[int], clients: list[int], carry: dict[str, Tensor], step: Step, length: Length, keys: Keys,
     rule: Rule, outs: dict[str, Tensor],
 ) -> Counted:  # fmt: skip
-    trainer: Trainer = held["trainer"]
-    trainer.meter.clear()
+    trainer = _learner(held)
     if part:
         rows, own = torch.tensor(part), [clients[i] for i in part]
         mine = {name: value[rows] for name, value in carry.items()}
         for name, value in trainer.walk(own, mine, step, length, keys, rule).items():
             outs[name][rows] = value
     return _counted(trainer, length)
+
+
+def _learner(held: Held) -> Trainer:
+    """The trainer for a new job; processes that were started by an evaluation were given an answering network."""
+    trainer: Trainer = held["trainer"]
+    trainer.passes.learn()
+    trainer.meter.clear()
+    return trainer
 
 
 def _counted(trainer: Trainer, length: Length) -> Counted:
@@ -257,6 +263,6 @@ def _local(held: Held, part: Span, models: Models, clients: np.ndarray, outs: di
 def _answers(held: Held, part: tuple[Span, Span], models: Models, samples: Tensor, outs: dict[str, Tensor]) -> None:
     scorer: Scorer = held["scorer"]
     rows, some = part
-    if rows[0] < rows[1]:
+    if rows[0] < rows[1] and some[0] < some[1]:  # a network of a user may refuse a batch of no samples
         with scorer.trainer.passes.answering():
             outs["right"][slice(*rows), slice(*some)] = scorer._answers(some_of(models, *rows), samples[slice(*some)])

@@ -29,6 +29,7 @@ class Passes:
     def __init__(self, net: Net, loss: Loss, device: torch.device, bfloat16: bool = False) -> None:
         self.net, self.task_loss, self.device, self.bfloat16 = net, loss, device, bfloat16
         self.chain = None if bfloat16 else Chain.of(net)
+        self._modes = [(layer, layer.training) for layer in net.network.modules()]
 
     # -- contexts of a forward pass -----------------------------------------------------------------------------------
 
@@ -44,8 +45,12 @@ class Passes:
         try:
             yield
         finally:
-            for layer, mode in modes:
-                layer.training = mode
+            _set(modes)
+
+    def learn(self) -> None:
+        """Set the network to the mode in which it was given, in which it learns: for a copy that was made of it while
+        it was `answering`."""
+        _set(self._modes)
 
     def twice_differentiable(self) -> AbstractContextManager[Any]:
         """A context for forward passes that are differentiated twice, which cuDNN's recurrent layers can't be."""
@@ -131,6 +136,11 @@ class Passes:
         scores = self.net.stacked({k.name: k.view(leaf) for k, leaf in moving} | dict(rest), x)
         losses = F.cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
         return mean_over_samples(losses, share)
+
+
+def _set(modes: list[tuple[nn.Module, bool]]) -> None:
+    for layer, mode in modes:
+        layer.training = mode
 
 
 def mean_over_samples(values: Tensor, share: Tensor | None) -> Tensor:

@@ -10,6 +10,8 @@ inputs of a call have to stay in the processor's cache as well. Nothing is timed
 on how busy the machine was. Measured in docs/bench.md.
 """
 
+from typing import Any
+
 from torch import Tensor, nn
 
 OWN = 1.2e8  # operations in a call from which on further models gain nothing, each on samples of its own
@@ -43,8 +45,8 @@ def shared_at_once(operations: float, samples: float) -> int:
 def operations(network: nn.Module, x: Tensor) -> float:
     """Return the operations of one answer: twice the weights of each layer, as often as the layer applies them.
 
-    A layer applies its weights at each position of its output (convolutions) or its input (all others). Embeddings
-    look numbers up and count nothing.
+    A layer applies its weights at each position of its output (convolutions) or its input (all others), once if it is
+    called without a tensor in the first place. Embeddings look numbers up and count nothing.
 
     Args:
         network: in its usual form. x: one sample, [1, ...].
@@ -55,11 +57,15 @@ def operations(network: nn.Module, x: Tensor) -> float:
     """
     found = [0.0]
 
-    def count(layer: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+    def count(layer: nn.Module, given: tuple[Any, ...], out: Any) -> None:
         weights = sum(w.numel() for w in layer.parameters(recurse=False) if w.dim() > 1)
         if not weights or isinstance(layer, nn.Embedding):
             return
-        often = out.numel() / out.shape[1] if isinstance(layer, CONVOLUTIONS) else given[0].numel() / given[0].shape[-1]
+        often = 1.0
+        if isinstance(layer, CONVOLUTIONS):
+            often = out.numel() / out.shape[1]
+        elif given and isinstance(given[0], Tensor) and given[0].dim():
+            often = given[0].numel() / given[0].shape[-1]
         found[0] += 2.0 * weights * often
 
     hooks = [layer.register_forward_hook(count) for layer in network.modules()]
