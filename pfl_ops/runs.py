@@ -29,7 +29,7 @@ from pfl_ops.registry import plugins
 from pfl_ops.results import Result, RunOnDisk
 from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tracking.notes import experiment_name, title
-from pfl_ops.tracking.requests import Request, RequestedRun
+from pfl_ops.tracking.requests import Request, RequestedRun, pending
 from pfl_ops.tracking.short import short_address
 
 if TYPE_CHECKING:
@@ -347,7 +347,9 @@ def _alone(folder: Path, label: str, patience: float = 0.0) -> Iterator[None]:
     try:
         lock.acquire(timeout=patience)
     except Timeout:
-        raise PflOpsError(f"this run ({label}, {folder.name[:12]}) is going on in another process") from None
+        over = pending(WorkFolder(folder.parents[1]), folder.name)
+        now = "is over, and another process still tracks it in MLflow" if over else "is going on in another process"
+        raise PflOpsError(f"this run ({label}, {folder.name[:12]}) {now}") from None
     try:
         yield
     finally:

@@ -12,9 +12,11 @@ from typing import Any
 
 import fork_server
 import pytest
+from filelock import FileLock
 
 from pfl_ops import recording, runs
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.tracking import Store, requests
 from pfl_ops.tracking.home import WorkFolder
@@ -177,6 +179,20 @@ def test_the_same_run_again_waits_for_its_courier(home):
         assert [run.status for run in store.runs()] == ["FINISHED"]
         old, new = store.runs(superseded=True)
         assert old.tags["pfl_ops.superseded"] == new.run_id
+
+
+def test_a_run_that_a_slow_courier_still_tracks_is_named(home, caplog, monkeypatch):
+    """A command that reads and does not wait any longer says what it lacks; the run's own command, why it must wait."""
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "start", lambda folders, **_: None)
+        result = go(experiment(), home)
+    (folder,) = requests.pending(WorkFolder(home))
+    with FileLock(folder / "courier"), FileLock(home / "checkpoints" / f".{result.hash}.lock"):
+        requests.settle(WorkFolder(home), patience=0.0)
+        assert f"run '{result.name}' is not in MLflow yet: another process still tracks it" in caplog.text
+        with monkeypatch.context() as patch, pytest.raises(PflOpsError, match="is over, and another process still"):
+            patch.setattr(requests, "settle", lambda *_: None)
+            go(experiment(), home)
 
 
 PLUGIN = """

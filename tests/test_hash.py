@@ -1,5 +1,6 @@
 """The identity of a run: what moves it, and what must not."""
 
+import inspect
 import json
 import re
 from collections.abc import Iterator
@@ -272,6 +273,17 @@ def test_methods_judged_at_l2_say_how_their_best_round_is_found() -> None:
     tree = Experiment.of("fedbabu", dataset="digits").identity()
     before = {**tree, "code": {key: value for key, value in tree["code"].items() if key != "best"}}
     assert differing_code(code_line(tree), code_line(before)) == "rule for the best round"
+
+
+def test_methods_with_a_pull_say_under_adam_how_it_is_computed() -> None:
+    """Their runs under Adam moved weights by rounding errors; those under SGD, and all other methods, keep hashes."""
+    pulled = {name for name in ALGORITHMS.builtin if "pull=" in inspect.getsource(ALGORITHMS.get(name))}
+    for optimiser, expected in (("adam", pulled), ("sgd", set[str]())):
+        codes = {n: Experiment.of(n, optimiser=optimiser).identity()["code"] for n in ("fedavg", "fliu", *pulled)}
+        assert {name for name, code in codes.items() if "pull" in code} == expected
+    tree = Experiment.of("ditto", optimiser="adam").identity()
+    before = {**tree, "code": {key: value for key, value in tree["code"].items() if key != "pull"}}
+    assert differing_code(code_line(tree), code_line(before)) == "rule for a pull under Adam"
 
 
 def test_sampling_rules_count_where_data_are_uneven(own_data: Path) -> None:

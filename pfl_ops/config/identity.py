@@ -34,6 +34,12 @@ BEST_ROUND = "own-stage"
 """The engine's rule for the best round of methods that are judged at L2. Runs before have no such entry: their `best/`
 keys are those of the best round at L1. A method that is judged at G has no other stage."""
 
+PULL = "difference"
+"""The engine's rule for the pull μ (w − anchor) of `Round.train` under Adam: the difference is taken first. Runs before
+have no such entry: their engine added μ w and took μ anchor away, so that the pull of a weight at its anchor was a
+rounding error, which Adam made into steps of up to η. Methods of users may have a pull."""
+PULLED = ("ditto", "fedamp", "feddyn", "fedprox", "fedprox_ft")
+
 EVEN_CLASSES = 10  # of a built-in data set, at most, for every class to be in each drawn sample
 
 
@@ -43,7 +49,7 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     Every setting but `repetitions`; for files (a data set's, a partition's, weights) the SHA-256 of what is in them,
     never where they lie; the code of method, network and partition by `code_digest`, the engine by `RESULTS_VERSION`,
     the rules by which uneven data are cut and drawn by `SAMPLING_VERSION`, the engine's operators for networks of users
-    by `OPERATORS`, and its rule for the best round by `BEST_ROUND`.
+    by `OPERATORS`, its rule for the best round by `BEST_ROUND`, and that for a pull under Adam by `PULL`.
     A data set that the package knows keeps its name too: its published mean and deviation go with it. Of the input
     scaling the numbers count, where they are not the published ones; of `evaluation.final` the number that it means.
 
@@ -85,6 +91,9 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
         tree[CODE]["operators"] = OPERATORS
     if experiment.algorithm.own_stage == "L2":
         tree[CODE]["best"] = BEST_ROUND
+    method = experiment.algorithm.name
+    if experiment.training.optimiser == "adam" and (method in PULLED or method not in ALGORITHMS.builtin):
+        tree[CODE]["pull"] = PULL
     if experiment.training.loss not in LOSSES.builtin:  # those are the engine's
         tree[CODE]["loss"] = LOSSES.digest(experiment.training.loss)
     if _is_uneven(experiment, data, scored_on_all=tree["evaluation"].get("final") is None):
@@ -111,6 +120,7 @@ def differing_code(mine: str, theirs: str) -> str:
     """Return the parts in which two `code_line`s differ, "method and network"; "": none, or `theirs` is empty."""
     names = {"algorithm": "method", "model": "network", "sampling": "rules of sampling"}
     names |= {"operators": "engine's operators", "best": "rule for the best round", VERSION: "engine's results version"}
+    names |= {"pull": "rule for a pull under Adam"}
     differing = [part.partition("=")[0] for part in mine.split() if part not in theirs.split()]
     return " and ".join(names.get(part, part) for part in differing) if theirs else ""
 

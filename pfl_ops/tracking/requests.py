@@ -269,7 +269,8 @@ def settle(home: WorkFolder, digest: str = "", patience: float = PATIENCE_SECOND
     waiting = [folder for folder in pending(home, digest) if not (digest and _is_killed(folder))]
     if not waiting:
         return
-    started = start(left) if (left := [folder for folder in waiting if not is_locked(folder / LOCK)]) else None
+    left = [folder for folder in waiting if not is_locked(folder / LOCK)]
+    started = start(left) if left else None
     last = time.monotonic()
     while waiting:
         still = [folder for folder in waiting if folder.exists()]
@@ -280,7 +281,11 @@ def settle(home: WorkFolder, digest: str = "", patience: float = PATIENCE_SECOND
         if (ended and not any(is_locked(f / LOCK) for f in waiting)) or time.monotonic() - last > patience:
             break
         time.sleep(LOOK_EVERY_SECONDS)
-    for line in problems(home, digest, silent=True):
+    going_on = started is not None and started.poll() is None
+    for folder in pending(home, digest):
+        if is_locked(folder / LOCK) or (going_on and folder in left):
+            log.warning(_lacking(folder, "another process still tracks it"))
+    for line in problems(home, digest, silent=not going_on):
         log.warning(line)
 
 
@@ -306,10 +311,15 @@ def problems(home: WorkFolder, digest: str = "", silent: bool = False) -> list[s
     for folder in pending(home, digest):
         why = _last_line(folder / LOG) or (f"its courier ended early, see {home.requests / LOG}" if silent else "")
         if why and not is_locked(folder / LOCK):
-            with suppress(PflOpsError):
-                why = f"run '{read(folder).name}' is not in MLflow yet: {why}"
-            found.append(f"{why}; the next command tries again (to give it up, remove {folder})")
+            found.append(f"{_lacking(folder, why)}; the next command tries again (to give it up, remove {folder})")
     return found
+
+
+def _lacking(folder: Path, why: str) -> str:
+    """Say which run MLflow lacks, and why."""
+    with suppress(PflOpsError):
+        return f"run '{read(folder).name}' is not in MLflow yet: {why}"
+    return why
 
 
 def _last_line(file: Path) -> str:

@@ -134,12 +134,21 @@ class Sender:
                     self._mark_superseded([made, *there])
             return self._runs[name]
 
+    def last_start(self, header: Header) -> int:
+        """Return when the newest run of that header's identity was begun, ms since the epoch; 0: there is none."""
+        with self._mutex:
+            return max((run.info.start_time for run in self._same_runs(header)), default=0)
+
+    def _same_runs(self, header: Header) -> list[MlflowRun]:
+        """Return the runs of that header's identity under its parent, the newest first."""
+        experiment = self.experiment_id(header["experiment"])
+        parent = self.run_id(header["parent"]) if header["parent"] else None
+        return self.search(experiment, header["identity"], parent)
+
     def newest_rerun(self, header: Header) -> str:
         """Return `rerun` of the newest run of that header's identity; "" if it was never computed again."""
         with self._mutex:
-            experiment = self.experiment_id(header["experiment"])
-            parent = self.run_id(header["parent"]) if header["parent"] else None
-            there = self.search(experiment, header["identity"], parent)
+            there = self._same_runs(header)
             newest = _newest_rerun(there) or (there[0] if there else None)
             if newest is None:
                 return ""
@@ -189,9 +198,7 @@ class Sender:
             self._known[run_id] = {}
 
     def _supersede(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
-        header = spool.header
-        parent = self.run_id(header["parent"]) if header["parent"] else None
-        self._mark_superseded(self.search(self.experiment_id(header["experiment"]), header["identity"], parent))
+        self._mark_superseded(self._same_runs(spool.header))
 
     def _complete(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         """All records were sent again: what an earlier outbox lost is there now."""

@@ -173,6 +173,7 @@ class Store:
         }
         if rerun:
             outbox.check_idle(self.home.spool, header, self._delivery.spools)
+            header["start"] = max(header["start"], self._last_start(header) + 1)  # the clock may have been set back
         rerun = rerun or self._newest_rerun(header)
         header |= {"rerun": rerun} if rerun else {}
         folder = key(header)
@@ -200,6 +201,15 @@ class Store:
             with contextlib.suppress(Exception):  # an outage, or a refusal that `_make_known` meets again
                 return self._sender.newest_rerun(header)
         return ""
+
+    def _last_start(self, header: Header) -> int:
+        """Return when a run or its newest re-run was begun, ms since the epoch; 0: none is known."""
+        there = outbox.newest(self.home.spool, header)
+        last = int(there["start"]) if there is not None else 0
+        if not self._delivery.down:
+            with contextlib.suppress(Exception):  # as in `_newest_rerun`
+                last = max(last, self._sender.last_start(header))
+        return last
 
     def _make_known(self, spool: Spool) -> None:
         """Find or make the run now, so that the caller has an id to show; without an answer, the delivery does it."""

@@ -117,6 +117,22 @@ def test_shift_and_pull_are_row_algebra(stack, own_loss, mu):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_pull_of_a_weight_without_gradient_is_zero(stack, dtype):
+    """A hidden unit that no sample makes active: its weights have no gradient, and at the anchor no pull either.
+
+    Adam would turn any rounding of g + μ w − μ anchor into steps of up to η.
+    """
+    p = play(stack, optimiser="adam", lr=0.01, precision=dtype)
+    weight, bias = p.task.layout.blocks[:2]
+    start = p.task.initial.clone()
+    start[bias.start] = -1e3  # tanh is -1 there, and its derivative 0
+    theta = p.at(CLIENTS).train(start, pull=(0.3, start), epochs=3)
+    own = slice(weight.start, weight.start + weight.stored[1])
+    assert torch.equal(theta[:, own], start[own].expand(len(CLIENTS), -1))
+    assert not torch.equal(theta[0], start)
+
+
 def plain_cross_entropy(net, w, x, y):
     return F.cross_entropy(net(w, x), y, reduction="none")
 

@@ -17,6 +17,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.models import MODELS, build
 from pfl_ops.tracking import Store, delivery
 from pfl_ops.tracking import spool as spool_module
+from pfl_ops.tracking import store as store_module
 from pfl_ops.tracking.sender import Sender
 
 
@@ -203,6 +204,16 @@ def test_a_rerun_is_found_again_while_nobody_answers(work, outage, rounds):
         store.run("rerun", "run", identity="rerun", rerun="b")
     third.finish()
     store.close()
+
+
+def test_a_rerun_is_the_newest_after_the_clock_was_set_back(work, monkeypatch):
+    """Computed anew twice, each time with an earlier clock: the last one counts, the others are superseded."""
+    with Store.open(work) as store:
+        for rerun, clock in (("", 3000), ("a", 2000), ("b", 1000)):
+            monkeypatch.setattr(store_module, "now", lambda clock=clock: clock)
+            run = store.run("clock", "run", identity="clock", rerun=rerun)
+            assert run.finish()
+        assert [one.run_id for one in store.runs("clock")] == [run.run_id]
 
 
 def test_an_outage_is_one_line_that_names_the_file(work, monkeypatch, caplog, capfd):

@@ -49,7 +49,7 @@ class GradientTerms:
                 if isinstance(self.mu, Tensor):
                     g.add_(_column(self.mu, g) * (w - a))
                 else:
-                    g.add_(w, alpha=self.mu).sub_(a, alpha=self.mu)
+                    g.add_(w - a, alpha=self.mu)
 
     def descend(self, i: int, w: Tensor, rule: Rule) -> None:
         """w ← (1 − η(λ + μ)) w − η (shift − μ anchor) on leaf i, w [c, *stored], in place: SGD without the loss."""
