@@ -12,6 +12,9 @@ ARGS   ?=
 N      ?= 4
 PYTEST := $(BIN)/python -m pytest -q -n $(N) --max-worker-restart=0
 
+# Python writes no .pyc where this is set: each process would compile the package, and each of pytest's the tests, anew
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install tune reproduce results bench gpu-check test test-fast chaos lint format types ui clean
 

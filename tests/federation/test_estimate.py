@@ -55,7 +55,8 @@ def built(name: str, folder: Path | None = None, **more: Any) -> Simulation:
     return experiment.build(execution=LOOP, folder=folder)
 
 
-CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in sorted(ALGORITHMS.builtin)] + [
+SHORTER: dict[str, dict[str, Any]] = {"pfedme": {"algorithm.inner_steps": 2}}
+CASES: list[tuple[str, dict[str, Any]]] = [(name, SHORTER.get(name, {})) for name in sorted(ALGORITHMS.builtin)] + [
     ("fliu", {"participation.share": 0.5}),
     ("fliu", {"evaluation.every": 3, "evaluation.global_every": 2}),
     ("fliu", {"evaluation.clients": 3}),

@@ -5,8 +5,10 @@ import shutil
 import sys
 from pathlib import Path
 
+import fork_server
 import numpy as np
 import pytest
+from ray._private import ray_constants
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "papers"))
 
@@ -62,7 +64,9 @@ def cluster(tmp_path, monkeypatch):
     with scratch(ray_instance.short_folder()) as folder:
         (folder / "ray").mkdir()
         monkeypatch.setenv("RAY_TMPDIR", str(folder))
-        with ray_instance.environment({"PYTHONPATH": os.pathsep.join(sys.path)}):
+        monkeypatch.setattr(ray_constants, "SETUP_WORKER_FILENAME", fork_server.ray_worker())
+        path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        with ray_instance.environment(path), ray_instance._with_few_processes():
             nodes = Cluster(initialize_head=True, head_node_args=own(1))
             nodes.add_node(**own(2))
             nodes.add_node(**own(3))
