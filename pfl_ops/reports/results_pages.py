@@ -177,7 +177,7 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
         f"here;{apart} of the other {total - len(judged) - only_run - parts} nothing is known."
     )
     heads = ("scale", "", "hold", "do not hold", "undecided")
-    notes = ("Derived: worked out from the paper's numbers, or with a threshold of ours.",)
+    notes: tuple[str, ...] = ("Derived: worked out from the paper's numbers, or with a threshold of ours.",)
     if any(one.scale in REDUCED for one in found if one.suite.claims):
         notes += (AT_REDUCED,)
     if rows:
