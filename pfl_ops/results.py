@@ -230,10 +230,10 @@ class Result:
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        """`params`, and what is behind the names in them, as far as it was recorded: files, code, results version.
+        """`params`, and by further paths what names in them stand for, as far as it was recorded.
 
-        >>> Result({"data.name": "mine.csv"}, {}, {"pfl_ops.content": "data=1f2e3d4c5b6a7988"}).settings
-        {'data.name': 'mine.csv', 'data.content': '#1f2e3d'}
+        These are the content of files, code and the results version: {"data.name": "mine.csv", "data.content":
+        "#1f2e3d"}.
         """
         parts = f"{self.tags.get(CODE_TAG, '')} {self.tags.get(CONTENT_TAG, '')}".split()
         known = dict(part.partition("=")[::2] for part in parts)
@@ -353,8 +353,15 @@ class Result:
             found = max(curve.values(), default=None) if number == HIGHEST else curve.get(int(number))
         else:
             name = self.key(key)
-            found = self.metrics.get(f"{at}/{name}", self.metrics.get(name) if at == "final" else None)
+            found = self.metrics.get(f"{at}/{name}")
+            if found is None and at == "final" and not (self._ends_scored and name.startswith(f"{self.split}/")):
+                found = self.metrics.get(name)
         return None if found is None or math.isnan(found) else found * unit
+
+    @cached_property
+    def _ends_scored(self) -> bool:
+        """True if it has a full evaluation after the last round. A score of the curves may be of other clients."""
+        return any(key.startswith(f"final/{self.split}/") for key in self.metrics)
 
     def by_round(self, key: str) -> dict[int, float]:
         """Return {round: value} where it was evaluated and is in memory; "…/below_95" is counted from rho_95."""

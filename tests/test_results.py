@@ -84,6 +84,18 @@ def test_a_number_by_its_short_key() -> None:
     assert found.spent("cost/up_bytes") == 2000 and found.spent("cost/down_bytes") is None
 
 
+def test_value_absent_from_last_evaluation_is_none() -> None:
+    """With evaluation.absent=last the end has L2 on own data alone; the curves' L2 is of the last cohort."""
+    params = {"seed": "0", "evaluation.split": "test"}
+    curves = {"test/L2/local/mean": 0.975, "test/L2/global/mean": 0.255, "test/L2/acc": 1.23, "train/loss": 0.5}
+    tags = {"pfl_ops.own_stage": "L2"}
+    ended = Result(params, {**curves, "final/test/L2/local/mean": 0.97}, tags)
+    assert [ended.value(key) for key in ("local/mean", "global/mean", "acc")] == [0.97, None, None]
+    assert ended.value("train/loss") == 0.5
+    trial = Result(params, curves, tags)  # it has no evaluation after its last round
+    assert [trial.value(key) for key in ("local/mean", "acc")] == [0.975, 1.23]
+
+
 def test_rounds_to_a_target() -> None:
     assert (result().rounds_to(0.5), result().rounds_to(0.9), result().rounds_to(0.95)) == (1, 2, None)
     assert result().rounds_to(0.8, statistic="worst") == 3
