@@ -103,7 +103,13 @@ def _short(paths: set[str]) -> dict[str, str]:
 
 
 def _value(text: str) -> str:
-    """A number with four digits; a file without its folder."""
+    """A number with four digits; a file without its folder; entries of a list, which has no comma of its own.
+
+    >>> [_value(text) for text in ("0.123456", "/data/mine.csv", "('L1', 'G')", "(0.95,)", "()")]
+    ['0.1235', 'mine.csv', 'L1+G', '0.95', 'none']
+    """
+    if text[:1] == "(":
+        return "+".join(_value(part.strip(" '")) for part in text.strip("()").split(",") if part.strip()) or "none"
     try:
         return text if text.lstrip("-").isdigit() else f"{float(text):.4g}"
     except ValueError:

@@ -278,6 +278,13 @@ def test_settings_of_a_kind_are_told_by_the_kind() -> None:
     assert [label for label, _ in labels(rows)] == ["fedavg, local_epochs 1", "fedavg, local_steps 5"]
 
 
+def test_a_list_of_stages_is_one_setting() -> None:
+    """Settings are told apart by commas: in pages and LaTeX "stages ('L1'", "'L2'" and "'G')" were three of them."""
+    all_stages, one = (flat("fliu"), flat("fedavg", evaluation__stages="G"))
+    assert labels([all_stages, one])[1][1].split(", ")[-1] == "stages G"
+    assert "stages L1+L2+G" in labels([all_stages, one])[0][1].split(", ")
+
+
 def test_what_methods_differ_in_does_not_lengthen_their_names() -> None:
     found = labels([flat("fliu", training__lr=0.001), flat("fedavg", training__lr=0.1)])
     assert [label for label, _ in found] == ["fliu", "fedavg"]
