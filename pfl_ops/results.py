@@ -354,14 +354,14 @@ class Result:
         else:
             name = self.key(key)
             found = self.metrics.get(f"{at}/{name}")
-            if found is None and at == "final" and not (self._ends_scored and name.startswith(("val/", "test/"))):
+            if found is None and at == "final" and not (self._ends_scored and name.startswith(f"{self.split}/")):
                 found = self.metrics.get(name)
         return None if found is None or math.isnan(found) else found * unit
 
     @cached_property
     def _ends_scored(self) -> bool:
         """True if it has a full evaluation after the last round. A score of the curves may be of other clients."""
-        return any(key.startswith(("final/val/", "final/test/")) for key in self.metrics)
+        return any(key.startswith(f"final/{self.split}/") for key in self.metrics)
 
     def by_round(self, key: str) -> dict[int, float]:
         """Return {round: value} where it was evaluated and is in memory; "…/below_95" is counted from rho_95."""

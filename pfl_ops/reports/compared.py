@@ -189,8 +189,8 @@ def reading(c: Comparison) -> tuple[str, ...]:
         *([SEQUENTIAL] if c.test == "anytime" else []),
         *sampling_notes([run.metrics for line in c.lines for run in line.runs], "Acc(G) of the last round"),
         "Best: the first line, if every other line is worse than it over common seeds, with p below 0.05. Otherwise it "
-        "is the highest, or the lowest: of the means over all seeds that each line has. The highest mean of a column "
-        "is marked, whatever the test says.",
+        "is the highest, or the lowest: of the means over all seeds that each line has. The highest means of a column, "
+        "as shown, are marked, whatever the test says.",
         "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of. It may be "
         "below the last round, where everything is scored.",
         "MiB: sent by all clients, and received by all, over all rounds. Seconds: training, on a machine with its "
@@ -207,7 +207,7 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
         title = TableCell(line.label, below=tuple(filter(None, line.settings.split(", "))))
         entries = [title, TableCell(str(len(line.runs)), len(line.runs)), TableCell(line.stage)]
         for metric in views.values():
-            marked: Mark = "best" if line is best[metric] else "muted" if line.unfinished else ""
+            marked: Mark = "best" if line in best[metric] else "muted" if line.unfinished else ""
             entries.append(_entry(line, metric, c.at, marked))
         rows.append(Row((*entries, *_tested(c, group, line))))
     heads = (*map(Head, ("setting", "n", "stage", *views, difference_title(group.metric), "p")),)
@@ -319,16 +319,18 @@ def _entry(
     return TableCell(spread(values, digits), mean_std(values.values())[0], mark=mark)
 
 
-def highest(c: Comparison, group: Group, metric: str) -> Line | None:
-    """Return the line with the highest mean of a metric (or lowest, where smaller is better), which is marked.
+def highest(c: Comparison, group: Group, metric: str) -> tuple[Line, ...]:
+    """Return the lines with the highest mean of a metric as shown (lowest, where smaller is better), which are marked.
 
-    None if the group is not fair, or has fewer than two lines with a value.
+    None if the group is not fair, or all lines with a value have the same mean.
     """
-    sign = -1 if metrics.smaller_is_better(metric) else 1
-    there = [line for line in group.lines if line.is_ranked(metric, c.at)]
-    if len(there) < 2 or not group.fair:
-        return None
-    return max(there, key=lambda line: sign * mean_std(line.values(metric, c.at).values())[0])
+    sign, unit = -1 if metrics.smaller_is_better(metric) else 1, unit_of(metric)
+    there = [line for line in group.lines if line.is_ranked(metric, c.at)] if group.fair else []
+    means = [
+        sign * round(mean_std(in_unit(line.values(metric, c.at), metric).values())[0], unit.digits) for line in there
+    ]
+    top = max(means, default=0.0)
+    return tuple(line for line, mean in zip(there, means, strict=True) if mean == top > min(means))
 
 
 def _name(c: Comparison, group: Group, what: str) -> str:

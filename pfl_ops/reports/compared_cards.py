@@ -41,7 +41,7 @@ def _rows(c: Comparison, group: Group) -> TableRows:
     table = results(c, group)
     rows = tuple(tuple(map(_text, row.entries)) for row in table.rows)
     left = frozenset(place for place, numeric in enumerate(table.numeric) if not numeric)
-    marked = 0 if highest(c, group, group.metric) is group.lines[0] else None
+    marked = 0 if group.lines[0] in highest(c, group, group.metric) else None
     return TableRows("", table.columns, rows, left, marked)
 
 

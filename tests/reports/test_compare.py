@@ -476,6 +476,22 @@ def test_a_target_in_percent_is_refused(store: Any) -> None:
     assert go(store, target=1.5, metric="acc").target == 1.5
 
 
+def test_equal_means_are_marked_alike(made: Any, shelf: Any) -> None:
+    """fliu and fedavg are 65.0 % as shown; the worst client of all is 0 %, which singles nothing out."""
+    accs = {"fliu": (0.6, 0.7002), "fedavg": (0.6, 0.7), "ditto": (0.5, 0.55)}
+    runs = [made(method, seed, acc) for method, each in accs.items() for seed, acc in enumerate(each)]
+    for run in runs:
+        run.metrics["final/test/L1/local/worst"] = 0.0
+    found = go(shelf(runs), with_clients=False)
+    rows = results(found, found.groups[0]).rows
+    assert [(row.entries[3].text, row.entries[3].mark) for row in rows] == [
+        ("65.0 ± 7.1", "best"),
+        ("65.0 ± 7.1", "best"),
+        ("52.5 ± 3.5", ""),
+    ]
+    assert [row.entries[6].mark for row in rows] == ["", "", ""]
+
+
 # -- many lines -------------------------------------------------------------------------------------------------------
 
 
