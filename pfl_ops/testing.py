@@ -14,6 +14,7 @@ Examples in docstrings use `quadratic_round` and `scalar_net`, whose numbers can
 """
 
 import functools
+import pickle
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from pfl_ops import rng
 from pfl_ops.algorithms.base import Algorithm, ClientRows, Loss, Models, Net, Round, Rows, State, Task
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.data.clients import Pool
+from pfl_ops.federation.execution.workers import PooledTrainer
 from pfl_ops.federation.loop.simulate import commit
 from pfl_ops.federation.method.checked import CheckedMethod
 from pfl_ops.federation.method.round import Traffic
@@ -351,6 +353,13 @@ def scalar_net() -> Net:
     return Net(Network({"fc": nn.Linear(1, 1, bias=False)}, n_features=1, n_classes=1))
 
 
+ONE_CLIENT = (
+    "a step or loss works on one client's row at a time: no sum over the rows of m, no branch on their values, nothing "
+    "bound that has a row a client"
+)
+STATE_ALONE = "keep nothing outside the state: no attribute, no global"
+
+
 # -- the contract -----------------------------------------------------------------------------------------------------
 
 
@@ -392,16 +401,30 @@ class AlgorithmContract:
         for training in self._trainings():
             loop = self._play(training).run(self.cohorts)
             for stack in (2, 5):
-                _agree(
-                    loop, self._play(training, stack=stack).run(self.cohorts), f"loop and stacks of {stack}", training
-                )
+                stacked = self._play(training, stack=stack).run(self.cohorts)
+                self._agree(loop, stacked, f"loop and stacks of {stack}", ONE_CLIENT, training)
+
+    def test_workers_agree(self) -> None:
+        """Steps, losses and rows travel to other processes, which share the cohort: the same numbers."""
+        training = self._trainings()[0]
+        shared = self._play(training, stack=None)
+        shared.trainer = PooledTrainer(shared.trainer, 2)
+        shared.trainer.processes = _ProcessesHere(shared.trainer.held)  # type: ignore[assignment]
+        self._agree(
+            self._play(training, stack=None).run(self.cohorts), shared.run(self.cohorts),
+            "one process and two workers", "a step or loss may run in another process: it returns what it finds",
+            training,
+        )  # fmt: skip
 
     def test_padding_does_not_matter(self) -> None:
         """The padding of short batches has no effect."""
         training = self._trainings()[0]
         with _other_padding():
             other = self._play(training).run(self.cohorts)
-        _agree(self._play(training).run(self.cohorts), other, "one padding and another", training)
+        self._agree(
+            self._play(training).run(self.cohorts), other, "one padding and another",
+            "b.mean, b.loss and b.grad leave the padding of b.x and b.y out, b.n counts real samples", training,
+        )  # fmt: skip
 
     def test_order_of_clients_does_not_matter(self) -> None:
         """A cohort is a set; and L1 of some clients is L1 of all, at these clients."""
@@ -409,11 +432,13 @@ class AlgorithmContract:
         play = self._play(training)
         forth = play.run(self.cohorts)
         back = self._play(training).run([cohort and cohort[::-1] for cohort in self.cohorts])
-        _agree(forth, back, "a cohort and its reverse", training, exactly=True)
+        self._agree(forth, back, "a cohort and its reverse", "use r.cohort, which is sorted", training, exactly=True)
         for clients in (torch.tensor([3]), torch.tensor([1, 4])):
             some, held = play.personal(clients), play.personal()
             if some is not None and some.clients is not None and held is not None:
-                assert torch.equal(some.clients, clients), "personal() must name the clients whose models it gives"
+                assert torch.equal(some.clients, clients), self._says(
+                    "personal() must name the clients whose models it gives: Models(rows, r.cohort)"
+                )
                 torch.testing.assert_close(some.params, held.params[clients], rtol=0, atol=1e-12)
 
     def test_the_same_seed_gives_the_same(self) -> None:
@@ -422,7 +447,10 @@ class AlgorithmContract:
         first = self._play(training).run(self.cohorts)
         torch.manual_seed(1)
         np.random.seed(1)
-        _agree(first, self._play(training).run(self.cohorts), "two runs of one seed", training, exactly=True)
+        second = self._play(training).run(self.cohorts)
+        self._agree(
+            first, second, "two runs of one seed", f"draw by r.rng(purpose), and {STATE_ALONE}", training, exactly=True
+        )
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -436,22 +464,29 @@ class AlgorithmContract:
         for stage in stages.values():
             made(stage, play.everyone)
         play.personal()
-        _agree([before], [play.values()], "the state before a round and after it, unwritten,", exactly=True)
-        assert all(torch.equal(play.state[name].written, written) for name, written in rows.items())
-        assert torch.equal(play.task.initial, start), "task.initial was written into"
+        self._agree(
+            [before], [play.values()], "the state before a round and after it, unwritten,",
+            "return a new tensor, write into none of s", exactly=True,
+        )  # fmt: skip
+        for name, written in rows.items():
+            assert torch.equal(play.state[name].written, written), self._says(f"rows of state '{name}' were written")
+        assert torch.equal(play.task.initial, start), self._says("task.initial was written into")
 
     def test_state_keeps_its_form(self) -> None:
         """Names, shapes and types are those of `init`, in float64 as in float32; no number is lost to NaN."""
         for precision in ("float64", "float32"):
             play = self._play(self._trainings()[0].model_copy(update={"precision": precision}))
             for name, value in play.state.items():
-                assert isinstance(value, Tensor | ClientRows), f"state '{name}' is a {type(value).__name__}"
+                assert isinstance(value, Tensor | ClientRows), self._says(f"state '{name}' is a {type(value).__name__}")
             before = {name: (value.shape, value.dtype) for name, value in play.values().items()}
             last = play.run(self.cohorts)[-1]
             for name, value in last.items():
-                assert bool(value.isfinite().all()), f"{name} has a NaN or an infinity"
-                assert value.dtype in (play.dtype, torch.int64, torch.bool), f"{name} is {value.dtype}"
-            assert {n: (v.shape, v.dtype) for n, v in last.items() if n.startswith("state/")} == before
+                assert bool(value.isfinite().all()), self._says(f"{name} has a NaN or an infinity")
+                assert value.dtype in (play.dtype, torch.int64, torch.bool), self._says(
+                    f"{name} is {value.dtype} in a run of {play.dtype}; make it with .to(task.initial)"
+                )
+            now = {n: (v.shape, v.dtype) for n, v in last.items() if n.startswith("state/")}
+            assert now == before, self._says(f"the state of init() is {before}, later it is {now}")
 
     def test_an_update_only_names_what_init_made(self) -> None:
         """Rows for the cohort alone; stages are those that exist, with whole models."""
@@ -459,14 +494,16 @@ class AlgorithmContract:
         for cohort in self.cohorts:
             r = play.at(play.everyone if cohort is None else cohort)
             update, stages = play.method.round(play.state, r)
-            assert set(update) <= set(play.state), "an update names a key that init did not make"
-            for value in update.values():
-                assert not isinstance(value, Rows) or torch.equal(value.clients, r.cohort)
-            assert set(stages) <= {"L2", "G"}, f"unknown stages {sorted(stages)}"
+            assert set(update) <= set(play.state), self._says("round() returned a state that init() did not make")
+            for name, value in update.items():
+                assert not isinstance(value, Rows) or bool(torch.isin(value.clients, r.cohort).all()), self._says(
+                    f"round() returned rows of absent clients as state '{name}'; Rows takes clients of r.cohort"
+                )
+            assert set(stages) <= {"L2", "G"}, self._says(f"unknown stages {sorted(stages)}")
             for name, stage in stages.items():
                 models = made(stage, r.cohort)
                 rows = () if models.clients is None else (len(r.cohort),)
-                assert models.params.shape == (*rows, play.task.layout.size), f"{name} holds no whole models"
+                assert models.params.shape == (*rows, play.task.layout.size), self._says(f"{name} has no whole models")
             commit(play.state, update)
             play.t += 1
 
@@ -478,13 +515,29 @@ class AlgorithmContract:
         for name, value in play.state.items():
             if isinstance(value, ClientRows):
                 absent = torch.tensor([1, 3, 4])
-                assert torch.equal(before[f"state/{name}"][absent], after[f"state/{name}"][absent]), name
+                assert torch.equal(before[f"state/{name}"][absent], after[f"state/{name}"][absent]), self._says(
+                    f"rows of absent clients change in state '{name}'; return Rows(r.cohort, values)"
+                )
 
     def test_a_client_may_be_drawn_twice(self) -> None:
-        """It trains once and counts twice."""
-        play = self._play(self._trainings()[0])
-        values = play.round([1, 4, 4])
-        assert all(bool(value.isfinite().all()) for value in values.values())
+        """It trains once, and counts twice if the method's own cohort has clients twice."""
+        training = self._trainings()[0]
+        values = self._play(training).round([1, 4, 4])
+        assert all(bool(value.isfinite().all()) for value in values.values()), self._says("a NaN or an infinity")
+        if any(len(set(drawn)) < len(drawn) for drawn in self._own_cohorts(self.algorithm)):
+            once = self._play(training).round([1, 4])
+            assert any(not torch.equal(value, once[name]) for name, value in values.items() if name in once), (
+                self._says(
+                    "a client that its cohort() draws twice counts once; weight by r.weights, r.counts or r.mean"
+                )
+            )
+
+    def test_own_cohort_depends_on_its_arguments_alone(self) -> None:
+        """`cohort` reads the state and draws from the generator that it gets."""
+        for first, second in zip(self._own_cohorts(self.algorithm), self._own_cohorts(self.algorithm), strict=True):
+            assert first == second, self._says(
+                f"cohort() drew {first} and {second} from equal generators; draw from its generator alone"
+            )
 
     def test_stopped_and_resumed_is_not_stopped(self) -> None:
         """Bit for bit, through a checkpoint on disk, in both ways."""
@@ -493,13 +546,18 @@ class AlgorithmContract:
             whole = self._play(training, stack=stack).run(self.cohorts)
             first, second = self._play(training, stack=stack), self._play(training, stack=stack)
             first.run(self.cohorts[:1])
+            other = training.model_copy(update={"lr": training.lr / 2})
+            self._play(other, stack=stack).run(self.cohorts)  # leaves other values in what is no state
             with tempfile.TemporaryDirectory() as folder:
                 Checkpoints(Path(folder), "contract").save(1, first.state, [], {})
                 there = Checkpoints(Path(folder), "contract")
                 assert there.latest is not None and not there.complaints
                 second.state = there.latest.restore(second.state)
             second.t = 1
-            _agree(whole[1:], second.run(self.cohorts[1:]), "a whole run and a resumed one", training, exactly=True)
+            self._agree(
+                whole[1:], second.run(self.cohorts[1:]), "a whole run and a resumed one", STATE_ALONE, training,
+                exactly=True,
+            )  # fmt: skip
 
     def test_looking_does_not_move_training(self) -> None:
         """L1 may be asked for at any time, or never."""
@@ -511,7 +569,9 @@ class AlgorithmContract:
             r = unseen.at(unseen.everyone if cohort is None else cohort)
             commit(unseen.state, unseen.method.round(unseen.state, r)[0])
             unseen.t += 1
-        _agree([seen.values()], [unseen.values()], "a run that was watched and one that was not", exactly=True)
+        self._agree(
+            [seen.values()], [unseen.values()], "a run that was watched and one that was not", STATE_ALONE, exactly=True
+        )
 
     def test_notes_do_not_move_training(self) -> None:
         """Values that a method notes of its clients are for curves alone."""
@@ -520,7 +580,7 @@ class AlgorithmContract:
         with mock.patch.object(Round, "note", lambda self, name, values: None):
             silent = self._play(training).run(self.cohorts)
         heard = [{name: value for name, value in values.items() if not name.startswith("note/")} for values in noting]
-        _agree(heard, silent, "a run with notes and one without", training, exactly=True)
+        self._agree(heard, silent, "a run with notes and one without", STATE_ALONE, training, exactly=True)
 
     # -- hyper-parameters ----------------------------------------------------------------------------------------------
 
@@ -535,25 +595,82 @@ class AlgorithmContract:
             a, b = (play.run(self.cohorts) for play in plays)
             moved = any(x.keys() != y.keys() or x[key].shape != y[key].shape or not torch.equal(x[key], y[key])
                         for x, y in zip(a, b, strict=True) for key in x)  # fmt: skip
-            assert moved or plays[0].traffic != plays[1].traffic, (
-                f"{name}={getattr(one, name)!r} and {getattr(other, name)!r} give the same"
+            moved = moved or plays[0].traffic != plays[1].traffic or self._own_cohorts(one) != self._own_cohorts(other)
+            assert moved, self._says(
+                f"{name}={getattr(one, name)!r} and {getattr(other, name)!r} give the same; if it acts rarely, give "
+                f"two methods in pairs['{name}']"
             )
 
     def test_hyper_parameters_survive_their_dump(self) -> None:
         """A method is the same after its hyper-parameters were written to an experiment's file and read."""
-        assert type(self.algorithm).model_validate(self.algorithm.model_dump(mode="json")) == self.algorithm
+        again = type(self.algorithm).model_validate(self.algorithm.model_dump(mode="json"))
+        assert again == self.algorithm, self._says(f"{self.algorithm!r} is read from its own dump as {again!r}")
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    def _says(self, message: str) -> str:
+        return f"method '{self.algorithm.name or type(self.algorithm).__name__}': {message}"
+
+    def _agree(
+        self, a: Sequence[Values], b: Sequence[Values], what: str, mend: str, training: Training | None = None,
+        exactly: bool = False,
+    ) -> None:  # fmt: skip
+        for t, (one, other) in enumerate(zip(a, b, strict=True)):
+            assert one.keys() == other.keys(), self._says(f"{what} have other values: {sorted({*one} ^ {*other})}")
+            for name in one:
+                how = f" ({training.optimiser}, round {t + 1})" if training else ""
+                x, y = one[name].double(), other[name].double()
+                gap = float((x - y).abs().max()) if x.shape == y.shape else float("inf")
+                assert gap <= (0.0 if exactly else 1e-10), self._says(
+                    f"{what} differ in {name}{how} by {gap:.3g}; {mend}"
+                )
+
+    def _own_cohorts(self, algorithm: Algorithm) -> list[list[int]]:
+        """Draws of three clients by the method's own `cohort`, before and after a round; []: it has none."""
+        if not hasattr(algorithm, "cohort"):
+            return []
+        play = self._play(self._trainings()[0], algorithm=algorithm)
+        task = replace(play.task, cohort_size=min(3, play.task.n_clients))
+        found: list[list[int]] = []
+        for t in range(20):
+            if t == 10:
+                play.round()
+            found.append(torch.as_tensor(play.method.cohort(play.state, task, rng.generator(0, "cohort", t))).tolist())
+        return found
+
     def _trainings(self) -> list[Training]:
         found = [t for t in self.trainings if _allows(self.algorithm, t)]
-        assert found, "the method's `requires` rules out all of `trainings`; give others"
+        assert found, self._says("its `requires` rules out all of `trainings`; give others")
         return found
 
     def _play(
         self, training: Training, *, stack: int | None = 5, algorithm: Algorithm | None = None
     ) -> MethodSimulation:
         return MethodSimulation(self.federation or _ragged(), algorithm or self.algorithm, training, stack=stack)
+
+
+class _ProcessesHere:
+    """Two processes whose jobs are done in this one, on copies of all that would travel."""
+
+    count = 2
+
+    def __init__(self, held: Mapping[str, Any]) -> None:
+        self.held = held
+
+    def ask(
+        self, do: Any, parts: Sequence[Any], given: Mapping[str, Any],
+        outs: Mapping[str, tuple[Sequence[int], torch.dtype]],
+    ) -> tuple[list[Any], dict[str, Tensor]]:  # fmt: skip
+        """Return the results in the order of the parts, and the tensors that they fill together."""
+        import cloudpickle
+
+        tensors = {name: torch.zeros(tuple(shape), dtype=dtype) for name, (shape, dtype) in outs.items()}
+        message = cloudpickle.dumps((dict(self.held), dict(given)))
+        answers = []
+        for part in parts:
+            held, own = pickle.loads(message)
+            answers.append(do(held, part, **own, outs=tensors))
+        return answers, tensors
 
 
 @functools.cache
@@ -574,18 +691,6 @@ def _allows(method: Algorithm, training: Training) -> bool:
             ):
                 return False
     return True
-
-
-def _agree(
-    a: Sequence[Values], b: Sequence[Values], what: str, training: Training | None = None, exactly: bool = False
-) -> None:
-    for t, (one, other) in enumerate(zip(a, b, strict=True)):
-        assert one.keys() == other.keys()
-        for name in one:
-            how = f" ({training.optimiser}, round {t + 1})" if training else ""
-            x, y = one[name].double(), other[name].double()
-            gap = float((x - y).abs().max()) if x.shape == y.shape else float("inf")
-            assert gap <= (0.0 if exactly else 1e-10), f"{what} differ in {name}{how} by {gap:.3g}"
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.batch import Batch
 from pfl_ops.federation.method.contract import (
     ClientRows,
@@ -26,7 +27,10 @@ from pfl_ops.federation.method.contract import (
 )
 from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
+from pfl_ops.federation.misuse import MisuseError
 from pfl_ops.section import Section
+
+_REMEMBER = "what a method remembers belongs into its state, which init() makes and round() returns"
 
 
 class Algorithm(Section, ABC):
@@ -98,6 +102,18 @@ class Algorithm(Section, ABC):
     def extra(self, task: Task) -> Mapping[str, tuple[int, ...]]:
         """Blocks added to the layout before `init`: {name: shape} of an extra exit or head."""
         return {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise MisuseError(f"self.{name} is set, which a resumed run does not know; {_REMEMBER}")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if cls.__private_attributes__:
+            name = next(iter(cls.__private_attributes__))
+            raise PflOpsError(
+                f"method {cls.__name__} has a private attribute, {name}, which a resumed run does not know; {_REMEMBER}"
+            )
 
     @model_validator(mode="before")
     @classmethod

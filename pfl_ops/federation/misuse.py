@@ -2,10 +2,15 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
@@ -66,4 +71,84 @@ def dtype(value: Tensor) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-__all__ = ["MisuseError", "defined", "dtype", "kind", "name_of"]
+@contextmanager
+def repeatable(function: Callable[..., Any]) -> Iterator[None]:
+    """Refuse a step, a loss or another function of a method that draws from a generator of the process.
+
+    Raises:
+        MisuseError: it drew; no seed of the run repeats such draws.
+    """
+    before = shared_generators()
+    yield
+    whose = drawn_from(before)
+    if whose:
+        raise MisuseError(
+            f"{name_of(function)}() drew from {whose}, which the run's seed does not set; draw by r.rng(purpose) "
+            "before, and pass the draws, or seeds for them, as rows of carry or ctx",
+            function,
+        )
+
+
+def shared_generators() -> dict[str, object]:
+    """Return the states of the generators that all code of this process shares, by name.
+
+    >>> before = shared_generators()
+    >>> state = random.getstate(), random.random()
+    >>> drawn_from(before)
+    "Python's global generator (random.random, ...)"
+    >>> random.setstate(state[0])
+    """
+    torch_states = [torch.random.get_rng_state()]
+    if torch.cuda.is_initialized():
+        torch_states += torch.cuda.get_rng_state_all()
+    numpy_state: Any = np.random.get_state(legacy=True)
+    _, key, *position = numpy_state
+    return {
+        "PyTorch's global generator (torch.rand, a new layer, ...)": [bytes(state.numpy()) for state in torch_states],
+        "NumPy's global generator (np.random.rand, ...)": (bytes(key), *position),
+        "Python's global generator (random.random, ...)": random.getstate(),
+    }
+
+
+def drawn_from(before: dict[str, object]) -> str:
+    """Return the name of a shared generator that was drawn from since `before`; "": of none."""
+    return next((name for name, state in shared_generators().items() if before[name] != state), "")
+
+
+def captured(function: Callable[..., Any]) -> Iterator[object]:
+    """Yield what a function has bound: its closure, its defaults, arguments of `functools.partial`, its object.
+
+    >>> seen = torch.zeros(2)
+    >>> def outer(x):
+    ...     return functools.partial(lambda y, z: x, 1.0)
+    >>> [thing is seen for thing in captured(outer(seen)) if isinstance(thing, Tensor)]
+    [True]
+    """
+    waiting: list[object] = [function]
+    known: set[int] = set()
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in known:
+            continue
+        known.add(id(thing))
+        yield thing
+        if isinstance(thing, functools.partial):
+            waiting += [thing.func, *thing.args, *thing.keywords.values()]
+        elif isinstance(thing, MethodType):
+            waiting += [thing.__self__, thing.__func__]
+        elif isinstance(thing, FunctionType):
+            waiting += [value for cell in thing.__closure__ or () for value in _content(cell)]
+            waiting += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+
+
+def _content(cell: CellType) -> list[object]:
+    """The value of a closure's cell; none: the name has no value yet."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+__all__ = [
+    "MisuseError", "captured", "defined", "drawn_from", "dtype", "kind", "name_of", "repeatable", "shared_generators",
+]  # fmt: skip

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -168,6 +169,28 @@ def divides_by_nothing(self, s, r, update, stages):
     update["central"] = update["central"] / (r.counts.sum() - len(r.cohort))
 
 
+KEPT = {}
+
+
+def keeps_things_in_a_global(self, s, r, update, stages):
+    """The models of the round before, by client and round, as scripts keep them."""
+    for k, row in zip(r.cohort.tolist(), stages["L2"].params, strict=True):
+        update["central"] = update["central"] + 0.01 * KEPT.get((k, r.t - 1), row).to(row)
+        KEPT[k, r.t] = row
+
+
+def collects_in_a_step(self, s, r, update, stages):
+    """A list that a step fills: in another process it is a copy."""
+    lengths = []
+
+    def step(m, b):
+        lengths.append(float(b.grad(m["w"]).norm()))
+        return {}
+
+    r.walk({"w": stages["L2"].params}, step, stream="lengths")
+    update["central"] = update["central"] + sum(lengths)
+
+
 @pytest.mark.parametrize(
     ("change", "tests"),
     [
@@ -177,6 +200,8 @@ def divides_by_nothing(self, s, r, update, stages):
         (draws_elsewhere, ["test_the_same_seed_gives_the_same"]),
         (writes_to_all, ["test_clients_outside_the_cohort_keep_what_they_have"]),
         (keeps_things_on_self, ["test_stopped_and_resumed_is_not_stopped", "test_the_same_seed_gives_the_same"]),
+        (keeps_things_in_a_global, ["test_stopped_and_resumed_is_not_stopped"]),
+        (collects_in_a_step, ["test_workers_agree"]),
         (gives_parts, ["test_an_update_only_names_what_init_made"]),
         (divides_by_nothing, ["test_state_keeps_its_form"]),
     ],
@@ -187,6 +212,52 @@ def test_the_contract_notices(change, tests):
     for test in tests:
         with pytest.raises((AssertionError, pfl_ops.errors.PflOpsError)):
             getattr(contract, test)()
+
+
+@pytest.mark.parametrize(
+    ("draw", "test", "words"),
+    [
+        (lambda s, n, g: g.choice(n, 3), "test_a_client_may_be_drawn_twice", "counts once; weight by r.weights"),
+        (
+            lambda s, n, g: np.random.default_rng().choice(n, 3),
+            "test_own_cohort_depends_on_its_arguments_alone",
+            "from equal generators; draw from its generator alone",
+        ),
+        (
+            lambda s, n, g: s["central"].add_(1) * 0 + g.integers(n),
+            "test_own_cohort_depends_on_its_arguments_alone",
+            r"cohort\(\) changed state 'central' in place",
+        ),
+    ],
+)
+def test_the_contract_notices_a_wrong_cohort(draw, test, words):
+    class Draws(Averaging):
+        def cohort(self, s, task, generator):
+            return torch.as_tensor(draw(s, task.n_clients, generator)).long()
+
+        def round(self, s, r):
+            theta = r.train(s["central"], pull=(self.boost, s["central"]))
+            return {"central": theta.mean(dim=0)}, {"L2": Models(theta, r.cohort)}
+
+    Draws.name = "draws"
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": Draws()})()
+    with pytest.raises((AssertionError, pfl_ops.errors.PflOpsError), match=f"method 'draws': .*{words}"):
+        getattr(contract, test)()
+
+
+def test_an_option_of_a_methods_own_cohort_has_an_effect():
+    """The share of clients that it draws changes no other number."""
+
+    class Draws(Averaging):
+        number: int = 2
+
+        def cohort(self, s, task, generator):
+            return torch.from_numpy(generator.choice(task.n_clients, self.number, replace=False))
+
+    Draws.name = "draws"
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": Draws()})()
+    contract.test_every_hyper_parameter_changes_something()
+    contract.test_own_cohort_depends_on_its_arguments_alone()
 
 
 def test_the_contract_accepts_a_sound_method():

@@ -1,13 +1,18 @@
 """A method's answers against the contract, and what becomes of a run whose method fails."""
 
+import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from little import Puppet, always, simulation
+from pydantic import PrivateAttr
 
+from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError
 from pfl_ops.federation.method.contract import Models, Rows
@@ -91,7 +96,8 @@ def test_wrong_answer_in_round_1_leaves_no_folder(message: str, tmp_path: Path) 
     with pytest.raises(MethodError) as caught:
         list(run.run())
     text = str(caught.value)
-    assert text.startswith("method 'Breaks': round() returned ") and text.endswith(" (test_checked.py:23)")
+    line = Breaks.round.__code__.co_firstlineno
+    assert text.startswith("method 'Breaks': round() returned ") and text.endswith(f" (test_checked.py:{line})")
     assert message in text and "\n" not in text
     assert caught.value.exit_code == 2
     assert not (tmp_path / "run").exists()
@@ -233,6 +239,56 @@ def test_reading_the_state_is_no_change() -> None:
     assert len(list(simulation(Holds(reads, "personal")).run())) == 3
 
 
+DRAWS: dict[str, Callable[[], Any]] = {
+    "PyTorch": lambda: torch.rand(()),
+    "NumPy": lambda: np.random.rand(),
+    "Python": lambda: random.random(),
+}
+
+
+@pytest.mark.parametrize("library", DRAWS)
+def test_draw_from_a_generator_of_the_process_is_refused(library: str) -> None:
+    """In `init`, `round`, `personal` and `cohort`, in any round; the message names the generator to take."""
+
+    class Draws(Puppet):
+        def __init__(self, where: str) -> None:
+            super().__init__()
+            self.where = where
+
+        def init(self, task: Any) -> Any:
+            if self.where == "init":
+                DRAWS[library]()
+            return super().init(task)
+
+        def round(self, s: Any, r: Any) -> Any:
+            if self.where == "round" and r.t == 1:
+                DRAWS[library]()
+            return super().round(s, r)
+
+        def personal(self, s: Any, r: Any) -> Any:
+            if self.where == "personal":
+                DRAWS[library]()
+            return super().personal(s, r)
+
+        def cohort(self, s: Any, task: Any, generator: Any) -> Any:
+            if self.where == "cohort":
+                DRAWS[library]()
+            return torch.arange(task.n_clients)
+
+    mends = {"init": "task.rng", "round": "r.rng", "personal": "r.rng", "cohort": "the generator that it gets"}
+    for where, mend in mends.items():
+        with pytest.raises(MethodError) as caught:
+            list(simulation(Draws(where)).run())
+        text = str(caught.value)
+        assert text.startswith(f"method 'Draws': {where}() drew from {library}'s global generator (")
+        assert f"draw by {mend}" in text and "(test_checked.py:" in text
+    seeded = torch.Generator().manual_seed(1)
+    with torch.random.fork_rng():  # leaves the process's generator as it was
+        torch.manual_seed(0)
+        torch.rand(2, generator=seeded)
+        assert len(list(simulation(Draws("nowhere")).run())) == 3
+
+
 class Walks(Puppet):
     """A `Puppet` whose round t calls `use(r, start)`, with rows [C, P] to start from."""
 
@@ -260,6 +316,56 @@ def gives(answer: Any) -> Callable[[Any, Any], Any]:
 
 STEP = gives(None).__code__.co_consts  # of `use`, in which `step` is defined
 LINE_OF_STEP = next(c.co_firstlineno for c in STEP if hasattr(c, "co_firstlineno"))
+
+
+def uses_the_round(r: Any, start: Any) -> Any:
+    def step(m: Any, b: Any) -> Any:
+        return {"w": m["w"] * r.lr}
+
+    return r.walk({"w": start}, step)
+
+
+def uses_the_round_in_a_loss(r: Any, start: Any) -> Any:
+    return r.train(start, loss=partial(lambda net, w, x, y, *, of: of.net(w, x)[:, 0], of=r))
+
+
+def draws_in_a_step(r: Any, start: Any) -> Any:
+    return r.walk({"w": start}, lambda m, b: {"w": m["w"] + torch.randn_like(m["w"])})
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (uses_the_round, r"step\(\) must not use the round \(r\): pass rows through `carry`"),
+        (uses_the_round_in_a_loss, r"<lambda>\(\) must not use the round \(r\)"),
+        (draws_in_a_step, r"<lambda>\(\) drew from PyTorch's global generator .*; draw by r.rng\(purpose\) before"),
+    ],
+)
+def test_step_that_would_differ_in_another_process_is_refused(use: Any, message: str) -> None:
+    with pytest.raises(MethodError, match=rf"method 'Walks': {message}.* \(test_checked.py:"):
+        list(simulation(Walks(use)).run())
+
+
+@pytest.mark.parametrize("attribute", ["previous", "_previous"])
+def test_method_that_sets_an_attribute_is_refused(attribute: str) -> None:
+    """A resumed run would not know it."""
+
+    class Remembers(Algorithm):
+        def init(self, task: Any) -> Any:
+            return Puppet().init(task)
+
+        def round(self, s: Any, r: Any) -> Any:
+            setattr(self, attribute, r.n)
+            return Puppet().round(s, r)
+
+    with pytest.raises(MethodError, match=rf"self.{attribute} is set, .*; what a method remembers belongs into its st"):
+        list(simulation(Remembers()).run())
+    with pytest.raises(PflOpsError, match="method Private has a private attribute, _kept, which a resumed run"):
+
+        class Private(Remembers):
+            _kept: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+
 MISUSES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "none": (gives(lambda m: None), "step() returned None; expected a dict of the rows that change"),
     "a tensor": (gives(lambda m: m["w"]), "step() returned a float64 tensor [1, 9]; expected a dict"),

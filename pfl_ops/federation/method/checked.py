@@ -18,7 +18,7 @@ from pfl_ops.errors import PflOpsError, echo, frames, in_a_line, place
 from pfl_ops.federation.method.contract import ClientRows, Models, Rows, StageName, Stages, State, Task, Update
 from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
-from pfl_ops.federation.misuse import MisuseError, defined, dtype, kind
+from pfl_ops.federation.misuse import MisuseError, defined, drawn_from, dtype, kind, shared_generators
 from pfl_ops.system.memory import out_of_memory
 
 STAGES = tuple(name for name in get_args(StageName) if name != "L1")  # what `round` may return
@@ -41,7 +41,8 @@ class MethodError(PflOpsError):
 class CheckedMethod:
     """The same method for the engine: `init`, `round` and `personal` return what the contract says, or raise.
 
-    Round 1 also refuses a method that writes into the state or into `task.initial`.
+    Round 1 also refuses a method that writes into the state or into `task.initial`; every round refuses draws from a
+    generator of the process.
 
     Args:
         method: as its author wrote it. Its other attributes (`cohort`, `extra`, hyper-parameters) are read through.
@@ -55,6 +56,7 @@ class CheckedMethod:
     def __init__(self, method: Method) -> None:
         self.method = method
         self.label = str(getattr(method, "name", "") or type(method).__name__)
+        self._drew_cohort = False
         try:
             self._file = inspect.getsourcefile(type(method))
         except (TypeError, OSError):  # of a notebook's cell
@@ -67,13 +69,21 @@ class CheckedMethod:
 
         @wraps(value)
         def call(*given: Any) -> Any:
-            with self._named(f"{name}()"):
-                return value(*given)
+            first = name == "cohort" and not self._drew_cohort
+            self._drew_cohort = self._drew_cohort or first
+            before = _copies(*given[:2]) if first else None
+            instead = "the generator that it gets" if name == "cohort" else "task.rng(purpose)"
+            with self._named(f"{name}()"), self._repeatable(name, instead):
+                answer = value(*given)
+            if first:
+                with self._refused(name, 0):
+                    _check_unchanged(before, *given[:2])
+            return answer
 
         return call
 
     def init(self, task: Task) -> State:
-        with self._named("init()"):
+        with self._named("init()"), self._repeatable("init", "task.rng(purpose)"):
             s = self.method.init(task)
         with self._refused("init", 0):
             if not isinstance(s, dict) or not all(isinstance(name, str) for name in s):
@@ -85,7 +95,7 @@ class CheckedMethod:
 
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
         before = _copies(s, r.task) if r.t == 0 else None
-        with self._named(f"round {r.t + 1}", r.t):
+        with self._named(f"round {r.t + 1}", r.t), self._repeatable("round", "r.rng(purpose)", r.t):
             answer = self.method.round(s, r)
         with self._refused("round", r.t):
             _check_unchanged(before, s, r.task)
@@ -106,7 +116,10 @@ class CheckedMethod:
 
     def personal(self, s: State, r: Round) -> Models | None:
         before = _copies(s, r.task) if r.t == 0 else None
-        with self._named(f"personal() of round {r.t + 1}", r.t):
+        with (
+            self._named(f"personal() of round {r.t + 1}", r.t),
+            self._repeatable("personal", "r.rng(purpose)", r.t),
+        ):
             models = self.method.personal(s, r)
         with self._refused("personal", r.t):
             _check_unchanged(before, s, r.task)
@@ -118,7 +131,10 @@ class CheckedMethod:
         """A stage that is given as a function, whose answers are checked too."""
 
         def asked(clients: Tensor) -> Models:
-            with self._named(f"stage '{stage}' of round {r.t + 1}", r.t):
+            with (
+                self._named(f"stage '{stage}' of round {r.t + 1}", r.t),
+                self._repeatable("round", "r.rng(purpose)", r.t),
+            ):
                 models = ask(clients)
             with self._refused("round", r.t):
                 check_models(models, r.task, f"from the function of stage '{stage}'", clients)
@@ -135,6 +151,20 @@ class CheckedMethod:
             where = defined(getattr(self.method, function))
             message = f"method '{self.label}': {function}() {wrong.did} {wrong}{where}"
             raise MethodError(message, 1 if t else 2) from None
+
+    @contextmanager
+    def _repeatable(self, function: str, instead: str, t: int = 0) -> Iterator[None]:
+        """Refuse draws from a generator of the process: no seed of the run repeats them, and a resumed run has others.
+
+        Args:
+            instead: the generator to take.
+        """
+        before = shared_generators()
+        yield
+        whose = drawn_from(before)
+        with self._refused(function, t):
+            if whose:
+                raise _Wrong(f"from {whose}, which the run's seed does not set; draw by {instead}", "drew")
 
     @contextmanager
     def _named(self, what: str, t: int = 0) -> Iterator[None]:

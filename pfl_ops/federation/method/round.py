@@ -1,7 +1,7 @@
 """One round as a method sees it: the cohort, and verbs that act on all of it at once."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -15,7 +15,7 @@ from pfl_ops.federation.method.batch import Batch
 from pfl_ops.federation.method.contract import Layout, Loss, Net, Share, Task
 from pfl_ops.federation.method.notes import Notes
 from pfl_ops.federation.method.walk import Keys, Length, Step
-from pfl_ops.federation.misuse import MisuseError, kind
+from pfl_ops.federation.misuse import MisuseError, captured, kind, name_of
 from pfl_ops.federation.network import fisher
 from pfl_ops.federation.network.optim import Rule
 
@@ -164,6 +164,7 @@ class Round:
         """
         if batches < 1:
             raise MisuseError(f"batches must be at least 1, got {batches}")
+        _check_bound(step)
         length = Length(epochs, steps, batch, share, stream, batches)
         rows = {name: self._rows(value) for name, value in carry.items()}
         return self._trainer.walk(self._clients, rows, step, length, self._keys(stream), self._rule())
@@ -209,6 +210,8 @@ class Round:
         >>> r.train(r.task.initial, pull=(1.0, r.task.initial)).tolist()  # the second gradient, (w − b) + (w − 2), is 0
         [[1.0], [4.0]]
         """
+        if loss is not None:
+            _check_bound(loss)
         length = Length(epochs, steps, batch, share, stream)
         rule = self._rule()
         if optimiser is not None and optimiser != rule.kind:
@@ -268,6 +271,7 @@ class Round:
         >>> sums.tolist(), counts.tolist()  # |2 − 0| once, |2 − 6| three times
         ([2.0, 12.0], [1.0, 3.0])
         """
+        _check_bound(function)
         return self._trainer.sweep(
             self._clients, w, function, self._keys("", count=False), share=share, ctx=ctx, batch=batch
         )
@@ -475,6 +479,16 @@ class Round:
         call = self._calls[stream]
         self._calls[stream] += count
         return Keys(self.task.seed, self._purpose, self.t, call)
+
+
+def _check_bound(function: Callable[..., Any]) -> None:
+    """Refuse a function that uses the round: it may run in another process, for other clients than r's."""
+    if any(isinstance(thing, Round) for thing in captured(function)):
+        raise MisuseError(
+            f"{name_of(function)}() must not use the round (r): pass rows through `carry` or `ctx`, and bind what all "
+            "clients share to a name before (lr = r.lr)",
+            function,
+        )
 
 
 def _add_gradient(m: dict[str, Tensor], b: Batch) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.federation.method.batch import Walk
 from pfl_ops.federation.method.contract import Loss, Share, Task
 from pfl_ops.federation.method.walk import Keys, Length, Meter, Step
-from pfl_ops.federation.misuse import MisuseError, kind, name_of
+from pfl_ops.federation.misuse import MisuseError, kind, name_of, repeatable
 from pfl_ops.federation.network.chain import Chain
 from pfl_ops.federation.network.cross_entropy import cross_entropy
 from pfl_ops.federation.network.optim import Leaves, Rule
@@ -131,6 +131,12 @@ class Trainer:
         self, clients: Sequence[int], carry: Mapping[str, Tensor], step: Step, length: Length, keys: Keys, rule: Rule
     ) -> dict[str, Tensor]:
         """Take `step` at each batch of each client; carry rows [C, ...] by name, see `Round.walk`."""
+        with repeatable(step):
+            return self._walk(clients, carry, step, length, keys, rule)
+
+    def _walk(
+        self, clients: Sequence[int], carry: Mapping[str, Tensor], step: Step, length: Length, keys: Keys, rule: Rule
+    ) -> dict[str, Tensor]:
         out = {name: value.clone() for name, value in carry.items()}
         further = [self.plans(clients, length, keys, nth) for nth in range(1, length.batches)]
         for chunk in self.groups(clients, length, keys):
@@ -172,8 +178,10 @@ class Trainer:
         out = (
             start.detach().expand(len(clients), -1).clone() if only else start.new_empty(len(clients), start.shape[-1])
         )
-        for chunk in self.groups(clients, length, keys):
-            self._train_chunk(out, start.detach(), chunk, length.stream, rule, loss, ctx or {}, shift, pull, only)
+        own = loss or self.task.loss
+        with nullcontext() if own is cross_entropy else repeatable(own):
+            for chunk in self.groups(clients, length, keys):
+                self._train_chunk(out, start.detach(), chunk, length.stream, rule, loss, ctx or {}, shift, pull, only)
         return out
 
     def _train_chunk(
@@ -254,6 +262,13 @@ class Trainer:
         batch: int = 500,
     ) -> tuple[Tensor, Tensor]:
         """Sum `function` over each client's own samples: sums [C, ...], counts [C]; see `Round.sweep`."""
+        with nullcontext() if function is cross_entropy else repeatable(function):
+            return self._sweep(clients, w, function, keys, share, ctx or {}, batch)
+
+    def _sweep(
+        self, clients: Sequence[int], w: Tensor, function: Loss, keys: Keys, share: Share | None,
+        ctx: Mapping[str, Tensor], batch: int,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         sums: Tensor | None = None
         counts = torch.zeros(len(clients), dtype=self.feed.dtype, device=self.feed.device)
         for i, k in enumerate(clients):
@@ -262,7 +277,7 @@ class Trainer:
             own = own if positions is None else own[torch.from_numpy(positions).to(own.device)]
             counts[i] = len(own)
             row = w[None] if w.dim() == 1 else w[i : i + 1]
-            now = {name: value[i : i + 1] for name, value in (ctx or {}).items()}
+            now = {name: value[i : i + 1] for name, value in ctx.items()}
             for samples in own.split(batch):
                 x, y = self.feed.batch(samples)
                 with self.passes.autocast(), self.passes.answering():
