@@ -15,7 +15,8 @@ from pfl_ops import register as register_any
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.base import Algorithm, register
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.config.identity import canonical, code_line, differing_code, fingerprint
+from pfl_ops.config.identity import canonical, code_line, differing_code, fingerprint, identity
+from pfl_ops.data.datasets import CONTENTS, unread
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import Execution
@@ -301,3 +302,19 @@ def test_settings_alone_and_what_of_the_code_differs(base: Experiment) -> None:
     assert fingerprint(tree, without=("code", "version")) == fingerprint(other, without=("code", "version"))
     assert differing_code(code_line(tree), code_line(other)) == "network and engine's results version"
     assert differing_code(code_line(tree), code_line(tree)) == differing_code(code_line(tree), "") == ""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.needs_data(name)) for name in CONTENTS])
+def test_identity_of_published_data_is_known_without_them(name: str) -> None:
+    """Also of a part of them, scaled otherwise, pooled, or scored on samples whose number follows from theirs."""
+    one = Experiment.of("fedavg", dataset=name, model="mlp", train_size=4000, rounds=100)
+    for e in (
+        one,
+        one.override({"data.scaling": "half"}),
+        one.override({"data.pooled": True, "data.train_size": None}),
+    ):
+        assert identity(e, data=unread(e.data)) == identity(e)
+
+
+def test_identity_of_other_data_is_not_known_without_them() -> None:
+    assert unread(Experiment.of("fedavg", dataset="digits").data) is None

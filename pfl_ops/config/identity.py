@@ -43,7 +43,7 @@ PULLED = ("ditto", "fedamp", "feddyn", "fedprox", "fedprox_ft")
 EVEN_CLASSES = 10  # of a built-in data set, at most, for every class to be in each drawn sample
 
 
-def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
+def identity(experiment: "Experiment", data_dir: str | None = None, *, data: Dataset | None = None) -> Tree:
     """All that decides the result of a run, as plain values.
 
     Every setting but `repetitions`; for files (a data set's, a partition's, weights) the SHA-256 of what is in them,
@@ -56,6 +56,7 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     Args:
         experiment: the experiment.
         data_dir: where the data lie; none: as `data.datasets.load` finds them.
+        data: the experiment's data set; none: it is loaded.
     Raises:
         PflOpsError: a file can't be read.
     """
@@ -63,7 +64,8 @@ def identity(experiment: "Experiment", data_dir: str | None = None) -> Tree:
     del tree["repetitions"]
     if experiment.data.name not in DATASETS:
         del tree["data"]["name"]
-    data = load(experiment.data, data_dir=data_dir)
+    if data is None:
+        data = load(experiment.data, data_dir=data_dir)
     tree["data"]["digest"] = data.digest
     del tree["data"]["scaling"]
     if data.scaled_by is not None:

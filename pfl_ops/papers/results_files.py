@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from pfl_ops.config.identity import fingerprint, identity
 from pfl_ops.csv_text import to_csv
-from pfl_ops.data.datasets import here
+from pfl_ops.data.datasets import here, unread
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import write_named
 from pfl_ops.papers import overrides
@@ -48,13 +49,14 @@ def file_name(suite: Suite, scale: ScaleName, changed: bool = False) -> str:
 def setting(
     suite: Suite, cell: Cell, scale: ScaleName, data_dir: str | None = None, changes: Changes | None = None
 ) -> str:
-    """Return the start of the hash of what a cell runs, without its seed.
+    """Return the start of the hash of what a cell runs, without its seed; of data that are not here, as published.
 
     Raises:
-        PflOpsError: its data are not here; a value of the changes is not allowed.
+        PflOpsError: its data are not here, and their content is not known; a value of the changes is not allowed.
     """
     experiment = overrides.changed(suite.experiment(cell, scale), changes or {})
-    return experiment.digest(data_dir, seed=False)[:HASH]
+    data = None if here(experiment.data.name, data_dir=data_dir) else unread(experiment.data)
+    return fingerprint(identity(experiment, data_dir, data=data), without=("seed",))[:HASH]
 
 
 def write(
@@ -224,10 +226,10 @@ def _setting_now(suite: Suite, name: str, scale: ScaleName, changes: Changes, da
     if cell is None:
         return None
     try:
-        data = overrides.changed(suite.experiment(cell, scale), changes).data.name
+        data = overrides.changed(suite.experiment(cell, scale), changes).data
     except PflOpsError:
         return None
-    if changes and not here(data, data_dir=data_dir):
+    if changes and not here(data.name, data_dir=data_dir) and unread(data) is None:
         return None
     return setting(suite, cell, scale, data_dir, changes)
 

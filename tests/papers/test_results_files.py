@@ -331,7 +331,6 @@ def test_a_measure_that_a_suite_has_since_then_is_not_known_of_older_rows(tmp_pa
     assert set(new.measures) == {measure.key for measure in TOY.measures} and new.value(G) is None
 
 
-@pytest.mark.needs_data("mnist")
 def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from_them(tmp_path: Path) -> None:
     found = results_files.read(COMMITTED, all_suites())
     files = {path.name for path in COMMITTED.iterdir()}
@@ -345,7 +344,6 @@ def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from
         assert page.read_text() == (COMMITTED / page.name).read_text(), f"make {page.name} again: make results"
 
 
-@pytest.mark.needs_data("mnist")
 def test_the_readme_counts_the_claims_that_the_committed_results_decide() -> None:
     """`| DRDM | 12 | 51 | ... | 4 and 3 derived |`: a claim counts once, whatever the scales that decide it.
 
