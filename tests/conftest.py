@@ -145,6 +145,14 @@ def render_figures_once() -> None:
     module.Run.figure = once
 
 
+def forget_plugins_without_a_file() -> None:
+    """Forget plug-ins of earlier tests, whose folders are gone: jobs and requests would ask for their files."""
+    module = sys.modules.get("pfl_ops.registry")
+    loaded = module._plugins if module else {}
+    for digest in [digest for digest, path in loaded.items() if not path.exists()]:
+        del loaded[digest]
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Compute in one thread, whatever an earlier test has asked for: in small networks threads only wait for one
     another, and the cores are shared by several processes.
@@ -153,6 +161,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     file's own.
     """
     keep_modules_out_of_garbage_collection()
+    forget_plugins_without_a_file()
     render_figures_once()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
