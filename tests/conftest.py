@@ -1,9 +1,7 @@
 """Shared by all tests: their distribution over processes, skips for missing data sets, and one real study."""
 
 import contextlib
-import functools
 import gc
-import inspect
 import os
 import shutil
 import sys
@@ -125,26 +123,6 @@ def keep_modules_out_of_garbage_collection() -> None:
 _frozen_modules = 0
 
 
-def render_figures_once() -> None:
-    """Render the first figure of each name that this process keeps for a run, and an empty one in place of others.
-
-    All are built. Rendering them takes 0.4 s of CPU time a run, as long as all the rest of a small one.
-    """
-    module = sys.modules.get("pfl_ops.tracking.run")
-    if module is None or hasattr(module.Run.figure, "__wrapped__"):
-        return
-    figure, rendered = module.Run.figure, set[str]()
-
-    @functools.wraps(figure)
-    def once(self: Any, built: Any, name: str) -> None:
-        from matplotlib.figure import Figure
-
-        figure(self, Figure((1, 1)) if name in rendered else built, name)
-        rendered.add(name)
-
-    module.Run.figure = once
-
-
 def forget_plugins_without_a_file() -> None:
     """Forget plug-ins of earlier tests, whose folders are gone: jobs and requests would ask for their files."""
     module = sys.modules.get("pfl_ops.registry")
@@ -162,7 +140,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """
     keep_modules_out_of_garbage_collection()
     forget_plugins_without_a_file()
-    render_figures_once()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     folders = [Path(f) for f in os.environ.get("PFL_OPS_DATA", "").split(os.pathsep) if f]
@@ -197,14 +174,6 @@ def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
     real = child._python
     monkeypatch.setattr(child, "_python", lambda code: [*fork_server.python(), *real(code)[1:]])
-
-
-@pytest.fixture
-def all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Render every figure that is kept for a run, see `render_figures_once`."""
-    from pfl_ops.tracking.run import Run
-
-    monkeypatch.setattr(Run, "figure", inspect.unwrap(Run.figure))
 
 
 @pytest.fixture

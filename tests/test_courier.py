@@ -52,7 +52,7 @@ def only(home: Path) -> RunInfo:
     return run
 
 
-def test_a_courier_leaves_the_same_run_as_the_process_itself(home, tmp_path, furnish, all_figures):
+def test_a_courier_leaves_the_same_run_as_the_process_itself(home, tmp_path, furnish, monkeypatch):
     """All metrics but the clock's, all parameters, tags and artifacts; nothing of the request stays."""
     result = go(experiment(), home)
     assert result.run_id is None and result.page == "/experiment/digits-lsqs" and result.hash == experiment().digest()
@@ -99,11 +99,8 @@ def test_a_long_run_is_in_mlflow_while_it_goes_on(home, monkeypatch):
 
 
 def test_the_simulating_process_imports_no_mlflow(home):
-    """A real process; its courier is a fork."""
-    forks = f"child._python = lambda code, real=child._python: [*{fork_server.python()!r}, *real(code)[1:]]"
     code = (
-        f"import sys; from pfl_ops.system import child; {forks}\n"
-        "from pfl_ops import runs; from pfl_ops.config.experiment import Experiment; "
+        "import sys; from pfl_ops import runs; from pfl_ops.config.experiment import Experiment; "
         f"e = Experiment.of('fedavg', dataset='digits', model='linear', clients=3, rounds=1); "
         f"runs.run(e, home={str(home)!r}, progress=False, wait=False); "
         "print([name for name in ('mlflow', 'matplotlib', 'sqlalchemy', 'ray') if name in sys.modules])"

@@ -295,7 +295,7 @@ def test_records_as_a_table() -> None:
     assert list(found.index) == [0, 1] and found.loc[0, "a"] == 1 and math.isnan(found.loc[1, "a"])
 
 
-def test_its_figures(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_figures: None) -> None:
+def test_its_figures(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, function in FIGURES.items():
         monkeypatch.setattr(figures, name, function)
     found = go(store, experiment(seed=1))

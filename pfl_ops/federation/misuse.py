@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,13 +89,15 @@ def repeatable(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def shared_generators() -> dict[str, object]:
-    """Return the states of the generators that all code of this process shares, by name.
+    """Return the states of the generators of tensors and arrays that all code of this process shares, by name.
 
-    >>> before = shared_generators()
-    >>> state = random.getstate(), random.random()
+    Python's own (`random`) is not among them: threads of libraries draw from it for the time until they try again.
+
+    >>> state = np.random.get_state()
+    >>> before, _ = shared_generators(), np.random.rand()
     >>> drawn_from(before)
-    "Python's global generator (random.random, ...)"
-    >>> random.setstate(state[0])
+    "NumPy's global generator (np.random.rand, ...)"
+    >>> np.random.set_state(state)
     """
     torch_states = [torch.random.get_rng_state()]
     if torch.cuda.is_initialized():
@@ -106,7 +107,6 @@ def shared_generators() -> dict[str, object]:
     return {
         "PyTorch's global generator (torch.rand, a new layer, ...)": [bytes(state.numpy()) for state in torch_states],
         "NumPy's global generator (np.random.rand, ...)": (bytes(key), *position),
-        "Python's global generator (random.random, ...)": random.getstate(),
     }
 
 

@@ -1,6 +1,5 @@
 """A method's answers against the contract, and what becomes of a run whose method fails."""
 
-import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -242,7 +241,6 @@ def test_reading_the_state_is_no_change() -> None:
 DRAWS: dict[str, Callable[[], Any]] = {
     "PyTorch": lambda: torch.rand(()),
     "NumPy": lambda: np.random.rand(),
-    "Python": lambda: random.random(),
 }
 
 
