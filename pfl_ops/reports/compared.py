@@ -322,7 +322,7 @@ def _entry(
 def highest(c: Comparison, group: Group, metric: str) -> tuple[Line, ...]:
     """Return the lines with the highest mean of a metric as shown (lowest, where smaller is better), which are marked.
 
-    None if the group is not fair, or all lines with a value have the same mean.
+    (): the group is not fair, or all lines with a value have the same mean.
     """
     sign, unit = -1 if metrics.smaller_is_better(metric) else 1, unit_of(metric)
     there = [line for line in group.lines if line.is_ranked(metric, c.at)] if group.fair else []
