@@ -9,6 +9,7 @@ from documents import ROOT
 
 from pfl_ops.data.datasets import here
 from pfl_ops.papers import PAPERS, all_suites, results_files
+from pfl_ops.reports.results_pages import REDUCED
 from pfl_ops.reports.verdicts import standings
 
 PAGE = (ROOT / "docs" / "reproduced.md").read_text(encoding="utf-8")
@@ -23,12 +24,21 @@ def test_claims_of_each_paper() -> None:
     derived = Counter(paper for paper, claim, _ in claims if claim.derived)
     theirs = Counter((paper, verdict.status) for paper, _, verdict in claims)
     runs = [run for run in results_files.read(ROOT / "docs" / "results", known) if not run.changes]
-    ours = Counter((run.suite.name.partition("/")[0], claim.ours) for run in runs for claim in standings(run))
+    ours, at_small = (
+        Counter(
+            (run.suite.name.partition("/")[0], claim.ours)
+            for run in runs if (run.scale in REDUCED) is reduced for claim in standings(run)
+        )
+        for reduced in (False, True)
+    )  # fmt: skip
     assert sum(count.values()) == 219 and sum(ours[paper, "holds"] for paper in PAPERS) > 0
     for paper in PAPERS:
         (row,) = [line for line in PAGE.splitlines() if name(line) == paper]
-        decided = (f"{each[paper, 'holds']}, {each[paper, 'does not hold']}" for each in (theirs, ours))
-        assert row.split(" | ", 1)[1] == " | ".join((f"{count[paper]}, {derived[paper]}", *decided)) + " |"
+        *decided, apart = (
+            f"{each[paper, 'holds']}, {each[paper, 'does not hold']}" for each in (theirs, ours, at_small)
+        )
+        small = f" (at `small` {apart})" * (apart != "0, 0")
+        assert row.split(" | ", 1)[1] == " | ".join((f"{count[paper]}, {derived[paper]}", *decided)) + f"{small} |"
 
 
 def name(row: str) -> str:
