@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.identity import fingerprint
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record, Table
 from pfl_ops.jobs.job import Job, Purpose
@@ -52,7 +53,7 @@ class ChildRun:
     def open(self) -> Run:
         """Open it in MLflow, or find it there."""
         session, experiment = self.session, self.experiment
-        digest, group = experiment.digest(session.data_dir), experiment.digest(session.data_dir, seed=False)
+        tree = experiment.identity(session.data_dir)
         kind = "trial" if self.purpose == "trial" else "confirmation"  # which is compared only if it is named
         return session.store.run(
             session.parent.experiment,
@@ -61,8 +62,8 @@ class ChildRun:
             parent=session.parent,
             params=experiment.flat,
             tags={
-                **provenance(experiment=digest, group=group),
-                **code_tags(experiment.identity(session.data_dir)),
+                **provenance(experiment=fingerprint(tree), group=fingerprint(tree, without=("seed",))),
+                **code_tags(tree),
                 **described(experiment, kind),
                 "pfl_ops.study": session.study_storage.name,
                 "pfl_ops.method": title(experiment),
