@@ -1,5 +1,6 @@
 """A method's answers against the contract, and what becomes of a run whose method fails."""
 
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -242,6 +243,17 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "PyTorch": lambda: torch.rand(()),
     "NumPy": lambda: np.random.rand(),
 }
+
+
+def test_draws_from_pythons_own_generator_stop_no_run() -> None:
+    """Threads of libraries draw from it while a round is computed, for the time until they try again."""
+
+    class Beside(Puppet):
+        def round(self, s: Any, r: Any) -> Any:
+            random.random()
+            return super().round(s, r)
+
+    assert len(list(simulation(Beside()).run())) == 3
 
 
 @pytest.mark.parametrize("library", DRAWS)
