@@ -4,9 +4,9 @@ The tests hold a table of results, `tests/contract/pinned_results.csv`, one or m
 the engine, computed in float64 and compared at 1e-10. While the table is the same, results of earlier code are those of
 today's. A change that moves a number changes the table, and then needs a new version here: runs of earlier versions are
 not taken for new ones. A row that is added, of a new method, moves no number: the newest version keeps its number and
-takes the digest of the longer table. So it does where another part of the identity tells the runs of all moved rows
-apart: the best rounds of methods that are judged at L2 (`config.identity.BEST_ROUND`). A pull under Adam is told apart
-in this way too (`config.identity.PULL`); it has no row.
+takes the digest of the longer table. So it does where another part of the identity distinguishes the runs of all moved
+rows: the best rounds of methods that are judged at L2 (`config.identity.BEST_ROUND`), and a pull under Adam, which has
+no row (`config.identity.PULL`).
 """
 
 VERSIONS: tuple[tuple[int, str, str], ...] = (

@@ -18,7 +18,7 @@ from pfl_ops.results import Result
 FEWEST_SEEDS = 3  # whose scores are the same, from which on a network gives one answer
 OPTIMISER = "training.optimiser"
 POOLED = ("test/G/global/mean", "test/L1/global/mean")
-"""Accuracies on pooled data, by which networks that give one answer are told in suites that show other measures."""
+"""Accuracies on pooled data. They show networks that give one answer, in suites of other measures too."""
 
 Counts: TypeAlias = Callable[[str], Any]
 """Name of a cell -> who holds how many samples of each class, int [K, L]; None: not known."""

@@ -279,7 +279,7 @@ def test_settings_of_a_kind_are_told_by_the_kind() -> None:
 
 
 def test_a_list_of_stages_is_one_setting() -> None:
-    """Settings are told apart by commas: in pages and LaTeX "stages ('L1'", "'L2'" and "'G')" were three of them."""
+    """Commas separate settings: in pages and LaTeX "stages ('L1'", "'L2'" and "'G')" were three of them."""
     all_stages, one = (flat("fliu"), flat("fedavg", evaluation__stages="G"))
     assert labels([all_stages, one])[1][1].split(", ")[-1] == "stages G"
     assert "stages L1+L2+G" in labels([all_stages, one])[0][1].split(", ")
