@@ -244,7 +244,8 @@ def test_plug_ins_count_by_their_code(base: Experiment, tmp_path: Path) -> None:
 
 def test_what_is_compared_has_code_of_its_own() -> None:
     """Method, network and partition, each with its own; the same in every experiment that uses it."""
-    one, two = (Experiment.of(name, dataset="digits").identity()["code"] for name in ("fedavg", "fedprox"))
+    of_digits = (Experiment.of(name, dataset="digits").identity()["code"] for name in ("fedavg", "fedprox"))
+    one, two = ({key: code for key, code in codes.items() if key != "held_out"} for codes in of_digits)
     assert set(one) == {"algorithm", "partition", "model"} and len(set(one.values())) == 3
     assert one["algorithm"] != two["algorithm"]
     assert {key: one[key] for key in ("partition", "model")} == {key: two[key] for key in ("partition", "model")}
@@ -285,6 +286,25 @@ def test_methods_with_a_pull_say_under_adam_how_it_is_computed() -> None:
     tree = Experiment.of("ditto", optimiser="adam").identity()
     before = {**tree, "code": {key: value for key, value in tree["code"].items() if key != "pull"}}
     assert differing_code(code_line(tree), code_line(before)) == "rule for a pull under Adam"
+
+
+def test_runs_say_how_test_data_were_divided(own_data: Path, tmp_path: Path) -> None:
+    """Before, clients were seldom tested on their rare classes. Test data that clients bring are as they were."""
+    tree = Experiment.of("fedavg", dataset="digits").identity()
+    before = {**tree, "code": {key: value for key, value in tree["code"].items() if key != "held_out"}}
+    assert differing_code(code_line(tree), code_line(before)) == "rule for dividing test data"
+    with np.load(own_data) as found:
+        arrays = dict(found)
+    owners = {f"client_{part}": np.arange(len(arrays[f"y_{part}"])) % 5 for part in ("train", "test")}
+    np.savez(tmp_path / "with_clients.npz", **arrays, **owners)
+    natural = Experiment.of("fedavg", dataset=str(tmp_path / "with_clients.npz"), partition="natural")
+    divided = {
+        (split, pooled): "held_out"
+        in natural.override({"evaluation.split": split, "data.pooled": pooled}).identity()["code"]
+        for split in ("test", "validation")
+        for pooled in (False, True)
+    }
+    assert [key for key, is_divided in divided.items() if not is_divided] == [("test", False)]
 
 
 def test_sampling_rules_count_where_data_are_uneven(own_data: Path) -> None:

@@ -40,6 +40,10 @@ have no such entry: their engine added μ w and took μ anchor away, so that the
 rounding error, which Adam made into steps of up to η. Methods of users may have a pull."""
 PULLED = ("ditto", "fedamp", "feddyn", "fedprox", "fedprox_ft")
 
+HELD_OUT = "on-average"
+"""The rule by which the test data, or held-out samples, are divided among clients. Before, largest remainders seldom
+tested clients on their rare classes. Data with clients of their own need no such rule."""
+
 EVEN_CLASSES = 10  # of a built-in data set, at most, for every class to be in each drawn sample
 
 
@@ -98,9 +102,18 @@ def identity(experiment: "Experiment", data_dir: str | None = None, *, data: Dat
         tree[CODE]["pull"] = PULL
     if experiment.training.loss not in LOSSES.builtin:  # those are the engine's
         tree[CODE]["loss"] = LOSSES.digest(experiment.training.loss)
+    if _is_divided(experiment, data):
+        tree[CODE]["held_out"] = HELD_OUT
     if _is_uneven(experiment, data, scored_on_all=tree["evaluation"].get("final") is None):
         tree[CODE]["sampling"] = SAMPLING_VERSION
     return {VERSION: RESULTS_VERSION, **tree}
+
+
+def _is_divided(experiment: "Experiment", data: Dataset) -> bool:
+    """True unless the samples that clients are scored on are their own as published, or the end of their texts."""
+    if experiment.partition.kind != "natural":
+        return True
+    return not data.overlap and (experiment.data.pooled or experiment.evaluation.split == "validation")
 
 
 def _is_uneven(experiment: "Experiment", data: Dataset, *, scored_on_all: bool) -> bool:
@@ -122,7 +135,7 @@ def differing_code(mine: str, theirs: str) -> str:
     """Return the parts in which two `code_line`s differ, "method and network"; "": none, or `theirs` is empty."""
     names = {"algorithm": "method", "model": "network", "sampling": "rules of sampling"}
     names |= {"operators": "engine's operators", "best": "rule for the best round", VERSION: "engine's results version"}
-    names |= {"pull": "rule for a pull under Adam"}
+    names |= {"pull": "rule for a pull under Adam", "held_out": "rule for dividing test data"}
     differing = [part.partition("=")[0] for part in mine.split() if part not in theirs.split()]
     return " and ".join(names.get(part, part) for part in differing) if theirs else ""
 

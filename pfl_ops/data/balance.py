@@ -4,6 +4,9 @@ import numpy as np
 
 TOLERANCE = 1e-6  # on row and column sums, in the paper's units: the matrix sums to its number of columns
 CELLS_AT_ONCE = 1 << 16  # whose numbers are Python's at once
+PAIRINGS = 100  # that many leave two or three entries of a row that are not whole
+CELLS_OF_PAIRINGS = 10_000_000  # seconds of pairings at most
+STEPS = 1 << 20  # of a uniform random number
 FLOOR = 1e-12  # a draw of exactly 0 could never grow, and some sums could never be reached
 
 
@@ -153,6 +156,70 @@ def apportion(shares: np.ndarray, total: int, rng: np.random.Generator | None = 
     order = np.lexsort((tie, -np.round(exact - units, 9)))
     units[order[: total - int(units.sum())]] += 1
     return units
+
+
+def systematic(counts: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+    """Divide `total` units in proportion to `counts`, whole numbers that are right on average (systematic sampling).
+
+    Entry i gets floor(a_i + u) − floor(a_{i−1} + u), where a_i is the sum of the exact parts up to i and u is one
+    uniform random number for all: its exact part within one, and in expectation. `apportion` is nearer to the exact
+    parts, but gives nothing to all that are small.
+
+    Args:
+        counts: int >= 0, at least one > 0, [n]. total: units to give. rng: draws u.
+    Returns:
+        int64 [n] with sum `total`.
+
+    >>> counts = np.array([80, 19, 1])  # exact parts 8, 1.9 and 0.1
+    >>> drawn = [systematic(counts, 10, np.random.default_rng(seed)) for seed in range(200)]
+    >>> np.mean(drawn, axis=0).round(1).tolist()
+    [8.0, 1.9, 0.1]
+
+    Source: Madow and Madow, "On the theory of systematic sampling, I", 1944.
+    """
+    n = int(counts.sum())
+    return np.diff((np.cumsum(counts, dtype=np.int64) * total + rng.integers(n)) // n, prepend=0)
+
+
+def round_on_average(matrix: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Round each entry up or down, so that it is right on average, and column sums stay as they are (row sums nearly).
+
+    Two rows and two columns at a time: +x and −x in the first row, −x and +x in the second keep all sums. x is the
+    longest way up or down on which no entry passes a whole number, up with probability down / (up + down), so that the
+    entries' expectations stay. All rows and columns are paired at random `PAIRINGS` times (seldomer where there are
+    many entries). Entries that are still not whole are rounded systematically within their columns.
+
+    Args:
+        matrix: entries >= 0, columns with whole sums, float [K, L]. rng: draws pairs and ways.
+    Returns:
+        int64 [K, L].
+
+    >>> matrix = np.array([[1.5, 0.5], [0.5, 1.5]])  # both rows and both columns have the sum 2
+    >>> np.unique([round_on_average(matrix, np.random.default_rng(seed)) for seed in range(20)], axis=0).tolist()
+    [[[1, 1], [1, 1]], [[2, 0], [0, 2]]]
+
+    Source: Cox, "A constructive procedure for unbiased controlled rounding", 1987, with random pairs for its paths.
+    """
+    whole = np.floor(np.round(matrix, 9))
+    part = np.clip(matrix - whole, 0, 1)
+    n_rows, n_columns = part.shape
+    for _ in range(min(PAIRINGS, CELLS_OF_PAIRINGS // max(part.size, 1))):
+        row, other_row = rng.permutation(n_rows)[: n_rows // 2 * 2].reshape(2, -1, 1)
+        column, other_column = rng.permutation(n_columns)[: n_columns // 2 * 2].reshape(2, -1)
+        a, b = part[row, column], part[row, other_column]
+        c, d = part[other_row, column], part[other_row, other_column]
+        up, down = (
+            np.minimum(np.minimum(1 - a, b), np.minimum(c, 1 - d)),
+            np.minimum(np.minimum(a, 1 - b), np.minimum(1 - c, d)),
+        )
+        x = np.where(rng.random(a.shape) * (up + down) < down, up, -down)
+        part[row, column], part[row, other_column] = a + x, b - x
+        part[other_row, column], part[other_row, other_column] = c - x, d + x
+    order = rng.permutation(n_rows)
+    upto = np.round(np.cumsum(part[order], axis=0), 9)
+    u = (rng.integers(STEPS, size=n_columns) + 0.5) / STEPS  # not so near to 0 or 1 that a rounding error counts
+    whole[order] += np.diff(np.floor(upto + u), axis=0, prepend=0)
+    return whole.astype(np.int64)
 
 
 def equal_parts(total: int, parts: int) -> np.ndarray:

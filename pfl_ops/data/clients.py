@@ -11,7 +11,7 @@ from torch import Tensor
 from pfl_ops import rng
 from pfl_ops.data import cut
 from pfl_ops.data.by_client import ByClient
-from pfl_ops.data.datasets import SHIFT, Arrays, Dataset
+from pfl_ops.data.datasets import Arrays, Dataset
 from pfl_ops.data.npz import format_bytes, memory_size
 from pfl_ops.data.partition import PartitionError, Scheme
 from pfl_ops.data.partition_files import Recorded, read_partition
@@ -208,9 +208,6 @@ def build_clients(
     elif source is not samples and not is_test_given and len(pools[1]) < len(source.y):
         left = len(source.y) - len(pools[1])
         remarks.append(f"{left:,} of {len(source.y):,} test samples have classes without training samples; left out")
-    is_divided = split == "validation" or not (is_test_given or (scheme.kind == "natural" and not dataset.pooled))
-    if is_divided and not dataset.overlap:
-        remarks += _remark_on_rare_classes(table, pools[1].class_counts(dataset.n_classes).numpy(), split)
     recorded = Recorded(
         train=owned.numbered(published),
         test=None if tests is None else ByClient.of(tests).numbered(source_published),
@@ -262,8 +259,8 @@ def _of_users(train: Arrays, owned: ByClient[np.ndarray], test: Arrays) -> ByCli
 
 
 def _check_table(n_clients: int, dataset: Dataset) -> None:
-    """Refuse a table of clients by classes, int64 [N, L], that does not fit into half of the memory three times."""
-    size, limit = 8 * n_clients * dataset.n_classes, memory_size() // 6
+    """Refuse a table of clients by classes, int64 [N, L], of more than a tenth of the memory: rounding needs several."""
+    size, limit = 8 * n_clients * dataset.n_classes, memory_size() // 10
     if size > limit:
         raise PartitionError(
             f"{n_clients:,} clients by {dataset.n_classes:,} classes of {{data}} are a table of {format_bytes(size)}; "
@@ -305,35 +302,6 @@ def _remarks_on_own(train: Arrays, owned: ByClient[np.ndarray], test: Arrays | N
                 "training samples"
             )
     return told
-
-
-def _remark_on_rare_classes(table: np.ndarray, held: np.ndarray, split: str) -> list[str]:
-    """A line if rounding to whole samples takes more than `SHIFT` of clients' held-out data from their rare classes.
-
-    A class is rare for a client if less than half a sample of it is expected among the client's held-out ones. Largest
-    remainders leave such a class out, so that models fitted to the client's frequent classes score too well.
-
-    Args:
-        table: classes of each client's training data, int [K, L]. held: of its held-out samples, int [K, L].
-
-    >>> table = np.array([[6, 1, 1, 1, 1]])
-    >>> _remark_on_rare_classes(table, np.array([[2, 0, 0, 0, 0]]), "test")  # 1.2 and four times 0.2 are expected
-    ["rounding to whole test samples: classes of which a client expects less than half a sample are 0 % of the ...
-    >>> _remark_on_rare_classes(table, np.array([[1, 1, 0, 0, 0]]), "test")
-    []
-    """
-    scored = held.sum(1) > 0
-    have, given = table[scored], held[scored]
-    mix, sizes = have / have.sum(1, keepdims=True), given.sum(1, keepdims=True)
-    rare = mix * sizes < 0.5
-    before, after = ((shares * rare).sum(1).mean() for shares in (mix, given / sizes))
-    if before - after <= SHIFT:
-        return []
-    return [
-        f"rounding to whole {split} samples: classes of which a client expects less than half a sample are "
-        f"{100 * after:.0f} % of the clients' {split} data instead of {100 * before:.0f} %, so that Acc(L) of models "
-        f"that fit their clients is too high; more {split} samples or fewer clients avoid it"
-    ]
 
 
 def _given(scheme: Scheme, dataset: Dataset) -> Recorded | None:

@@ -5,8 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from pfl_ops.data.balance import apportion, raise_small
+from pfl_ops.data.balance import apportion, raise_small, round_on_average, systematic
 from pfl_ops.data.by_client import ByClient
+
+RARE = 0.01
+"""Share of a client's samples from which on its rare classes, those due less than a sample, are not rounded away."""
 
 
 def by_class(labels: np.ndarray, rng: np.random.Generator) -> list[tuple[int, np.ndarray]]:
@@ -77,7 +80,7 @@ def representative(labels: np.ndarray, size: int, rng: np.random.Generator) -> n
     if counts.min() * size >= n or counts.min() == counts.max():
         take = apportion(counts, size, rng)
     else:
-        take = np.diff((np.cumsum(counts) * size + rng.integers(n)) // n, prepend=0)
+        take = systematic(counts, size, rng)
     return np.sort(np.concatenate([group[:t] for (_, group), t in zip(groups, take, strict=True)]))
 
 
@@ -87,13 +90,15 @@ def hold_out(
     """Divide each client's samples, stratified by class.
 
     Both parts get at least one sample where there are two; a single sample is kept. A class holds out its first samples
-    in random order, as many as `apportion` gives it of the client's.
+    in random order, as many as `apportion` gives it of the client's. But where the classes of which a client is due
+    less than a sample are more than `RARE` of its samples, largest remainders would never hold these out, and each
+    class has its share on average, as by `systematic` with the classes in random order.
 
     Args:
         labels: class of each sample of the data set, int [n].
         clients: each client's samples, K arrays.
         share: of each client's samples that is held out, in (0, 1).
-        generators: one a client, from which its order and then its ties are drawn (`rng.generators`).
+        generators: one a client, from which its order, then its ties and u are drawn (`rng.generators`).
     Returns:
         kept, held: sorted sample numbers by client.
 
@@ -107,13 +112,20 @@ def hold_out(
     cell = whole.owner() * n_classes + labels[whole.samples]  # a client's samples of one class
     names, counts = np.unique(cell, return_counts=True)
     owner = names // n_classes
-    order, ties = np.empty(len(cell), np.int64), np.empty(len(names))
+    order, draws = np.empty(len(cell), np.int64), np.empty(len(names) + len(whole))
     bounds = zip(whole.offsets.tolist(), np.searchsorted(owner, np.arange(len(whole) + 1)).tolist(), strict=True)
-    for rng, ((first, first_cell), (last, last_cell)) in zip(generators, pairwise(bounds), strict=True):
+    for k, (rng, ((first, first_cell), (last, last_cell))) in enumerate(zip(generators, pairwise(bounds), strict=True)):
         order[first:last] = first + rng.permutation(last - first)
-        ties[first_cell:last_cell] = rng.random(last_cell - first_cell)
+        draws[first_cell + k : last_cell + k + 1] = rng.random(last_cell - first_cell + 1)
     by_cell = ByClient(order[np.argsort(cell[order], kind="stable")], np.append(0, np.cumsum(counts)))
-    take = _apportion_cells(counts, owner, _held_sizes(whole.sizes, share), ties)
+    totals = _held_sizes(whole.sizes, share)
+    last_draws = np.cumsum(np.bincount(owner, minlength=len(whole)) + 1) - 1  # of each client
+    ties, start = np.delete(draws, last_draws), draws[last_draws]
+    rare = np.bincount(owner, counts * (counts * totals[owner] < whole.sizes[owner]), len(whole))
+    is_rare = (rare > RARE * whole.sizes)[owner]
+    take = np.empty(len(names), np.int64)
+    take[is_rare] = _systematic_cells(counts[is_rare], owner[is_rare], totals, ties[is_rare], start)
+    take[~is_rare] = _apportion_cells(counts[~is_rare], owner[~is_rare], totals, ties[~is_rare])
     held = np.zeros(len(cell), dtype=bool)
     held[by_cell.samples[by_cell.places() < np.repeat(take, counts)]] = True
     return whole.where(~held).ascending(), whole.where(held).ascending()
@@ -132,6 +144,25 @@ def _apportion_cells(counts: np.ndarray, owner: np.ndarray, totals: np.ndarray, 
     order = np.lexsort((ties, -np.round(exact - units, 9), owner))
     place = np.arange(len(owner)) - np.searchsorted(owner, owner)
     units[order[place < missing[owner]]] += 1
+    return units
+
+
+def _systematic_cells(
+    counts: np.ndarray, owner: np.ndarray, totals: np.ndarray, ties: np.ndarray, start: np.ndarray
+) -> np.ndarray:
+    """Divide totals[k] in proportion to the counts of client k's cells, as `systematic` does for one client.
+
+    Args:
+        counts: > 0, int [m]. owner: client of each cell, ascending, int [m]. totals: int [K].
+        ties: order of a client's cells, [m]. start: u of each client, in [0, 1), [K].
+    """
+    order = np.lexsort((ties, owner))
+    sizes = np.bincount(owner, counts, len(totals)).astype(np.int64)
+    upto = np.cumsum(counts[order]) - (np.cumsum(sizes) - sizes)[owner]
+    u = (start * sizes).astype(np.int64)
+    ends, begins = (((to * totals[owner] + u[owner]) // sizes[owner]) for to in (upto, upto - counts[order]))
+    units = np.empty(len(counts), np.int64)
+    units[order] = ends - begins
     return units
 
 
@@ -209,8 +240,10 @@ def like(
 ) -> ByClient[np.ndarray]:
     """Divide another set of samples as this one is divided: client k gets the share n_kc / n_c of its class c.
 
-    Whole numbers by largest remainder within each class, equal remainders in random order, so that no client is served
-    last in every class. A class that no client has here is left out.
+    Whole numbers within each class by largest remainder, equal remainders in random order, so that no client is served
+    last in every class. But largest remainders would never test clients on classes of which they are due less than a
+    sample. Where these are more than `RARE` of a client's test samples, each client gets its share of such a class on
+    average (`round_on_average`). A class that no client has here is left out.
 
     Args:
         labels: class of each training sample, int [n].
@@ -227,11 +260,27 @@ def like(
     """
     n_classes = int(max(labels.max(initial=-1), other.max(initial=-1))) + 1
     table = counts_table(labels, clients, n_classes)
+    groups = by_class(other, rng)
+    units = _shared(table, np.bincount(other, minlength=n_classes) * table.any(0), rng)
     owner = np.full(len(other), -1)
-    for c, group in by_class(other, rng):
+    for c, group in groups:
         if table[:, c].any():
-            owner[group] = np.repeat(np.arange(len(table)), apportion(table[:, c], len(group), rng))
+            owner[group] = np.repeat(np.arange(len(table)), units[:, c])
     return ByClient.of_owners(owner, len(table))
+
+
+def _shared(table: np.ndarray, totals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Divide totals [L] in proportion to the columns of a table of clients and classes, int [K, L]; int64 [K, L]."""
+    due = table * totals / np.maximum(table.sum(0), 1)
+    small = np.where(due < 1, due, 0)
+    has_rare = small.sum(1) > RARE * due.sum(1)
+    is_on_average = small[has_rare].any(0)
+    units = np.zeros_like(table)
+    for c in np.flatnonzero(~is_on_average & (totals > 0)):
+        units[:, c] = apportion(table[:, c], int(totals[c]), rng)
+    if is_on_average.any():
+        units[:, is_on_average] = round_on_average(due[:, is_on_average], rng)
+    return units
 
 
 def counts_table(labels: np.ndarray, clients: Sequence[np.ndarray], n_classes: int) -> np.ndarray:

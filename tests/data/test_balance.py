@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfl_ops.data.balance import TOLERANCE, apportion, raise_small, round_exact, sinkhorn
+from pfl_ops.data.balance import TOLERANCE, apportion, raise_small, round_exact, round_on_average, sinkhorn, systematic
 
 few = settings(max_examples=60, derandomize=True, deadline=None)
 
@@ -92,6 +92,42 @@ def test_apportion(shares: list[int], total: int) -> None:
     assert units.sum() == total
     assert np.abs(units - weights / weights.sum() * total).max() < 1
     assert (units[weights == 0] == 0).all()
+
+
+def test_systematic_by_hand() -> None:
+    """Parts 8, 1.9 and 0.1 end at 8, 9.9 and 10. A mark at 10 - u, u in {0, 1, ..., 99} / 100, gives the third its
+    sample for u < 0.1 alone; u never moves the end of the first."""
+    drawn = [systematic(np.array([80, 19, 1]), 10, np.random.default_rng(seed)).tolist() for seed in range(2000)]
+    assert {tuple(units) for units in drawn} == {(8, 2, 0), (8, 1, 1)}
+    assert np.mean(drawn, axis=0)[2] == pytest.approx(0.1, abs=0.03)
+
+
+def table_of(k: int, classes: int, seed: int) -> np.ndarray:
+    """Parts of whole numbers of units among k rows, skewed, [k, classes]."""
+    draws = np.random.default_rng(seed)
+    return draws.dirichlet(np.full(k, 0.5), classes).T * draws.integers(0, 12, classes)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 9), st.integers(0, 99))
+def test_round_on_average_keeps_column_sums(k: int, classes: int, seed: int) -> None:
+    matrix = table_of(k, classes, seed)
+    found = round_on_average(matrix, np.random.default_rng(seed))
+    assert found.sum(0).tolist() == np.rint(matrix.sum(0)).tolist()
+    assert np.abs(found - matrix).max() < 1
+    whole = np.rint(matrix)
+    assert round_on_average(whole, np.random.default_rng(seed)).tolist() == whole.tolist()
+
+
+def test_round_on_average_is_right_on_average_and_keeps_row_sums_nearly() -> None:
+    """4000 draws: means within 5 deviations of at most 0.5 / sqrt(4000). Row sums deviate by less than the square root
+    of the sum of the entries' variances p (1 - p), which they have where columns are rounded independently."""
+    matrix = table_of(12, 6, 0)
+    drawn = np.array([round_on_average(matrix, np.random.default_rng(seed)) for seed in range(4000)])
+    assert np.abs(drawn.mean(0) - matrix).max() < 0.04
+    p = matrix % 1
+    deviation, independent = drawn.sum(2).std(0), np.sqrt((p * (1 - p)).sum(1))
+    assert np.sqrt((deviation**2).mean()) < 0.75 * np.sqrt((independent**2).mean())
 
 
 def test_apportion_by_hand() -> None:

@@ -1,6 +1,7 @@
 """Cuts: sizes, class shares, nothing twice, nobody forgotten."""
 
 import hashlib
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from pfl_ops import rng
 from pfl_ops.data import cut
-from pfl_ops.data.balance import apportion, raise_small
+from pfl_ops.data.balance import apportion, raise_small, round_on_average
 
 few = settings(max_examples=60, derandomize=True, deadline=None)
 labels_of = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(np.array)
@@ -110,12 +111,34 @@ def clients_of(labels: np.ndarray, k: int, seed: int) -> list[np.ndarray]:
 
 
 def held_of_one(labels: np.ndarray, rows: np.ndarray, share: float, rng: np.random.Generator) -> list[int]:
-    """The definition for one client: its order is drawn first, then the ties of its classes."""
+    """The definition for one client: its order is drawn first, then the ties of its classes and u.
+
+    Where classes that are due less than a sample are at most 1 % of its samples, as many as by largest remainder. Else
+    the classes lie one behind the other in
+    the order of their ties, each as long as it is due; a mark stands at each whole number, shifted by u, and a class
+    has as many samples as marks.
+    """
     size = min(max(round(share * len(rows)), 1), len(rows) - 1) if len(rows) else 0
     if not size:
         return []
     groups = cut.by_class(labels[rows], rng)
-    take = apportion(np.array([len(group) for _, group in groups]), size, rng)
+    counts = [len(group) for _, group in groups]
+    *ties, u = rng.random(len(groups) + 1).tolist()
+    take = [0] * len(groups)
+    if sum(count for count in counts if count * size < len(rows)) <= 0.01 * len(rows):
+        exact = [Fraction(count * size, len(rows)) for count in counts]
+        take = [int(part) for part in exact]
+        by_remainder = sorted(range(len(groups)), key=lambda i: (int(exact[i]) - exact[i], ties[i]))
+        for i in by_remainder[: size - sum(take)]:
+            take[i] += 1
+    else:
+        shift, at = Fraction(int(u * len(rows)), len(rows)), Fraction(0)
+        marks = [j - shift for j in range(1, size + 1)]
+        for i in sorted(range(len(groups)), key=lambda i: ties[i]):
+            end = at + Fraction(counts[i] * size, len(rows))
+            take[i] = sum(at < mark <= end for mark in marks)
+            at = end
+        assert sum(take) == size
     return sorted(int(row) for (_, group), t in zip(groups, take, strict=True) for row in rows[group[:t]])
 
 
@@ -172,17 +195,64 @@ def test_hold_out_ends_leaves_each_client_a_sample() -> None:
 @few
 @given(labels_of, labels_of, st.integers(1, 30), st.integers(0, 99))
 def test_like_deals_each_class_out_in_order(train: np.ndarray, test: np.ndarray, k: int, seed: int) -> None:
-    """The definition: of each class in random order, the next samples to each client in turn."""
+    """The definition: of each class in random order, the next samples to each client in turn.
+
+    Shares are by largest remainder, but of classes of which a client is due less than a sample, where these are more
+    than 1 % of what it is due.
+    """
     clients = clients_of(train, k, seed)
     table, draws = cut.counts_table(train, clients, 7), np.random.default_rng(seed)
-    expected: list[list[int]] = [[] for _ in clients]
-    for c, group in cut.by_class(test, draws):
+    groups, due = dict(cut.by_class(test, draws)), np.zeros(table.shape)
+    for c, group in groups.items():
         if table[:, c].any():
-            ends = np.cumsum(apportion(table[:, c], len(group), draws))
-            for own, part in zip(expected, np.split(group, ends[:-1]), strict=True):
-                own.extend(part.tolist())
+            due[:, c] = [float(Fraction(int(n) * len(group), int(table[:, c].sum()))) for n in table[:, c]]
+    rare = [[c for c in range(7) if 0 < row[c] < 1] for row in due]
+    on_average = sorted({c for row, own in zip(due, rare, strict=True) if sum(row[own]) > 0.01 * sum(row) for c in own})
+    take = np.zeros(table.shape, np.int64)
+    for c in groups:
+        if c not in on_average and table[:, c].any():
+            take[:, c] = apportion(table[:, c], len(groups[c]), draws)
+    if on_average:
+        take[:, on_average] = round_on_average(due[:, on_average], draws)
+    expected: list[list[int]] = [[] for _ in clients]
+    for c, group in groups.items():
+        for own, part in zip(expected, np.split(group, np.cumsum(take[:, c])), strict=False):
+            own.extend(part.tolist())
     found = cut.like(train, clients, test, np.random.default_rng(seed))
     assert [rows.tolist() for rows in found] == [sorted(own) for own in expected]
+
+
+def test_rare_classes_of_clients_are_tested_on_average() -> None:
+    """Client k has 9 samples of class k and 1 of each other. Of two test samples a class it is due 1.5 of its own and
+    1/6 of each other, which largest remainders never give it. The mean of 600 draws is within 5 deviations of at most
+    0.5 / sqrt(600)."""
+    y = np.repeat(np.arange(4), 12)
+    owner = np.concatenate([[k] * 9 + [j for j in range(4) if j != k] for k in range(4)])
+    clients, test = [np.flatnonzero(owner == k) for k in range(4)], np.repeat(np.arange(4), 2)
+    draws = [cut.like(y, clients, test, np.random.default_rng(seed)) for seed in range(600)]
+    mean = np.mean([cut.counts_table(test, parts, 4) for parts in draws], axis=0)
+    assert np.abs(mean - (np.eye(4) * (1.5 - 1 / 6) + 1 / 6)).max() < 0.1
+
+
+def test_rare_classes_of_clients_are_held_out_on_average() -> None:
+    """A client with 40, 3, 3, 2, 1 and 1 samples holds out a fifth: 8, 0.6, 0.6, 0.4, 0.2 and 0.2, ten in each draw."""
+    labels = np.repeat(np.arange(6), [40, 3, 3, 2, 1, 1])
+    draws = [cut.hold_out(labels, [np.arange(50)], 0.2, [np.random.default_rng(seed)])[1][0] for seed in range(600)]
+    counts = np.array([np.bincount(labels[rows], minlength=6) for rows in draws])
+    assert (counts.sum(1) == 10).all()
+    assert np.abs(counts.mean(0) - np.array([8, 0.6, 0.6, 0.4, 0.2, 0.2])).max() < 0.1
+
+
+def test_classes_that_all_clients_are_due_are_divided_as_before() -> None:
+    """The digests are of the code that always rounded by largest remainder: ten clients alike."""
+    y, test = np.arange(3000) % 10, np.repeat(np.arange(10), 101)
+    clients = [np.flatnonzero(np.arange(3000) // 10 % 10 == k) for k in range(10)]
+    found = hashlib.sha256()
+    for rows in cut.like(y, clients, test, rng.generator(0, "test set")):
+        found.update(rows.tobytes())
+    for rows in cut.hold_out(y, clients, 0.21, rng.generators(0, "validation", numbers=range(10)))[1]:
+        found.update(rows.tobytes())
+    assert found.hexdigest() == "672d10058e097c8602da9bb9b2ee0902845aef36e634aaee561ae3e1ac129d1d"
 
 
 @few
@@ -212,12 +282,12 @@ def test_like_by_hand() -> None:
     assert np.bincount(test[second], minlength=2).tolist() == [2, 5]
 
 
-def test_equal_remainders_do_not_favour_the_first_clients() -> None:
-    """Ten equal clients, five test samples in each of ten classes: nobody gets all, by no order of clients."""
+def test_equal_clients_get_about_equal_test_sets() -> None:
+    """Ten equal clients, five test samples in each of ten classes: everyone is due half a sample of a class."""
     train = np.repeat(np.arange(10), 10)
     clients = [np.arange(k, 100, 10) for k in range(10)]
     sizes = [len(part) for part in cut.like(train, clients, np.repeat(np.arange(10), 5), np.random.default_rng(0))]
-    assert max(sizes) < 10 and sizes != sorted(sizes, reverse=True)
+    assert sum(sizes) == 50 and {4, 5, 6} >= set(sizes)
 
 
 def test_counts_table() -> None:
