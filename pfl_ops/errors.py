@@ -95,7 +95,7 @@ def check_name(kind: str, name: str) -> str:
     """
     if not isinstance(name, str) or not re.fullmatch(r"[^\W_][\w.-]*", name) or len(name) > LONGEST_NAME:
         raise PflOpsError(
-            f"the name of a {kind} has at most {LONGEST_NAME} letters, digits, '.', '_' and '-', and begins with a "
+            f"the name of {'an' if kind[0] in 'aeiou' else 'a'} {kind} has at most {LONGEST_NAME} letters, digits, '.', '_' and '-', and begins with a "
             f"letter or digit; got '{echo(name)}'"
         )
     return name

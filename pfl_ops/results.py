@@ -1,6 +1,7 @@
 """A finished run: its curves, its scores, its models, the round in which it reached a target, its cost."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +32,8 @@ COMMON = "pfl_ops.common"
 """Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
 CODE_TAG, CONTENT_TAG = "pfl_ops.code", "pfl_ops.content"
 """Tags: the code of a run, and the content of its files (`identity.code_line`, `identity.content_line`)."""
+DIGEST = re.compile(r"[0-9a-f]{8,}")
+HELD_OUT_RULE = "engine.rule for test data"
 BEHIND_NAMES = {
     "data.content": ("data.name", "data"),
     "model.weights' content": ("model.weights", "weights"),
@@ -38,6 +41,8 @@ BEHIND_NAMES = {
     "training.loss's code": ("training.loss", "loss"),
     "algorithm.code": ("algorithm.name", "algorithm"),
     "engine.results version": ("", "version"),
+    "engine.rules of sampling": ("", "sampling"),
+    HELD_OUT_RULE: ("", "held_out"),
 }
 """Paths of `Result.settings` -> the setting that names it, and the part of these tags. The code of a partition shows in
 who holds which samples."""
@@ -238,7 +243,9 @@ class Result:
         parts = f"{self.tags.get(CODE_TAG, '')} {self.tags.get(CONTENT_TAG, '')}".split()
         known = dict(part.partition("=")[::2] for part in parts)
         further = {path: known[part] for path, (_, part) in BEHIND_NAMES.items() if part in known}
-        return {**self.params, **{path: text if len(text) < 6 else f"#{text[:6]}" for path, text in further.items()}}
+        if self.tags.get(CODE_TAG):
+            further.setdefault(HELD_OUT_RULE, "none")  # before there was one; or the test data are clients' own
+        return {**self.params, **{path: f"#{text[:6]}" if DIGEST.fullmatch(text) else text for path, text in further.items()}}
 
     @property
     def data_dir(self) -> str | None:

@@ -46,6 +46,11 @@ def test_names_that_no_file_should_have(name: str) -> None:
         check_name("study", name)
 
 
+def test_names_of_what_begins_with_a_vowel() -> None:
+    with pytest.raises(PflOpsError, match="^the name of an algorithm has"):
+        check_name("algorithm", "a/b")
+
+
 def test_an_error_that_can_not_print_itself_is_a_line() -> None:
     class Silent(Exception):
         def __str__(self) -> str:

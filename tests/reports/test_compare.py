@@ -659,6 +659,19 @@ def test_results_of_another_version_of_the_engine_take_the_p_value(made: Any, sh
     assert not found.groups[0].fair and found.lines[1].difference and found.lines[1].difference.p is None
 
 
+def test_test_data_divided_by_another_rule_take_the_p_value(made: Any, shelf: Any) -> None:
+    """Runs of before have no word of it in their tag, and clients of theirs were tested on other samples."""
+    now = {"pfl_ops.code": "held_out=on-average version=2"}
+    runs = [made("fliu", s, acc, tags=now) for s, acc in enumerate((0.6, 0.7, 0.8))]
+    runs += [made("fedavg", s, acc, tags={"pfl_ops.code": "version=2"}) for s, acc in enumerate((0.59, 0.68, 0.77))]
+    found = go(shelf(runs), metric="local/mean", with_clients=False)
+    assert found.complaints == (
+        "the engine's results are of other versions: rule for test data=on-average ('fliu'); "
+        "rule for test data=none ('fedavg')",
+    )
+    assert not found.groups[0].fair and found.lines[1].difference and found.lines[1].difference.p is None
+
+
 def test_a_global_view_on_other_samples_takes_the_p_value_and_is_named(made: Any, shelf: Any) -> None:
     """Beside it stands how far the choice of samples may move a mean: 0.6 points, the largest of all runs."""
 
