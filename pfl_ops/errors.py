@@ -94,9 +94,10 @@ def check_name(kind: str, name: str) -> str:
             more than `LONGEST_NAME` characters.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[^\W_][\w.-]*", name) or len(name) > LONGEST_NAME:
+        article = "an" if kind[0] in "aeiou" else "a"
         raise PflOpsError(
-            f"the name of {'an' if kind[0] in 'aeiou' else 'a'} {kind} has at most {LONGEST_NAME} letters, digits, '.', '_' and '-', and begins with a "
-            f"letter or digit; got '{echo(name)}'"
+            f"the name of {article} {kind} has at most {LONGEST_NAME} letters, digits, '.', '_' and '-', and begins "
+            f"with a letter or digit; got '{echo(name)}'"
         )
     return name
 

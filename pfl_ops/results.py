@@ -245,7 +245,8 @@ class Result:
         further = {path: known[part] for path, (_, part) in BEHIND_NAMES.items() if part in known}
         if self.tags.get(CODE_TAG):
             further.setdefault(HELD_OUT_RULE, "none")  # before there was one; or the test data are clients' own
-        return {**self.params, **{path: f"#{text[:6]}" if DIGEST.fullmatch(text) else text for path, text in further.items()}}
+        shown = {path: f"#{text[:6]}" if DIGEST.fullmatch(text) else text for path, text in further.items()}
+        return {**self.params, **shown}
 
     @property
     def data_dir(self) -> str | None:

@@ -186,8 +186,8 @@ def round_on_average(matrix: np.ndarray, rng: np.random.Generator) -> np.ndarray
 
     Two rows and two columns at a time: +x and −x in the first row, −x and +x in the second keep all sums. x is the
     longest way up or down on which no entry passes a whole number, up with probability down / (up + down), so that the
-    entries' expectations stay. All rows and columns are paired at random `PAIRINGS` times (seldomer where there are
-    many entries). Entries that are still not whole are rounded systematically within their columns.
+    entries' expectations stay. All rows and columns are paired at random `PAIRINGS` times (fewer where there are many
+    entries). Entries that are still not whole are rounded systematically within their columns.
 
     Args:
         matrix: entries >= 0, columns with whole sums, float [K, L]. rng: draws pairs and ways.
@@ -208,10 +208,8 @@ def round_on_average(matrix: np.ndarray, rng: np.random.Generator) -> np.ndarray
         column, other_column = rng.permutation(n_columns)[: n_columns // 2 * 2].reshape(2, -1)
         a, b = part[row, column], part[row, other_column]
         c, d = part[other_row, column], part[other_row, other_column]
-        up, down = (
-            np.minimum(np.minimum(1 - a, b), np.minimum(c, 1 - d)),
-            np.minimum(np.minimum(a, 1 - b), np.minimum(1 - c, d)),
-        )
+        up = np.minimum(np.minimum(1 - a, b), np.minimum(c, 1 - d))
+        down = np.minimum(np.minimum(a, 1 - b), np.minimum(1 - c, d))
         x = np.where(rng.random(a.shape) * (up + down) < down, up, -down)
         part[row, column], part[row, other_column] = a + x, b - x
         part[other_row, column], part[other_row, other_column] = c - x, d + x
