@@ -47,7 +47,7 @@ def test_names_that_no_file_should_have(name: str) -> None:
 
 
 def test_names_of_what_begins_with_a_vowel() -> None:
-    with pytest.raises(PflOpsError, match="^the name of an algorithm has"):
+    with pytest.raises(PflOpsError, match=r"^the name of an algorithm has"):
         check_name("algorithm", "a/b")
 
 

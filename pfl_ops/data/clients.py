@@ -259,7 +259,7 @@ def _of_users(train: Arrays, owned: ByClient[np.ndarray], test: Arrays) -> ByCli
 
 
 def _check_table(n_clients: int, dataset: Dataset) -> None:
-    """Refuse a table of clients by classes, int64 [N, L], of more than a tenth of the memory: rounding needs several."""
+    """Refuse a table of clients by classes, int64 [N, L], of more than a tenth of the memory: rounding needs some."""
     size, limit = 8 * n_clients * dataset.n_classes, memory_size() // 10
     if size > limit:
         raise PartitionError(
