@@ -25,6 +25,7 @@ for _name, _value in {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_register_timeout_seconds": "3600",  # after 60 s Ray ends a process that is slow to start, and waits on
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # Ray's own record of the study is never read

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,3 +196,13 @@ def test_a_cluster_that_is_not_joined_is_one_line(text, line, monkeypatch, capfd
         pass
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_process_may_be_slow_to_start() -> None:
+    """Ray ends a process that has not registered in time, starts no other one, and the study waits for ever."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    code = (
+        "import pfl_ops.jobs.resources; from ray._raylet import Config; print(Config.worker_register_timeout_seconds())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert int(said.stdout) >= 3600
