@@ -448,6 +448,20 @@ def test_a_run_whose_checkpoint_is_gone_is_a_new_run(how: str, store: Store, mon
     assert {key: new.metrics[key] for key in again.final} == again.final
 
 
+def test_models_of_a_result_are_never_those_of_another_computation(store: Store) -> None:
+    """Its checkpoint was removed, or the run was computed anew: the result has its scores, and says why no models."""
+    e = experiment(seed=54)
+    first = go(store, e)
+    again = go(store, e, resume=False)
+    with pytest.raises(PflOpsError, match="was computed anew since; the same run\\(\\) reads it"):
+        first.model(0)
+    assert again.model(0).keys() == go(store, e).model(0).keys()
+    shutil.rmtree(store.home.checkpoints / e.digest())
+    with pytest.raises(PflOpsError, match="any more; the same run\\(\\) computes it again"):
+        again.model(0)
+    assert not (store.home.checkpoints / e.digest()).exists()
+
+
 @pytest.mark.parametrize("when", ["before the old checkpoints are gone", "after round 1"])
 def test_a_new_run_that_was_stopped_goes_on_without_a_third(when: str, store: Store, monkeypatch: Any) -> None:
     e = experiment(seed=20 if when.startswith("before") else 21)
