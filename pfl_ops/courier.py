@@ -81,13 +81,17 @@ def _track(folder: Path) -> None:
     if not is_live and requests.read_end(folder).status == "FINISHED":
         _check(experiment, home, request)
     with Store(home, TrackingTarget.of(home, f"sqlite:///{home.database}"), offline=True) as store:
+        kept = runs.records_of(home, request.digest)
+        rerun = request.rerun or store.rerun_of(request.group, request.digest, lambda: kept)
+        if rerun and not (request.rerun or kept):  # killed before round 0; MLflow has another computation
+            return
         run = store.run(
             request.group,
             request.name,
             identity=request.digest,
             params=request.params,
             tags=request.tags,
-            rerun=request.rerun,
+            rerun=rerun,
         )
         if is_live:
             for line in sys.stdin:

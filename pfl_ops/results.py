@@ -94,8 +94,17 @@ class RunOnDisk:
         return models.named(simulation.task.layout)
 
     def simulation(self) -> "Simulation":
-        """Return the finished simulation, read from the checkpoint."""
+        """Return the finished simulation, read from the checkpoint.
+
+        Raises:
+            PflOpsError: the checkpoint was removed, is damaged, or is another computation's since.
+        """
         simulation = self.experiment.build(data_dir=self.data_dir, folder=self.folder)
+        if not simulation.read:
+            raise PflOpsError(f"the run is not in {self.folder} any more; the same run() computes it again")
+        last = {key: value for key, value in simulation.records[-1].metrics.items() if not math.isnan(value)}
+        if last != self.rounds.iloc[-1].dropna().to_dict():
+            raise PflOpsError(f"the run in {self.folder} was computed anew since; the same run() reads it")
         for _ in simulation.run():
             pass
         return simulation

@@ -7,7 +7,7 @@ import errno
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -228,7 +228,7 @@ def run(
             from pfl_ops.tracking.store import Store
 
             store = store or opened.enter_context(closing(Store.open(home, tracking_uri, offline=True)))
-            recorder = _opened(experiment, tree, digest, store, parent, name, tags, rerun)
+            recorder = _opened(experiment, tree, simulation.records, store, parent, name, tags, rerun)
         tell = opened.enter_context(watching(experiment, on_record, progress))
         with _ending(recorder), closing(simulation):
             for record in simulation.run():
@@ -259,15 +259,17 @@ def run(
 
 
 def _opened(
-    experiment: Experiment, identity: Tree, digest: str, store: "Store", parent: "Run | None", name: str | None,
-    tags: Mapping[str, str], rerun: str,
+    experiment: Experiment, identity: Tree, records: Sequence[Record], store: "Store", parent: "Run | None",
+    name: str | None, tags: Mapping[str, str], rerun: str,
 ) -> Recorder:  # fmt: skip
-    """Open the tracked run in a store."""
+    """Open the tracked run in a store; a new one if the one that is there has rounds of another computation."""
     from pfl_ops.tracking import earlier
 
+    digest, place = fingerprint(identity), _place(experiment, parent)
+    rerun = rerun or store.rerun_of(place, digest, lambda: records, parent)
     before = earlier.find(store, identity)
     run = store.run(
-        _place(experiment, parent),
+        place,
         name or _name(experiment),
         identity=digest,
         parent=parent,

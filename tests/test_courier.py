@@ -17,6 +17,7 @@ from filelock import FileLock
 from pfl_ops import recording, runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.settings import Execution
 from pfl_ops.tracking import Store, requests
 from pfl_ops.tracking.home import WorkFolder
@@ -118,18 +119,23 @@ sys.path.insert(0, {tests!r})
 from test_courier import LOOP, experiment
 
 def kill(record):
-    if record.round == 2:
+    if record.round == {last}:
         os.kill(os.getpid(), signal.SIGKILL)
 
-runs.run(experiment(), home={home!r}, execution=LOOP, progress=False, wait=False, on_record=kill)
+runs.run(experiment(), home={home!r}, execution=LOOP, progress=False, wait=False, on_record=kill, resume={resume})
 """
+
+
+def killed_run(home: Path, last: int = 2, resume: bool = True) -> None:
+    """Run in a process that is killed once round `last` is kept, before a courier begins."""
+    code = KILLED.format(tests=str(Path(__file__).parent), home=str(home), last=last, resume=resume)
+    done = subprocess.run([*fork_server.python(), "-c", code], capture_output=True, timeout=100, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def test_a_killed_run_is_killed_in_mlflow_too_and_goes_on(home):
     """No courier had begun: the next command that reads starts one. The run that goes on is the same one."""
-    code = KILLED.format(tests=str(Path(__file__).parent), home=str(home))
-    done = subprocess.run([*fork_server.python(), "-c", code], capture_output=True, timeout=100, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    killed_run(home)
     assert len(requests.pending(WorkFolder(home))) == 1
     killed = only(home)
     assert killed.status == "KILLED" and recording.FINISHED not in killed.metrics
@@ -143,8 +149,7 @@ def test_a_killed_run_is_killed_in_mlflow_too_and_goes_on(home):
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_killed_run_that_goes_on_at_once_leaves_no_trace_of_the_kill(home, wait):
     """Its request is dropped, by whichever process tracks: it would mark the finished run as killed later."""
-    code = KILLED.format(tests=str(Path(__file__).parent), home=str(home))
-    subprocess.run([*fork_server.python(), "-c", code], capture_output=True, timeout=100, check=False)
+    killed_run(home)
     (folder,) = requests.pending(WorkFolder(home))
     runs.run(experiment(), home=home, execution=LOOP, progress=False, wait=wait)
     assert not folder.exists()
@@ -152,6 +157,42 @@ def test_a_killed_run_that_goes_on_at_once_leaves_no_trace_of_the_kill(home, wai
     assert (run.status, requests.pending(WorkFolder(home))) == ("FINISHED", [])
     with Store.open(home) as store:
         assert list(store.history(run.run_id, ["train/lr"])["train/lr"].dropna().index) == [1, 2, 3]
+
+
+def times(home: Path, run: RunInfo) -> list[int]:
+    """The times of a tracked run's rounds, which tell computations apart."""
+    with Store.open(home) as store:
+        return [point.timestamp for point in store._sender.client.get_metric_history(run.run_id, "train/loss")]
+
+
+@pytest.mark.parametrize("how", ["deleted", "killed anew"])
+def test_a_run_that_is_computed_again_is_a_new_run(home, how):
+    """Its checkpoint was deleted, or a run with --no-resume was killed and went on: MLflow has what is printed."""
+    result = go(experiment(), home)
+    first = only(home)
+    if how == "deleted":
+        shutil.rmtree(home / "checkpoints" / result.hash)
+    else:
+        killed_run(home, resume=False)
+    go(experiment(), home)
+    again = only(home)
+    with Store.open(home) as store:
+        assert [run.tags.get("pfl_ops.superseded") for run in store.runs(superseded=True)] == [again.run_id, None]
+    kept = runs.records_of(WorkFolder(home), result.hash)
+    assert first.run_id != again.run_id and again.status == "FINISHED"
+    assert times(home, again) == [record.time for record in kept[1:]]
+
+
+def test_a_computation_that_ends_at_its_start_changes_no_finished_run(home, monkeypatch):
+    """The finished one was without its checkpoint; it was marked KILLED."""
+    result = go(experiment(), home)
+    first = only(home)
+    shutil.rmtree(home / "checkpoints" / result.hash)
+    monkeypatch.setattr(Simulation, "run", lambda _: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        go(experiment(), home)
+    found = only(home)
+    assert (found.run_id, found.status, requests.pending(WorkFolder(home))) == (first.run_id, "FINISHED", [])
 
 
 def test_ctrl_c_and_divergence_are_noted(home):

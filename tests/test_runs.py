@@ -5,8 +5,10 @@ import errno
 import gc
 import math
 import re
+import shutil
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -419,6 +421,45 @@ def test_not_resumed_it_is_a_new_run(store: Store, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(FedAvg, "round", lambda *_: pytest.fail("it ran again"))
     assert go(store, e).run_id == again.run_id, "a finished run is read, also when it is the second"
     assert kept == [1]
+
+
+@pytest.mark.parametrize("how", ["finished", "stopped", "elsewhere"])
+def test_a_run_whose_checkpoint_is_gone_is_a_new_run(how: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow has what is printed: another execution rounds differently, so no run has rounds of two computations."""
+    e = experiment(seed=["finished", "stopped", "elsewhere"].index(how) + 50, method="fedavg")
+
+    def stop(record: Any) -> None:
+        if record.round == 2:
+            raise Stop
+
+    with nullcontext() if how != "stopped" else pytest.raises(Stop):
+        go(store, e, on_record=stop if how == "stopped" else None)
+    shutil.rmtree(store.home.checkpoints / e.digest())
+    plain = FedAvg.round
+    monkeypatch.setattr(FedAvg, "round", lambda self, s, r: plain(self, {"central": s["central"] * 0.5}, r))
+    if how == "elsewhere":  # by a job, as tests of studies and cells of suites are
+        list(runs.simulate(e, home=store.home.root, execution=LOOP, final=True))
+    again = go(store, e, computed=how == "elsewhere")
+    monkeypatch.setattr(FedAvg, "round", lambda *_: pytest.fail("it ran again"))
+    assert go(store, e).run_id == again.run_id
+    old, new = store.runs(where=f"tags.`pfl_ops.identity` = '{e.digest()}'", superseded=True)
+    assert old.tags["pfl_ops.superseded"] == again.run_id == new.run_id
+    assert list(store.history(new.run_id)["train/loss"].dropna()) == list(again.rounds["train/loss"].dropna())
+    assert {key: new.metrics[key] for key in again.final} == again.final
+
+
+def test_models_of_a_result_are_never_those_of_another_computation(store: Store) -> None:
+    """Its checkpoint was removed, or the run was computed anew: the result has its scores, and says why no models."""
+    e = experiment(seed=54)
+    first = go(store, e)
+    again = go(store, e, resume=False)
+    with pytest.raises(PflOpsError, match="was computed anew since; the same run\\(\\) reads it"):
+        first.model(0)
+    assert again.model(0).keys() == go(store, e).model(0).keys()
+    shutil.rmtree(store.home.checkpoints / e.digest())
+    with pytest.raises(PflOpsError, match="any more; the same run\\(\\) computes it again"):
+        again.model(0)
+    assert not (store.home.checkpoints / e.digest()).exists()
 
 
 @pytest.mark.parametrize("when", ["before the old checkpoints are gone", "after round 1"])

@@ -5,7 +5,8 @@ Runs are found by their tags before they are made. Metrics carry the time of the
 as a whole (`Run.set_metrics`) are sent where the last value is another one. Params are sent where absent; tags, files
 and the status are simply written again; a model is found by its name before it is made.
 
-Re-runs. A run that is computed again from the start (`--no-resume`) is a new MLflow run with the same identity. Its tag
+Re-runs. A run that is computed again from the start (`--no-resume`, or its checkpoint was deleted) is a new MLflow run
+with the same identity, for another execution rounds differently: no run has rounds of two computations. Its tag
 `pfl_ops.rerun` tells it from the earlier ones, which get the tag `pfl_ops.superseded` with the id of the new run. A
 header with `rerun` means that run. A header without it means the newest run that was begun before it: the process that
 wrote it could not ask the target.
@@ -16,8 +17,8 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlflow import MlflowClient
 from mlflow.entities import (
@@ -44,6 +45,9 @@ from pfl_ops.tracking.schema import connect
 from pfl_ops.tracking.spool import Spool
 from pfl_ops.tracking.staged import check_destination
 
+if TYPE_CHECKING:
+    from pfl_ops.tracking.run import TrackedRecord
+
 T = TypeVar("T")
 
 IDENTITY = "pfl_ops.identity"
@@ -52,6 +56,7 @@ RERUN = "pfl_ops.rerun"  # names a run that was computed again
 SUPERSEDED = "pfl_ops.superseded"  # the id of the run that replaces this one
 MISSING = "pfl_ops.missing_records"  # damaged in the outbox; the run's command sends them again
 REFUSED = "pfl_ops.refused_records"  # what this MLflow does not take
+TRAINED = "train/lr"  # a metric of all rounds after round 0
 CHOSEN = "pfl_ops.chosen"  # "yes": the trial whose configuration was tested
 METRICS_AT_ONCE = 1000  # MLflow's limits for one batch
 TAGS_AT_ONCE = 100
@@ -145,11 +150,34 @@ class Sender:
         parent = self.run_id(header["parent"]) if header["parent"] else None
         return self.search(experiment, header["identity"], parent)
 
+    def _newest(self, header: Header) -> MlflowRun | None:
+        """Return the newest run of that header's identity."""
+        there = self._same_runs(header)
+        return _newest_rerun(there) or (there[0] if there else None)
+
+    def has_other_rounds(self, header: Header, records: "Callable[[], Sequence[TrackedRecord]]") -> bool:
+        """True if the newest run of that header's identity has rounds of another computation than these records.
+
+        The time of a round's record tells computations apart.
+
+        Args:
+            records: called if there is such a run.
+        """
+        with self._mutex:
+            newest = self._newest(header)
+        if newest is None:
+            return False
+        known, ours = newest.data.metrics, records()
+        key = next((key for key in (ours[0].metrics if ours else ()) if key in known), None)
+        if key is None:
+            return TRAINED in known
+        points = self.client.get_metric_history(newest.info.run_id, key)
+        return {(p.step, p.timestamp) for p in points}.isdisjoint((r.round, r.time) for r in ours)
+
     def newest_rerun(self, header: Header) -> str:
         """Return `rerun` of the newest run of that header's identity; "" if it was never computed again."""
         with self._mutex:
-            there = self._same_runs(header)
-            newest = _newest_rerun(there) or (there[0] if there else None)
+            newest = self._newest(header)
             if newest is None:
                 return ""
             rerun = str(newest.data.tags.get(RERUN, ""))

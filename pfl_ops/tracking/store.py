@@ -14,7 +14,8 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import logs, outbox, requests
 from pfl_ops.tracking.delivery import Delivery, verdict
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
-from pfl_ops.tracking.journal import Header, key
-from pfl_ops.tracking.run import Run, now
+from pfl_ops.tracking.journal import Header, identity_key, key
+from pfl_ops.tracking.run import Run, TrackedRecord, now
 from pfl_ops.tracking.sender import IDENTITY, PARENT, SUPERSEDED, Sender
 from pfl_ops.tracking.spool import Spool
 
@@ -163,14 +164,7 @@ class Store:
         Raises:
             Busy: another process is recording this run.
         """
-        header: Header = {
-            "target": self.target.label,
-            "experiment": experiment,
-            "name": name,
-            "identity": _plain(identity),
-            "parent": parent.spool.header if parent else None,
-            "start": now(),
-        }
+        header = self._header(experiment, name, identity, parent)
         if rerun:
             outbox.check_idle(self.home.spool, header, self._delivery.spools)
             header["start"] = max(header["start"], self._last_start(header) + 1)  # the clock may have been set back
@@ -191,6 +185,40 @@ class Store:
         if params:
             run.params(params)
         return run
+
+    def _header(self, experiment: str, name: str, identity: str, parent: Run | None) -> Header:
+        return {
+            "target": self.target.label,
+            "experiment": experiment,
+            "name": name,
+            "identity": _plain(identity),
+            "parent": parent.spool.header if parent else None,
+            "start": now(),
+        }
+
+    def rerun_of(
+        self,
+        experiment: str,
+        identity: str,
+        records: Callable[[], Sequence[TrackedRecord]],
+        parent: Run | None = None,
+    ) -> str:
+        """Return a new name for `run`'s `rerun` if the run of that identity has rounds of another computation; else "".
+
+        If the target does not answer, a computation that begins with round 0 gets a name.
+
+        Args:
+            experiment, identity, parent: see `run`.
+            records: returns those of the rounds that its checkpoint has; none: it begins with round 0.
+        """
+        header = self._header(experiment, "", identity, parent)
+        for spool in list(self._delivery.spools.values()):
+            if identity_key(spool.header) == identity_key(header):
+                self._delivery.wait(spool)  # the target then has what was recorded before
+        if not self._delivery.down:
+            with contextlib.suppress(Exception):  # as in `_newest_rerun`
+                return uuid.uuid4().hex if self._sender.has_other_rounds(header, records) else ""
+        return "" if records() else uuid.uuid4().hex
 
     def _newest_rerun(self, header: Header) -> str:
         """Return `rerun` of a run's newest outbox, else of its newest run in MLflow; "" if it has none."""

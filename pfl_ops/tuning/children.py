@@ -50,16 +50,23 @@ class ChildRun:
         """By it a run that was begun before is found again."""
         return f"{self.experiment.digest(self.session.data_dir)}:{self.mark}"
 
-    def open(self) -> Run:
-        """Open it in MLflow, or find it there."""
+    def open(self, is_over: bool = False) -> Run:
+        """Open it in MLflow, or find it there.
+
+        Args:
+            is_over: True if the study has it as over, so that MLflow's rounds are its own.
+        """
         session, experiment = self.session, self.experiment
         tree = experiment.identity(session.data_dir)
         kind = "trial" if self.purpose == "trial" else "confirmation"  # which is compared only if it is named
+        place, parent = session.parent.experiment, session.parent
+        rerun = "" if is_over else session.store.rerun_of(place, self.identity, self.records, parent)
         return session.store.run(
-            session.parent.experiment,
+            place,
             self.name,
             identity=self.identity,
-            parent=session.parent,
+            parent=parent,
+            rerun=rerun,
             params=experiment.flat,
             tags={
                 **provenance(experiment=fingerprint(tree), group=fingerprint(tree, without=("seed",))),

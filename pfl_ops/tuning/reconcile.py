@@ -56,7 +56,7 @@ def reconcile(session: "Session") -> list[int]:
         found = runs.get(ended.run.identity)
         if found and found.status == ended.status and found.tags.get(STATE, "") == ended.state:
             continue
-        run = ended.run.open()
+        run = ended.run.open(is_over=True)
         run.log(_rounds(session, ended))
         run.tags({key: text for key, text in ((STATE, ended.state), ("pfl_ops.error", ended.error)) if text})
         run.complete()

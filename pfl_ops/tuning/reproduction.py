@@ -20,6 +20,7 @@ from pfl_ops.recording import DIVERGED, FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tracking.finished import read_ahead, result_of
+from pfl_ops.tracking.sender import MISSING
 from pfl_ops.tuning.cells import (
     CHANGED,
     CHOICES,
@@ -68,7 +69,7 @@ class Reproduction:
         If the tracking server does not answer, that is all of them; one that has its checkpoint ends at once.
         """
         known = self.store.runs() if self.store.reachable else []
-        found = (run for run in known if run.identity and FINISHED in run.metrics)
+        found = (run for run in known if run.identity and FINISHED in run.metrics and MISSING not in run.tags)
         self.finished = {str(run.identity): result_of(run, self.store) for run in found}
         self.diverged = {
             str(run.identity): run.tags[DIVERGED] for run in known if run.status == "FAILED" and DIVERGED in run.tags

@@ -55,7 +55,10 @@ def make(session, x, state, last=9, error=""):
 
 
 def rounds(last, x):
-    return [Record(t, {METRIC: x * t / 9, "train/loss": 1 - x * t / 9}, 1_700_000_000_000 + t) for t in range(last + 1)]
+    return [
+        Record(t, {METRIC: x * t / 9, "train/loss": 1 - x * t / 9, "train/lr": 0.1}, 1_700_000_000_000 + t)
+        for t in range(last + 1)
+    ]
 
 
 def children(session):
@@ -102,6 +105,25 @@ def test_runs_of_ended_trials_are_finished_with_all_their_rounds(study_session, 
     before = {run.run_id for run in found.values()}
     assert reconcile(session) == [] and reconcile(study_session()) == []
     assert {run.run_id for run in children(session).values()} == before
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_trial_whose_checkpoint_is_gone_is_a_new_run(study_session, monkeypatch, is_kept):
+    """It was cut short. Else its run would have rounds of two computations."""
+    session = study_session()
+    trial, begun = session.children.trial(0, {"algorithm.x": 0.5}), rounds(4, 0.5)
+    trial.open().log(begun)
+    session = study_session()
+    kept = begun[:3] if is_kept else []
+    monkeypatch.setattr(runs, "kept_records", lambda *_, **__: kept)
+    new = [Record(r.round, {**r.metrics, "train/loss": 0.0}, r.time + 99) for r in rounds(9, 0.5)]
+    run = session.children.trial(0, {"algorithm.x": 0.5}).open()
+    run.log([*kept, *new[len(kept) :]])
+    run.finish()
+    found = session.store.runs(session.parent.experiment, parent=session.parent, superseded=True)
+    assert [one.tags.get("pfl_ops.superseded") for one in found] == ([None] if is_kept else [run.run_id, None])
+    losses = list(session.store.history(run.run_id)["train/loss"])
+    assert losses == ([r.metrics["train/loss"] for r in begun] + [0.0] * 5 if is_kept else [0.0] * 10)
 
 
 def test_a_run_with_a_new_seed_is_finished_with_all_its_rounds(study_session, monkeypatch):

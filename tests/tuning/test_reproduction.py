@@ -16,8 +16,10 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.runner import Failure, JobEvent
 from pfl_ops.papers import Measure, Suite
-from pfl_ops.recording import DIVERGED
+from pfl_ops.recording import DIVERGED, FINISHED
 from pfl_ops.results import Result
+from pfl_ops.tracking.sender import MISSING
+from pfl_ops.tracking.store import RunInfo
 from pfl_ops.tuning.cells import CellEvent, elsewhere
 from pfl_ops.tuning.reproduction import Reproduction
 from pfl_ops.tuning.resource_request import ResourceRequest
@@ -92,6 +94,18 @@ def looked_up(kept: dict[str, dict[str, list[Result]]], *suites: Suite, **change
     call = Reproduction(plan, store, None, Execution(), asked, None, None, None, kept=kept)
     call.missing()
     return call
+
+
+def test_a_run_whose_records_were_damaged_is_not_finished() -> None:
+    """It is run: its job reads the checkpoint, and all records are sent again. It was judged without those it lacks."""
+    plan = tuning.plan([(TOY, TOY.cells)], "smoke")
+    whole, damaged = (
+        RunInfo("1", "", "", "FAILED", job.digest, None, tags, {}, {FINISHED: 1.0}, 0, 1)
+        for job, tags in zip(plan.wanted[:2], ({}, {MISSING: "1 records are not here"}), strict=True)
+    )
+    store = SimpleNamespace(reachable=True, runs=lambda: [whole, damaged], history=lambda *_: None)
+    call = Reproduction(plan, store, None, Execution(), ResourceRequest.of(None, None, None), None, None, None)
+    assert call.missing() == list(plan.wanted[1:])
 
 
 def row(seed: int, suite: Suite, value: float) -> Result:
