@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -117,10 +118,20 @@ def keep_modules_out_of_garbage_collection() -> None:
     if len(sys.modules) >= _frozen_modules + 100:
         gc.collect()
         gc.freeze()
+        forget_loggers_of_pytorch()
         _frozen_modules = len(sys.modules)
 
 
 _frozen_modules = 0
+
+
+def forget_loggers_of_pytorch() -> None:
+    """Remove PyTorch's loggers from logging's list: pytest walks the list six times a test, and adds a handler to each
+    logger that does not pass its records on. PyTorch keeps the loggers themselves.
+    """
+    loggers = logging.root.manager.loggerDict
+    for name in [name for name in loggers if name.partition(".")[0] == "torch"]:
+        del loggers[name]
 
 
 def forget_plugins_without_a_file() -> None:

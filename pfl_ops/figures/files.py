@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -83,11 +84,38 @@ def to_svg(figure: Figure, name: str = "", alt: str = "") -> str:
     )
 
 
-def _bytes(figure: Figure, kind: str, dpi: int, transparent: bool = False) -> bytes:
-    written = BytesIO()
-    with style.style():
-        figure.savefig(written, format=kind, dpi=dpi, metadata=STAMPS[kind], transparent=transparent)
+def draw_once(figure: Figure, kind: str, dpi: int, metadata: Mapping[str, str | None] | None = None) -> bytes:
+    """Return a figure as the content of a PNG or SVG file; its layout engine arranges it while it is drawn.
+
+    `Figure.savefig` gives the same bytes, but draws such a figure twice: without output to arrange it, and again.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    written, canvas, own_dpi = BytesIO(), figure.canvas, figure.dpi
+    try:
+        figure.dpi = dpi
+        if kind == "png":
+            FigureCanvasAgg(figure).print_png(written, metadata=metadata)
+        else:
+            FigureCanvasSVG(figure).print_svg(written, metadata=metadata)
+    finally:
+        figure.dpi = own_dpi
+        figure.set_canvas(canvas)
     return written.getvalue()
+
+
+def _bytes(figure: Figure, kind: str, dpi: int, transparent: bool = False) -> bytes:
+    patches = [figure.patch, *(axes.patch for axes in figure.axes)] if transparent else []
+    colours = [(patch.get_facecolor(), patch.get_edgecolor()) for patch in patches]
+    try:
+        for patch in patches:
+            patch.set(facecolor="none", edgecolor="none")
+        with style.style():
+            return draw_once(figure, kind, dpi, STAMPS[kind])
+    finally:
+        for patch, (face, edge) in zip(patches, colours, strict=True):
+            patch.set(facecolor=face, edgecolor=edge)
 
 
 def _shorter(number: re.Match[str]) -> str:

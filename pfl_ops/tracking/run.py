@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ROUNDS_AT_ONCE = 10
 POINTS_AT_ONCE = 1000
+DPI = 150  # of figures
 ROWS_AT_ONCE = 1 << 16  # of a table
 SECONDS_AT_MOST = 5.0  # between a record and its sending, when rounds are slow
 
@@ -185,9 +186,13 @@ class Run:
 
     def figure(self, figure: "Figure", name: str) -> None:
         """Keep a figure as `figures/<name>.png`."""
+        from pfl_ops.figures.files import draw_once
+
         staged, folder = self._place(f"figures/{name}.png")
-        tight = None if figure.get_layout_engine() else "tight"  # a layout engine leaves nothing to be cut off
-        figure.savefig(staged, dpi=150, bbox_inches=tight)
+        if figure.get_layout_engine():  # it leaves nothing to be cut off
+            staged.write_bytes(draw_once(figure, "png", DPI))
+        else:
+            figure.savefig(staged, dpi=DPI, bbox_inches="tight")
         self._artifact(staged, folder)
 
     def dataset(

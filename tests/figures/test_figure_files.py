@@ -1,6 +1,7 @@
 """Pictures as files and in pages: the same bytes for the same picture, and nothing that reaches beyond it."""
 
 import re
+from io import BytesIO
 from xml.etree import ElementTree
 
 import pytest
@@ -8,6 +9,7 @@ from full_disk import full_disk
 
 from pfl_ops import figures
 from pfl_ops.errors import PflOpsError
+from pfl_ops.figures import files, style
 
 
 def picture(shift=0.0):
@@ -60,3 +62,15 @@ def test_an_svg_says_what_it_shows_and_has_no_background():
     background = root.find(".//{http://www.w3.org/2000/svg}path")
     assert "fill: none" in background.attrib["style"]
     assert len(re.findall("fill: #16191d", svg)) == len(re.findall("stroke: #[0-9a-f]{6}; fill: #16191d", svg))
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_drawing_once_gives_the_bytes_of_savefig(kind):
+    """Its layout engine arranges the figure, which savefig draws twice for that; canvas and resolution stay."""
+    figure, expected = picture(), BytesIO()
+    canvas, dpi = figure.canvas, figure.dpi
+    with style.style():
+        found = files.draw_once(figure, kind, 150, files.STAMPS[kind])
+        picture().savefig(expected, format=kind, dpi=150, metadata=files.STAMPS[kind])
+    assert found == expected.getvalue()
+    assert figure.canvas is canvas and figure.dpi == dpi
