@@ -264,7 +264,6 @@ def execution_of(flags: Mapping[str, str | None]) -> "Execution":
 
     from pfl_ops.config.paths import explain
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.tuning.settings import Settings
 
     given = settings_of(EXECUTION, flags)
     try:
