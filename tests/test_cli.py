@@ -685,6 +685,21 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
         assert part in result.stdout
 
 
+def test_tune_says_which_values_of_a_file_it_searches(
+    study: list[dict[str, Any]], bench: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Flags hold a setting, files do not: a study's own best.yaml names all settings."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("training: {lr: 0.2, rounds: 2}\nalgorithm: {name: fliu}\n")
+    line = f"searched, not held at the value given: training.lr (--config {file}); a flag or --set holds a setting"
+    for methods in ("fliu", "fliu,ditto"):
+        result = cli("tune", methods, "--config", str(file))
+        assert result.exit_code == 0 and line in result.stderr.splitlines(), result.output
+        assert "searched, not" not in cli("tune", methods, "--config", str(file), "--lr", "0.2").stderr
+    told = cli("tune", "fliu", "--preset", "paper").stderr
+    assert "training.lr, " in told and "(--preset paper); a flag or --set holds a setting" in told
+
+
 def test_tune_passes_the_numbers_to_confirm_on(study: list[dict[str, Any]]) -> None:
     result = cli("tune", "fliu", "--trials", "4", "--confirm", "2", "--confirm-top", "9")
     assert result.exit_code == 0 and "then the best 4 again with up to 2 new seeds (--confirm)" in result.stderr

@@ -75,18 +75,19 @@ def run_benchmark(
     execution: "Execution",
     dry_run: bool,
     given: Mapping[str, Any],
+    anyway: str = "",
 ) -> None:
     """Estimate, run, and show the leaderboard.
 
     Args:
         experiments: one a method; none: as recorded. settings: method -> its study.
-        finals: test runs a method. given: all other arguments of `benchmark`.
+        finals: test runs a method. given: all other arguments of `benchmark`. anyway: a line of `searched_anyway`.
     """
     from pfl_ops import tuning
     from pfl_ops.tuning.benchmark import benchmark
 
     check_writable(REPORTS, "the folder of the report", "run this in another folder")
-    _tell_estimates(settings, finals, execution, dry_run, given)
+    _tell_estimates(settings, finals, execution, dry_run, given, anyway)
     if dry_run:
         return
     written: list[Path] = []
@@ -121,6 +122,7 @@ def _tell_estimates(
     execution: "Execution",
     dry_run: bool,
     given: Mapping[str, Any],
+    anyway: str,
 ) -> None:
     """Print the estimate of the whole and of each method's trial, and the ranges that all methods vary."""
     from pfl_ops import runs
@@ -165,6 +167,8 @@ def _tell_estimates(
     if common := first.common:
         ranges = (f"{key.rpartition('.')[2]} {'; '.join(map(str, common.of(key)))}" for key in common.keys)
         say(console, f"all methods vary: {', '.join(ranges)}; each its own hyper-parameters besides")
+    if anyway:
+        say(console, anyway)
     for method, each in settings.items():
         if held := each.restrictions:
             told = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in held.items())

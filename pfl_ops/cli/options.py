@@ -14,6 +14,7 @@ from pfl_ops.errors import PflOpsError, echo
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.settings import Execution
+    from pfl_ops.tuning.settings import Settings
 
 
 class Flag(NamedTuple):
@@ -233,6 +234,28 @@ def experiment_of(
             raise PflOpsError(f"--{flag} and --set {path}={echo(value)} say the same thing twice; give one of them")
         given[path] = value
     return Experiment.compose(algorithm, preset=preset, config=config, flags=given, data_dir=data_dir)
+
+
+def searched_anyway(studies: Iterable["Settings"], *, config: Path | None, preset: str | None) -> str:
+    """Return one line on the values of a file or preset whose settings a study searches; "": there are none.
+
+    Flags and --set hold a setting at its value. A file does not: one that a study wrote names all settings.
+    """
+    from pfl_ops.config import precedence, presets, yaml_files
+
+    file = yaml_files.read(config) if config else {}
+    found: dict[str, dict[str, None]] = {}
+    for study in studies:
+        experiment = study.experiment
+        chosen = {"algorithm.name": experiment.algorithm.name, "data.name": experiment.data.name}
+        named = [(f"--preset {preset}", presets.preset(preset, chosen))] if preset else []
+        layers = [*named, (f"--config {config}", file)]
+        for path in study.space.keys:
+            sources = [source for source, values in layers if precedence.last([("", values)], path) is not None]
+            if sources:
+                found.setdefault(sources[-1], {})[path] = None
+    told = [f"{', '.join(paths)} ({source})" for source, paths in found.items()]
+    return f"searched, not held at the value given: {'; '.join(told)}; a flag or --set holds a setting" if told else ""
 
 
 def execution_of(flags: Mapping[str, str | None]) -> "Execution":

@@ -25,6 +25,7 @@ from pfl_ops.cli.options import (
     experiment_of,
     load_plugins,
     option,
+    searched_anyway,
     settings_of,
     with_flags,
 )
@@ -213,7 +214,8 @@ def tune(
             finals = 0
         else:
             finals = found[0].repetitions if found else _tests_wanted(next(iter(begun.values())), repetitions)
-        run_benchmark(found, begun, finals=finals, execution=execution, dry_run=dry_run, given=given)
+        anyway = searched_anyway(begun.values(), config=config, preset=preset)
+        run_benchmark(found, begun, finals=finals, execution=execution, dry_run=dry_run, given=given, anyway=anyway)
         return
     tuned_alone = methods[0] if methods else None
     experiment = None
@@ -268,7 +270,9 @@ def tune(
         text = f"{budget}{fit}, {at_once} at once, about {whole}{if_all}; {each}"
         longest = duration(estimate.with_startup().of_trials(top * settings.confirm * n_environments, at_once))
         more += f", at most {longest}" if more else ""
-    for told in filter(None, (text, settings.cohort_note, warm, more, _tests_told(settings, finals), *estimate.hints)):
+    anyway = searched_anyway([settings], config=config, preset=preset)
+    before = (text, anyway, settings.cohort_note, warm, more, _tests_told(settings, finals))
+    for told in filter(None, (*before, *estimate.hints)):
         say(out() if dry_run else err(), told)
     if dry_run:
         return

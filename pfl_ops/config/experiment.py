@@ -332,7 +332,7 @@ class Experiment(Section):
 
         >>> found = Experiment.of("fedavg", dataset="digits").identity()
         >>> sorted(found["code"]), len(found["data"]["digest"]), "repetitions" in found
-        (['algorithm', 'model', 'partition'], 64, False)
+        (['algorithm', 'held_out', 'model', 'partition'], 64, False)
         """
         return identity(self, data_dir)
 

@@ -237,7 +237,8 @@ def leaderboard(table: "pd.DataFrame", name: str) -> TableRows:
     """
     n = int(table["n"].max())
     over = f", test: mean ± std of {n} seeds" if n > 1 else ""
-    over += f", ranked by {'test' if n else 'validation'} score after {searched(table)}"
+    ranked = f"ranked by {'test' if n else 'validation'} score" if table["rank"].notna().any() else "not ranked"
+    over += f", {ranked} after {searched(table)}"
     right = ("validation", "test", difference_title(table["metric"].iloc[0]), "p", "Acc(L)", "Acc(G)", "worst client")
     rows = tuple(
         (
@@ -276,7 +277,10 @@ def equal_cost(costs: "pd.DataFrame", metric: str) -> TableRows:
 
 def _at_equal_cost(row: Mapping[str, Any], metric: str) -> str:
     n = f"{row['trials']} trial{'s' * (row['trials'] != 1)}"
-    return f"{row['rank']}.  {with_unit(metric, row['validation'])}  ({n})" if _is(row["rank"]) else f"–  ({n})"
+    if not _is(row["validation"]):
+        return f"–  ({n})"
+    rank = f"{row['rank']}.  " if _is(row["rank"]) else ""
+    return f"{rank}{with_unit(metric, row['validation'])}  ({n})"
 
 
 def _amount(cost: str, value: float) -> str:

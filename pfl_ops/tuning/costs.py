@@ -10,7 +10,7 @@ from optuna.trial import TrialState
 
 from pfl_ops.comparison import EQUAL
 from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.leaderboard import MethodStudy
+from pfl_ops.tuning.leaderboard import MethodStudy, same_clients
 
 COSTS = ("trials", "samples", "sent_bytes", "seconds")
 
@@ -26,7 +26,8 @@ def equal_cost(entries: Sequence[MethodStudy]) -> pd.DataFrame:
         a row for each kind of cost and method: cost: trials, samples (gradient samples), sent_bytes (up and down, all
         clients), seconds (summed over trials, though they run side by side); budget; method; spent: by the whole
         search; trials: that ended within the budget; trial, validation: the best of them, NaN: none is complete; rank:
-        of equal values the same. A cost that is not known of every method has no rows.
+        of equal values the same, NA: values of different clients (`leaderboard.same_clients`). A cost that is not known
+        of every method has no rows.
     """
     searches = {entry.plan.method: _search(entry) for entry in entries}
     rows = []
@@ -46,14 +47,14 @@ def equal_cost(entries: Sequence[MethodStudy]) -> pd.DataFrame:
             rows.append((cost, budget, method, float(search[cost].sum()), len(within), float(trial), float(value)))
     columns = ["cost", "budget", "method", "spent", "trials", "trial", "validation", "rank"]
     table = pd.DataFrame(rows, columns=columns[:-1])
-    values = table["validation"].astype(float).round(EQUAL)
+    values = table["validation"].astype(float).round(EQUAL) * (1 if same_clients(entries) else math.nan)
     ranks = values.groupby(table["cost"]).rank(method="min", ascending=not entries[0].larger)
     return table.assign(rank=ranks.astype("Int64"))[columns]
 
 
 def notes(table: pd.DataFrame) -> tuple[str, ...]:
-    """Return a line with the order of the methods at each equal cost of the search; none for a single method."""
-    if table["method"].nunique() < 2:
+    """Return a line with the order of the methods at each equal cost of the search; none if they have no ranks."""
+    if table["method"].nunique() < 2 or table["rank"].isna().all():
         return ()
     orders = []
     for cost, part in table.groupby("cost", sort=False):

@@ -80,7 +80,8 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """One row a method, best first; those that failed, or of which a test run diverged, at the end.
 
     Ranked by the mean test score. If the test data stayed closed, by the choices' mean validation score over the new
-    seeds, if all have one, else by that of the search. Equal scores share a rank.
+    seeds, if all have one, else by that of the search; but there is no rank if these are scores of different clients
+    (`same_clients`). Equal scores share a rank.
 
     Returns:
         rank; method; scored_at, metric: stage and validation key; status: complete, diverged (a test run) or failed;
@@ -104,8 +105,9 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     lines = {line.label: line for line in compared(entries)}
     rows = [_row(entry, lines[entry.plan.method]) for entry in entries]
     table = pd.DataFrame(rows)
-    score = table[_ranked_by(table)].astype(float).round(EQUAL)
-    score = score.where(table["status"] == "complete")
+    ranked_by = _ranked_by(table)
+    score = table[ranked_by].astype(float).round(EQUAL)
+    score = score.where((table["status"] == "complete") & (ranked_by == "test" or same_clients(entries)))
     rank = score.rank(method="min", ascending=not entries[0].larger)
     table.insert(0, "rank", rank.astype("Int64"))
     table = table.assign(order=rank).sort_values("order", kind="stable", na_position="last").drop(columns="order")
@@ -117,6 +119,11 @@ def _ranked_by(table: pd.DataFrame) -> str:
     if table["test"].notna().any():
         return "test"
     return "confirmed" if table.loc[table["status"] == "complete", "confirmed_n"].gt(0).all() else "validation"
+
+
+def same_clients(entries: Sequence[MethodStudy]) -> bool:
+    """True if validation scores of all methods are over the same clients: all of them, or the last round's cohort."""
+    return len({entry.plan.settings.scored_share for entry in entries}) == 1
 
 
 def p_test(entries: Sequence[MethodStudy]) -> Test:
@@ -207,6 +214,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
         note
         for note in (
             _scored(entries),
+            _cohorts(entries),
             _seeds(table, unlike, entries[0].plan.settings.seeds_per_trial),
             _seeds_per_trial(entries),
             _evaluation_errors(entries),
@@ -341,12 +349,29 @@ def _scored(entries: Sequence[MethodStudy]) -> str:
     )
 
 
+def _cohorts(entries: Sequence[MethodStudy]) -> str:
+    """The clients behind validation scores, if they are not all."""
+    few = {entry.plan.method: entry.plan.settings.scored_share for entry in entries}
+    few = {method: share for method, share in few.items() if share < 1}
+    if not few:
+        return ""
+    told = (
+        f"Validation scores of {', '.join(few)} (L2) are those of the last round's cohort, {min(few.values()):.3g} of "
+        "the clients"
+    )
+    if not same_clients(entries):
+        told += "; those of other methods are of all clients. They are not comparable, and methods have no rank by them"
+    return f"{told}. Tests score all clients."
+
+
 def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int) -> str:
     """The test behind the differences; `untested`: methods without a p value, see `differing`."""
     good = table[table["status"] == "complete"]
     if not len(good):  # no method has a rank
         return ""
     n = int(good["n"].min())
+    if n == 0 and good["rank"].isna().all():
+        return "The test data stayed closed: no method has a rank."
     if n == 0 and _ranked_by(table) == "confirmed":
         rows = zip(good["method"], good["metric"], good["confirmed"], good["confirmed_n"], strict=True)
         means = ", ".join(f"{method} {with_unit(metric, mean)} (n = {k})" for method, metric, mean, k in rows)

@@ -225,14 +225,23 @@ class Settings:
         return self.environments[0].of(self.experiment) if self.environments else self.experiment
 
     @property
+    def scored_share(self) -> float:
+        """Share of the clients behind a trial's scores: at L2 those of the last round's cohort, else 1.
+
+        Of several environments it is the smallest.
+        """
+        if "L2" not in self.objective.stages:
+            return 1.0
+        return min(one.of(self.experiment).participation.share for one in self.environments or [Environment("", {})])
+
+    @property
     def cohort_note(self) -> str:
         """One line on the clients behind a trial's scores at L2, if not all take part in a round; "": all count."""
-        shares = [one.of(self.experiment).participation.share for one in self.environments or [Environment("", {})]]
-        if "L2" not in self.objective.stages or min(shares) == 1:
+        if self.scored_share == 1:
             return ""
         return (
-            f"a trial's scores at L2 are those of the last round's cohort, {min(shares):.3g} of the clients, the same "
-            "in all trials of a seed; tests score all clients"
+            f"a trial's scores at L2 are those of the last round's cohort, {self.scored_share:.3g} of the clients, the "
+            "same in all trials of a seed; tests score all clients"
         )
 
     @property

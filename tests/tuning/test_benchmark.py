@@ -12,6 +12,7 @@ from tuning_fake import benchmark, records, replaced, toy, tune
 
 from pfl_ops import spaces, statistics, tuning
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
 from pfl_ops.reports.compare import compare
 from pfl_ops.results import Result
@@ -286,6 +287,27 @@ def test_without_a_test_the_new_seeds_rank_if_all_methods_have_them():
     assert table["method"].tolist() == ["rival", "toy"] and table["rank"].tolist() == [1, 2]
     told = " ".join(leaderboard.notes(entries, table))
     assert "over the new seeds, rival 75.0 % (n = 3), toy 50.0 % (n = 3)." in told
+
+
+def test_validation_scores_of_other_clients_give_no_rank():
+    """late is scored at L2, so on the cohort, a quarter of the clients; toy on all: only tests rank them."""
+    entries = [entry("toy", 0.8, {}), entry("late", 0.9, {})]
+    for one, stage in zip(entries, ("L1", "L2"), strict=True):
+        few = one.plan.settings.experiment.override({"participation.share": 0.25})
+        goal = Objective((f"val/{stage}/acc",), ("max",))
+        one.plan.settings = replace(one.plan.settings, experiment=few, objective=goal)
+        one.study_storage.table = lambda metrics: pd.DataFrame(
+            {"trial": [0], "state": ["complete"], metrics[0]: [0.9], "seconds": [2.5], "samples": [1200]}
+        )
+    table = leaderboard.leaderboard(entries)
+    assert table["rank"].isna().all()
+    told = " ".join(leaderboard.notes(entries, table))
+    assert "Validation scores of late (L2) are those of the last round's cohort, 0.25 of the clients; those of" in told
+    assert "not comparable" in told and "no method has a rank" in told and "ranked" not in told
+    assert "not ranked after" in tables.leaderboard(table, "b").title
+    one = entry("toy", 0.8, {0: 0.5})
+    one.plan.settings = entries[0].plan.settings
+    assert leaderboard.leaderboard([one, entries[1]])["rank"][0] == 1  # tests score all clients
 
 
 def test_validation_scores_of_several_seeds_are_told_as_such():

@@ -226,8 +226,11 @@ def test_trials_that_fit_are_known_from_the_cost_of_one():
 # -- methods at equal cost --------------------------------------------------------------------------------------------
 
 
-def search(method, *trials, larger=True):
-    """A method whose trials ended one after another: (value or None if pruned, samples, bytes, seconds)."""
+def search(method, *trials, larger=True, share=1.0):
+    """A method whose trials ended one after another: (value or None if pruned, samples, bytes, seconds).
+
+    share: of the clients, behind its scores.
+    """
     ended, clock = [], START
     for number, (value, samples, sent, seconds) in enumerate(trials):
         clock += datetime.timedelta(seconds=seconds)
@@ -237,7 +240,9 @@ def search(method, *trials, larger=True):
         trial.datetime_complete, trial.duration = clock, datetime.timedelta(seconds=seconds)
         ended.append((number, trial))
     return SimpleNamespace(
-        plan=SimpleNamespace(method=method), study_storage=SimpleNamespace(trials=lambda: ended), larger=larger
+        plan=SimpleNamespace(method=method, settings=SimpleNamespace(scored_share=share)),
+        study_storage=SimpleNamespace(trials=lambda: ended),
+        larger=larger,
     )
 
 
@@ -274,6 +279,12 @@ def test_methods_are_ranked_within_the_smallest_budget_that_all_spent():
         "1.  80.0 %  (2 trials)",
         "–  (0 trials)",
     )
+
+
+def test_scores_of_other_clients_have_no_ranks_at_equal_cost():
+    table = costs.equal_cost([search("all", (0.5, 10, 1.0, 1.0)), search("cohort", (0.9, 10, 1.0, 1.0), share=0.1)])
+    assert table["rank"].isna().all() and not costs.notes(table)
+    assert tables.equal_cost(table, METRIC).rows[1][1] == "90.0 %  (1 trial)"
 
 
 def test_equal_values_share_a_rank_and_small_ones_win_where_smaller_is_better():
