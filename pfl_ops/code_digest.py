@@ -42,13 +42,13 @@ EQUAL = {
     "49691e8a5e922afa57479a0105cdc97a2e6b931c1b9b81708d38f80f3b9d2ff9": (  # fedfomo: `own`
         "5bc6aa339ea785e220a1b879e7b9de6c5981d24bc33032bbb31a04aca6d755e2"
     ),
-    "e86917da983542c488d061f9c88ff155450f34accb86c4ce753ba0ffd3c58787": (  # proportions without a loop over clients
+    "739b1ce39806d35d0a435d3627fe8717bfbef75e7d387bee14c9751328fbd67f": (  # proportions without a loop over clients
         "1a1c014522ad7d9319f4c7ebf30b7b4641bab83961831f38f6ffc82492054583"
     ),
-    "86cbe822c0bb7c3662480638cb2945ae40f62122aa9e2be2cca10d33e5284f00": (  # whole_classes likewise
+    "0c2b6bf3b9ddaeaaa81e25e9b17b51bf3975460bc6ee0867744ecac87bef0c4a": (  # whole_classes likewise
         "bf4334e4020775e98980325eb93f7076d0fc7b4358ad01de2ffd11cee3cca52d"
     ),
-    "9ad1d4d49e19f2f454a1cffaa88ddac77142d4d0bac590704ad5aba5f8a6ce0e": (  # sorted_shards likewise
+    "7bd52eda5bd8c838e2dd564fd4a070ecc627269b9b91058d8e085a91717b24af": (  # sorted_shards likewise
         "d5084f9c42650af3f1f2c7e699b20b0ff7bbb4a579b933eaa819da44908fff24"
     ),
     "69fad9e4e0f32820c89a6e63c290f3c20ab41e7ad47abe684c3da84c43dba2ce": (  # cd2_pfed: no subclasses of layers
@@ -57,7 +57,7 @@ EQUAL = {
     "1baf846b806aa99ea65afc9ebcf7a667e066f5164ed18a4d886ec6c3ee4b8579": (  # fedas, which has the same channels
         "bd2c2a5353340be00ccbe7661aa9e0dee57d60150bb657da696732183818e0e5"
     ),
-    "b99f8654845d1e0581ddf8567b3a38933d002f7e487b47deefbed3d94cb47feb": (  # recorded likewise
+    "84cc92e330e4b5b0ce1607d95c55e133df47d86bae446a740f5c61e4b0456e03": (  # recorded likewise
         "33cb5c92d20ffdcd9533a3d857d239e197bde13d60ad06b1b2d204a302e28df3"
     ),
     "9d4556bb116cbee2ca3c9cc2cd6c4e32d9e204f4736fa1f31c56be1882d2d3bb": (  # fliu: γ of `range` that rounding put over 1
