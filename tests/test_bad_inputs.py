@@ -430,7 +430,7 @@ PLUGINS = [
     Bad("two_files", f"{PLUGIN}one.py --plugin {{folder}}/other.py", "two algorithms are named 'twin'"),
     Bad("one_file", f"{PLUGIN}both.py", "two algorithms are named 'double'"),
     Bad("taken", f"{PLUGIN}taken.py", "'fedavg' is already defined"),
-    Bad("name", f"{PLUGIN}named.py", "the name of a algorithm"),
+    Bad("name", f"{PLUGIN}named.py", "the name of an algorithm"),
     Bad("field", f"{PLUGIN}field.py", "field.py failed: "),
     Bad("loss_unknown", f"run fedavg {SMALL}loss.py --set training.loss=squard", "no loss named 'squard'. "),
     Bad("loss_shape", f"run fedavg {SMALL}loss.py --set training.loss=bad_mean", "must give one value a sample, [B]"),

@@ -211,7 +211,9 @@ def session(tmp_path):
         chosen = settings(**given)
         study_storage = StudyStorage("s", study_storages.storage(address), chosen.goal, {"digest": "d"})
         runs = {}
-        store = SimpleNamespace(run=lambda experiment, name, **_: runs.setdefault(name, FakeRun()))
+        store = SimpleNamespace(
+            run=lambda experiment, name, **_: runs.setdefault(name, FakeRun()), rerun_of=lambda *_: ""
+        )
         made = Session(chosen, study_storage, store, SimpleNamespace(experiment="e"), None, Execution(), None, None)
         made.runs = runs
         return made
