@@ -114,9 +114,8 @@ def held_of_one(labels: np.ndarray, rows: np.ndarray, share: float, rng: np.rand
     """The definition for one client: its order is drawn first, then the ties of its classes and u.
 
     Where classes that are due less than a sample are at most 1 % of its samples, as many as by largest remainder. Else
-    the classes lie one behind the other in
-    the order of their ties, each as long as it is due; a mark stands at each whole number, shifted by u, and a class
-    has as many samples as marks.
+    the classes lie one behind the other in the order of their ties, each as long as it is due; a mark stands at each
+    whole number, shifted by u, and a class has as many samples as marks.
     """
     size = min(max(round(share * len(rows)), 1), len(rows) - 1) if len(rows) else 0
     if not size:
