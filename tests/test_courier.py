@@ -19,6 +19,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.settings import Execution
+from pfl_ops.results import DIVERGED
 from pfl_ops.tracking import Store, requests
 from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tracking.store import RunInfo
@@ -207,7 +208,7 @@ def test_ctrl_c_and_divergence_are_noted(home):
     with Store.open(home) as store:
         found = {run.params["seed"]: run for run in store.runs()}
     assert {seed: run.status for seed, run in found.items()} == {"0": "KILLED", "1": "FAILED"}
-    assert found["1"].tags[recording.DIVERGED].startswith("diverged at round ")
+    assert found["1"].tags[DIVERGED].startswith("diverged at round ")
 
 
 def test_the_same_run_again_waits_for_its_courier(home):

@@ -17,8 +17,8 @@ from pfl_ops.files import write_named
 from pfl_ops.reports.fairness import comparable, complaints, differing, ground, grouped, same_partitions
 from pfl_ops.reports.labels import group_titles, labels
 from pfl_ops.reports.numbers import count, title_of
-from pfl_ops.reports.tracked import DIVERGED, select
-from pfl_ops.results import BYTES, At, Result
+from pfl_ops.reports.tracked import select
+from pfl_ops.results import BYTES, DIVERGED, At, Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.finished import with_history
 from pfl_ops.units import PERCENT, unit_of

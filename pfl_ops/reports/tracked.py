@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from pfl_ops.errors import PflOpsError, echo, nearest
-from pfl_ops.results import Result
+from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking import RunInfo, Store
 from pfl_ops.tracking.finished import HASH, STUDY, is_confirmation, result_of, trial_label
 
-DIVERGED = "pfl_ops.diverged"
 SCALE = "pfl_ops.scale"
 SHORTEST_ID = 4  # characters of an id that are taken for one
 

@@ -16,8 +16,8 @@ from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import CellResults, Changes, Divergences, Suite
 from pfl_ops.papers.overrides import as_flags
 from pfl_ops.papers.suite_run import SuiteRun, altered
-from pfl_ops.recording import DIVERGED, FINISHED
-from pfl_ops.results import Result
+from pfl_ops.recording import FINISHED
+from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tracking.finished import read_ahead, result_of
 from pfl_ops.tracking.sender import MISSING
