@@ -19,6 +19,7 @@ from pfl_ops.cli.options import (
     execution_of,
     load_plugins,
     option,
+    searched_anyway,
     settings_of,
     with_flags,
 )
@@ -117,6 +118,8 @@ def tabulate(
         space = spaces.grid_space(axes, space) if axes else space
         settings.append(Settings.of(one, space, metric=metric, hold=held, environments=named, vary=varied or None))
     plan = TablePlan.of(settings, CONFIGURATIONS if configurations is None else configurations, seeds, axes)
+    if not axes and (anyway := searched_anyway(settings, config=config, preset=preset)):
+        say(out() if dry_run else err(), anyway)
     if dry_run:
         say(out(), _estimated(plan, execution, data_dir, concurrency))
         return
