@@ -8,8 +8,9 @@ and the status are simply written again; a model is found by its name before it 
 Re-runs. A run that is computed again from the start (`--no-resume`, or its checkpoint was deleted) is a new MLflow run
 with the same identity, for another execution rounds differently: no run has rounds of two computations. Its tag
 `pfl_ops.rerun` tells it from the earlier ones, which get the tag `pfl_ops.superseded` with the id of the new run: those
-that are over (finished or diverged) once the new one is over, the others at once. A header with `rerun` means that run.
-A header without it means the newest run that was begun before it: the process that wrote it could not ask the target.
+that are over (finished or diverged) once the new one is over, the others at once; the runs below them get it, too. A
+header with `rerun` means that run. A header without it means the newest run that was begun before it: the process that
+wrote it could not ask the target.
 """
 
 import math
@@ -225,10 +226,18 @@ class Sender:
             over = is_over(run)
             replacement = newest_over if over else newest
             if replacement and SUPERSEDED not in run.data.tags:
-                self.client.set_tag(run.info.run_id, SUPERSEDED, replacement)
+                self._supersede_with_children(run, replacement)
             if RERUN in run.data.tags:
                 newest = newest or run.info.run_id
                 newest_over = newest_over or (run.info.run_id if over else "")
+
+    def _supersede_with_children(self, run: MlflowRun, replacement: str) -> None:
+        """Tag a run, and the runs below it: those of a study go with it."""
+        below = f"tags.`{PARENT}` = '{run.info.run_id}'"
+        for child in self.client.search_runs([run.info.experiment_id], below, max_results=50_000):
+            if SUPERSEDED not in child.data.tags:
+                self.client.set_tag(child.info.run_id, SUPERSEDED, replacement)
+        self.client.set_tag(run.info.run_id, SUPERSEDED, replacement)
 
     def answers(self) -> bool:
         """True if the target answers a small question: an error is then the entry's own."""

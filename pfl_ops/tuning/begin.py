@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from pfl_ops.tuning.settings import SEED_OFFSET, Settings
 from pfl_ops.tuning.study_storage import StudyStorage
 
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
+RUN = "run"  # in what a study records: the name by which its own run in MLflow is found, see `Store.run`'s rerun
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class PreparedStudy:
         digest = self.settings.digest(means.data_dir)
         code = code_line(self.settings.experiment.identity(means.data_dir))
         record = {**self.settings.as_dict(), "digest": digest, CODE: code, BENCHMARK: self.benchmark}
+        record[RUN] = uuid.uuid4().hex
         study_storage = StudyStorage(self.name, means.studies, self.settings.objective, record, resume)
         if not study_storage.new:
             self._check_same(study_storage, digest, code, resume)
