@@ -205,7 +205,7 @@ def run(
     import pandas as pd
 
     from pfl_ops.display.progress import watching
-    from pfl_ops.tracking import earlier, requests
+    from pfl_ops.tracking import earlier, outbox, requests
 
     if (n := experiment.repetitions) > 1:
         raise PflOpsError(
@@ -234,6 +234,8 @@ def run(
         rerun = "" if resume else _rerun(mark)
         requests.drop_killed(place, digest)
         if apart:
+            if line := outbox.left_behind(place.spool, f"sqlite:///{place.database}"):
+                log.warning(line)  # the courier, which opens the store, can't be heard
             recorder: Recorder = _requested(experiment, digest, place, data_dir, execution, name, tags, rerun)
         else:
             from pfl_ops.tracking.store import Store

@@ -98,6 +98,8 @@ class Store:
             down = not self._answers(offline)
             self._delivery = Delivery(self._sender, home.spool, down)
             self._adopt()
+            if line := outbox.left_behind(home.spool, target.label):
+                log.warning(line)
         except BaseException:
             logs.close_log(home.root)
             raise
