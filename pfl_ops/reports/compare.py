@@ -12,11 +12,11 @@ from pfl_ops import metrics
 from pfl_ops.comparison import TARGETED, TESTS, Line, Test, Values, ordered
 from pfl_ops.config.arguments import checked
 from pfl_ops.csv_text import to_csv
-from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
+from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest
 from pfl_ops.files import write_named
 from pfl_ops.reports.fairness import comparable, complaints, differing, ground, grouped, same_partitions
 from pfl_ops.reports.labels import group_titles, labels
-from pfl_ops.reports.numbers import count, title_of
+from pfl_ops.reports.numbers import title_of
 from pfl_ops.reports.tracked import select
 from pfl_ops.results import BYTES, DIVERGED, At, Result
 from pfl_ops.tracking import Store

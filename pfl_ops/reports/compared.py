@@ -8,6 +8,7 @@ import pandas as pd
 from pfl_ops import metrics
 from pfl_ops.comparison import LEVEL, Line, Test
 from pfl_ops.display.tables import sampling_notes
+from pfl_ops.errors import count
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Document, Head, Mark, PageBlock, PageSection, Row, Table, TableCell, Text, anchor
@@ -16,7 +17,6 @@ from pfl_ops.reports.numbers import (
     MIB,
     VIEWS,
     chance,
-    count,
     difference_title,
     in_unit,
     mebibytes,

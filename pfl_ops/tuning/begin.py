@@ -18,7 +18,7 @@ from pfl_ops.registry import plugins
 from pfl_ops.section import check_last_seed
 from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.budget import StudyLimits, count, spent
+from pfl_ops.tuning.budget import StudyLimits, spent, trials_done
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
 from pfl_ops.tuning.settings import SEED_OFFSET, Settings
@@ -150,7 +150,7 @@ class PreparedStudy:
         unfinished = study_storage.is_cut_short() or not spent(wanted, study_storage)
         if study_storage.done() < wanted.trials and unfinished and study_storage.begun() and not resume:
             raise PflOpsError(
-                f"study '{self.name}' exists, {count(study_storage.done(), wanted.trials)} trials have a result; "
+                f"study '{self.name}' exists, {trials_done(study_storage.done(), wanted.trials)} have a result; "
                 "go on with --resume, or choose another --name"
             )
 

@@ -25,7 +25,7 @@ from pfl_ops.tuning import leaderboard, presented
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.baselines import scales_of
 from pfl_ops.tuning.begin import RUN, PreparedStudy, StudyOptions, check, existing, recorded_settings, stored
-from pfl_ops.tuning.budget import StudyLimits, count, ending
+from pfl_ops.tuning.budget import StudyLimits, ending, trials_done
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.environments import names_given
 from pfl_ops.tuning.events import OnEvent
@@ -374,7 +374,7 @@ def tune(
             try:
                 return conduct(plan, study_storage, means, tracking)
             except StudyInterrupted:
-                done = f"stopped with {count(study_storage.done(), plan.settings.trials)} trials done; go on with: "
+                done = f"stopped with {trials_done(study_storage.done(), plan.settings.trials)} done; go on with: "
                 command = f"pfl-ops tune {plan.method} --name {name}{means.repeated(plan.finals)} --resume"
                 raise StudyInterrupted(done + command) from None
 
