@@ -42,7 +42,7 @@ EQUAL = {
     "49691e8a5e922afa57479a0105cdc97a2e6b931c1b9b81708d38f80f3b9d2ff9": (  # fedfomo: `own`
         "5bc6aa339ea785e220a1b879e7b9de6c5981d24bc33032bbb31a04aca6d755e2"
     ),
-    "739b1ce39806d35d0a435d3627fe8717bfbef75e7d387bee14c9751328fbd67f": (  # proportions without a loop over clients
+    "560097b4dc72eccf081f92d0ab23d1eccae7641ad6f07e61d820f8bad2433943": (  # proportions: no client loop, α up to 1e100
         "1a1c014522ad7d9319f4c7ebf30b7b4641bab83961831f38f6ffc82492054583"
     ),
     "0c2b6bf3b9ddaeaaa81e25e9b17b51bf3975460bc6ee0867744ecac87bef0c4a": (  # whole_classes likewise

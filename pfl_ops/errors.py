@@ -150,3 +150,14 @@ def together(wrong: Mapping[str, str]) -> PflOpsError:
     if len(set(wrong.values())) == 1 and len(wrong) > 1:
         return PflOpsError(f"{', '.join(wrong)}: {next(iter(wrong.values()))}")
     return PflOpsError("\n".join(f"{name}: {message}" for name, message in wrong.items()))
+
+
+def count(n: int, what: str, verb: str = "") -> str:
+    """Return a number of things in words, with "is" or "are" if that is the verb.
+
+    >>> count(1, "run"), count(3, "study"), count(1, "run", "is"), count(0, "run", "is")
+    ('1 run', '3 studies', '1 run is', '0 runs are')
+    """
+    several = f"{what[:-1]}ies" if what.endswith("dy") else f"{what}s"
+    verb = f" {'is' if n == 1 else 'are'}" if verb else ""
+    return f"{n} {what if n == 1 else several}{verb}"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pfl_ops.tracking.store import RunInfo
 
 MODELS_IN_A_FILE = 256 << 20
-DIVERGED = "pfl_ops.diverged"  # tag of a run whose training diverged: at which round, at which client
 FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
 
 
@@ -83,6 +82,30 @@ class StoreRecorder:
         self.run.finish(status, **({} if status == "FINISHED" else {"patience": 2.0}))
 
 
+class ReadRecorder:
+    """Recording of nothing: the run is read from its checkpoint, and MLflow has its result.
+
+    Args:
+        kind: of run, see `provenance.described`. run_id, experiment_id: MLflow's, of the run that has the result.
+    """
+
+    def __init__(self, kind: str, run_id: str, experiment_id: str) -> None:
+        from pfl_ops.tracking.questions import METHODS
+        from pfl_ops.tracking.views import view_address
+
+        self.run_id: str | None = run_id
+        self.page: str | None = view_address(experiment_id, METHODS.get(kind, METHODS["run"])[0])
+
+    def log(self, record: Record) -> None:
+        pass
+
+    def keep(self, experiment: Experiment, simulation: "Simulation") -> None:
+        pass
+
+    def end(self, status: str, tags: Mapping[str, str]) -> None:
+        pass
+
+
 class CourierRecorder:
     """Recording by a courier, from the run's checkpoint.
 
@@ -106,18 +129,17 @@ class CourierRecorder:
         self.requested.end(RunEnd(status, dict(tags)))
 
 
-def is_kept(found: "list[RunInfo]", digest: str, parent: "Run | None") -> bool:
-    """True if one of these tracked runs has everything that `keep` gives it; a server that does not answer has none.
+def is_kept(found: "list[RunInfo]", run_id: str | None) -> bool:
+    """True if one of these tracked runs has this id, and everything that `keep` gives it.
 
     The same experiment may be tracked elsewhere: a study's test is another run than one that was asked for by itself.
+
+    Args:
+        run_id: None: the server does not answer.
     """
     from pfl_ops.tracking.sender import MISSING
 
-    above = parent.run_id if parent else None
-    return any(
-        run.identity == digest and run.parent == above and FINISHED in run.metrics and MISSING not in run.tags
-        for run in found
-    )
+    return any(run.run_id == run_id and FINISHED in run.metrics and MISSING not in run.tags for run in found)
 
 
 def run_tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:

@@ -32,6 +32,8 @@ COMMON = "pfl_ops.common"
 """Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
 CODE_TAG, CONTENT_TAG = "pfl_ops.code", "pfl_ops.content"
 """Tags: the code of a run, and the content of its files (`identity.code_line`, `identity.content_line`)."""
+DIVERGED = "pfl_ops.diverged"
+"""Tag of a run whose training diverged: at which round, at which client."""
 DIGEST = re.compile(r"[0-9a-f]{8,}")
 HELD_OUT_RULE = "engine.rule for test data"
 BEHIND_NAMES = {

@@ -4,10 +4,11 @@ A trial's process imports this too, and tracks nothing: what only tracking needs
 """
 
 import errno
+import logging
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +25,17 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Checkpoint, CheckpointError, Checkpoints, Record, Table
 from pfl_ops.files import write_whole
-from pfl_ops.recording import DIVERGED, CourierRecorder, Recorder, StoreRecorder, execution_changes, is_kept, run_tags
+from pfl_ops.recording import (
+    CourierRecorder,
+    ReadRecorder,
+    Recorder,
+    StoreRecorder,
+    execution_changes,
+    is_kept,
+    run_tags,
+)
 from pfl_ops.registry import plugins
-from pfl_ops.results import Result, RunOnDisk
+from pfl_ops.results import DIVERGED, Result, RunOnDisk
 from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tracking.notes import experiment_name, title
 from pfl_ops.tracking.requests import Request, RequestedRun, pending
@@ -39,6 +48,8 @@ if TYPE_CHECKING:
     from pfl_ops.federation.loop.simulate import Simulation
     from pfl_ops.tracking.run import Run
     from pfl_ops.tracking.store import Store
+
+log = logging.getLogger("pfl_ops.tracking")
 
 OnRecord = Callable[[Record], None]
 OnEstimate = Callable[["Estimate"], None]
@@ -169,7 +180,7 @@ def run(
         home: the work folder; none: `PFL_OPS_HOME`, else ./mlruns. tracking_uri: none: the work folder's own store.
         data_dir: where the data lie. execution: where and how to compute.
         resume: go on from checkpoints; False: throw them away and start again, in a new MLflow run; an earlier one
-            stays and is marked superseded.
+            stays, and is marked superseded once the new one is over.
         on_record: called with each record, those read from a checkpoint included.
         on_estimate: called with what the run will take, from a measured round of a few clients, before the first round;
             not for a run that is read.
@@ -194,7 +205,7 @@ def run(
     import pandas as pd
 
     from pfl_ops.display.progress import watching
-    from pfl_ops.tracking import earlier, requests
+    from pfl_ops.tracking import earlier, outbox, requests
 
     if (n := experiment.repetitions) > 1:
         raise PflOpsError(
@@ -223,12 +234,14 @@ def run(
         rerun = "" if resume else _rerun(mark)
         requests.drop_killed(place, digest)
         if apart:
+            if line := outbox.left_behind(place.spool, f"sqlite:///{place.database}"):
+                log.warning(line)  # the courier, which opens the store, can't be heard
             recorder: Recorder = _requested(experiment, digest, place, data_dir, execution, name, tags, rerun)
         else:
             from pfl_ops.tracking.store import Store
 
             store = store or opened.enter_context(closing(Store.open(home, tracking_uri, offline=True)))
-            recorder = _opened(experiment, tree, simulation.records, store, parent, name, tags, rerun)
+            recorder = _opened(experiment, tree, simulation, store, parent, name, tags, rerun)
         tell = opened.enter_context(watching(experiment, on_record, progress))
         with _ending(recorder), closing(simulation):
             for record in simulation.run():
@@ -259,13 +272,28 @@ def run(
 
 
 def _opened(
-    experiment: Experiment, identity: Tree, records: Sequence[Record], store: "Store", parent: "Run | None",
+    experiment: Experiment, identity: Tree, simulation: "Simulation", store: "Store", parent: "Run | None",
     name: str | None, tags: Mapping[str, str], rerun: str,
 ) -> Recorder:  # fmt: skip
-    """Open the tracked run in a store; a new one if the one that is there has rounds of another computation."""
+    """Open the tracked run in a store; a new one if the one that is there has rounds of another computation.
+
+    A run that is over is not recorded again if the store has its result, under whichever computation.
+    """
     from pfl_ops.tracking import earlier
 
-    digest, place = fingerprint(identity), _place(experiment, parent)
+    digest, place, records = fingerprint(identity), _place(experiment, parent), simulation.records
+    if (simulation.read or simulation.diverged) and not rerun:
+        found = store.result_elsewhere(place, digest, records, parent)
+        if found is not None:
+            if found.newer:
+                log.warning(
+                    "MLflow has another result of %s, computed later elsewhere (MLflow run %s); the one read here is "
+                    "superseded (MLflow run %s), and --no-resume computes it anew",
+                    name or _name(experiment),
+                    found.newer,
+                    found.run_id,
+                )
+            return ReadRecorder(tags["pfl_ops.kind"], found.run_id, found.experiment_id)
     rerun = rerun or store.rerun_of(place, digest, lambda: records, parent)
     before = earlier.find(store, identity)
     run = store.run(
@@ -277,7 +305,7 @@ def _opened(
         tags=tags,
         rerun=rerun,
     )
-    return StoreRecorder(run, tags["pfl_ops.kind"], not rerun and is_kept(before, digest, parent))
+    return StoreRecorder(run, tags["pfl_ops.kind"], not rerun and is_kept(before, run.run_id))
 
 
 def _place(experiment: Experiment, parent: "Run | None") -> str:

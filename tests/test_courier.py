@@ -19,6 +19,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.settings import Execution
+from pfl_ops.results import DIVERGED
 from pfl_ops.tracking import Store, requests
 from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tracking.store import RunInfo
@@ -159,6 +160,29 @@ def test_a_killed_run_that_goes_on_at_once_leaves_no_trace_of_the_kill(home, wai
         assert list(store.history(run.run_id, ["train/lr"])["train/lr"].dropna().index) == [1, 2, 3]
 
 
+def test_records_that_wait_in_a_moved_folder_are_named(home, caplog):
+    """They are for the database at the old path, which no command uses here: nothing said so."""
+    with Store.open(home) as store:
+        store._delivery.stop()
+        run = store.run("digits", "waiting", identity="w")
+        run.spool.release()
+        store._live.clear()
+    moved = home.with_name("moved")
+    shutil.copytree(home, moved)
+    line = (
+        f"records of a run wait in {moved / 'spool' / run.spool.folder.name} for sqlite:///{home / 'mlflow.db'}: was "
+        "this work folder moved or copied? Repeat the commands of these runs, which record them here, and delete it"
+    )
+    go(experiment(), moved)
+    assert line in caplog.messages
+    caplog.clear()
+    with Store.open(moved):
+        assert caplog.messages == [line]
+    caplog.clear()
+    with Store.open(home):
+        assert caplog.messages == []
+
+
 def times(home: Path, run: RunInfo) -> list[int]:
     """The times of a tracked run's rounds, which tell computations apart."""
     with Store.open(home) as store:
@@ -207,7 +231,7 @@ def test_ctrl_c_and_divergence_are_noted(home):
     with Store.open(home) as store:
         found = {run.params["seed"]: run for run in store.runs()}
     assert {seed: run.status for seed, run in found.items()} == {"0": "KILLED", "1": "FAILED"}
-    assert found["1"].tags[recording.DIVERGED].startswith("diverged at round ")
+    assert found["1"].tags[DIVERGED].startswith("diverged at round ")
 
 
 def test_the_same_run_again_waits_for_its_courier(home):

@@ -30,7 +30,7 @@ from pfl_ops.federation.method.checked import MethodError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state import checkpoint, durable
 from pfl_ops.reports.tracked import select
-from pfl_ops.results import SECONDS
+from pfl_ops.results import DIVERGED, SECONDS
 from pfl_ops.tracking.finished import experiment_of, read_ahead, result_of
 from pfl_ops.tracking.store import RunInfo, Store
 
@@ -340,7 +340,7 @@ def test_a_run_that_went_on_after_it_diverged_is_nobody_s_result(store: Store) -
             runs.run(e, store=store, execution=execution)
         found = tracked(store, e)
         assert found.status == "FAILED" and recording.FINISHED not in found.metrics
-        assert found.tags[recording.DIVERGED].startswith("diverged at round ")
+        assert found.tags[DIVERGED].startswith("diverged at round ")
         assert store.history(found.run_id).index[-1] == e.training.rounds
 
 
@@ -450,6 +450,58 @@ def test_a_run_whose_checkpoint_is_gone_is_a_new_run(how: str, store: Store, mon
     assert old.tags["pfl_ops.superseded"] == again.run_id == new.run_id
     assert list(store.history(new.run_id)["train/loss"].dropna()) == list(again.rounds["train/loss"].dropna())
     assert {key: new.metrics[key] for key in again.final} == again.final
+
+
+@pytest.mark.parametrize("how", ["checkpoint deleted", "not resumed"])
+def test_a_finished_run_counts_until_its_rerun_is_finished(how: str, store: Store) -> None:
+    """A re-run that was stopped hid the result."""
+    e = experiment(seed=60 if how == "not resumed" else 61, method="fedavg")
+    first = go(store, e)
+
+    def stop(record: Any) -> None:
+        if record.round == 2:
+            raise Stop
+
+    if how == "checkpoint deleted":
+        shutil.rmtree(store.home.checkpoints / e.digest())
+    with pytest.raises(Stop):
+        go(store, e, on_record=stop, resume=how != "not resumed")
+    stopped = [run for run in store.runs() if run.identity == e.digest() and run.run_id != first.run_id]
+    selected = select(store, [e.digest()[:12]])
+    assert [run.run_id for run in selected.runs] == [first.run_id] and [run.status for run in stopped] == ["FAILED"]
+    assert store.find(e.digest()).run_id == first.run_id  # type: ignore[union-attr]
+    done = go(store, e)
+    (left,) = [run for run in store.runs() if run.identity == e.digest()]
+    assert left.run_id == done.run_id == stopped[0].run_id and "pfl_ops/finished" in left.metrics
+    (kept,) = [run for run in store.runs(superseded=True) if run.run_id == first.run_id]
+    assert kept.tags["pfl_ops.superseded"] == done.run_id
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_two_work_folders_take_turns_reading_a_run(
+    other: bool, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each reading made a new MLflow run and superseded the other's. `other`: their results differ."""
+    e = experiment(seed=62 + other, method="fedavg")
+    first = go(store, e)
+    with Store.open(tmp_path / "elsewhere", store.target.uri) as there:
+        with monkeypatch.context() as patch:
+            plain, half = FedAvg.round, lambda self, s, r: plain(self, {"central": s["central"] * 0.5}, r)
+            patch.setattr(FedAvg, "round", half if other else plain)
+            second = go(there, e)
+        assert second.run_id != first.run_id
+        caplog.clear()
+        read = [go(one, e) for one in (store, there, store, there)]
+    mine = first if other else second
+    assert [one.run_id for one in read] == [mine.run_id, second.run_id] * 2
+    assert read[0].page == first.page
+    told = [record.getMessage() for record in caplog.records if "has another result" in record.getMessage()]
+    assert len(told) == (2 if other else 0)
+    assert all(str(first.run_id) in line and str(second.run_id) in line for line in told)
+    found = store.runs(where=f"tags.`pfl_ops.identity` = '{e.digest()}'", superseded=True)
+    assert [run.run_id for run in found] == [first.run_id, second.run_id]
+    assert [run.tags.get("pfl_ops.superseded") for run in found] == [second.run_id, None]
+    assert {key: found[0].metrics[key] for key in first.final} == first.final
 
 
 def test_models_of_a_result_are_never_those_of_another_computation(store: Store) -> None:

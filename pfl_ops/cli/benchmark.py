@@ -11,7 +11,7 @@ import typer
 
 from pfl_ops.cli.options import experiment_of
 from pfl_ops.cli.output import err, out, say
-from pfl_ops.errors import PflOpsError, in_a_line, together
+from pfl_ops.errors import PflOpsError, count, in_a_line, together
 from pfl_ops.files import check_writable
 
 NONE_IS_STOPPED, IF_NONE_IS_STOPPED = ", none is stopped early", " if none is stopped early"
@@ -159,7 +159,7 @@ def _tell_estimates(
     if first.combination:
         say(console, f"a trial is {first.combination}{NONE_IS_STOPPED * (first.scheduler == 'none')}")
     if first.confirm and (top := min(first.confirm_top, first.trials)) > 1:
-        say(console, f"then the best {top} of each again with up to {first.confirm} new seeds (--confirm)")
+        say(console, f"then the best {top} of each again with up to {count(first.confirm, 'new seed')} (--confirm)")
     width = max(map(len, found))
     for method, estimate in found.items():
         cost = f", {estimate.cost}" if estimate.cost else ""

@@ -19,7 +19,7 @@ from pfl_ops.cli.options import (
     with_flags,
 )
 from pfl_ops.cli.output import err, out, say
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,9 +84,8 @@ def partition(
     # any method will do: only data, partition and seed are used
     experiment = experiment_of("local", {**flags, "partition": kind}, sets=sets, plugins=plugin, data_dir=data_dir)
     clients = experiment.clients(data_dir=data_dir)
-    title = (
-        f"{experiment.partition.kind} on {experiment.data.label}, {len(clients.table)} clients, seed {experiment.seed}"
-    )
+    n = count(len(clients.table), "client")
+    title = f"{experiment.partition.kind} on {experiment.data.label}, {n}, seed {experiment.seed}"
     show_counts(clients.table, title, plot, f"partition {clients.partition_digest}")
     for remark in clients.remarks:
         say(err(), remark)

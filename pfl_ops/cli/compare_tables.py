@@ -14,7 +14,7 @@ from pfl_ops.reports.compared import (
     SECONDS,
     TRAFFIC,
     ahead,
-    best_note,
+    best_notes,
     folded,
     other_rounds,
     shown_metrics,
@@ -85,9 +85,9 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
     if n:
         say(console, f"no room for: {', '.join(droppable[:n])}")
     columns = [name for name in there if name not in droppable[:n]]
-    note = best_note(comparison)
-    if note and any(name.startswith(("best ", "last ")) and name != "best round" for name in columns):
-        say(console, note)
+    if any(name.startswith(("best ", "last ")) and name != "best round" for name in columns):
+        for note in best_notes(comparison):
+            say(console, note)
     tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
     if tested and "p" not in droppable[:n]:
         say(console, f"p: {TEST_DESCRIPTIONS[comparison.test]}, corrected for all pairs (Holm)")

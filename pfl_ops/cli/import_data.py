@@ -10,7 +10,7 @@ from pfl_ops.cli.checks import check_data_dir, check_folder, check_output
 from pfl_ops.cli.names import names_of
 from pfl_ops.cli.options import DataDir, option
 from pfl_ops.cli.output import out, say
-from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, count, echo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +57,7 @@ def import_data(
             raise PflOpsError("index lists need --dataset: the data set whose samples they number")
         check_folder("--save", save)
         counts, use = _import_lists(source, save, dataset, data_dir)
-    show_counts(counts, f"{source.name}, {len(counts)} clients", plot)
+    show_counts(counts, f"{source.name}, {count(len(counts), 'client')}", plot)
     say(out(), f"saved     {save}  ({use})")
 
 

@@ -13,7 +13,7 @@ from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, with_flags
 from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.run import PAGE, served
-from pfl_ops.errors import PflOpsError, echo, in_a_line, together
+from pfl_ops.errors import PflOpsError, count, echo, in_a_line, together
 
 if TYPE_CHECKING:
     import numpy as np
@@ -176,8 +176,8 @@ def reproduce(
     for name, rows in old.items():
         say(
             err(),
-            f"{name}: {rows} runs of other settings, data or code than the suite has now; they do not count, and are "
-            "removed when the file is written",
+            f"{name}: {count(rows, 'run')} of other settings, data or code than the suite has now, which do not count "
+            "and are removed when the file is written",
         )
     summaries: list[SuiteSummary] = []
     without: dict[str, Exception] = {}

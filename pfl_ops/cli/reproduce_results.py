@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from pfl_ops.cli.output import out, say
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, count
 from pfl_ops.papers import all_suites, results_files
 from pfl_ops.papers.default_plan import KEPT, LARGER
 from pfl_ops.reports import verdicts
@@ -105,7 +105,8 @@ def _show_kept(folder: Path, data_dir: str | None) -> None:
     if outdated := sum(one.outdated for one in found):
         say(
             out(),
-            f"\n{outdated} runs in {folder} are of other settings, data or code than the suites have here: left out",
+            f"\n{count(outdated, 'run')} in {folder} of other settings, data or code than the suites have here: "
+            "left out",
         )
     if not kept:
         return

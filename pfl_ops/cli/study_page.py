@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pfl_ops
 from pfl_ops.display import tables
+from pfl_ops.errors import count
 from pfl_ops.reports.document import (
     Document,
     Head,
@@ -57,7 +58,7 @@ def shared(experiment: "Experiment") -> dict[str, str]:
     """Return the settings that a page lists as shared: term and text."""
     return {
         "data": f"{experiment.data.label}, at most {experiment.data.train_size or 'all'} training samples",
-        "partition": f"{experiment.partition.kind}, {experiment.partition.clients} clients",
+        "partition": f"{experiment.partition.kind}, {count(experiment.partition.clients, 'client')}",
         "network": experiment.model.name,
         "rounds": str(experiment.training.rounds),
     }

@@ -19,12 +19,13 @@ from pfl_ops.cli.options import (
     execution_of,
     load_plugins,
     option,
+    searched_anyway,
     settings_of,
     with_flags,
 )
 from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.tune import METHODS, methods_of
-from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.errors import PflOpsError, count, echo
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -117,6 +118,8 @@ def tabulate(
         space = spaces.grid_space(axes, space) if axes else space
         settings.append(Settings.of(one, space, metric=metric, hold=held, environments=named, vary=varied or None))
     plan = TablePlan.of(settings, CONFIGURATIONS if configurations is None else configurations, seeds, axes)
+    if not axes and (anyway := searched_anyway(settings, config=config, preset=preset)):
+        say(out() if dry_run else err(), anyway)
     if dry_run:
         say(out(), _estimated(plan, execution, data_dir, concurrency))
         return
@@ -125,7 +128,7 @@ def tabulate(
     def tell(done: int, wanted: int, seconds: float) -> None:
         if done == wanted or seconds - told[0] >= TELL_EVERY:
             told[0] = seconds
-            say(err(), f"{done} of {wanted} runs finished, {duration(seconds)} in this call")
+            say(err(), f"{done} of {count(wanted, 'run')} finished, {duration(seconds)} in this call")
 
     if not to.exists():  # else it may be another table, which is refused in one line
         say(err(), f"{len(plan.runs)} runs, half of them on test data; those that are finished are looked up ...")
@@ -134,7 +137,8 @@ def tabulate(
     size = f"{to.stat().st_size / 1e6:.1f} MB"
     say(
         out(),
-        f"{to}: {len(table.frame)} rows of {len(plan.runs)} runs, {size}; test data were opened {openings} times",
+        f"{to}: {count(len(table.frame), 'row')} of {count(len(plan.runs), 'run')}, {size}; test data were opened "
+        f"{count(openings, 'time')}",
     )
 
 
@@ -154,7 +158,8 @@ def _estimated(plan: "TablePlan", execution: "Execution", data_dir: str | None, 
         seconds += estimate.with_startup().of_trials(number, at_once)
     each = ", ".join(str(len(points)) for points in plan.points)
     return (
-        f"{len(plan.runs)} runs, half of them on test data ({each} configurations, {len(plan.seeds)} seeds), "
+        f"{len(plan.runs)} runs, half of them on test data ({each} configuration{'s' * (each != '1')}, "
+        f"{count(len(plan.seeds), 'seed')}), "
         f"{at_once} at once, about {duration(seconds)}"
     )
 
@@ -211,7 +216,7 @@ def replay(
         replays.check(problem, rule, studies)
     found: list[replays.ReplayedStudy] = []
     for problem in problems:
-        say(err(), f"{problem.method}, {problem.environment}: {studies} studies ...")
+        say(err(), f"{problem.method}, {problem.environment}: {count(studies, 'study')} ...")
         found += replays.replay(problem, rule, studies=studies, seed=seed)
     out().print(_table(regrets.regrets(found)), highlight=False)
     for line in regrets.notes(found, problems):

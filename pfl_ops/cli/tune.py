@@ -31,7 +31,7 @@ from pfl_ops.cli.options import (
 )
 from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.run import look_closer
-from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.errors import PflOpsError, count, in_a_line
 from pfl_ops.files import check_writable
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def tune(
     estimate = runs.estimate(settings.example, data_dir=data_dir, execution=asked.estimated(execution))
     top = min(settings.confirm_top, wanted)
     n_environments = max(1, len(settings.environments))
-    more = f"then the best {top} again with up to {settings.confirm} new seeds (--confirm)" if top > 1 else ""
+    more = f"then the best {top} again with up to {count(settings.confirm, 'new seed')} (--confirm)" if top > 1 else ""
     more *= settings.confirm > 0
     budget = budget_text(settings)
     runs_of_trial = settings.n_parts
@@ -310,7 +310,8 @@ def _tests_told(settings: "Settings", finals: int) -> str:
         return ""
     tests = 2 * finals * (len(settings.environments) + len(settings.held_out))
     apart = f"; held out: {', '.join(one.name for one in settings.held_out)}" if settings.held_out else ""
-    return f"before it {settings.n_parts} runs of FedAvg, at the end {tests} tests: the choice and FedAvg{apart}"
+    first = count(settings.n_parts, "run")
+    return f"before it {first} of FedAvg, at the end {tests} tests: the choice and FedAvg{apart}"
 
 
 def _write_page(study: "Study") -> None:

@@ -80,7 +80,8 @@ class Features:
             missing = rows[~present]
             damaged = int(digests.mapped()[missing].any(1).sum())
             if damaged:
-                self._print(f"{part}: {damaged:,} samples were damaged in {folder}, and are computed again")
+                those = f"{damaged:,} sample{'s were' if damaged > 1 else ' was'}"
+                self._print(f"{part}: {those} damaged in {folder}, and {'are' if damaged > 1 else 'is'} computed again")
             extract = self.open() if len(missing) else None
             said = began = time.monotonic()
             for start in range(0, len(missing), BATCH):

@@ -230,7 +230,7 @@ def _samples(x: np.ndarray, name: str, where: str) -> np.ndarray:
             i = int(np.argmax(bad))
             j = int(np.argmin(np.isfinite(x[i])))
             raise DataError(
-                f"{where}: {name} has {int(bad.sum()):,} samples with values that are not finite "
+                f"{where}: {name} has {(n := int(bad.sum())):,} sample{'s' * (n != 1)} with values that are not finite "
                 f"(first: sample {i}, feature {j} is {x[i, j]})"
             )
     else:

@@ -17,8 +17,11 @@ from pfl_ops.data.partition import PartitionError, partition
 from pfl_ops.section import MOST_COUNT
 
 Groups: TypeAlias = list[tuple[int, np.ndarray]]
+LARGEST_ALPHA = 1e100
+"""With a larger concentration sums over clients may overflow; shares are equal to 16 digits long before."""
 Alpha = Annotated[
-    float, Field(gt=0, title="α", description="concentration of the Dirichlet draws; smaller: more skewed")
+    float,
+    Field(gt=0, le=LARGEST_ALPHA, title="α", description="concentration of the Dirichlet draws; smaller: more skewed"),
 ]
 MinSize = Annotated[
     int, Field(ge=1, le=MOST_COUNT, description="samples that every client gets at least; smaller draws are raised")
@@ -236,7 +239,12 @@ def zipf(
     s: Annotated[float, Field(ge=0, le=20, title="s", description="skew of sizes, n_k ∝ k^(-s); 0: equal")] = 0.5,
     alpha: Annotated[
         float,
-        Field(ge=0, title="α", description="concentration of the class mixes; smaller: more skewed; 0: one class each"),
+        Field(
+            ge=0,
+            le=LARGEST_ALPHA,
+            title="α",
+            description="concentration of the class mixes; smaller: more skewed; 0: one class each",
+        ),
     ] = 0.5,
 ) -> Sequence[np.ndarray]:
     """Sizes fall by Zipf's law, class mixes are drawn from a Dirichlet.

@@ -229,6 +229,29 @@ def _ratio(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
+RANKED_BY = {
+    "test": "test score",
+    "confirmed": "validation score over new seeds",
+    "validation": "validation score",
+}
+
+
+def ranked_by(table: "pd.DataFrame") -> str:
+    """Return the column of a leaderboard by which methods are ranked, a key of `RANKED_BY`.
+
+    Args:
+        table: `Benchmark.table`.
+    """
+    if table["test"].notna().any():
+        return "test"
+    return "confirmed" if table.loc[table["status"] == "complete", "confirmed_n"].gt(0).all() else "validation"
+
+
+def ranking(table: "pd.DataFrame") -> str:
+    """Return the scores by which a leaderboard is ranked, in words; `table`: as for `ranked_by`."""
+    return f"ranked by {RANKED_BY[ranked_by(table)]}" if table["rank"].notna().any() else "not ranked"
+
+
 def leaderboard(table: "pd.DataFrame", name: str) -> TableRows:
     """Return the leaderboard of a benchmark, a row a method, best first.
 
@@ -237,8 +260,7 @@ def leaderboard(table: "pd.DataFrame", name: str) -> TableRows:
     """
     n = int(table["n"].max())
     over = f", test: mean ± std of {n} seeds" if n > 1 else ""
-    ranked = f"ranked by {'test' if n else 'validation'} score" if table["rank"].notna().any() else "not ranked"
-    over += f", {ranked} after {searched(table)}"
+    over += f", {ranking(table)} after {searched(table)}"
     right = ("validation", "test", difference_title(table["metric"].iloc[0]), "p", "Acc(L)", "Acc(G)", "worst client")
     rows = tuple(
         (

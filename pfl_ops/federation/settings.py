@@ -68,7 +68,9 @@ class DirichletParticipation(_Participation):
     """Client probabilities ~ Dir(γ), drawn once; successive draws without replacement (FedAvg2Rep, Sec. 4)."""
 
     kind: Literal["dirichlet"] = "dirichlet"
-    gamma: float = Field(1.0, gt=0, title="γ", description="concentration; smaller: fewer clients do most rounds")
+    gamma: float = Field(
+        1.0, gt=0, le=1e100, title="γ", description="concentration; smaller: fewer clients do most rounds"
+    )
 
 
 class StragglerParticipation(_Participation):

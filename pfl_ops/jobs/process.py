@@ -114,7 +114,7 @@ class JobProcess(tune.Trainable):
                 told = {ROUND: record.round, **values, LOSSES: self.losses, ERRORS: errors, **spent}
                 return {**told, RECORDS: since, "done": over}
             self._expect(record)
-        raise RuntimeError(f"the simulation ended after {since[-1].round if since else 'no'} rounds")
+        raise RuntimeError(f"the simulation ended after round {since[-1].round if since else 0}")
 
     def _expect(self, record: Record) -> None:
         """Fail at the first full evaluation without the objective rather than after the last round."""

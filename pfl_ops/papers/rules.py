@@ -20,7 +20,7 @@ from importlib.resources import files
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops.config import yaml_files
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, count
 
 Ranges: TypeAlias = Mapping[str, Any]
 """{path: range}, as in a file of a search space."""
@@ -72,7 +72,8 @@ class ChoiceRule:
     def budget(self) -> str:
         """The budget of each method in words."""
         return (
-            f"{self.trials} trials, then the best {self.confirm_top} again with {self.confirm} other seeds; "
+            f"{count(self.trials, 'trial')}, then the best {self.confirm_top} again with "
+            f"{count(self.confirm, 'other seed')}; "
             f"objective {self.metric}"
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from pfl_ops.errors import count
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Head, ItemList, PageBlock, Row, Table, TableCell, Text
@@ -49,7 +50,7 @@ def cost(run: SuiteRun) -> Iterator[PageBlock]:
             items.setdefault(title, said)
     seconds = [outcome.seconds for outcome in outcomes if not math.isnan(outcome.seconds)]
     if seconds:
-        items["computing"] = f"{duration(sum(seconds))} in {len(seconds)} runs"
+        items["computing"] = f"{duration(sum(seconds))} in {count(len(seconds), 'run')}"
     sent = [value for value in map(traffic, outcomes) if value is not None]
     if sent:
         items["sent"] = amount(sum(sent))

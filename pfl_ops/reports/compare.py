@@ -12,13 +12,13 @@ from pfl_ops import metrics
 from pfl_ops.comparison import TARGETED, TESTS, Line, Test, Values, ordered
 from pfl_ops.config.arguments import checked
 from pfl_ops.csv_text import to_csv
-from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
+from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest
 from pfl_ops.files import write_named
 from pfl_ops.reports.fairness import comparable, complaints, differing, ground, grouped, same_partitions
 from pfl_ops.reports.labels import group_titles, labels
-from pfl_ops.reports.numbers import count, title_of
-from pfl_ops.reports.tracked import DIVERGED, select
-from pfl_ops.results import BYTES, At, Result
+from pfl_ops.reports.numbers import title_of
+from pfl_ops.reports.tracked import select
+from pfl_ops.results import BYTES, DIVERGED, At, Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.finished import with_history
 from pfl_ops.units import PERCENT, unit_of
@@ -252,7 +252,7 @@ def _group(
 ) -> Group:
     lines, fair = _ordered(_lines(runs, lost), metric, at, test)
     rows = {line.label: line.runs for line in lines if not line.unfinished}
-    unfair = complaints(rows, by_round=at == "best" or targeted)
+    unfair = complaints(rows, by_round=at == "best" or targeted, metric=metric)
     if at == "best" and any(run.split == "test" for run in runs):
         unfair.append("the best rounds were chosen on the test data, which flatters")
     return Group(title, lines, metric, fair, tuple(unfair))
@@ -357,10 +357,10 @@ def _ordered(lines: Sequence[Line], metric: str, at: At, test: Test) -> tuple[tu
         return {} if line.unfinished else line.values(metric, at)
 
     def alike(a: Line, b: Line) -> bool:
-        return not differing(a.runs[0], b.runs[0], at) and same_partitions(a.runs, b.runs)
+        return not differing(a.runs[0], b.runs[0], at, metric) and same_partitions(a.runs, b.runs)
 
     found = ordered(lines, values, test, smaller=metrics.smaller_is_better(metric), alike=alike)
-    return found, all(comparable(line.runs[0], found[0].runs[0], at) for line in found if line.difference)
+    return found, all(comparable(line.runs[0], found[0].runs[0], at, metric) for line in found if line.difference)
 
 
 def _checked(metric: str | None, runs: Sequence[Result], at: At) -> str | None:

@@ -8,14 +8,15 @@ import pandas as pd
 from pfl_ops import metrics
 from pfl_ops.comparison import LEVEL, Line, Test
 from pfl_ops.display.tables import sampling_notes
+from pfl_ops.errors import count
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Document, Head, Mark, PageBlock, PageSection, Row, Table, TableCell, Text, anchor
+from pfl_ops.reports.fairness import scored_cohort
 from pfl_ops.reports.numbers import (
     MIB,
     VIEWS,
     chance,
-    count,
     difference_title,
     in_unit,
     mebibytes,
@@ -46,6 +47,8 @@ SEQUENTIAL = (
     "The anytime-valid test takes the seeds in order, up to the first one that a line lacks. Before it is corrected, p "
     "is at least 0.22 with two seeds, 0.032 with three and 0.0038 with four. Equal differences decide nothing."
 )
+
+SUBSET = "best round: Acc(G) is of the subset of pooled samples that curves have, so best may be below last"
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
@@ -87,17 +90,24 @@ def other_rounds(c: Comparison, group: Group) -> dict[str, tuple[str, At]]:
     return other | {"best round": (BEST_ROUND, "final")}
 
 
-def best_note(c: Comparison) -> str:
-    """Return a line on best rounds that were scored on a subset of the pooled samples; "": none was.
+def best_notes(c: Comparison) -> tuple[str, ...]:
+    """Return a line each on best rounds that were scored on a subset of the pooled samples, or on a cohort alone.
 
     The last round is scored on more, so that its score may be above that of the best round, even if it is that round.
     """
+    found = []
     for group in c.groups:
         error = metrics.error_key(f"/{group.metric}")  # tracked where the samples are a subset
-        found = (name for line in group.lines for run in line.runs for name in run.metrics)
-        if error and any(name.startswith("best/") and name.endswith(error) for name in found):
-            return "best round: Acc(G) is of the subset of pooled samples that curves have, so best may be below last"
-    return ""
+        names = (name for line in group.lines for run in line.runs for name in run.metrics)
+        if error and any(name.startswith("best/") and name.endswith(error) for name in names):
+            found.append(SUBSET)
+        of_cohort = [line.label for line in group.lines if scored_cohort(line.runs[0], group.metric, "best")]
+        if of_cohort:
+            found.append(
+                f"best round: {', '.join(of_cohort)} (L2) is scored on that round's cohort alone, other stages and "
+                "the last round on all clients"
+            )
+    return tuple(dict.fromkeys(found))
 
 
 # -- tables of plain data ----------------------------------------------------------------------------------------------
@@ -262,7 +272,8 @@ def costs(c: Comparison, group: Group) -> Table:
         entries.append(TableCell(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
         rows.append(Row(tuple(entries)))
     heads = tuple(map(Head, ("setting", *others, *target, *TRAFFIC, SECONDS)))
-    return Table(_name(c, group, "costs"), f"{group.title}: rounds and cost.", (heads,), tuple(rows))
+    notes = tuple(f"{note[0].upper()}{note[1:]}." for note in best_notes(c))
+    return Table(_name(c, group, "costs"), f"{group.title}: rounds and cost.", (heads,), tuple(rows), notes)
 
 
 def run_table(c: Comparison) -> Table:

@@ -41,11 +41,25 @@ def grouped(runs: Iterable[Result]) -> list[list[Result]]:
     return [members for _, members in groups]
 
 
-def complaints(rows: LabelledRuns, by_round: bool = False) -> list[str]:
+def scored_cohort(run: Result, metric: str, at: At = "final") -> str:
+    """Return the cohort that a score of a run is of, "the best round's cohort"; "": it is of all scored clients.
+
+    In a round L2 is scored on the clients that take part, in the full evaluation after the last one on all.
+    """
+    key = run.key(metric)
+    if "/L2/" not in key or float(run.settings.get("participation.share", 1)) >= 1:
+        return ""
+    if at == "best":
+        return "the best round's cohort"
+    return "" if f"final/{key}" in run.metrics else "the last round's cohort"
+
+
+def complaints(rows: LabelledRuns, by_round: bool = False, metric: str = "acc") -> list[str]:
     """Return every reason not to read these rows of one group side by side, with who has what.
 
     Args:
         rows: label -> repetitions. by_round: best rounds, or rounds to a target, are compared too.
+        metric: what is compared.
     Returns:
         "the rounds differ: rounds=20 ('fliu'); rounds=5 ('fedavg')": what is said in short stands before the colon.
     """
@@ -58,6 +72,7 @@ def complaints(rows: LabelledRuns, by_round: bool = False) -> list[str]:
         ),
         _differing(rows, "the engine's results are of other versions", ENGINE),
         _differing(rows, "other clients or subsets are scored", SCORED),
+        _cohorts(rows, metric, by_round),
         _settings(rows, "other rounds are scored, so best rounds and rounds to a target differ", LOOKS) * by_round,
         _different(rows, "Acc(G) of the last round stands on other samples", _sampled),
         _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role),
@@ -66,13 +81,13 @@ def complaints(rows: LabelledRuns, by_round: bool = False) -> list[str]:
     return [line for line in found if line]
 
 
-def differing(a: Result, b: Result, at: At = "final") -> list[str]:
+def differing(a: Result, b: Result, at: At = "final", metric: str = "acc") -> list[str]:
     """Return the settings in which two runs differ beside what is compared: no test of their difference says anything.
 
     What is compared are two methods with their own hyper-parameters; or one method under two ways of training.
     A setting that one of the two does not have (it was made by an earlier version) is not counted, nor one that both
     chose from one common space under one budget (`Result.chosen`). `at`: of the best rounds, the rounds that are scored
-    count too.
+    count too. So do the clients behind a `metric` that is scored at L2 on a cohort alone: each best round has its own.
     """
     counted = (*GROUND, "participation.", "training.", ENGINE, *SCORED, *(LOOKS if at == "best" else ()))
     found = [
@@ -84,12 +99,15 @@ def differing(a: Result, b: Result, at: At = "final") -> list[str]:
         and not (a.common == b.common and path in a.chosen)
         and not (path == VALIDATION_SHARE and a.split == b.split == "test")
     ]
-    return [*found, *(["evaluation.final"] if a.final_samples != b.final_samples else [])]
+    cohorts = {scored_cohort(run, metric, at) for run in (a, b)}
+    other_clients = len(cohorts) > 1 or (at == "best" and cohorts != {""})
+    further = {"evaluation.final": a.final_samples != b.final_samples, "the cohort": other_clients}
+    return [*found, *(what for what, is_so in further.items() if is_so)]
 
 
-def comparable(a: Result, b: Result, at: At = "final") -> bool:
+def comparable(a: Result, b: Result, at: At = "final", metric: str = "acc") -> bool:
     """True if one of two runs can be called better: they differ in method and training only, and in no trial's role."""
-    return _role(a) == _role(b) and all(p.startswith("training.") and p != ROUNDS for p in differing(a, b, at))
+    return _role(a) == _role(b) and all(p.startswith("training.") and p != ROUNDS for p in differing(a, b, at, metric))
 
 
 def same_partitions(a: Sequence[Result], b: Sequence[Result]) -> bool:
@@ -104,6 +122,20 @@ def _differing(rows: LabelledRuns, what: str, start: str | tuple[str, ...], with
     paths = {path for a in firsts for b in firsts for path in differing(a, b)}
     paths = {path for path in paths if path.startswith(start) and path != without}
     return _settings(rows, what, tuple(sorted(paths))) if paths else ""
+
+
+def _cohorts(rows: LabelledRuns, metric: str, by_round: bool) -> str:
+    """Return the line for scores at L2 of a cohort alone, if others are of all clients or of another round's cohort."""
+    at: At = "best" if by_round else "final"
+
+    def told(run: Result) -> str:
+        cohort = scored_cohort(run, metric, at)
+        return f"{cohort}, {run.settings['participation.share']} of the clients" if cohort else "all clients"
+
+    what = "a score at L2 is of a cohort alone"
+    if by_round and all(scored_cohort(run, metric, at) for runs in rows.values() for run in runs):
+        return f"{what}: each best round has its own"
+    return _different(rows, what, told)
 
 
 def _sampled(run: Result) -> str:

@@ -110,7 +110,7 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
         Head(difference_title(table["metric"][0]), note="in test scores, with its 95 % interval, not corrected"),
         Head("p", note=f"{TESTS[p_test]} over seeds, {TEST_SEEDS[p_test]}; corrected for all pairs (Holm)"),
     )
-    rows, tested = [], table["test"].notna().any()
+    rows, by_validation = [], tables.ranked_by(table) == "validation"
     for row in table.to_dict("records"):
         first = row["rank"] == 1
         metric = row["metric"]
@@ -121,7 +121,7 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
                 "–" if pd.isna(row["rank"]) else str(row["rank"]),
                 _method(row),
                 row["scored_at"],
-                score(metric, row["validation"], mark="" if tested else best),  # of what the ranks are
+                score(metric, row["validation"], mark=best if by_validation else ""),  # of what the ranks are
                 TableCell(test, finite(row["test"]), mark=best if finite(row["test"]) is not None else "missing"),
                 *(score(f"{view}/mean", row[name]) for name, view in VIEWS.items()),
                 _difference(row),
@@ -141,7 +141,9 @@ def _method(row: Mapping[Any, Any]) -> TableCell:
 def _caption(table: pd.DataFrame) -> str:
     n = int(table["n"].max())
     over = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed" if n else "not tested"
-    return f"Leaderboard after {tables.searched(table)}: scores of the last round; test: {over}"
+    return (
+        f"Leaderboard after {tables.searched(table)}, {tables.ranking(table)}: scores of the last round; test: {over}"
+    )
 
 
 def _difference(row: Mapping[Any, Any]) -> TableCell:

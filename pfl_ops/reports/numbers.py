@@ -46,11 +46,6 @@ def target_title(metric: str, target: float) -> str:
     return f"rounds to {name} ≥ {target * unit.factor:.4g} {unit.name}".rstrip()
 
 
-def count(n: int, what: str) -> str:
-    """1 run, 3 runs."""
-    return f"{n} {what}{'s' * (n != 1)}"
-
-
 def number(value: float | None, digits: int = 3) -> str:
     """0.912, or a dash if there is none."""
     return "–" if value is None or not np.isfinite(value) else f"{value:.{digits}f}".replace("-", "−")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pfl_ops.errors import count
 from pfl_ops.files import write_named
 from pfl_ops.papers import PUBLIC, TITLES, Suite
 from pfl_ops.papers.evidence import FARTHEST
@@ -13,7 +14,6 @@ from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import order, verdicts
 from pfl_ops.reports.document import Document, Head, PageBlock, PageSection, Row, Table, TableCell, Text
 from pfl_ops.reports.markdown import to_markdown
-from pfl_ops.reports.numbers import count
 from pfl_ops.reports.sensitivity import sensitivity
 from pfl_ops.reports.suite import diverged, numbers, replaced
 

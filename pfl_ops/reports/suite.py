@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from pfl_ops.errors import count
 from pfl_ops.papers import TITLES, Grid, Suite
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import background, charts, layout, order, origins, verdicts
 from pfl_ops.reports.document import Document, ItemList, PageBlock, PageSection, Text
-from pfl_ops.reports.numbers import count
 
 
 def suite_report(run: SuiteRun) -> Document:

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from pfl_ops.errors import PflOpsError, echo, nearest
-from pfl_ops.results import Result
+from pfl_ops.errors import PflOpsError, count, echo, nearest
+from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking import RunInfo, Store
 from pfl_ops.tracking.finished import HASH, STUDY, is_confirmation, result_of, trial_label
 
-DIVERGED = "pfl_ops.diverged"
 SCALE = "pfl_ops.scale"
 SHORTEST_ID = 4  # characters of an id that are taken for one
 
@@ -160,12 +159,14 @@ def _there_are(known: Iterable[RunInfo]) -> str:
     counts = Counter(run.experiment for run in known if HASH in run.tags)
     shown = ", ".join(f"{name} ({n})" for name, n in counts.most_common(5))
     more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
-    return f"there are {counts.total()} runs, in {shown}{more}"
+    return f"there {'is' if counts.total() == 1 else 'are'} {count(counts.total(), 'run')}, in {shown}{more}"
 
 
 def _nothing(known: list[RunInfo], meant: list[RunInfo], smoke: list[RunInfo], trials: bool) -> str:
     if meant:
         states = ", ".join(sorted({run.status.lower() for run in meant}))
+        if len(meant) == 1:
+            return f"the run that is meant has not finished ({states})"
         return f"none of the {len(meant)} runs that are meant has finished ({states})"
     if smoke:
         return (

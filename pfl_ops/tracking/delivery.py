@@ -20,6 +20,7 @@ import requests
 from mlflow.exceptions import MlflowException
 
 from pfl_ops.addresses import redact
+from pfl_ops.errors import count
 from pfl_ops.tracking import entries, logs
 from pfl_ops.tracking.journal import DamagedJournal, JournalEntry, key
 from pfl_ops.tracking.sender import MISSING, REFUSED, Sender
@@ -336,7 +337,7 @@ class Delivery:
 
     def _tag_missing(self, spool: Spool) -> None:
         """Set the run's tag for records that could not be delivered. Raises Outage."""
-        text = f"{spool.missing} records are not here: {spool.folder / 'refused.jsonl'}"
+        text = f"{count(spool.missing, 'record', 'is')} not here: {spool.folder / 'refused.jsonl'}"
         if spool.damaged:
             tags = {MISSING: f"{text}; the outbox was damaged; the same command sends them again"}
         else:

@@ -16,7 +16,8 @@ TRIAL = "pfl_ops.trial"  # tag of the runs of a trial that has several
 ENVIRONMENT = "pfl_ops.environment"  # tag of the runs of a study in several environments
 
 STAGES = """**How to read the keys.** `val/…`: each client's validation share; `test/…`: the test data.
-`L1`: what a client holds once the round is over; `L2`: right after its local training; `G`: the one model of all.
+`L1`: what a client holds once the round is over; `L2`: right after its local training (of each round's
+cohort, in `final/…` of all clients); `G`: the one model of all.
 `local`: on the client's own data; `global`: on all data; `acc` = local mean + global mean, between 0 and 2.
 `final/…`: the last full evaluation; `best/…`: that of the round with the highest `acc` at the stage of the method's own
 models; `score/…`: `final/…` at that stage; `cost/…`: what it took."""

@@ -10,6 +10,7 @@ from filelock import FileLock, Timeout
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import staged
+from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tracking.journal import DamagedJournal, Header, identity_key, key
 from pfl_ops.tracking.spool import RunLocked, Spool
 from pfl_ops.tracking.spool_folder import (
@@ -86,6 +87,33 @@ def _adopted(root: Path, folder: Path, target: str) -> Spool | None:
             raise
     spool.closed = True
     return spool
+
+
+def left_behind(root: Path, target: str) -> str:
+    """Return one line on records for the database of another work folder; "": there are none.
+
+    This folder was moved or copied before they were delivered: no command uses that address here.
+
+    Args:
+        root: the folder of all spools. target: label of the target in use.
+    """
+    own = WorkFolder(root.parent).database
+    found: dict[Path, str] = {}
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        with contextlib.suppress(DamagedJournal, OSError, PflOpsError):
+            header = read_header(folder) if KEY.fullmatch(folder.name) and is_plain(folder) else None
+            place = str(header["target"]) if header else ""
+            elsewhere = place.startswith("sqlite:///") and place not in (target, f"sqlite:///{own}")
+            if elsewhere and place.endswith(f"/{own.name}"):
+                with unused(folder):
+                    found[folder] = place
+    if not found:
+        return ""
+    runs = f"a run wait in {next(iter(found))}" if len(found) == 1 else f"{len(found)} runs wait in {root}"
+    return (
+        f"records of {runs} for {', '.join(sorted(set(found.values())))}: was this work folder moved or copied? Repeat "
+        f"the commands of these runs, which record them here, and delete {'it' if len(found) == 1 else 'the folders'}"
+    )
 
 
 def newest(root: Path, header: Header) -> Header | None:

@@ -7,7 +7,8 @@ and the status are simply written again; a model is found by its name before it 
 
 Re-runs. A run that is computed again from the start (`--no-resume`, or its checkpoint was deleted) is a new MLflow run
 with the same identity, for another execution rounds differently: no run has rounds of two computations. Its tag
-`pfl_ops.rerun` tells it from the earlier ones, which get the tag `pfl_ops.superseded` with the id of the new run. A
+`pfl_ops.rerun` tells it from the earlier ones, which get the tag `pfl_ops.superseded` with the id of the new run: those
+that are over (finished or diverged) once the new one is over, the others at once; the runs below them get it, too. A
 header with `rerun` means that run. A header without it means the newest run that was begun before it: the process that
 wrote it could not ask the target.
 """
@@ -36,6 +37,7 @@ from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
+from pfl_ops.results import DIVERGED
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import views
 from pfl_ops.tracking.home import TrackingTarget
@@ -57,6 +59,7 @@ SUPERSEDED = "pfl_ops.superseded"  # the id of the run that replaces this one
 MISSING = "pfl_ops.missing_records"  # damaged in the outbox; the run's command sends them again
 REFUSED = "pfl_ops.refused_records"  # what this MLflow does not take
 TRAINED = "train/lr"  # a metric of all rounds after round 0
+COSTS = "cost/"  # metrics that differ between computations with equal results
 CHOSEN = "pfl_ops.chosen"  # "yes": the trial whose configuration was tested
 METRICS_AT_ONCE = 1000  # MLflow's limits for one batch
 TAGS_AT_ONCE = 100
@@ -85,6 +88,7 @@ class Sender:
         self._experiments: dict[str, str] = {}
         self._runs: dict[str, str] = {}
         self._made: set[str] = set()  # ids of runs that were not there before
+        self._reruns: set[str] = set()  # ids of runs that were computed again
         self._known: dict[str, dict[str, set[int]] | None] = {}  # run id -> metric -> steps it has; None: don't care
 
     @property
@@ -128,16 +132,22 @@ class Sender:
                 there = self.search(experiment, header["identity"], parent)
                 found = _meant(header, there)
                 if found is not None:
-                    self._runs[name] = found.info.run_id
+                    self._note_run(name, found)
                 else:
                     rerun = header.get("rerun", "")
                     tags = {IDENTITY: header["identity"]} | ({PARENT: parent} if parent else {})
                     tags |= {RERUN: rerun} if rerun else {}
                     made = self.client.create_run(experiment, header["start"], tags, header["name"])
-                    self._runs[name] = made.info.run_id
+                    self._note_run(name, made)
                     self._made.add(self._runs[name])
                     self._mark_superseded([made, *there])
             return self._runs[name]
+
+    def _note_run(self, name: str, run: MlflowRun) -> None:
+        """Keep the id of a header's run; `name`: the header's key."""
+        run_id = self._runs.setdefault(name, run.info.run_id)
+        if RERUN in run.data.tags:
+            self._reruns.add(run_id)
 
     def last_start(self, header: Header) -> int:
         """Return when the newest run of that header's identity was begun, ms since the epoch; 0: there is none."""
@@ -158,21 +168,43 @@ class Sender:
     def has_other_rounds(self, header: Header, records: "Callable[[], Sequence[TrackedRecord]]") -> bool:
         """True if the newest run of that header's identity has rounds of another computation than these records.
 
-        The time of a round's record tells computations apart.
-
         Args:
             records: called if there is such a run.
         """
         with self._mutex:
             newest = self._newest(header)
-        if newest is None:
-            return False
-        known, ours = newest.data.metrics, records()
-        key = next((key for key in (ours[0].metrics if ours else ()) if key in known), None)
+        return newest is not None and not self._has_rounds(newest, records())
+
+    def _has_rounds(self, run: MlflowRun, records: "Sequence[TrackedRecord]") -> bool:
+        """True if a run has rounds of the computation of these records, or none yet.
+
+        The time of a round's record tells computations apart.
+        """
+        known = run.data.metrics
+        key = next((key for key in (records[0].metrics if records else ()) if key in known), None)
         if key is None:
-            return TRAINED in known
-        points = self.client.get_metric_history(newest.info.run_id, key)
-        return {(p.step, p.timestamp) for p in points}.isdisjoint((r.round, r.time) for r in ours)
+            return TRAINED not in known
+        points = self.client.get_metric_history(run.info.run_id, key)
+        return not {(p.step, p.timestamp) for p in points}.isdisjoint((r.round, r.time) for r in records)
+
+    def result_elsewhere(self, header: Header, records: "Sequence[TrackedRecord]") -> tuple[str, str] | None:
+        """Return the id of a run that has the result of these records, if the newest run is another computation.
+
+        Args:
+            records: those of a run that is over.
+        Returns:
+            the id, and that of the newest run that is over, if this has another result; else "". None: the newest run
+            has these rounds, or no run that is over has their result.
+        """
+        with self._mutex:
+            there = sorted(self._same_runs(header), key=_age, reverse=True)
+            if not there or (TRAINED in there[0].data.metrics and self._has_rounds(there[0], records)):
+                return None
+            over = [run for run in there if is_over(run) and MISSING not in run.data.tags]
+            found = next((run for run in over if _has_values(run, records) or self._has_rounds(run, records)), None)
+            if found is None:
+                return None
+            return found.info.run_id, "" if _has_values(over[0], records) else over[0].info.run_id
 
     def newest_rerun(self, header: Header) -> str:
         """Return `rerun` of the newest run of that header's identity; "" if it was never computed again."""
@@ -181,15 +213,31 @@ class Sender:
             if newest is None:
                 return ""
             rerun = str(newest.data.tags.get(RERUN, ""))
-            self._runs.setdefault(key({**header, "rerun": rerun}), newest.info.run_id)
+            self._note_run(key({**header, "rerun": rerun}), newest)
             return rerun
 
     def _mark_superseded(self, runs: Sequence[MlflowRun]) -> None:
-        """Tag all runs that were begun before the newest re-run; one that has the tag keeps it."""
-        newest = _newest_rerun(runs)
-        for run in runs:
-            if newest is not None and run.info.run_id != newest.info.run_id and SUPERSEDED not in run.data.tags:
-                self.client.set_tag(run.info.run_id, SUPERSEDED, newest.info.run_id)
+        """Tag the runs of an identity that a later re-run replaces; one that has the tag keeps it.
+
+        A run that is over is replaced by one that is over: the result stays until there is another.
+        """
+        newest = newest_over = ""
+        for run in sorted(runs, key=_age, reverse=True):
+            over = is_over(run)
+            replacement = newest_over if over else newest
+            if replacement and SUPERSEDED not in run.data.tags:
+                self._supersede_with_children(run, replacement)
+            if RERUN in run.data.tags:
+                newest = newest or run.info.run_id
+                newest_over = newest_over or (run.info.run_id if over else "")
+
+    def _supersede_with_children(self, run: MlflowRun, replacement: str) -> None:
+        """Tag a run, and the runs below it: those of a study go with it."""
+        below = f"tags.`{PARENT}` = '{run.info.run_id}'"
+        for child in self.client.search_runs([run.info.experiment_id], below, max_results=50_000):
+            if SUPERSEDED not in child.data.tags:
+                self.client.set_tag(child.info.run_id, SUPERSEDED, replacement)
+        self.client.set_tag(run.info.run_id, SUPERSEDED, replacement)
 
     def answers(self) -> bool:
         """True if the target answers a small question: an error is then the entry's own."""
@@ -236,6 +284,8 @@ class Sender:
 
     def _finish(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         self.client.set_terminated(run_id, entry["status"], entry["time"])
+        if run_id in self._reruns:
+            self._mark_superseded(self._same_runs(spool.header))
 
     def _tags(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         texts = self._with_ids(entry["tags"], self.experiment_id(spool.header["experiment"]), run_id)
@@ -388,6 +438,11 @@ class Sender:
         return None
 
 
+def is_over(run: MlflowRun) -> bool:
+    """True if a run has its result: it is finished, or its training diverged."""
+    return run.info.status == "FINISHED" or (run.info.status == "FAILED" and DIVERGED in run.data.tags)
+
+
 def _meant(header: Header, runs: Sequence[MlflowRun]) -> MlflowRun | None:
     """The run of a header among those of its identity, the newest first; None if it is not there."""
     rerun = header.get("rerun", "")
@@ -396,6 +451,20 @@ def _meant(header: Header, runs: Sequence[MlflowRun]) -> MlflowRun | None:
         if tag == rerun or (not rerun and run.info.start_time <= header["start"]):
             return run
     return None
+
+
+def _has_values(run: MlflowRun, records: "Sequence[TrackedRecord]") -> bool:
+    """True if the last value of each metric of these records is the run's, apart from costs."""
+    known = run.data.metrics
+    ours = {key: value for record in records for key, value in record.metrics.items() if not key.startswith(COSTS)}
+    return all(
+        known.get(key) == value or (math.isnan(value) and math.isnan(known.get(key, 0))) for key, value in ours.items()
+    )
+
+
+def _age(run: MlflowRun) -> tuple[bool, int]:
+    """Sort runs of an identity by age: re-runs are newer than the first run."""
+    return RERUN in run.data.tags, run.info.start_time
 
 
 def _newest_rerun(runs: Sequence[MlflowRun]) -> MlflowRun | None:

@@ -37,7 +37,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, count
 from pfl_ops.files import sync, write_whole
 from pfl_ops.tracking import staged
 from pfl_ops.tracking.journal import DamagedJournal, Header, JournalEntry, decode, digest, encode, is_old, key
@@ -290,7 +290,10 @@ class Spool:
                     yield end, Repetition()
                     continue
                 if last is not None and number is not None and number > last + 1:
-                    yield end - len(line), Damage("", f"{number - last - 1} lines are missing from the journal")
+                    yield (
+                        end - len(line),
+                        Damage("", f"{count(number - last - 1, 'line', 'is')} missing from the journal"),
+                    )
                 last = number if number is not None else None if last is None else last + 1
                 yield end, entry
 

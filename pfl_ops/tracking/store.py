@@ -68,6 +68,20 @@ class RunInfo:
     experiment_id: str = ""
 
 
+@dataclass(frozen=True)
+class ResultElsewhere:
+    """The run that has a result, though the newest run of its identity is another computation.
+
+    Attributes:
+        run_id: MLflow's, of that run. newer: of the newest run that is over, if its result is another one; else "".
+        experiment_id: MLflow's.
+    """
+
+    run_id: str
+    newer: str
+    experiment_id: str
+
+
 class Store:
     """Runs in one MLflow target, and the work folder that goes with them. Made by `Store.open`."""
 
@@ -84,6 +98,8 @@ class Store:
             down = not self._answers(offline)
             self._delivery = Delivery(self._sender, home.spool, down)
             self._adopt()
+            if line := outbox.left_behind(home.spool, target.label):
+                log.warning(line)
         except BaseException:
             logs.close_log(home.root)
             raise
@@ -160,7 +176,7 @@ class Store:
             params: the experiment's resolved values; nested names with dots.
             parent: the study that it belongs to.
             rerun: a name of this computation, to open a new MLflow run; earlier ones of that identity are marked
-                superseded. The same name finds its run again; none: the newest run.
+                superseded, finished ones once it is finished. The same name finds its run again; none: the newest run.
         Raises:
             Busy: another process is recording this run.
         """
@@ -212,13 +228,40 @@ class Store:
             records: returns those of the rounds that its checkpoint has; none: it begins with round 0.
         """
         header = self._header(experiment, "", identity, parent)
-        for spool in list(self._delivery.spools.values()):
-            if identity_key(spool.header) == identity_key(header):
-                self._delivery.wait(spool)  # the target then has what was recorded before
+        self._wait_for_earlier(header)
         if not self._delivery.down:
             with contextlib.suppress(Exception):  # as in `_newest_rerun`
                 return uuid.uuid4().hex if self._sender.has_other_rounds(header, records) else ""
         return "" if records() else uuid.uuid4().hex
+
+    def result_elsewhere(
+        self, experiment: str, identity: str, records: Sequence[TrackedRecord], parent: Run | None = None
+    ) -> ResultElsewhere | None:
+        """Return the run that has the result of these records, if the newest run of that identity does not have them.
+
+        Two work folders on one target may have computed the same run, and take turns reading it.
+
+        Args:
+            experiment, identity, parent: see `run`. records: of a run that is over.
+        Returns:
+            None also while that identity is being recorded in this store.
+        """
+        header = self._header(experiment, "", identity, parent)
+        recording = any(
+            identity_key(run.spool.header) == identity_key(header) and not run.finished for run in self._live.values()
+        )
+        self._wait_for_earlier(header)
+        if not (recording or self._delivery.down):
+            with contextlib.suppress(Exception):  # as in `_newest_rerun`
+                found = self._sender.result_elsewhere(header, records)
+                return ResultElsewhere(*found, self._sender.experiment_id(experiment)) if found else None
+        return None
+
+    def _wait_for_earlier(self, header: Header) -> None:
+        """Wait until the target has what was recorded before of a run and its re-runs."""
+        for spool in list(self._delivery.spools.values()):
+            if identity_key(spool.header) == identity_key(header):
+                self._delivery.wait(spool)
 
     def _newest_rerun(self, header: Header) -> str:
         """Return `rerun` of a run's newest outbox, else of its newest run in MLflow; "" if it has none."""

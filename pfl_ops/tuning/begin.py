@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,13 +18,14 @@ from pfl_ops.registry import plugins
 from pfl_ops.section import check_last_seed
 from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.budget import StudyLimits, count, spent
+from pfl_ops.tuning.budget import StudyLimits, spent, trials_done
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
 from pfl_ops.tuning.settings import SEED_OFFSET, Settings
 from pfl_ops.tuning.study_storage import StudyStorage
 
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of
+RUN = "run"  # in what a study records: the name by which its own run in MLflow is found, see `Store.run`'s rerun
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class PreparedStudy:
         digest = self.settings.digest(means.data_dir)
         code = code_line(self.settings.experiment.identity(means.data_dir))
         record = {**self.settings.as_dict(), "digest": digest, CODE: code, BENCHMARK: self.benchmark}
+        record[RUN] = uuid.uuid4().hex
         study_storage = StudyStorage(self.name, means.studies, self.settings.objective, record, resume)
         if not study_storage.new:
             self._check_same(study_storage, digest, code, resume)
@@ -147,7 +150,7 @@ class PreparedStudy:
         unfinished = study_storage.is_cut_short() or not spent(wanted, study_storage)
         if study_storage.done() < wanted.trials and unfinished and study_storage.begun() and not resume:
             raise PflOpsError(
-                f"study '{self.name}' exists, {count(study_storage.done(), wanted.trials)} trials have a result; "
+                f"study '{self.name}' exists, {trials_done(study_storage.done(), wanted.trials)} have a result; "
                 "go on with --resume, or choose another --name"
             )
 

@@ -34,7 +34,7 @@ from pfl_ops.tracking import Run, Store, WorkFolder, notes, provenance
 from pfl_ops.tuning import costs, leaderboard
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import BENCHMARK, PreparedStudy, StudyOptions, check, stored
-from pfl_ops.tuning.budget import MOST_TRIALS, StudyLimits, budget_text, count, spent
+from pfl_ops.tuning.budget import MOST_TRIALS, StudyLimits, budget_text, spent, trials_done
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.leaderboard import MethodStudy
 from pfl_ops.tuning.presented import trials_view
@@ -363,7 +363,7 @@ def _go_on(begun: Sequence[tuple[PreparedStudy, StudyStorage]], name: str, means
         sum(plan.settings.trials for plan, _ in begun),
     )
     command = f"pfl-ops tune {methods} --name {name}{means.repeated(begun[0][0].finals)} --resume"
-    return f"stopped with {count(done, wanted)} trials done; go on with: {command}"
+    return f"stopped with {trials_done(done, wanted)} done; go on with: {command}"
 
 
 __all__ = ["Benchmark", "benchmark", "members", "settings_of"]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.errors import PflOpsError, count, echo
 
 if TYPE_CHECKING:
     from pfl_ops.federation.loop.estimate import Estimate
@@ -82,21 +82,30 @@ def check_confirmation(confirm: int | None, top: int | None) -> None:
 NO_LIMITS = StudyLimits()
 
 
-def count(done: int, wanted: int) -> str:
+def done_of(done: int, wanted: int) -> str:
     """Return "3 of 12", or "3" where the number of trials is not limited.
 
-    >>> count(3, 12), count(3, MOST_TRIALS)
+    >>> done_of(3, 12), done_of(3, MOST_TRIALS)
     ('3 of 12', '3')
     """
     return f"{done} of {wanted}" if wanted < MOST_TRIALS else str(done)
 
 
+def trials_done(done: int, wanted: int) -> str:
+    """Return "3 of 12 trials", or "3 trials" where their number is not limited.
+
+    >>> trials_done(3, 12), trials_done(1, 1), trials_done(1, MOST_TRIALS)
+    ('3 of 12 trials', '1 of 1 trial', '1 trial')
+    """
+    return f"{done} of {count(wanted, 'trial')}" if wanted < MOST_TRIALS else count(done, "trial")
+
+
 def budget_text(settings: "Settings") -> str:
     """Return the budgets of a search in words: "12 trials, 0.5 h, 2,000,000 samples"."""
-    parts = [f"{settings.trials} trials"] if settings.trials < MOST_TRIALS else []
+    parts = [count(settings.trials, "trial")] if settings.trials < MOST_TRIALS else []
     parts += [f"{settings.hours:g} h"] if settings.hours else []
     parts += [f"{settings.samples:,} samples"] if settings.samples else []
-    parts += [f"an end after {settings.terminate} trials without a better value"] if settings.terminate else []
+    parts += [f"an end after {count(settings.terminate, 'trial')} without a better value"] if settings.terminate else []
     return ", ".join(parts) or "no limit of trials"
 
 
@@ -155,7 +164,7 @@ def ending(settings: "Settings", study_storage: "StudyStorage") -> str:
     seconds = study_storage.search_seconds()
     time_text = f"{seconds / HOUR:.3g} h" if seconds >= 0.1 * HOUR else f"{seconds:.0f} s"
     used = time_text, f"{study_storage.search_samples():,} samples"
-    trials = f"{study_storage.done()} trial{'s' * (study_storage.done() != 1)}"
+    trials = count(study_storage.done(), "trial")
     match cause:
         case "trials":
             return f"search ended by --trials: all {settings.trials} are done ({', '.join(used)})"
@@ -165,7 +174,8 @@ def ending(settings: "Settings", study_storage: "StudyStorage") -> str:
             return f"search ended by --samples {settings.samples:,}: {used[1]} are spent ({trials}, {used[0]})"
         case "terminate":
             change = "raised" if settings.objective.modes[0] == "max" else "lowered"
-            why = f"{study_storage.since_best()} trials have not {change} the best value"
+            since = study_storage.since_best()
+            why = f"{count(since, 'trial')} {'has' if since == 1 else 'have'} not {change} the best value"
             return f"search ended by --terminate {settings.terminate}: {why} ({trials}, {', '.join(used)})"
 
 

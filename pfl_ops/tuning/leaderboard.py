@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from pfl_ops.comparison import EQUAL, LEVEL, TEST_SEEDS, TESTS, Line, Test, Values, ordered
-from pfl_ops.display.tables import sampling_notes
+from pfl_ops.display.tables import ranked_by, sampling_notes
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
 from pfl_ops.spaces.space import assignment
@@ -105,20 +105,13 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     lines = {line.label: line for line in compared(entries)}
     rows = [_row(entry, lines[entry.plan.method]) for entry in entries]
     table = pd.DataFrame(rows)
-    ranked_by = _ranked_by(table)
-    score = table[ranked_by].astype(float).round(EQUAL)
-    score = score.where((table["status"] == "complete") & (ranked_by == "test" or same_clients(entries)))
+    by = ranked_by(table)
+    score = table[by].astype(float).round(EQUAL)
+    score = score.where((table["status"] == "complete") & (by == "test" or same_clients(entries)))
     rank = score.rank(method="min", ascending=not entries[0].larger)
     table.insert(0, "rank", rank.astype("Int64"))
     table = table.assign(order=rank).sort_values("order", kind="stable", na_position="last").drop(columns="order")
     return table.reset_index(drop=True).assign(p_test=p_test(entries))
-
-
-def _ranked_by(table: pd.DataFrame) -> str:
-    """Return the column of a leaderboard by which methods are ranked."""
-    if table["test"].notna().any():
-        return "test"
-    return "confirmed" if table.loc[table["status"] == "complete", "confirmed_n"].gt(0).all() else "validation"
 
 
 def same_clients(entries: Sequence[MethodStudy]) -> bool:
@@ -372,7 +365,7 @@ def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int)
     n = int(good["n"].min())
     if n == 0 and good["rank"].isna().all():
         return "The test data stayed closed: no method has a rank."
-    if n == 0 and _ranked_by(table) == "confirmed":
+    if n == 0 and ranked_by(table) == "confirmed":
         rows = zip(good["method"], good["metric"], good["confirmed"], good["confirmed_n"], strict=True)
         means = ", ".join(f"{method} {with_unit(metric, mean)} (n = {k})" for method, metric, mean, k in rows)
         return f"The test data stayed closed: ranked by mean validation scores over the new seeds, {means}."

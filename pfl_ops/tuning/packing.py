@@ -15,6 +15,7 @@ import torch
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.store import remember, remembered
+from pfl_ops.errors import count
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe, ProbeOutOfMemory
 from pfl_ops.system import cores, memory
@@ -191,7 +192,7 @@ def measure(
             needs = layout.trials * tried[-1].peak if tried else 0
             try:
                 if kind == "cpu" and needs > room:
-                    raise ProbeOutOfMemory(f"{layout.trials} trials need {needs / 2**30:.1f} GiB")
+                    raise ProbeOutOfMemory(f"{count(layout.trials, 'trial')} need {needs / 2**30:.1f} GiB")
                 if threads not in settled:
                     settled[threads] = probe.resolve(asked, layout.gpus)
                 speed = probe.speed(layout.trials, settled[threads], layout.gpus)
@@ -221,7 +222,7 @@ def _not_even_one(kind: Kind, error: ProbeOutOfMemory) -> ProbeOutOfMemory:
 def machine(kind: Kind) -> str:
     """Describe the machine that a measurement holds for: the cores, or the GPU and how many there are."""
     if kind == "cpu":
-        return f"{cores.usable()} cores"
+        return count(cores.usable(), "core")
     device = torch.cuda.get_device_properties(0)
     return f"{torch.cuda.device_count()} x {device.name}, {device.total_memory / 2**30:.0f} GiB"
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 import pandas as pd
 
+from pfl_ops.errors import count
 from pfl_ops.statistics import interval, mean_std
 from pfl_ops.tuning.replay import ReplayedStudy
 from pfl_ops.tuning.trial_table import SearchProblem
@@ -66,10 +67,12 @@ def notes(studies: Sequence[ReplayedStudy], problems: Sequence[SearchProblem]) -
     found.append(f"regret in units of {', '.join(units)}; intervals by Student's t for a number that was fixed before")
     if without := sum(not _has_all(study) for study in studies):
         found.append(
-            f"{without} studies are left out: a choice has no result with a seed of the truth, or there is none"
+            f"{count(without, 'study', 'is')} left out: a choice has no result with a seed of the truth, or there is "
+            "none"
         )
     if exhausted := sum(study.exhausted for study in studies):
-        found.append(f"in {exhausted} studies the search tried all configurations before its samples were equal")
+        several = count(exhausted, "study")
+        found.append(f"in {several} the search tried all configurations before its samples were equal")
     return found
 
 

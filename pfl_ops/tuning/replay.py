@@ -28,7 +28,7 @@ import numpy as np
 from optuna.storages import InMemoryStorage
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, count
 from pfl_ops.jobs.early_stop import STOP, EarlyStop
 from pfl_ops.jobs.process import JOB
 from pfl_ops.jobs.report import ROUND
@@ -154,7 +154,8 @@ def check(problem: SearchProblem, rule: StudyRule, studies: int) -> None:
         )
     if seeds < (needed := rule.seeds_per_trial + rule.confirm + 1):
         raise PflOpsError(
-            f"the table has {seeds} seeds of {here}: --confirm {rule.confirm} needs {needed}, {rule.seeds_per_trial} "
+            f"the table has {count(seeds, 'seed')} of {here}: --confirm {rule.confirm} needs {needed}, "
+            f"{rule.seeds_per_trial} "
             f"for the search, {rule.confirm} for the confirmation and at least one for the truth"
         )
     if rule.scheduler == "paired":

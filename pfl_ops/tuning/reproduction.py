@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pfl_ops import runs
-from pfl_ops.errors import in_a_line
+from pfl_ops.errors import count, in_a_line
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
@@ -16,8 +16,8 @@ from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import CellResults, Changes, Divergences, Suite
 from pfl_ops.papers.overrides import as_flags
 from pfl_ops.papers.suite_run import SuiteRun, altered
-from pfl_ops.recording import DIVERGED, FINISHED
-from pfl_ops.results import Result
+from pfl_ops.recording import FINISHED
+from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tracking.finished import read_ahead, result_of
 from pfl_ops.tracking.sender import MISSING
@@ -271,7 +271,8 @@ class Reproduction:
     def _announce(self, one: OpenClaim) -> None:
         if self.claim != one.claim.text:
             self.claim = one.claim.text
-            when = "no number of seeds is expected to decide it" if one.needed is None else f"about {one.needed} seeds"
+            needed = "no number of seeds is expected to decide it"
+            when = needed if one.needed is None else f"about {count(one.needed, 'seed')}"
             self.tell("claim", text=f"more seeds for: {one.claim.text} ({one.n} so far, {when})")
 
     def _open(self, part: Part) -> list[OpenClaim]:

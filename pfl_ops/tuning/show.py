@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pfl_ops.display import live
 from pfl_ops.spaces.space import Point
-from pfl_ops.tuning.budget import count
+from pfl_ops.tuning.budget import done_of, trials_done
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.units import in_words
 
@@ -76,9 +76,9 @@ class StudyProgress:
             case "study":
                 return f"{event.method} ({event.place}): {event.text}"
             case "begin" if event.method:
-                return f"method {event.place}, {event.method}: {count(event.done, event.wanted)} trials done"
+                return f"method {event.place}, {event.method}: {trials_done(event.done, event.wanted)} done"
             case "begin":
-                return f"study {event.study}: {count(event.done, event.wanted)} trials done"
+                return f"study {event.study}: {trials_done(event.done, event.wanted)} done"
             case "start":
                 return f"{trial} starts: {_point(event.params)}"
             case "end":
@@ -91,7 +91,7 @@ class StudyProgress:
         return ""
 
     def _count(self, event: Event) -> str:
-        return f"{count(event.done, event.wanted)} done, {len(self.running)} running{self.best}"
+        return f"{done_of(event.done, event.wanted)} done, {len(self.running)} running{self.best}"
 
     def _picture(self) -> RenderableType:
         if self.last is None:

@@ -1,5 +1,6 @@
 """`tune`: a study from its settings to its tested best configuration."""
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,8 +24,8 @@ from pfl_ops.tracking.provenance import described
 from pfl_ops.tuning import leaderboard, presented
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.baselines import scales_of
-from pfl_ops.tuning.begin import PreparedStudy, StudyOptions, check, existing, recorded_settings, stored
-from pfl_ops.tuning.budget import StudyLimits, count, ending
+from pfl_ops.tuning.begin import RUN, PreparedStudy, StudyOptions, check, existing, recorded_settings, stored
+from pfl_ops.tuning.budget import StudyLimits, ending, trials_done
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.environments import names_given
 from pfl_ops.tuning.events import OnEvent
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from pfl_ops.runs import Result
+
+log = logging.getLogger("pfl_ops.tuning")
 
 
 @dataclass(frozen=True)
@@ -371,7 +374,7 @@ def tune(
             try:
                 return conduct(plan, study_storage, means, tracking)
             except StudyInterrupted:
-                done = f"stopped with {count(study_storage.done(), plan.settings.trials)} trials done; go on with: "
+                done = f"stopped with {trials_done(study_storage.done(), plan.settings.trials)} done; go on with: "
                 command = f"pfl-ops tune {plan.method} --name {name}{means.repeated(plan.finals)} --resume"
                 raise StudyInterrupted(done + command) from None
 
@@ -455,16 +458,24 @@ def started_from(
 def _parent(
     store: Store, plan: PreparedStudy, study_storage: StudyStorage, means: StudyOptions, below: Run | None
 ) -> Run:
-    """The study's own run."""
+    """The study's own run; a new one for another search of that name, whose study storage was deleted, say."""
     experiment, digest = plan.settings.experiment, study_storage.settings["digest"]
     tags = {"pfl_ops.study": plan.name} | ({"pfl_ops.benchmark": plan.benchmark} if below else {})
     if "from_study" in study_storage.settings:
         tags["pfl_ops.from_study"] = study_storage.settings["from_study"]
     tags |= described(experiment, "study")
+    place, identity = below.experiment if below else plan.name, f"study:{digest}:{plan.name}"
+    if study_storage.new and store.reachable and store.find(identity, experiment=place, parent=below):
+        log.warning(
+            "MLflow has study '%s' of another search, which is not in this study storage: this search is a new run, "
+            "and supersedes the other one when it is finished",
+            plan.name,
+        )
     run = store.run(
-        below.experiment if below else plan.name,
+        place,
         plan.method if below else "study",
-        identity=f"study:{digest}:{plan.name}",
+        identity=identity,
+        rerun=study_storage.settings.get(RUN, ""),
         params={**plan.settings.same_in_all, "tuning.metric": ", ".join(plan.settings.objective.metrics)},
         tags=provenance(group=experiment.digest(means.data_dir, seed=False)) | tags,
         parent=below,

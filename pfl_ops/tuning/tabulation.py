@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from filelock import FileLock, Timeout
 
 from pfl_ops import runs
-from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, count, echo
 from pfl_ops.federation.settings import Execution
 from pfl_ops.files import sync
 from pfl_ops.jobs.job import Job, SharedPaths
@@ -92,9 +92,9 @@ class Tabulation:
         kept = table.records()
         others = len(kept.keys() - hashes)
         if others or any(about["metric"] != here[name]["metric"] for name, about in table.methods.items()):
-            what = f"{others} runs" if others else "scores"
+            what = f"{count(others, 'run')} that {'is' if others == 1 else 'are'}" if others else "scores that are"
             raise PflOpsError(
-                f"{echo(self.path, LONGEST_PATH)} has {what} that are not of this table (other settings, data or "
+                f"{echo(self.path, LONGEST_PATH)} has {what} not of this table (other settings, data or "
                 "code); name another --out"
             )
         return kept
@@ -123,7 +123,7 @@ class Tabulation:
         except KeyboardInterrupt:
             done, wanted = len(self.finished), len(self.plan.runs)
             raise TabulationInterrupted(
-                f"stopped: {done} of {wanted} runs are finished in {self.folder}; the same command goes on"
+                f"stopped: {done} of {count(wanted, 'run')} are finished in {self.folder}; the same command goes on"
             ) from None
         if self.failed:
             run, why = next(iter(self.failed.items()))

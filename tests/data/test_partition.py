@@ -164,6 +164,17 @@ def test_a_draw_takes_memory_for_clients_not_for_their_square(kind: str) -> None
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("kind", ["ls", "qs", "lsqs", "dirichlet", "zipf"])
+def test_the_largest_alpha_gives_equal_shares(kind: str) -> None:
+    """Beyond it the sum of a draw overflows: α = 1e308 gave one client nearly all, as at a tiny α."""
+    labels = np.repeat(np.arange(3), 40)
+    options = {"s": 0} if kind == "zipf" else {}
+    largest = split(kind, labels, clients=4, alpha=proportions.LARGEST_ALPHA, **options)
+    assert counts_table(labels, largest, 3).tolist() == [[10, 10, 10]] * 4
+    with pytest.raises(ValueError, match="less than or equal to 1000"):
+        scheme(kind, alpha=2 * proportions.LARGEST_ALPHA)
+
+
 @pytest.mark.parametrize("kind", DRAWN)
 @pytest.mark.parametrize(("k", "alpha"), [(1000, 1.0), (1000, 0.01), (10, 0.01)])
 @pytest.mark.timeout(60)

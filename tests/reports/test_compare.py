@@ -649,6 +649,62 @@ def test_best_rounds_of_other_looks_take_the_p_value_and_are_named(made: Any, sh
     assert best.lines[1].difference and best.lines[1].difference.p is None
 
 
+@pytest.mark.parametrize("second", ["L1", "L2"])
+def test_best_rounds_of_a_cohort_take_the_p_value(made: Any, shelf: Any, second: str) -> None:
+    """In a round L2 is scored on the cohort, here a quarter of the clients, at the end on all; L1 always on all.
+
+    Two best rounds at L2 are of two cohorts.
+    """
+    runs = []
+    for method, stage, accs in (("fliu", "L2", (0.6, 0.7, 0.8)), ("fedavg", second, (0.59, 0.68, 0.77))):
+        for seed, acc in enumerate(accs):
+            run = made(method, seed, acc, tags={"pfl_ops.own_stage": stage}, **{"participation.share": 0.25})
+            for key in ("final/test/", "best/test/"):
+                run.metrics[f"{key}{stage}/local/mean"] = acc
+            runs.append(run)
+    store = shelf(runs)
+    last = go(store, metric="local/mean", with_clients=False)
+    assert last.complaints == () and last.lines[1].difference and last.lines[1].difference.p is not None
+    both = second == "L2"
+    named = "fliu, fedavg (L2) is" if both else "fliu (L2) is"
+    line = f"best round: {named} scored on that round's cohort alone, other stages and the last round on all clients"
+    console = Console(width=300, file=io.StringIO())
+    show(last, console)
+    assert line in console.file.getvalue().splitlines() and costs(last, last.groups[0]).notes == (f"B{line[1:]}.",)
+    best = go(store, metric="local/mean", at="best", with_clients=False)
+    told = "a score at L2 is of a cohort alone: "
+    told += (
+        "each best round has its own"
+        if both
+        else "the best round's cohort, 0.25 of the clients ('fliu'); all clients ('fedavg')"
+    )
+    assert told in best.complaints and not best.groups[0].fair
+    assert told in go(store, metric="local/mean", target=0.5, with_clients=False).complaints
+    assert best.lines[1].difference and best.lines[1].difference.p is None
+    other = go(store, metric="L1/local/mean", at="best", with_clients=False)
+    assert other.groups[0].fair and not any("cohort" in line for line in other.complaints)
+
+
+def test_trials_of_a_cohort_stand_beside_trials_of_all_clients_without_a_p_value(made: Any, shelf: Any) -> None:
+    """A trial has no full evaluation: its last score at L2 is of the cohort, the same one in all trials of a seed."""
+    runs = [
+        made(m, s, 0.5 + s / 10, trial=s, **{"participation.share": 0.25}) for m in ("fliu", "ditto") for s in (0, 1)
+    ]
+    for run in runs:
+        run.tags["pfl_ops.own_stage"] = "L2"
+        run.metrics["val/L2/local/mean"] = 0.4
+    names = [f"{m} trial-00{n}" for m in ("fliu", "ditto") for n in (0, 1)]
+    alike = go(shelf(runs), *names, metric="local/mean", with_clients=False)
+    assert not any("cohort" in line for line in alike.complaints)
+    for run in runs[2:]:
+        run.tags["pfl_ops.own_stage"] = "L1"
+    found = go(shelf(runs), *names, metric="local/mean", with_clients=False)
+    told = "a score at L2 is of a cohort alone: all clients ('ditto trial-000'"
+    (line,) = [line for line in found.complaints if line.startswith(told)]
+    assert "; the last round's cohort, 0.25 of the clients ('fliu trial-000'" in line
+    assert not found.groups[0].fair
+
+
 def test_results_of_another_version_of_the_engine_take_the_p_value(made: Any, shelf: Any) -> None:
     runs = [made("fliu", s, acc, tags={"pfl_ops.code": "version=2"}) for s, acc in enumerate((0.6, 0.7, 0.8))]
     runs += [made("fedavg", s, acc, tags={"pfl_ops.code": "version=1"}) for s, acc in enumerate((0.59, 0.68, 0.77))]

@@ -134,7 +134,7 @@ def test_a_damaged_line_is_kept_and_the_run_says_so(root, client, caplog):
     assert losses(client) == {2: 0.25, 3: 0.375}
     run = only(client)
     assert run.info.status == "FAILED"
-    assert run.data.tags[MISSING].startswith(f"1 records are not here: {folder / 'refused.jsonl'}")
+    assert run.data.tags[MISSING].startswith(f"1 record is not here: {folder / 'refused.jsonl'}")
     (kept,) = [json.loads(line) for line in (folder / "refused.jsonl").read_text().splitlines()]
     assert "0.999" in kept["line"] and kept["reason"] == "a line does not match its digest"
     (line,) = warnings(caplog)

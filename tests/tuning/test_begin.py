@@ -11,6 +11,8 @@ from pfl_ops import spaces
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
+from pfl_ops.tracking import Store
+from pfl_ops.tuning import study
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import PreparedStudy, StudyOptions, recorded_settings
 from pfl_ops.tuning.budget import StudyLimits
@@ -122,6 +124,35 @@ def test_a_loss_that_only_the_space_names_is_part_of_the_study(tmp_path, monkeyp
             plan.begin(means, True)
     else:
         plan.begin(means, True)
+
+
+def test_another_search_of_a_name_is_a_run_of_its_own(home, tmp_path, plan, caplog):
+    """studies.db was deleted, and MLflow kept the study: its run had the trials of both searches."""
+
+    def search(file, trials, status="FINISHED"):
+        resume = (tmp_path / file).exists()
+        means = SimpleNamespace(data_dir=None, studies=study_storages.storage(str(tmp_path / file)))
+        with Store.open(home) as store:
+            study_storage = plan.begin(means, resume)
+            run = study._parent(store, plan, study_storage, means, None)
+            for number in trials:
+                store.run(run.experiment, f"trial {number}", identity=f"{file}:trial-{number:03d}", parent=run).finish()
+            run.finish(status)
+            return run.run_id
+
+    def left():
+        with Store.open(home) as store:
+            found = store.runs(plan.name)
+        return {run.run_id for run in found if not run.parent}, [run.identity for run in found if run.parent]
+
+    plan = replace(plan, name="twice")
+    first = search("a.log", [0, 1])
+    assert search("a.log", [1, 2]) == first and not caplog.messages
+    second = search("b.log", [0], "KILLED")
+    assert second != first and [m[:40] for m in caplog.messages] == ["MLflow has study 'twice' of another sear"]
+    assert left() == ({first, second}, [*(f"a.log:trial-00{n}" for n in range(3)), "b.log:trial-000"])
+    assert search("b.log", [1]) == second and len(caplog.messages) == 1
+    assert left() == ({second}, ["b.log:trial-000", "b.log:trial-001"])
 
 
 def test_a_command_that_is_suggested_holds_no_password():

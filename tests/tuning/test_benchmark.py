@@ -15,6 +15,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
 from pfl_ops.reports.compare import compare
+from pfl_ops.reports.leaderboard import _ranking
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.views import view_address
@@ -287,6 +288,12 @@ def test_without_a_test_the_new_seeds_rank_if_all_methods_have_them():
     assert table["method"].tolist() == ["rival", "toy"] and table["rank"].tolist() == [1, 2]
     told = " ".join(leaderboard.notes(entries, table))
     assert "over the new seeds, rival 75.0 % (n = 3), toy 50.0 % (n = 3)." in told
+    assert tables.leaderboard(table, "b").title.startswith(
+        "benchmark b, ranked by validation score over new seeds after"
+    )
+    shown = _ranking(table, ())
+    assert ", ranked by validation score over new seeds: scores of" in shown.caption
+    assert shown.rows[0].entries[3].mark == "", "the search's score, 0.8, is not the best"
 
 
 def test_validation_scores_of_other_clients_give_no_rank():

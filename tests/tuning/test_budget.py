@@ -211,6 +211,7 @@ def test_hours_or_samples_alone_do_not_limit_trials_and_are_recorded():
     assert (again.hours, again.samples, again.terminate, again.trials) == (0.5, 2_000_000, 0, MOST_TRIALS)
     old = {key: value for key, value in settings.as_dict().items() if key not in ("hours", "samples", "terminate")}
     assert budget_text(Settings.from_dict({**old, "trials": 12})) == "12 trials"
+    assert budget_text(Settings.from_dict({**old, "trials": 1})) == "1 trial"
     assert settings.digest(None) == settings_of().digest(None)
 
 

@@ -329,7 +329,7 @@ def test_regrets_over_all_count_each_method_and_environment_once():
     assert every.difference[0] == pytest.approx(-0.3) and every.first[0] == pytest.approx(0.8)
     assert path.changed == ls.changed == 0.5, "the confirmation has changed the first pick in study 1"
     assert every.confirm[1] == statistics.interval([path.confirm[0], 0.5])
-    assert notes(studies, [LUCKY])[2].startswith("1 studies are left out")
+    assert notes(studies, [LUCKY])[2].startswith("1 study is left out")
     assert as_csv(studies).splitlines()[0] == "method,environment,study,seed,rule,configuration,runs,samples,regret"
     assert len(as_csv(studies).splitlines()) == 13
 

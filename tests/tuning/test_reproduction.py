@@ -16,8 +16,8 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.runner import Failure, JobEvent
 from pfl_ops.papers import Measure, Suite
-from pfl_ops.recording import DIVERGED, FINISHED
-from pfl_ops.results import Result
+from pfl_ops.recording import FINISHED
+from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking.sender import MISSING
 from pfl_ops.tracking.store import RunInfo
 from pfl_ops.tuning.cells import CellEvent, elsewhere

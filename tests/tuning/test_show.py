@@ -122,7 +122,7 @@ def test_studies_of_a_benchmark_are_told_apart():
         for event in events:
             show(event)
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "method 1 of 2, fliu: 0 of 1 trials done" and lines[1].startswith("fliu trial 000 complete: ")
+    assert lines[0] == "method 1 of 2, fliu: 0 of 1 trial done" and lines[1].startswith("fliu trial 000 complete: ")
     assert lines[2] == "fliu (1 of 2): all good" and lines[4].startswith("ditto trial 000 ")
 
     stream = io.StringIO()

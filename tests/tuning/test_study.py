@@ -62,10 +62,10 @@ def test_trial_goes_on_when_its_process_is_killed_once(run, home):
 def test_tune_shows_its_progress_if_asked_for(home, capfd):
     settings = {"space": space_of(at(0.5)), "trials": 1, "final_repetitions": 0, "home": home, "records": records}
     tune(toy(seed=79), **settings)
-    assert "trials done" not in capfd.readouterr().err
+    assert "trial done" not in capfd.readouterr().err
     tune(toy(seed=80), **settings, progress=True, name="shown")
     err = capfd.readouterr().err
-    assert "study shown: 0 of 1 trials done\ntrial 000 starts: " in err
+    assert "study shown: 0 of 1 trial done\ntrial 000 starts: " in err
     assert "trial 000 complete: " in err
 
 

@@ -461,6 +461,19 @@ def test_bad_command_line_is_one_line_and_leaves_nothing(words, expects, tmp_pat
     assert len(found.stderr.strip().splitlines()) == 1 and not list(tmp_path.iterdir())
 
 
+def test_values_of_a_file_that_the_space_varies_are_named(tmp_path, monkeypatch):
+    """As `tune` does; --grid is said by the user."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("training: {lr: 0.2, rounds: 1}\ndata: {name: digits}\nmodel: {name: linear}\n")
+    words = ["tabulate", "fedavg", "--config", "mine.yaml", "--seeds", "1", "--out", "t.parquet", "--dry-run"]
+    line = "searched, not held at the value given: training.lr (--config mine.yaml); a flag or --set holds a setting"
+    found = command(*words, "--configurations", "1")
+    assert found.exit_code == 0 and line in found.stdout.splitlines(), found.output
+    for more in (["--lr", "0.2", "--configurations", "1"], ["--grid", "training.lr=0.1,0.3"]):
+        found = command(*words, *more)
+        assert found.exit_code == 0 and "searched, not" not in found.output, found.output
+
+
 def test_dry_run_says_the_number_of_runs(tmp_path, monkeypatch):
     """2 methods, 3 configurations, 4 seeds, 2 environments, 2 splits: 96 runs."""
     monkeypatch.chdir(tmp_path)
