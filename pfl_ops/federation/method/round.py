@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral, Real
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -532,7 +531,7 @@ class Round:
             raise MisuseError(f"pull needs a pair (μ, anchor), got {kind(pull)}")
         mu, anchor = pull
         n = len(self._clients)
-        if not isinstance(mu, Real) and not (isinstance(mu, Tensor) and mu.shape == (n,)):
+        if not isinstance(mu, int | float | np.number) and not (isinstance(mu, Tensor) and mu.shape == (n,)):
             raise MisuseError(f"μ of pull needs a number, or one for each client: {n} clients, got {kind(mu)}")
         self._check_rows("the anchor of pull", anchor, or_one=True, width=width)
 
@@ -555,8 +554,9 @@ def _length(
     """
     if epochs is not None and steps is not None:
         raise MisuseError("give epochs or steps, one of them")
-    for name, value, least in (("epochs", epochs, 0), ("steps", steps, 0), ("batch", batch, 1)):
-        if value is not None and (not isinstance(value, Integral) or value < least):
+    numbers: list[tuple[str, object, int]] = [("epochs", epochs, 0), ("steps", steps, 0), ("batch", batch, 1)]
+    for name, value, least in numbers:
+        if value is not None and (not isinstance(value, int | np.integer) or value < least):
             raise MisuseError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return Length(epochs, steps, batch, share, stream, batches)
 
@@ -564,10 +564,10 @@ def _length(
 def _scalars(name: str, value: object) -> float:
     """Return a number of scalars that a client sends or receives."""
     number = value.item() if isinstance(value, Tensor) and value.dim() == 0 else value
-    if not isinstance(number, Real) or not 0 <= number < math.inf:
-        got = number if isinstance(number, Real) else kind(value)
+    if not isinstance(number, int | float | np.number) or not 0 <= number < math.inf:
+        got = number if isinstance(number, int | float | np.number) else kind(value)
         raise MisuseError(f"sent({name}=...) needs one number of scalars a client, 0 or more; got {got}")
-    return number  # type: ignore[return-value]  # an int stays one
+    return number if isinstance(number, int | float) else float(number)
 
 
 def _length_of(value: object) -> int:
