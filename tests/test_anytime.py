@@ -320,3 +320,12 @@ def test_to_the_first_by_hand() -> None:
     assert one == pytest.approx(2 * p[0]) and two is None and third.p == p[1]
     assert to_the_first(values[:1], paired) == to_the_first([], paired) == []
     assert isinstance(to_the_first(values, anytime)[0][0], statistics.Sequential)
+
+
+def test_interval_is_of_the_last_look_and_p_of_all() -> None:
+    """The example of docs/statistics.md: the third look rejects 0, the fourth does not."""
+    differences = [10.0, 11.0, 9.0, 4.0]
+    assert [round(float(e), 1) for e in e_process(differences)] == [1.0, 4.4, 23.6, 12.2]
+    found = anytime(dict(enumerate(differences)), dict.fromkeys(range(4), 0.0))
+    assert found.p is not None and found.low is not None and found.high is not None
+    assert (round(found.p, 3), round(found.low, 1), round(found.high, 1)) == (0.042, -1.7, 18.7)

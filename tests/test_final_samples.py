@@ -23,6 +23,7 @@ def images(pooled: bool = False) -> SimpleNamespace:
         ({"rounds": 100, "clients": 20}, None),  # 45,000, and there are 10,000
         ({"rounds": 20, "clients": 1000}, 1000),  # 200 are scored: 900
         ({"rounds": 20, "clients": 1000, "evaluation.clients": 100}, 1800),
+        ({"rounds": 50, "partition": "natural"}, 2250),  # 200, however many clients the file has
         ({"rounds": 20, "clients": 100, "evaluation.final": "all"}, None),
         ({"rounds": 20, "clients": 100, "evaluation.final": 50}, 50),
         ({"rounds": 20, "clients": 100, "evaluation.final": 10_000}, None),

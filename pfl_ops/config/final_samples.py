@@ -3,9 +3,10 @@
     n = max(1000, 3/10 · T · C · n_train / (2 · K)),    all samples if there are not more
 
 T rounds of a share C of the clients see T · C · n_train samples if each takes one pass over its data, and training on a
-sample costs three times its answer. K clients are scored in two stages, L1 and L2. So the global view of the last round
-costs about a tenth of such a training. Epochs and local steps do not count: methods that differ in them are scored on
-the same samples. Nothing is timed: the number is the same on every machine, and part of the identity.
+sample costs three times its answer. K clients are scored in two stages, L1 and L2; K is 200 where the partition states
+no number of clients. So the global view of the last round costs about a tenth of such a training. Epochs and local
+steps do not count: methods that differ in them are scored on the same samples. Nothing is timed: the number is the same
+on every machine, and part of the identity.
 """
 
 from typing import TYPE_CHECKING

@@ -192,8 +192,9 @@ def _to_numbers(column: Column, name: str, path: Path) -> np.ndarray:
     names, codes = _encode_text(column, name, path)
     used, places = np.unique(codes, return_inverse=True)
     found, what = [names[code] for code in used], f"{path}: column '{name}'"
-    if all(map(NUMBER.fullmatch, found)) and not all(text.lstrip("+-").isdecimal() for text in found):
-        raise DataError(f"{what} holds numbers that are not whole; it must hold whole numbers or text")
+    fractional = [text for text in found if not text.lstrip("+-").isdecimal()]
+    if fractional and all(map(NUMBER.fullmatch, found)):
+        raise DataError(f"{what} holds {echo(fractional[0])}; it must hold whole numbers or text, as 1 and not 1.0")
     return np.array(number_names(found, what), dtype=np.int64)[places]
 
 

@@ -106,6 +106,7 @@ def test_the_draw_of_the_test_set_is_always_the_same(save: Save) -> None:
         ({"client": np.arange(60)}, "has no sample for testing: a client with one sample keeps it"),
         ({"label": np.full(60, -1)}, "y_train has class -1; classes are 0..65,535"),
         ({"label": [0.5, 1.0] * 30}, r"column 'label' holds .*; it must hold whole numbers or text"),
+        ({"label": ["2.0", "3.0"] * 30}, r"column 'label' holds 2.0; it must hold whole numbers or text, as 1 and not"),
         ({"": np.zeros(60)}, "a column without a name, as pandas writes its index; write it with index=False"),
     ],
 )

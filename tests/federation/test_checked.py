@@ -1,6 +1,7 @@
 """A method's answers against the contract, and what becomes of a run whose method fails."""
 
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,9 @@ from pydantic import PrivateAttr
 
 from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.method.checked import CheckedMethod, MethodError
+from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_models
 from pfl_ops.federation.method.contract import Models, Rows
+from pfl_ops.testing import quadratic_round
 
 
 class Breaks(Puppet):
@@ -428,6 +430,84 @@ def test_wrong_call_of_a_verb_names_method_and_line_of_the_call(use: Any, messag
             list(simulation(Walks(use, t)).run())
         assert str(caught.value) == f"method 'Walks': {message} (test_checked.py:{at})"
         assert caught.value.exit_code == code
+
+
+ALL_ROWS = "needs one row for each client or one row [Q] for all: 2 clients, got a float64 tensor [3, 1]; take s[...]["
+ONE_FOR_EACH = "needs one row for each client: 2 clients, got a float64 tensor [3, 1]; take s[...][r.cohort]"
+WRONG_ROWS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
+    "start": (lambda r, rows, one: r.train(rows), f"start {ALL_ROWS}"),
+    "shift": (lambda r, rows, one: r.train(one, shift=rows), f"shift {ALL_ROWS}"),
+    "anchor": (lambda r, rows, one: r.train(one, pull=(1.0, rows)), f"the anchor of pull {ALL_ROWS}"),
+    "context": (lambda r, rows, one: r.train(one, lambda *_: None, ctx={"c": rows}), f"ctx 'c' {ONE_FOR_EACH}"),
+    "losses": (lambda r, rows, one: r.losses(rows), f"w {ALL_ROWS}"),
+    "gradient": (lambda r, rows, one: r.grad(rows), f"w {ALL_ROWS}"),
+    "sums": (lambda r, rows, one: r.sweep(one, lambda *_: None, ctx={"c": rows}), f"ctx 'c' {ONE_FOR_EACH}"),
+    "mean": (lambda r, rows, one: r.mean(rows), f"mean {ONE_FOR_EACH}"),
+    "strength": (
+        lambda r, rows, one: r.train(one, pull=(rows[:, 0], one)),
+        "μ of pull needs a number, or one for each client: 2 clients, got a float64 tensor [3]",
+    ),
+    "no pair": (lambda r, rows, one: r.train(one, pull=0.5), "pull needs a pair (μ, anchor), got a float"),
+    "no tensor": (lambda r, rows, one: r.train(2.0), "start needs one row for each client or one row [Q] for all: 2"),
+    "shift of one column": (
+        lambda r, rows, one: r.train(torch.zeros(2, 3), shift=torch.ones(2, 1)),
+        "shift needs rows as long as those of start, 3; got a float32 tensor [2, 1]",
+    ),
+    "other rows": (
+        lambda r, rows, one: r.cross(rows, torch.tensor([[0], [-1]])),
+        "who names rows -1 to 0 of models; there are 0 to 2",
+    ),
+    "clients": (
+        lambda r, rows, one: r.over(torch.tensor([-1])),
+        "over() got clients -1 to -1; there are 0 to 2",
+    ),
+    "a mask": (lambda r, rows, one: r.over(torch.tensor([True])), "over() needs client numbers, int64 [M]; got a bool"),
+    "optimiser": (lambda r, rows, one: r.train(one, optimiser="Adam"), "optimiser must be 'sgd' or 'adam', got 'Adam'"),
+    "momentum": (
+        lambda r, rows, one: r.train(one, optimiser="adam", momentum=0.9),
+        "momentum belongs to optimiser sgd, not adam; got momentum=0.9",
+    ),
+    "two lengths": (lambda r, rows, one: r.train(one, epochs=1, steps=1), "give epochs or steps, one of them"),
+    "batch": (lambda r, rows, one: r.train(one, batch=0), "batch must be a whole number of at least 1, got 0"),
+    "epochs": (lambda r, rows, one: r.steps(epochs=1.5), "epochs must be a whole number of at least 0, got 1.5"),
+    "negative traffic": (lambda r, rows, one: r.sent(up=-1), "sent(up=...) needs one number of scalars a client, 0 or"),
+    "traffic of each": (lambda r, rows, one: r.sent(down=r.n), "sent(down=...) needs one number of scalars a client"),
+    "traffic as text": (lambda r, rows, one: r.sent(up="4"), "sent(up=...) needs one number of scalars a client"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ROWS)
+def test_verb_with_rows_of_other_clients_is_refused(case: str) -> None:
+    """Clients 1 and 2 take part. The rows of all three, each at its client's optimum b = (0, 6, 9), would give client 1
+    the row of client 0, and so on: losses of ½ 6² and ½ 3² in place of 0."""
+    use, message = WRONG_ROWS[case]
+    rows = torch.tensor([[0.0], [6.0], [9.0]]).double()
+    r = quadratic_round([0.0, 6.0, 9.0], clients=[1, 2])
+    assert r.losses(rows[r.cohort]).tolist() == [0.0, 0.0]
+    with pytest.raises(PflOpsError, match=f"^{re.escape(message)}"):
+        use(r, rows, rows[0])
+
+
+def test_traffic_may_be_a_tensor_of_one_number() -> None:
+    r = quadratic_round([0.0, 6.0])
+    r.sent(up=torch.tensor(3), down=0)
+    assert (r.traffic.up, r.traffic.down) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([0, 1], "Models of clients [0, 1] as stage 'L2'; expected those of the cohort, [1, 2]"),
+        ([1, 1], "Models of clients [1, 1] as stage 'L2'; expected each client once"),
+    ],
+)
+def test_models_of_other_clients_than_the_cohort_are_refused(clients: list[int], message: str) -> None:
+    """`Models(theta, torch.arange(C))` scored the model of client 1 on the test data of client 0."""
+    r = quadratic_round([0.0, 6.0, 9.0], clients=[1, 2])
+    theta = r.train(r.task.initial)
+    check_models(Models(theta, r.cohort), r.task, cohort=r.cohort)
+    with pytest.raises(PflOpsError, match=re.escape(message)):
+        check_models(Models(theta, torch.tensor(clients)), r.task, "as stage 'L2'", cohort=r.cohort)
 
 
 def test_loss_that_returns_no_tensor_names_its_line() -> None:

@@ -109,7 +109,7 @@ class CheckedMethod:
                 if stage not in STAGES:
                     raise _Wrong(f"stage {echo(repr(stage))}; expected {' and '.join(map(repr, STAGES))}")
                 if not callable(models):
-                    check_models(models, r.task, f"as stage '{stage}'")
+                    check_models(models, r.task, f"as stage '{stage}'", cohort=r.cohort)
         return update, {
             stage: self._stage(models, stage, r) if callable(models) else models for stage, models in stages.items()
         }
@@ -290,12 +290,15 @@ def check_update(s: State, update: object) -> None:
             raise _Wrong(f"{kind(value)} {what}; expected {kind(old)}, as in init()")
 
 
-def check_models(models: object, task: Task, what: str = "", clients: Tensor | None = None) -> None:
+def check_models(
+    models: object, task: Task, what: str = "", clients: Tensor | None = None, cohort: Tensor | None = None
+) -> None:
     """Refuse what can't be scored: no `Models`, rows of another length, dtype or device, clients without a row.
 
     Args:
         models: what the method gave. task: for the length of a model. what: where it stands, in the message.
-        clients: who was asked for, [C]; None: the models may be any clients'.
+        clients: who was asked for, [C]. cohort: the models belong to some of these clients, [C]; another number would
+            score a model on another client's data.
     """
     what = f" {what}" if what else ""
     if not isinstance(models, Models):
@@ -309,6 +312,11 @@ def check_models(models: object, task: Task, what: str = "", clients: Tensor | N
     if who is not None and clients is not None and sorted(who.tolist()) != sorted(clients.tolist()):
         expected = f"expected those asked for, {echo(clients.tolist())}"
         raise _Wrong(f"Models of clients {echo(who.tolist())}{what}; {expected}")
+    if who is not None and cohort is not None and not set(who.tolist()) <= set(cohort.tolist()):
+        expected = f"expected those of the cohort, {echo(cohort.tolist())}"
+        raise _Wrong(f"Models of clients {echo(who.tolist())}{what}; {expected}")
+    if who is not None and len(who.unique()) < len(who):
+        raise _Wrong(f"Models of clients {echo(who.tolist())}{what}; expected each client once")
     like = task.initial
     if models.predict is None and (rows.shape[-1] != len(like) or rows.dtype != like.dtype):
         raise _Wrong(f"Models with {kind(rows)}{what}; expected P = {len(like)} and {dtype(like)}")

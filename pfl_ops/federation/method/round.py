@@ -1,5 +1,6 @@
 """One round as a method sees it: the cohort, and verbs that act on all of it at once."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from pfl_ops import rng
 from pfl_ops.federation.method.batch import Batch
-from pfl_ops.federation.method.contract import Layout, Loss, Net, Share, Task
+from pfl_ops.federation.method.contract import ClientRows, Layout, Loss, Net, Share, Task
 from pfl_ops.federation.method.notes import Notes
 from pfl_ops.federation.method.walk import Keys, Length, Step
 from pfl_ops.federation.misuse import MisuseError, captured, kind, name_of
@@ -165,9 +166,10 @@ class Round:
         if batches < 1:
             raise MisuseError(f"batches must be at least 1, got {batches}")
         _check_bound(step)
-        length = Length(epochs, steps, batch, share, stream, batches)
-        rows = {name: self._rows(value) for name, value in carry.items()}
-        return self._trainer.walk(self._clients, rows, step, length, self._keys(stream), self._rule())
+        length = _length(epochs, steps, batch, share, stream, batches)
+        for value in carry.values():
+            self._check_rows("a carry", value)
+        return self._trainer.walk(self._clients, carry, step, length, self._keys(stream), self._rule())
 
     def train(
         self,
@@ -202,6 +204,8 @@ class Round:
             epochs, steps, batch, share, stream: as in `walk`.
         Returns:
             Trained rows, [C, Q].
+        Raises:
+            MisuseError: rows that are not one for each client of the cohort, a length or optimiser that does not exist.
 
         >>> from pfl_ops.testing import quadratic_round
         >>> r = quadratic_round([0.0, 6.0], start=2.0, lr=0.5, steps=2)
@@ -212,11 +216,21 @@ class Round:
         """
         if loss is not None:
             _check_bound(loss)
-        length = Length(epochs, steps, batch, share, stream)
+        length = _length(epochs, steps, batch, share, stream)
+        self._check_rows("start", start, or_one=True)
+        self._check_context(ctx)
+        if shift is not None:
+            self._check_rows("shift", shift, or_one=True, width=start.shape[-1])
+        if pull is not None:
+            self._check_pull(pull, start.shape[-1])
+        if optimiser not in (None, "sgd", "adam"):
+            raise MisuseError(f"optimiser must be 'sgd' or 'adam', got {optimiser!r}")
         rule = self._rule()
         if optimiser is not None and optimiser != rule.kind:
             rule = replace(rule, kind=optimiser, momentum=0.0)
         given: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        if momentum and rule.kind == "adam":
+            raise MisuseError(f"momentum belongs to optimiser sgd, not adam; got momentum={momentum}")
         rule = replace(rule, **{name: value for name, value in given.items() if value is not None})
         return self._trainer.train(
             self._clients,
@@ -245,7 +259,7 @@ class Round:
         >>> quadratic_round([0.0, 6.0], sizes=[1, 3]).steps(epochs=2, batch=2).tolist()  # 2 ⌈1/2⌉ and 2 ⌈3/2⌉
         [2.0, 4.0]
         """
-        length = Length(epochs, steps, batch, share)
+        length = _length(epochs, steps, batch, share)
         return torch.tensor(self._trainer.steps(self._clients, length, self._keys("", count=False))).to(self.n)
 
     def sweep(
@@ -272,6 +286,8 @@ class Round:
         ([2.0, 12.0], [1.0, 3.0])
         """
         _check_bound(function)
+        self._check_rows("w", w, or_one=True)
+        self._check_context(ctx)
         return self._trainer.sweep(
             self._clients, w, function, self._keys("", count=False), share=share, ctx=ctx, batch=batch
         )
@@ -295,6 +311,7 @@ class Round:
         >>> r.grad(r.task.initial).tolist()
         [[2.0], [-4.0]]
         """
+        self._check_rows("w", w, or_one=True)
         start = w.expand(len(self._clients), -1) if w.dim() == 1 else w
         carry = {"w": start, "g": torch.zeros_like(start), "n": self.n}
         return self.walk(carry, _add_gradient, epochs=1, batch=AT_ONCE, stream="grad")["g"]
@@ -338,6 +355,11 @@ class Round:
         >>> r.cross(models, who=torch.tensor([[1, 2], [0, 2]])).tolist()  # ½ 6², ½ 2²; ½ 6², ½ 4²
         [[18.0, 2.0], [18.0, 8.0]]
         """
+        self._check_rows("who", who)
+        if who.numel() and not 0 <= int(who.min()) <= int(who.max()) < len(models):
+            raise MisuseError(
+                f"who names rows {int(who.min())} to {int(who.max())} of models; there are 0 to {len(models) - 1}"
+            )
         columns = [self.losses(models[who[:, j].to(models.device)], share=share) for j in range(who.shape[1])]
         return torch.stack(columns, dim=1)
 
@@ -349,6 +371,7 @@ class Round:
         >>> r.mean(torch.tensor([[0.0], [6.0]]).double()).tolist()  # (0 + 6 + 6) / 3
         [4.0]
         """
+        self._check_rows("mean", rows)
         return (self.counts / self.counts.sum()) @ rows
 
     @property
@@ -362,13 +385,23 @@ class Round:
         return self._trainer.length.steps
 
     def over(self, clients: Tensor) -> "Round":
-        """Return the same round for other clients.
+        """Return the same round for other clients, int64 [M].
+
+        Raises:
+            MisuseError: they are no client numbers.
 
         >>> from pfl_ops.testing import quadratic_round
         >>> r = quadratic_round([0.0, 6.0, 9.0], start=2.0, clients=[0])
         >>> r.over(torch.tensor([1, 2])).train(r.task.initial).tolist()
         [[4.0], [5.5]]
         """
+        n = self.task.n_clients
+        if not isinstance(clients, Tensor) or clients.dtype != torch.int64 or clients.dim() != 1:
+            raise MisuseError(f"over() needs client numbers, int64 [M]; got {kind(clients)}")
+        if len(clients) and not 0 <= int(clients.min()) <= int(clients.max()) < n:
+            raise MisuseError(
+                f"over() got clients {int(clients.min())} to {int(clients.max())}; there are 0 to {n - 1}"
+            )
         other = Round(
             self._trainer, self.t, clients,
             weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose, kept=self.kept,
@@ -406,13 +439,19 @@ class Round:
     def sent(self, *, up: float | None = None, down: float | None = None) -> None:
         """State the numbers that one client sends and receives in this round; without it P each way.
 
+        Raises:
+            MisuseError: `up` or `down` is not one number, 0 or more: the mean over the cohort where clients differ.
+
         >>> from pfl_ops.testing import quadratic_round
         >>> r = quadratic_round([[0.0, 1.0], [6.0, 7.0]])
         >>> r.sent(up=2 * r.layout.size)  # the model and a second vector
         >>> r.traffic
         Traffic(up=4, down=2)
         """
-        self.traffic = Traffic(self.traffic.up if up is None else up, self.traffic.down if down is None else down)
+        self.traffic = Traffic(
+            self.traffic.up if up is None else _scalars("up", up),
+            self.traffic.down if down is None else _scalars("down", down),
+        )
 
     def note(self, name: str, values: Tensor) -> None:
         """Record one value a client, [C], for the curves `method/<name>/…`; a copy that the method never gets back.
@@ -467,10 +506,34 @@ class Round:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _rows(self, value: Tensor) -> Tensor:
-        if len(value) != len(self._clients):
-            raise MisuseError(f"a carry needs one row for each client: {len(self._clients)} clients, got {kind(value)}")
-        return value
+    def _check_rows(self, what: str, value: object, *, or_one: bool = False, width: int | None = None) -> None:
+        """Refuse what has no row for each client of the cohort: rows of all N clients would go to the wrong ones.
+
+        Args:
+            what: the argument, in the message. or_one: one row [Q] for all is right, too. width: Q; None: any.
+        """
+        n = len(self._clients)
+        if not isinstance(value, Tensor) or value.dim() == 0 or (len(value) != n and not (or_one and value.dim() == 1)):
+            hint = "; take s[...][r.cohort]" if isinstance(value, ClientRows) or _length_of(value) > n else ""
+            raise MisuseError(
+                f"{what} needs one row for each client{' or one row [Q] for all' * or_one}: {n} clients, "
+                f"got {kind(value)}{hint}"
+            )
+        if width is not None and value.shape[-1] != width:
+            raise MisuseError(f"{what} needs rows as long as those of start, {width}; got {kind(value)}")
+
+    def _check_context(self, ctx: Mapping[str, Tensor] | None) -> None:
+        for name, value in (ctx or {}).items():
+            self._check_rows(f"ctx {name!r}", value)
+
+    def _check_pull(self, pull: object, width: int) -> None:
+        if not isinstance(pull, tuple) or len(pull) != 2:
+            raise MisuseError(f"pull needs a pair (μ, anchor), got {kind(pull)}")
+        mu, anchor = pull
+        n = len(self._clients)
+        if not isinstance(mu, int | float | np.number) and not (isinstance(mu, Tensor) and mu.shape == (n,)):
+            raise MisuseError(f"μ of pull needs a number, or one for each client: {n} clients, got {kind(mu)}")
+        self._check_rows("the anchor of pull", anchor, or_one=True, width=width)
 
     def _rule(self) -> Rule:
         return replace(self._trainer.rule, lr=self.lr)
@@ -479,6 +542,36 @@ class Round:
         call = self._calls[stream]
         self._calls[stream] += count
         return Keys(self.task.seed, self._purpose, self.t, call)
+
+
+def _length(
+    epochs: int | None, steps: int | None, batch: int | None, share: Share | None, stream: str = "", batches: int = 1
+) -> Length:
+    """Return the length of a walk.
+
+    Raises:
+        MisuseError: both epochs and steps, or a number that is none.
+    """
+    if epochs is not None and steps is not None:
+        raise MisuseError("give epochs or steps, one of them")
+    numbers: list[tuple[str, object, int]] = [("epochs", epochs, 0), ("steps", steps, 0), ("batch", batch, 1)]
+    for name, value, least in numbers:
+        if value is not None and (not isinstance(value, int | np.integer) or value < least):
+            raise MisuseError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return Length(epochs, steps, batch, share, stream, batches)
+
+
+def _scalars(name: str, value: object) -> float:
+    """Return a number of scalars that a client sends or receives."""
+    number = value.item() if isinstance(value, Tensor) and value.dim() == 0 else value
+    if not isinstance(number, int | float | np.number) or not 0 <= number < math.inf:
+        got = number if isinstance(number, int | float | np.number) else kind(value)
+        raise MisuseError(f"sent({name}=...) needs one number of scalars a client, 0 or more; got {got}")
+    return number if isinstance(number, int | float) else float(number)
+
+
+def _length_of(value: object) -> int:
+    return len(value) if isinstance(value, Tensor) and value.dim() else 0
 
 
 def _check_bound(function: Callable[..., Any]) -> None:
