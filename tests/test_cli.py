@@ -285,6 +285,11 @@ def test_version_and_no_command() -> None:
     assert "Usage: pfl-ops" in cli().stdout
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "pfl_ops", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == cli("--version").stdout
+
+
 # -- list, show, partition --------------------------------------------------------------------------------------------
 
 
