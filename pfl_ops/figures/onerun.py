@@ -41,12 +41,10 @@ def curves(records: Records, title: str | None = None) -> Figure:
     split = _split({name for _, values in records for name in values})
     shades = stage_colours()
     with style.style():
-        figure = style.blank(8.4, 3.5)
-        panels = figure.subplots(1, 2, sharey=True)
+        figure, panels = style.percent_panels(8.4, 3.5, title, top=0.3)
         shown: dict[str, Any] = {}
         banded = False
         for axes, view, label in zip(panels, ("local", "global"), VIEWS, strict=True):
-            style.fix_ticks(axes)
             for stage, colour in shades.items():
                 start = f"{split}/{stage}/{view}"
                 rounds, mean = _series(records, f"{start}/mean")
@@ -71,8 +69,7 @@ def curves(records: Records, title: str | None = None) -> Figure:
         if banded:
             shown[BAND] = Patch(color=style.current().faint, alpha=0.3, linewidth=0)
         if shown:
-            figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=len(shown))
-        style.headline(figure, title)
+            figure.legend(list(shown.values()), list(shown), loc="lower center", ncols=len(shown))
     return figure
 
 
@@ -93,10 +90,7 @@ def clients(accuracies: Mapping[str, ArrayLike], title: str | None = None, ylabe
     if not present:
         raise PflOpsError("there is no client with an accuracy to draw")
     with style.style():
-        figure = style.blank(7.6, 3.7)
-        left, right = figure.subplots(1, 2, sharey=True, width_ratios=[2.6, 1])
-        style.fix_ticks(left)
-        style.fix_ticks(right)
+        figure, (left, right) = style.percent_panels(7.6, 3.7, title, top=0.12, width_ratios=[2.6, 1])
         shades = stage_colours()
         most = max(map(len, present.values()))
         for stage, values in present.items():
@@ -108,10 +102,9 @@ def clients(accuracies: Mapping[str, ArrayLike], title: str | None = None, ylabe
             )  # fmt: skip
         left.set_xlim(0, 100)
         left.set(xlabel="clients, from worst to best (% of clients)", ylabel=ylabel)
-        figure.legend(loc="outside lower center", ncols=len(present))
+        figure.legend(loc="lower center", ncols=len(present))
         percent_axis(left)
         _boxes(right, present)
-        style.headline(figure, title)
     return figure
 
 

@@ -155,6 +155,31 @@ def framed(width: float, height: float, left: float, right: float, top: float, b
     return figure, axes
 
 
+def percent_panels(
+    width: float, height: float, title: str | None, top: float, **layout: Any
+) -> tuple[Figure, list[Axes]]:
+    """Two panels with percents on a shared y axis, room for a legend below, and fixed margins.
+
+    matplotlib's constrained layout measures all texts twice to find margins, which takes as long as drawing them.
+
+    Args:
+        width, height: inches. title: above the panels, as in `headline`.
+        top: inches above the panels, for their own titles.
+        layout: passed to `Figure.subplots`.
+    """
+    from pfl_ops.figures.inline import InlineFigure
+
+    figure = InlineFigure(figsize=(width, height))
+    left, right, bottom = 0.88, 0.16, 0.84  # inches: a label and "99.55 %"; half a round's number; labels and a legend
+    top += 0.28 if title else 0.0
+    inside = {"left": left / width, "right": 1 - right / width, "bottom": bottom / height, "top": 1 - top / height}
+    panels = figure.subplots(1, 2, sharey=True, gridspec_kw={**inside, "wspace": 0.06}, **layout)
+    for axes in panels:
+        fix_ticks(axes)
+    headline(figure, title)
+    return figure, list(panels)
+
+
 def fix_ticks(axes: Axes) -> None:
     """Give ticks their colours now: matplotlib makes them when it draws, which may be outside the theme."""
     shades = current()

@@ -187,9 +187,10 @@ class Run:
     def figure(self, figure: "Figure", name: str) -> None:
         """Keep a figure as `figures/<name>.png`."""
         from pfl_ops.figures.files import draw_once
+        from pfl_ops.figures.inline import InlineFigure
 
         staged, folder = self._place(f"figures/{name}.png")
-        if figure.get_layout_engine():  # it leaves nothing to be cut off
+        if isinstance(figure, InlineFigure) or figure.get_layout_engine():  # nothing has to be cut off
             staged.write_bytes(draw_once(figure, "png", DPI))
         else:
             figure.savefig(staged, dpi=DPI, bbox_inches="tight")

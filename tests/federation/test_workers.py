@@ -197,7 +197,12 @@ def test_process_without_samples_asks_no_model(pair: tuple[Simulation, Simulatio
     ("algorithm", "how"),  # a step of its own; a pull; frozen parts
     [("apfl", {"way": "vmap", "chunk": 2}), ("ditto", {"way": "loop"}), ("fedrep", {"way": "vmap", "chunk": 2})],
 )
-def test_two_workers_compute_what_one_process_does(algorithm: str, how: dict[str, object]) -> None:
+def test_two_workers_compute_what_one_process_does(
+    algorithm: str, how: dict[str, object], request: pytest.FixtureRequest
+) -> None:
+    """The first pair of processes is started as a user's is, the others are forks."""
+    if algorithm != "apfl":
+        request.getfixturevalue("forked_children")
     alone = finished(Execution.model_validate({"threads": 1, "workers": 1, **how}), algorithm)
     shared = finished(Execution.model_validate({"threads": 1, "workers": 2, **how}), algorithm)
     assert shared.resolved.workers == 2 and isinstance(shared.trainer, PooledTrainer)

@@ -215,3 +215,24 @@ def test_drawing_imports_neither_pyplot_nor_torch():
         "figures.partition([[1, 2]]); sys.exit(heavy or 'matplotlib.pyplot' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("title", [None, "FLIU on Ωg"])
+@pytest.mark.parametrize("name", ["curves", "clients"])
+def test_parts_of_a_run_s_figures_lie_apart_and_inside(name, title):
+    """Margins are fixed: the widest labels ("99.55 %", round 10000) fit, and so do title, panels and legend."""
+    values = np.linspace(0.9945, 0.997, 11)
+    keys = [f"test/{stage}/{view}" for stage in ("L1", "L2", "G") for view in ("local", "global")]
+    scores = [
+        {f"{k}/{of}": v + d for k in keys for of, d in (("mean", 0), ("q10", -1e-3), ("q90", 1e-3))} for v in values
+    ]
+    records = [(1000 * t, score) for t, score in enumerate(scores)]
+    given = {"curves": records, "clients": {"L1": values, "L2": values, "G": values}}[name]
+    figure = getattr(figures, name)(given, title=title)
+    figure.canvas.draw()
+    (width, height), box = figure.get_size_inches(), figure.get_tightbbox()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+    legend, (left, right) = figure.legends[0].get_window_extent(), [a.get_tightbbox() for a in figure.axes]
+    assert legend.y1 <= min(left.y0, right.y0) and left.x1 <= right.x0
+    if title:
+        assert figure._suptitle.get_window_extent().y0 >= max(left.y1, right.y1)

@@ -1,6 +1,7 @@
 """A SQLite store: what is logged is read back through MLflow's own client."""
 
 import math
+import os
 import shutil
 import signal
 import sqlite3
@@ -232,21 +233,21 @@ def test_an_mlflow_experiment_in_the_bin_is_brought_back(work):
 
 def test_a_run_of_a_killed_process_is_marked_and_can_be_resumed(work, python, rounds):
     code = """
-        import sys
+        import os, sys
         from types import SimpleNamespace
         from pfl_ops.tracking import Store
         store = Store.open(sys.argv[1])
         run = store.run("killed", "run", identity="killed")
         run.log([SimpleNamespace(round=t, metrics={"train/loss": 1 / (1 + t)}, time=1700000000000 + 1000 * t)
                  for t in range(10)])
-        print(run.run_id, flush=True)
+        print(os.getpid(), run.run_id, flush=True)
         sys.stdin.readline()
     """
-    process = python(code, str(work))
-    run_id = process.stdout.readline().strip()
-    with Store.open(work) as store, pytest.raises(PflOpsError, match=f"pid {process.pid}"):
+    process = python(code, str(work), forked=True)
+    pid, run_id = process.stdout.readline().split()
+    with Store.open(work) as store, pytest.raises(PflOpsError, match=f"pid {pid}"):
         store.run("killed", "run", identity="killed")
-    process.send_signal(signal.SIGKILL)
+    os.kill(int(pid), signal.SIGKILL)
     process.wait()
     with Store.open(work) as store:
         assert store.deliver()
