@@ -28,7 +28,7 @@ from pfl_ops.reports.document import Document, Head, PageSection, Row, Table, Ta
 from pfl_ops.reports.write import write
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.begin import PreparedStudy, StudyOptions
+from pfl_ops.tuning.begin import RUN, PreparedStudy, StudyOptions
 from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
@@ -222,7 +222,8 @@ class StudyBegins(Job):
     def outcome(self, folder: Path) -> dict[str, Any]:
         found = StudyStorage("killed", study_storages.storage(f"sqlite:///{folder}/studies.db"))
         queued = [t.system_attrs.get("fixed_params") for _, t in found.trials()]
-        return {"settings": found.settings, "queued": queued, "studies": list(study_storages.recorded(found.store))}
+        settings = {**found.settings, RUN: len(found.settings[RUN])}  # its name is drawn by each search
+        return {"settings": settings, "queued": queued, "studies": list(study_storages.recorded(found.store))}
 
 
 def visible(folder: Path) -> list[str]:

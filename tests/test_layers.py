@@ -18,6 +18,7 @@ Layers = list[tuple[set[str], bool]]
 
 # From the top down: a part may import what stands on lines below its own; and its own line, where that is True.
 LAYERS: Layers = [
+    ({"__main__"}, False),
     ({"cli"}, False),
     ({"reports", "tuning", "bench"}, False),
     ({"jobs", "courier"}, False),
