@@ -19,15 +19,15 @@ def equal_cost(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """Rank methods within equal budgets of their searches, once for each kind of cost.
 
     Trials count in the order in which they ended, whatever their state; runs with new seeds and test runs do not. The
-    budget is the smallest total among the methods with a complete trial. A method has the best value of the complete
-    trials that ended within it.
+    budget is the smallest total above 0 among the methods with a complete trial: `local` sends no bytes, and is within
+    each budget of them. A method has the best value of the complete trials that ended within it.
 
     Returns:
         a row for each kind of cost and method: cost: trials, samples (gradient samples), sent_bytes (up and down, all
         clients), seconds (summed over trials, though they run side by side); budget; method; spent: by the whole
         search; trials: that ended within the budget; trial, validation: the best of them, NaN: none is complete; rank:
         of equal values the same, NA: values of different clients (`leaderboard.same_clients`). A cost that is not known
-        of every method has no rows.
+        of every method, or that none has, has no rows.
     """
     searches = {entry.plan.method: _search(entry) for entry in entries}
     rows = []
@@ -37,7 +37,9 @@ def equal_cost(entries: Sequence[MethodStudy]) -> pd.DataFrame:
         }
         if not totals or any(search[cost].isna().any() for search in searches.values()):
             continue
-        budget = min(totals.values())
+        budget = min((total for total in totals.values() if total > 0), default=0.0)
+        if not budget:
+            continue
         for entry in entries:
             method = entry.plan.method
             search = searches[method]

@@ -295,6 +295,17 @@ def test_equal_values_share_a_rank_and_small_ones_win_where_smaller_is_better():
     assert "trials: b = c, a;" in costs.notes(table)[0]
 
 
+def test_method_that_sends_nothing_sets_no_budget_of_bytes():
+    """Bytes: 20, the smallest total above 0. The silent method has all its trials within it."""
+    silent = search("silent", (0.6, 100, 0.0, 1.0), (0.7, 100, 0.0, 1.0))
+    sends = search("sends", (0.8, 100, 10.0, 1.0), (0.9, 100, 10.0, 1.0))
+    table = costs.equal_cost([silent, sends, search("more", *[(0.5, 1, 10.0, 1.0)] * 3)])
+    sent = table[table["cost"] == "sent_bytes"].set_index("method")
+    assert set(sent["budget"]) == {20} and sent["trials"].to_dict() == {"silent": 2, "sends": 2, "more": 2}
+    assert sent["validation"].to_dict() == {"silent": 0.7, "sends": 0.9, "more": 0.5}
+    assert "sent_bytes" not in set(costs.equal_cost([silent])["cost"])
+
+
 def test_method_without_a_complete_trial_sets_no_budget_and_an_unknown_cost_is_left_out():
     """Bytes of a trial of an earlier version are not known."""
     old = search("old", (0.4, 200, None, 2.0))
