@@ -1,5 +1,6 @@
 """Parts of MLflow that it does not document. Tests fail when a release moves one of them."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,17 @@ def make_tables(address: str, artifacts: str) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # heavy, and of no use with a tracking server
 
     SqlAlchemyStore(address, artifacts).engine.dispose()
+
+
+def close_connections(address: str) -> None:
+    """Close the connections to a database that MLflow keeps for the next use.
+
+    They belong to the file, not to its path: if it was removed since, they read the removed one, and can't write.
+    """
+    module = sys.modules.get("mlflow.store.tracking.sqlalchemy_store")
+    engine = module.SqlAlchemyStore._engine_map.get(address) if module else None
+    if engine is not None:
+        engine.dispose()
 
 
 def table_names() -> set[str]:

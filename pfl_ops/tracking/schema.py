@@ -18,7 +18,7 @@ from pfl_ops import databases
 from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.home import TrackingTarget
-from pfl_ops.tracking.mlflow_private import latest_revision, make_tables, table_names
+from pfl_ops.tracking.mlflow_private import close_connections, latest_revision, make_tables, table_names
 
 log = logging.getLogger("pfl_ops.tracking")
 
@@ -38,6 +38,7 @@ def connect(target: TrackingTarget) -> MlflowClient:
         file = databases.sqlite_file(target.uri)
         if file is not None:
             _make_whole(file, target)
+            close_connections(target.uri)
         client = MlflowClient(target.uri)
         client.search_experiments(max_results=1)  # on a database server, this makes the tables
         return client

@@ -53,6 +53,17 @@ def test_a_database_from_the_template_is_the_one_that_mlflow_makes(tmp_path, mon
         assert store.run("e", "run", identity="i").finish()
 
 
+def test_a_database_that_was_removed_is_made_anew_in_the_same_process(tmp_path, quick):
+    """As a notebook does that deletes its results and runs once more."""
+    for _ in range(3):
+        with Store.open(tmp_path) as store:
+            assert store.runs() == []
+            assert store.run("e", "run", identity="i").finish()
+        with Store.open(tmp_path) as store:
+            assert [run.identity for run in store.runs()] == ["i"]
+        (tmp_path / "mlflow.db").unlink()
+
+
 def change(file, *statements):
     connection = sqlite3.connect(file)
     for statement in statements:
