@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.energy import Effort, grid, linear
-from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.errors import PflOpsError, count, unknown
 from pfl_ops.metrics import Split
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ class Result:
 
     @property
     def _length(self) -> str:
-        return f"{self.length} round{'s' * (self.length != 1)}"
+        return count(self.length, "round")
 
     # -- its numbers -------------------------------------------------------------------------------------------------
 

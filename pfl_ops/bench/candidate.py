@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pfl_ops.bench.settings import Figure
+from pfl_ops.errors import count
 from pfl_ops.federation.settings import Kernels, Precision
 
 Way = Literal["plain", "loop", "vmap", "jax", "jax-vmap"]
@@ -37,7 +38,7 @@ class Label:
     def __str__(self) -> str:
         text = WORDS[self.way] + (f" {self.chunk}" if self.way == "vmap" else "")
         text += ", compiled" if self.kernels == "compiled" else ""
-        text += f", {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
+        text += f", {count(self.threads, 'thread')}" if self.threads else ""
         return f"{text}, {self.workers} workers" if self.workers > 1 else text
 
     @property

@@ -153,7 +153,7 @@ def _tell_estimates(
         number = [affordable(first, estimate, at_once) for estimate in whole]
         seconds = sum(estimate.seconds * k for estimate, k in zip(whole, number, strict=True))
         took = duration(all_methods.of_trials(finals * at_once, at_once) + seconds / at_once)
-        tests = f" and {finals} test run{'s' * (finals != 1)}" if finals else ""
+        tests = f" and {count(finals, 'test run')}" if finals else ""
         text += f"{tests}, {at_once} at once: about {took}{IF_NONE_IS_STOPPED * stops}"
     say(console, text)
     if first.combination:
@@ -251,7 +251,7 @@ def cost_rows(table: "pd.DataFrame") -> "TableRows":
             duration(row["search_seconds"]),
             duration(row["test_seconds"]) if math.isfinite(row["test_seconds"]) else "–",
             mebibytes(row["sent_bytes"]) if math.isfinite(row["sent_bytes"]) else "–",
-            f"{row['openings']} time{'s' * (row['openings'] != 1)}",
+            count(row["openings"], "time"),
         )
         for row in table.to_dict("records")
     ]

@@ -107,7 +107,7 @@ def _chosen(study: "Study") -> Iterator[PageBlock]:
         notes = [study.baseline_note] if study.baseline_note else []
         yield table_of("environments", tables.environments(study.environments), notes=notes, data=study.environments)
     if study.openings:
-        times = f"{study.openings} time{'s' * (study.openings != 1)}"
+        times = count(study.openings, "time")
         yield Text(f"The test data were opened {times} for this study.", "note")
 
 

@@ -358,7 +358,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.pictures and (skipped := str(study.pictures)):
         say(console, skipped)
     if study.openings:
-        say(console, f"the test data were opened {study.openings} time{'s' * (study.openings != 1)} for this study")
+        say(console, f"the test data were opened {count(study.openings, 'time')} for this study")
     say(console, "\n" + look_closer(tracking_uri, study.page, "study", study.name))
     _write_page(study)
     if study.diverged or study.environment_notes:

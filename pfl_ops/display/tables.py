@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pfl_ops.errors import count
 from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, summands
 from pfl_ops.units import difference_title, exact, heading, mebibytes, signed, unit_of, with_unit
 
@@ -298,7 +299,7 @@ def equal_cost(costs: "pd.DataFrame", metric: str) -> TableRows:
 
 
 def _at_equal_cost(row: Mapping[str, Any], metric: str) -> str:
-    n = f"{row['trials']} trial{'s' * (row['trials'] != 1)}"
+    n = count(row["trials"], "trial")
     if not _is(row["validation"]):
         return f"–  ({n})"
     rank = f"{row['rank']}.  " if _is(row["rank"]) else ""
@@ -317,7 +318,7 @@ def searched(table: "pd.DataFrame") -> str:
         table: `Benchmark.table`.
     """
     least, most = int(table["trials"].min()), int(table["trials"].max())
-    return f"{least} trial{'s' * (least != 1)} each" if least == most else f"{least} to {most} trials"
+    return f"{count(least, 'trial')} each" if least == most else f"{least} to {most} trials"
 
 
 def choices(table: "pd.DataFrame") -> TableRows:

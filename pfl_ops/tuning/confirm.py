@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from optuna.trial import FrozenTrial
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, count
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import ERRORS, SAMPLES
@@ -119,7 +119,7 @@ class Confirmation:
             return f"not confirmed: every configuration diverged with a new seed, {name} is the search's choice{lost}"
         n = len(self.seeds)
         mean = with_unit(self.metric, self.means[self.winner], self.spread)
-        over = f"{mean} over {n} new seed{'s' * (n != 1)}"
+        over = f"{mean} over {count(n, 'new seed')}"
         if self.second is None or self.margin is None:
             told = f"chosen: {name}, {over}, since every other configuration diverged"
         elif self.separated:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from pfl_ops.comparison import EQUAL, LEVEL, TEST_SEEDS, TESTS, Line, Test, Values, ordered
 from pfl_ops.display.tables import ranked_by, sampling_notes
+from pfl_ops.errors import count
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
 from pfl_ops.spaces.space import assignment
@@ -185,7 +186,7 @@ def summary(entry: MethodStudy) -> str:
     if math.isnan(mean):
         return chosen
     n = len(entry.finals)
-    return f"{chosen}, test {with_unit(entry.metric, mean, std)} over {n} seed{'s' * (n != 1)}"
+    return f"{chosen}, test {with_unit(entry.metric, mean, std)} over {count(n, 'seed')}"
 
 
 def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:

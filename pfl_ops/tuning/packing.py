@@ -105,11 +105,11 @@ class Packing:
     def __str__(self) -> str:
         n, each = self.layout.trials, f"{self.layout.gpus:g}"
         if self.kind == "cpu":
-            each = f"{self.threads} thread{'s' * (self.threads > 1)}"
+            each = count(self.threads, "thread")
         where = " on a GPU" if self.kind == "gpu" else ""
         others = ", ".join(f"{k}: {f'{r:,.0f}' if r else 'out of memory'}" for k, r in self.rates.items() if k != n)
         return (
-            f"{n} trial{'s' * (n > 1)} at once{where}, {each} each: {self.rates[n]:,.0f} samples/s"
+            f"{count(n, 'trial')} at once{where}, {each} each: {self.rates[n]:,.0f} samples/s"
             f"{' together' * (n > 1)}{f' ({others})' if others else ''}"
         )
 

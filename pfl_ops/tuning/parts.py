@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
+from pfl_ops.errors import count
 from pfl_ops.jobs.report import ERRORS, LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
 from pfl_ops.metrics import summands
 from pfl_ops.statistics import mean_std
@@ -119,11 +120,11 @@ class Combination:
 
     def __str__(self) -> str:
         n = len(self.seeds)
-        over_seeds = f"the mean over {n} seed{'s' * (n != 1)}"
+        over_seeds = f"the mean over {count(n, 'seed')}"
         if self.environments == ("",):
             return over_seeds
         k = len(self.environments)
-        over = f"over {k} environment{'s' * (k != 1)} ({', '.join(self.environments)})"
+        over = f"over {count(k, 'environment')} ({', '.join(self.environments)})"
         value = f"the mean {over}" if self.aggregate == "mean" else f"the worst score {over}"
         return f"{value}{f' of {over_seeds}' if n > 1 else ''}, each score divided by FedAvg's there"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from pfl_ops import statistics
+from pfl_ops.errors import count
 from pfl_ops.tracking import Run, notes, questions
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.objective import Objective
@@ -59,7 +60,7 @@ def end(parent: Run, study: "Study", view: str) -> None:
     counts = {"score/n": float(len(tested)), "score/trials": float(len(study.table))}
     parent.set_metrics(len(study.table) + len(tested), {**study.values, **scores, **counts})
     test = ", ".join(f"`{key}` {m:.4f}{'' if s is None else f' ± {s:.4f}'}" for key, (m, s) in found.items())
-    text = f"Tested with {len(tested)} seed{'s' * (len(tested) != 1)}: {test}." if found else ""
+    text = f"Tested with {count(len(tested), 'seed')}: {test}." if found else ""
     if study.diverged:
         text = "Test runs diverged: " + "; ".join(f"seed {seed} {how}" for seed, how in study.diverged.items()) + "."
     if study.environments is not None:

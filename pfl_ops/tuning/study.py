@@ -13,7 +13,7 @@ from pfl_ops.addresses import redact
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, count
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
 from pfl_ops.metrics import summands
@@ -99,7 +99,7 @@ class Study:
     baselines: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
-        tests = f", {len(self.finals)} test run{'s' * (len(self.finals) != 1)}" if self.finals else ""
+        tests = f", {count(len(self.finals), 'test run')}" if self.finals else ""
         return f"Study({self.name}: trial {self.trial:03d} of {len(self.table)}, {in_words(self.scores)}{tests})"
 
     def _repr_html_(self) -> str:
@@ -167,7 +167,7 @@ class Study:
         if self.baselines is None:
             return ""
         n, samples = len(self.baselines), int(self.baselines["samples"].sum())
-        return f"FedAvg on validation data: {n} run{'s' * (n != 1)}, {samples:,} samples, part of the search"
+        return f"FedAvg on validation data: {count(n, 'run')}, {samples:,} samples, part of the search"
 
     @property
     def environment_notes(self) -> tuple[str, ...]:
@@ -589,4 +589,4 @@ def _two_to_maximise(goal: Objective) -> bool:
 
 
 def _times(n: int) -> str:
-    return f"{n} time{'s' * (n != 1)}"
+    return count(n, "time")

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, count
 from pfl_ops.federation.execution import processes
 from pfl_ops.federation.execution.decide import Choice, Scope, TrainingWork, decide, hint, promises
 from pfl_ops.federation.execution.timing import Prepare, Timing, measure, recalled
@@ -53,7 +53,7 @@ class Resolved:
         kernels = ", compiled kernels" if self.kernels == "compiled" else ""
         if self.workers > 1:
             return f"{backend}, {self.workers} workers{kernels}"
-        return f"{backend}, {self.threads} thread{'s' * (self.threads > 1)}{kernels}"
+        return f"{backend}, {count(self.threads, 'thread')}{kernels}"
 
 
 @dataclass(frozen=True)
