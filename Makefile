@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+LOWEST := .venv-lowest/bin
 SUITE  ?=
 SCALE  ?=
 HOURS  ?= 1
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(N) --max-worker-restart=0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install tune reproduce results bench gpu-check test test-fast chaos lint format types ui clean
+.PHONY: help install tune reproduce results bench gpu-check test test-fast lowest chaos lint format types ui clean
 
 help: ## list the targets
 	@echo "pfl-ops: personalised federated learning, simulated, tuned, tracked."
@@ -63,6 +64,13 @@ test: $(STAMP) ## all tests, in four processes (N=2: in two)
 
 test-fast: $(STAMP) ## the tests that take less than a few seconds each
 	$(PYTEST) -m "not slow"
+
+lowest: ## the quick tests with the oldest versions that pyproject.toml allows, in .venv-lowest; needs a network
+	@test -x $(LOWEST)/python || $(PYTHON) -m venv .venv-lowest
+	$(LOWEST)/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/uv pip compile --quiet --resolution lowest-direct --extra dev pyproject.toml -o .venv-lowest/versions.txt
+	$(LOWEST)/uv pip install --python $(LOWEST)/python -r .venv-lowest/versions.txt -e .
+	$(LOWEST)/python -m pytest -q -n $(N) --max-worker-restart=0 -m "not slow"
 
 chaos: $(STAMP) ## faults on purpose against real runs and studies: about 90 minutes on two cores; CHAOS_N=10: a tenth
 	$(BIN)/python -m tests.chaos
