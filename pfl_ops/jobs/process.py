@@ -66,7 +66,7 @@ class JobProcess(tune.Trainable):
             return
         self.payload: Payload = config[JOB]
         self.losses: tuple[float, ...] = ()
-        self.samples, self.sent_bytes = 0, 0.0
+        self.round, self.samples, self.sent_bytes = 0, 0, 0.0
         keep_within(self.payload.execution.threads or self.payload.share.threads, self.payload.share.gpus)
         self.records = self.work(self.payload, self.place)
 
@@ -86,14 +86,14 @@ class JobProcess(tune.Trainable):
             self.failed = True
             values = dict.fromkeys(self.payload.metrics, math.nan)
             account = "".join(traceback.format_exception(error)) + str(Failure.of(error))
-            last = since[-1].round if since else self.iteration
             spent = {SAMPLES: self.samples, SENT_BYTES: self.sent_bytes}
-            return {ROUND: last, **values, **spent, RECORDS: since, FAILURE: account, "done": True}
+            return {ROUND: self.round, **values, **spent, RECORDS: since, FAILURE: account, "done": True}
 
     def _step(self, since: list[Record]) -> dict[str, Any]:
         metrics, begun = self.payload.metrics, time.monotonic()
         for record in self.records:
             since.append(record)
+            self.round = record.round
             if "train/loss" in record.metrics:
                 self.losses = (*self.losses[:1], float(record.metrics["train/loss"]))
             self.samples += samples_seen(record.metrics)
@@ -114,7 +114,7 @@ class JobProcess(tune.Trainable):
                 told = {ROUND: record.round, **values, LOSSES: self.losses, ERRORS: errors, **spent}
                 return {**told, RECORDS: since, "done": over}
             self._expect(record)
-        raise RuntimeError(f"the simulation ended after round {since[-1].round if since else 0}")
+        raise RuntimeError(f"the simulation ended after round {self.round}")
 
     def _expect(self, record: Record) -> None:
         """Fail at the first full evaluation without the objective rather than after the last round."""
