@@ -119,14 +119,14 @@ def digest(name: str) -> str | None:
             continue
         found[key], imported = _read(module, path)
         for other in imported:
-            there = _file(other) if _is_beside(other, name) else None
+            there = _file(other) if is_beside(other, name) else None
             if there is not None:
                 waiting.append((other, there))
     taken = hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
     return EQUAL.get(taken, taken)
 
 
-def _is_beside(module: str, root: str) -> bool:
+def is_beside(module: str, root: str) -> bool:
     """Return True if an imported module is beside the one that a digest is taken of; see `digest`."""
     top, own = module.partition(".")[0], root.partition(".")[0]
     if top == "pfl_ops":
@@ -170,16 +170,20 @@ def _read(module: str, path: Path) -> tuple[str, tuple[str, ...]]:
     source = path.read_bytes()
     try:
         tree = ast.parse(source)
-        imported = tuple(dict.fromkeys(_imported(tree, module, path)))
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        imported = tuple(dict.fromkeys(imported_by(tree, package)))
         text = _text(tree).encode()
     except (SyntaxError, ValueError, RecursionError):  # no code of Python's, or nested too deep for this: its bytes
         return hashlib.sha256(source).hexdigest(), ()
     return hashlib.sha256(text).hexdigest(), imported
 
 
-def _imported(tree: ast.Module, module: str, path: Path) -> Iterator[str]:
-    """Names of the modules that a module imports, inside functions too, their packages included."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+def imported_by(tree: ast.AST, package: str = "") -> Iterator[str]:
+    """Names of the modules that code of a package imports, inside functions too, their packages included.
+
+    >>> list(imported_by(ast.parse("def f(): from os import path")))
+    ['os', 'os', 'os.path']
+    """
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):

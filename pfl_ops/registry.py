@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from pfl_ops import code_digest
+from pfl_ops import code_digest, notebook
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, place, unknown
 from pfl_ops.files import file_digest
 
@@ -48,7 +48,8 @@ class Registry(Generic[T]):
     def add(self, name: str, thing: T) -> T:
         """Register `thing`.
 
-        A notebook's cell that is run again replaces what it defined before; nothing else may take a name that is taken.
+        A notebook's cell that is run again replaces what it defined before, and so does a plug-in that has the cell's
+        definition; nothing else may take a name that is taken.
 
         Raises:
             PflOpsError: the name is the package's own, another file's or package's, or can be no file's name.
@@ -63,7 +64,8 @@ class Registry(Generic[T]):
         check_name(self.kind, name)
         there = _origin(self._found[name]) if name in self._found else self._offered(name)
         package = module.partition(".")[0]
-        again = (module, qualname) == there and not module.startswith(_PLUGIN)
+        is_plugin = module.startswith(_PLUGIN)
+        again = there == ((notebook.MAIN if is_plugin else module), qualname)
         if there is not None and not again and (there[1] or there[0].partition(".")[0] != package):
             mine, theirs = _file(module), _file(there[0])
             raise PflOpsError(
@@ -98,6 +100,21 @@ class Registry(Generic[T]):
         others = [table.kind for table in _tables if name in table._found and name not in table.builtin]
         return f"Registered under this name: a {others[0]}." if others else ""
 
+    def check_shared(self, name: str) -> None:
+        """Check that other processes know `name`: it is the package's own, an installed package's, or a plug-in's.
+
+        Raises:
+            PflOpsError: a notebook, or the script that runs, defines it.
+        """
+        module = _origin(self.get(name))[0]
+        if name in self.builtin or self._offered(name) or (_plugins and module != notebook.MAIN):
+            return
+        where = "this notebook or script" if module == notebook.MAIN else f"the module {module}"
+        raise PflOpsError(
+            f"the {self.kind} '{name}' is defined in {where}, which processes of trials do not read; write it into a "
+            f"file of its own, and name that: plugins=['{name}.py']"
+        )
+
     def _forget(self, modules: Collection[str]) -> dict[str, T]:
         """Remove what some modules have registered, and return it."""
         gone = {name: thing for name, thing in self._found.items() if _origin(thing)[0] in modules}
@@ -120,10 +137,12 @@ class Registry(Generic[T]):
             ) from error
 
     def digest(self, name: str) -> str:
-        """SHA-256 of the code that `name` is (`code_digest`), or of the definition itself where it has no file (a
-        notebook's cell)."""
+        """SHA-256 of the code that `name` is: of its file (`code_digest`) or of a notebook's cells (`notebook`).
+
+        Where neither can be read it is of the definition itself, and differs each time that this is made.
+        """
         thing: Any = self.get(name)
-        found = code_digest.digest(self.builtin.get(name) or _origin(thing)[0])
+        found = code_digest.digest(self.builtin.get(name) or _origin(thing)[0]) or notebook.digest(_written(thing))
         if found is not None:
             return found
         import cloudpickle
@@ -199,8 +218,13 @@ def _existing(path: Path, kind: str) -> Path:
 
 def _origin(thing: Any) -> tuple[str, str]:
     """(module, name) of the class or function that stands behind a registered thing."""
-    written = getattr(thing, "network", None) or getattr(thing, "function", None) or thing
+    written = _written(thing)
     return str(getattr(thing, "__module__", "")), str(getattr(written, "__qualname__", type(written).__name__))
+
+
+def _written(thing: Any) -> Any:
+    """The class or function that stands behind a registered thing."""
+    return getattr(thing, "network", None) or getattr(thing, "function", None) or thing
 
 
 def _file(module: str) -> str:

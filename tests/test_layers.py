@@ -39,6 +39,7 @@ LAYERS: Layers = [
             "errors",
             "registry",
             "code_digest",
+            "notebook",
             "results_version",
             "section",
             "system",

@@ -2,8 +2,10 @@
 
 import hashlib
 import inspect
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -242,6 +244,25 @@ def test_a_cell_that_is_run_again_replaces_its_thing() -> None:
     assert table.add("mine", two) is two is table.get("mine")
     with pytest.raises(PflOpsError, match="two things are named 'mine': Yours of __main__ and Mine of __main__"):
         table.add("mine", other)
+
+
+def test_a_plug_in_replaces_what_a_cell_defined_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's method that moves to a file; one with another class stays refused, and so do two plug-ins."""
+    table: Registry[Any] = Registry("thing", {})
+
+    def thing(module: str, qualname: str) -> type:
+        return type(qualname, (), {"__module__": module, "__qualname__": qualname})
+
+    for digest in ("a" * 12, "b" * 12):
+        monkeypatch.setitem(sys.modules, registry._PLUGIN + digest, ModuleType("plugin"))
+    table.add("mine", thing("__main__", "Mine"))
+    with pytest.raises(PflOpsError, match="two things are named 'mine': Yours of"):
+        table.add("mine", thing(registry._PLUGIN + "a" * 12, "Yours"))
+    moved = table.add("mine", thing(registry._PLUGIN + "a" * 12, "Mine"))
+    assert table.get("mine") is moved
+    for other in ("__main__", registry._PLUGIN + "b" * 12):
+        with pytest.raises(PflOpsError, match="two things are named 'mine': Mine of"):
+            table.add("mine", thing(other, "Mine"))
 
 
 def test_a_plug_in_may_not_take_an_installed_package_s_name(monkeypatch: pytest.MonkeyPatch) -> None:

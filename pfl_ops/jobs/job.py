@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, TypeAlias
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import fingerprint
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.plugins import Packed, pack
+from pfl_ops.jobs.plugins import Packed, check_shared, pack
 from pfl_ops.jobs.resources import ResourceShare
 
 Purpose: TypeAlias = Literal["trial", "confirmation", "baseline", "test", "repetition", "cell"]
@@ -77,8 +77,9 @@ class Job:
             data_dir: where the driver's data lie.
             execution, share, metrics, stages, full_every: see `Payload`.
         Raises:
-            PflOpsError: the data can't be read.
+            PflOpsError: the data can't be read, or the job's process would not know the experiment's code.
         """
+        check_shared(experiment)
         identity = experiment.identity(data_dir)
         payload = Payload(
             experiment.resolved,

@@ -3,7 +3,12 @@
 from pathlib import Path
 from typing import TypeAlias
 
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.data.partition import PARTITIONS
+from pfl_ops.federation.losses import LOSSES
 from pfl_ops.files import file_digest, write_whole
+from pfl_ops.models import MODELS
 from pfl_ops.registry import load_plugin, plugins
 
 Packed: TypeAlias = tuple[str, str, str]
@@ -13,6 +18,18 @@ Packed: TypeAlias = tuple[str, str, str]
 def pack() -> tuple[Packed, ...]:
     """Return the plug-in files that are loaded in this process, with their source."""
     return tuple((digest, str(path), path.read_bytes().decode()) for digest, path in plugins().items())
+
+
+def check_shared(experiment: Experiment) -> None:
+    """Check that other processes know the method, partition, network and loss of an experiment.
+
+    Raises:
+        PflOpsError: a notebook, or the script that runs, defines one of them.
+    """
+    ALGORITHMS.check_shared(experiment.algorithm.name)
+    PARTITIONS.check_shared(experiment.partition.kind)
+    MODELS.check_shared(experiment.model.name)
+    LOSSES.check_shared(experiment.training.loss)
 
 
 def load(packed: tuple[Packed, ...]) -> None:

@@ -14,6 +14,7 @@ from pfl_ops.config.fields import show
 from pfl_ops.config.identity import CODE, code_line, differing_code
 from pfl_ops.errors import PflOpsError, check_name
 from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.plugins import check_shared
 from pfl_ops.registry import plugins
 from pfl_ops.section import check_last_seed
 from pfl_ops.tracking import WorkFolder
@@ -96,7 +97,11 @@ class PreparedStudy:
     benchmark: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a seed from which the last seed of the study is none, before the first trial."""
+        """Before the first trial, refuse a seed from which the last seed of the study is none, and code without a file.
+
+        The code is what other processes have to know.
+        """
+        check_shared(self.settings.experiment)
         seed, settings = self.settings.experiment.seed, self.settings
         check_last_seed(seed, settings.seeds_per_trial, "seeds per trial")
         check_last_seed(seed, settings.confirm, f"seeds of the confirmation, from seed + {SEED_OFFSET} on", SEED_OFFSET)

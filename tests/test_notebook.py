@@ -1,0 +1,154 @@
+"""Digests of what a notebook's cells define."""
+
+import itertools
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pfl_ops import notebook
+from pfl_ops.errors import PflOpsError
+from pfl_ops.registry import Registry
+
+CELL = '''
+import numpy as np
+import torch
+from pfl_ops.algorithms.base import Algorithm, Field
+
+K = 2
+W = torch.ones(3)
+
+def scaled(x):
+    return shifted(x) * K
+
+def shifted(x):
+    return x + W
+
+class Base:
+    def start(self):
+        return 1
+
+@deco(7)
+class Mine(Base):
+    """A method."""
+
+    lam: float = 0.5
+
+    def step(self, s, r):
+        own = s  # its own step
+        return scaled(own) * self.lam * np.float64(1) + sum(r for r in range(3))
+
+    @property
+    def half(self):
+        return self.lam / 2
+'''
+DECO = "def deco(n):\n    return lambda thing: thing\n"
+
+
+@pytest.fixture
+def cells(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run cells in a new `__main__`, as a kernel does, and return what they have named `Mine`."""
+    numbers = itertools.count()
+
+    def run(*sources: str) -> Any:
+        main = ModuleType("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        for source in sources:
+            name = f"/tmp/ipykernel_7/{next(numbers)}.py"
+            monkeypatch.setitem(linecache.cache, name, (len(source), None, source.splitlines(keepends=True), name))
+            exec(compile(source, name, "exec"), main.__dict__)
+        return main.Mine  # type: ignore[attr-defined]
+
+    return run
+
+
+def test_the_same_code_has_the_same_digest_in_each_kernel(cells: Callable[..., Any]) -> None:
+    first = notebook.digest(cells(DECO, CELL))
+    assert first is not None and first == notebook.digest(cells(DECO, CELL))
+    in_words = CELL.replace("A method.", "The method.").replace("  # its own step", "")
+    assert notebook.digest(cells("x = 1\n", DECO, "\n\n\n" + in_words)) == first
+    assert (
+        notebook.digest(cells(DECO, CELL, "s, r, own, other = 1, 2, 3, 4\n")) == first  # names of its own
+    )  # names of arguments, of locals
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("range(3)", "range(4)"),
+        ("lam: float = 0.5", "lam: float = 0.6"),
+        ("shifted(x) * K", "shifted(x) / K"),
+        ("x + W", "x - W"),
+        ("K = 2", "K = 3"),
+        ("torch.ones(3)", "torch.zeros(3)"),
+        ("return 1", "return 2"),
+        ("self.lam / 2", "self.lam / 3"),
+        ("@deco(7)", "@deco(8)"),
+        ("own = s ", "from pfl_ops.algorithms import fedavg; own = s "),
+    ],
+)
+def test_an_edit_of_what_the_definition_needs_counts(cells: Callable[..., Any], old: str, new: str) -> None:
+    assert CELL.count(old) == 1
+    assert notebook.digest(cells(DECO, CELL)) != notebook.digest(cells(DECO, CELL.replace(old, new)))
+
+
+def test_the_definition_that_was_run_last_counts(cells: Callable[..., Any]) -> None:
+    """In one kernel, with the helper's cell run again alone as well."""
+    edited = CELL.replace("range(3)", "range(4)")
+    assert notebook.digest(cells(DECO, CELL, edited)) == notebook.digest(cells(DECO, edited))
+    helper = "def scaled(x):\n    return x\n"
+    assert notebook.digest(cells(DECO, CELL, helper)) != notebook.digest(cells(DECO, CELL))
+
+
+def test_a_module_of_the_user_counts_by_its_code(
+    cells: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for n in (1, 2):
+        (tmp_path / f"own_helper_{n}.py").write_text(f"def f(x):\n    return {n} * x\n")
+        (tmp_path / f"own_copy_{n}.py").write_text("def f(x):\n    return x\n")
+    use = "class Mine:\n    def step(self, x):\n        return {}(x)\n"
+    ways = ("import {} as h\n" + use.format("h.f"), "from {} import f\n" + use.format("f"))
+    for way in ways:
+        one, two = (notebook.digest(cells(way.format(f"own_helper_{n}"))) for n in (1, 2))
+        assert one is not None and two is not None and one != two
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def make():\n    class Mine:\n        def f(self): return 1\n    return Mine\nMine = make()\n",
+        "import threading\nL = threading.Lock()\nclass Mine:\n    def f(self): return L\n",
+        "class Mine:\n    x = 1\n",
+        "Mine = type('Mine', (), {})\n",
+    ],
+    ids=["inside a function", "a value that can't be pickled", "no function", "no source"],
+)
+def test_a_definition_that_can_not_be_read_has_none(cells: Callable[..., Any], source: str) -> None:
+    assert notebook.digest(cells(source)) is None
+
+
+def test_functions_and_decorated_ones_are_read(cells: Callable[..., Any]) -> None:
+    source = "import torch\n@torch.no_grad()\ndef Mine(x):\n    return x + 1\n"
+    one, two = (notebook.digest(cells(text)) for text in (source, source.replace("+ 1", "+ 2")))
+    assert one is not None and two is not None and one != two
+
+
+def test_the_registry_asks_for_it(cells: Callable[..., Any]) -> None:
+    table: Registry[Any] = Registry("thing", {})
+    digests = []
+    for _ in range(2):
+        table.add("mine", cells(DECO, CELL))
+        digests.append(table.digest("mine"))
+    assert digests[0] == digests[1]
+
+
+def test_trials_do_not_begin_with_what_a_notebook_defines(cells: Callable[..., Any]) -> None:
+    table: Registry[Any] = Registry("thing", {"own": "collections"})
+    table.add("mine", cells(DECO, CELL))
+    with pytest.raises(PflOpsError, match=r"the thing 'mine' is defined in this notebook or script, which .*'mine.py'"):
+        table.check_shared("mine")
