@@ -1,6 +1,7 @@
 """The network as a function of a flat vector, for one model or for C of them at once."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ class Step(NamedTuple):
     Attributes:
         name: its full name. layer: itself.
         own: the names of its parameters in it. places: see `parameter_places`.
-        kind: its `exact_class`. foreign: there is code of a user in it (see `is_foreign`).
+        kind: its `exact_class`. foreign: it takes values in PyTorch's usual order in memory (see `is_foreign`).
     """
 
     name: str
@@ -34,7 +35,9 @@ class Step(NamedTuple):
     def of(cls, layer: nn.Module, name: str) -> "Step":
         """The step of a layer with this full name."""
         places = parameter_places(layer)
-        return cls(name, layer, tuple(dict.fromkeys(places.values())), places, exact_class(layer), is_foreign(layer))
+        kind = exact_class(layer)
+        foreign = is_foreign(layer) or (kind is nn.GroupNorm and not takes_channels_last())
+        return cls(name, layer, tuple(dict.fromkeys(places.values())), places, kind, foreign)
 
     def parameters(self, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Its parameters by their names in it, from the network's by their full names."""
@@ -49,6 +52,17 @@ class Step(NamedTuple):
         given = {place: own[key] for place, key in self.places.items()}
         out: Tensor = torch.func.functional_call(self.layer, given, (x,), tie_weights=False)
         return out
+
+
+@cache
+def takes_channels_last() -> bool:
+    """False if this PyTorch (2.6) refuses GroupNorm of stacked images whose channels lie last in memory."""
+    images = torch.zeros(2, 1, 2, 2, 2).permute(0, 1, 4, 2, 3)
+    try:
+        torch.vmap(nn.GroupNorm(1, 2))(images)
+    except RuntimeError:
+        return False
+    return True
 
 
 def is_foreign(layer: nn.Module) -> bool:
