@@ -146,8 +146,8 @@ def benchmark(
         seeds_per_trial: of each method's trials, see `study.tune`. None: 1, or as the benchmark was begun.
         metric: one validation score for all; none: see above.
         name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
-        final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ... None: 1, or as in the
-            last call if `experiments` is none.
+        final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ... None: the experiments'
+            `repetitions`, or as in the last call if `experiments` is none.
         confirm, confirm_top: of each method, see `study.tune`. None: 3 and 2, or as the benchmark was begun.
         report: called with the result, while its run is open.
     Raises:
@@ -197,7 +197,7 @@ def benchmark(
     limits = replace(limits, trials=trials)
     for each in there.values():  # a method that is added later has the others' budgets, and is confirmed as they were
         limits = limits.else_of(each.limits)
-    finals = 1 if final_repetitions is None else final_repetitions
+    finals = max(one.repetitions for one in experiments) if final_repetitions is None else final_repetitions
     plans = [
         PreparedStudy(one, settings[method].limited(limits), f"{name}.{method}", finals, name)
         for one in experiments

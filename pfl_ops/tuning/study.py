@@ -285,8 +285,8 @@ def tune(
         home, tracking_uri: work folder, MLflow's address.
         data_dir: where the data lie.
         execution: where and how trials and test runs compute; a trial's device and threads follow its share.
-        final_repetitions: test runs of the chosen configuration; 0: the test data stay closed. None: 1, or as in the
-            last call if `experiment` is none.
+        final_repetitions: test runs of the chosen configuration; 0: the test data stay closed. None: the experiment's
+            `repetitions`, or as in the last call if `experiment` is none.
         confirm: new seeds, at most, with which the best configurations are run again on validation data; fewer if the
             best one is separated before. 0: the trial with the best value is chosen. None: 3, or as recorded; several
             objectives are not confirmed.
@@ -327,6 +327,7 @@ def tune(
         address=address,
         on_event=on_event,
     )
+    given = experiment
     warm: WarmStart | None = None
     if experiment is not None:
         settings = Settings.of(
@@ -359,9 +360,8 @@ def tune(
     name = name or f"{settings.label(experiment)}-{settings.digest(means.data_dir)[:8]}"
     for one in (*settings.environments, *settings.held_out):
         check_build(one.of(settings.experiment), means, f"environment '{one.name}'")
-    plan = PreparedStudy(
-        experiment, settings, name, settings.finals if final_repetitions is None else final_repetitions
-    )
+    finals = settings.finals if given is None else given.repetitions
+    plan = PreparedStudy(experiment, settings, name, finals if final_repetitions is None else final_repetitions)
 
     with study_storages.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)

@@ -72,8 +72,8 @@ def studies(home):
 def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go, tmp_path, furnish):
     """toy and late get the same two trials. Ctrl-C comes while toy is tested; rival, whose trials fail, comes later."""
     furnish(tmp_path)
-    pooled = {"seed": 3, "data.pooled": True}
-    settings = {"space": SPACE, "concurrency": 2, "scheduler": "none", "final_repetitions": 3, "name": "mine"}
+    pooled = {"seed": 3, "data.pooled": True, "repetitions": 3}
+    settings = {"space": SPACE, "concurrency": 2, "scheduler": "none", "name": "mine"}
 
     def pressed(*_):
         raise KeyboardInterrupt

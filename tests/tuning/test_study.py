@@ -94,10 +94,10 @@ def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
     """One trial at a time: 0.5 sets the rungs, 0.1 falls at the first, three fail in three ways, 0.8 wins."""
     points = [at(0.5), at(0.1), at(0.9, "raise"), at(0.95, "nan"), at(0.9, "die"), at(0.8)]
     space = space_of(*points)
-    settings = {"trials": 6, "concurrency": 1, "final_repetitions": 2}
+    settings = {"trials": 6, "concurrency": 1}
     forgotten = []
     monkeypatch.setattr(runs, "forget", lambda e, home, stages, **_: forgotten.append((e.algorithm.x, home, stages)))
-    done = run(toy(repetitions=3, seed=5), space, **settings)
+    done = run(toy(repetitions=2, seed=5), space, **settings)
     study = done.study
     assert forgotten == [(0.1, home, ("L1",))], "the pruned one alone"
 
@@ -156,16 +156,16 @@ def test_a_study_with_every_kind_of_end(run, home, capfd, monkeypatch):
 
     # asked again: it has 3 results of 6, so going on must be meant
     with pytest.raises(PflOpsError, match="exists, 3 of 6 trials have a result; go on with --resume"):
-        run(toy(repetitions=3, seed=5), space, **settings)
+        run(toy(repetitions=2, seed=5), space, **settings)
     # three of three wanted: nothing is run; the same choice is not opened again
-    again = run(toy(repetitions=3, seed=5), space, **{**settings, "trials": 3})
+    again = run(toy(repetitions=2, seed=5), space, **{**settings, "trials": 3})
     assert not [e for e in again.events if e.kind in ("begin", "start")]
     assert again.study.openings == 1 and again.study.best == study.best
     # another configuration under the same name is another study
     with pytest.raises(PflOpsError, match=r"was begun with other settings \(now seed=6, not 5\)"):
-        run(toy(repetitions=3, seed=6), space, name=study.name, resume=True)
+        run(toy(repetitions=2, seed=6), space, name=study.name, resume=True)
     with pytest.raises(PflOpsError, match="another search space"):
-        run(toy(repetitions=3, seed=5), space_of(at(0.2)), name=study.name, resume=True)
+        run(toy(repetitions=2, seed=5), space_of(at(0.2)), name=study.name, resume=True)
 
 
 def test_what_diverges_is_a_result_that_is_never_chosen_and_never_averaged(home):
