@@ -349,6 +349,11 @@ def test_partition_counts_draws_and_saves(tmp_path: Path) -> None:
     assert digest == [line for line in again.stdout.splitlines() if line.startswith("partition ")]
 
 
+def test_partition_names_the_seed_that_draws_it() -> None:
+    result = cli("partition", "iid", "--clients", "2", "--seed", "1", "--set", "partition.seed=5")
+    assert result.stdout.startswith("iid on digits, 2 clients, seed 5\n")
+
+
 def test_partition_import_makes_what_its_last_line_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Index lists become a partition, PFLlib's folder a data set; the flags that are printed work as they stand."""
     monkeypatch.chdir(tmp_path)
