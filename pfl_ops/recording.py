@@ -13,6 +13,7 @@ from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.registry import plugins
+from pfl_ops.results import CLIENTS
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.requests import RequestedRun, RunEnd
 
@@ -166,6 +167,7 @@ def run_tags(experiment: Experiment, simulation: "Simulation", digest: str, data
         "pfl_ops.precision": resolved.precision,
         "pfl_ops.kernels": resolved.kernels,
         "pfl_ops.state": simulation.state_place,
+        CLIENTS: str(simulation.task.n_clients),
         **execution_changes(simulation),
     }
 

@@ -32,6 +32,8 @@ COMMON = "pfl_ops.common"
 """Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
 CODE_TAG, CONTENT_TAG = "pfl_ops.code", "pfl_ops.content"
 """Tags: the code of a run, and the content of its files (`identity.code_line`, `identity.content_line`)."""
+CLIENTS = "pfl_ops.clients"
+"""Tag: the number of clients of the federation, scored or not."""
 DIVERGED = "pfl_ops.diverged"
 """Tag of a run whose training diverged: at which round, at which client."""
 DIGEST = re.compile(r"[0-9a-f]{8,}")
@@ -306,6 +308,12 @@ class Result:
     def partition(self) -> str | None:
         """Hash of who holds which samples; None: it was not recorded (a trial)."""
         return self.tags.get("pfl_ops.partition_hash")
+
+    @property
+    def n_clients(self) -> int | None:
+        """N, the number of clients of the federation; None: it was not recorded."""
+        found = self.tags.get(CLIENTS)
+        return int(found) if found else None
 
     @property
     def common(self) -> str:

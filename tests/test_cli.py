@@ -349,6 +349,11 @@ def test_partition_counts_draws_and_saves(tmp_path: Path) -> None:
     assert digest == [line for line in again.stdout.splitlines() if line.startswith("partition ")]
 
 
+def test_partition_names_the_seed_that_draws_it() -> None:
+    result = cli("partition", "iid", "--clients", "2", "--seed", "1", "--set", "partition.seed=5")
+    assert result.stdout.startswith("iid on digits, 2 clients, seed 5\n")
+
+
 def test_partition_import_makes_what_its_last_line_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Index lists become a partition, PFLlib's folder a data set; the flags that are printed work as they stand."""
     monkeypatch.chdir(tmp_path)
@@ -414,7 +419,9 @@ class Fake:
                 signal.raise_signal(signal.SIGTERM)
         final = {"final/test/L1/local/mean": 0.7, "final/test/L1/global/mean": 0.25, "final/test/L1/acc": 0.95}
         shown = {"hash": f"{experiment.seed:064x}"[::-1], "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
-        return SimpleNamespace(final=final, experiment=experiment, clients=CLIENTS, complaints=[], origin="", **shown)
+        return SimpleNamespace(
+            final=final, experiment=experiment, clients=CLIENTS, n_clients=3, complaints=[], origin="", **shown
+        )
 
     def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
         cost = {"samples": 120_000, "sent_bytes": 3 * 2**20}
@@ -635,7 +642,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             values={"val/L1/acc": 1.5},
             scores={"val/L1/acc": 1.5},
             best={"training.lr": 0.01, "algorithm.gamma.kind": "adaptive"},
-            finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7}, clients=CLIENTS)],
+            finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7}, clients=CLIENTS, n_clients=3)],
             openings=1,
             page=None,
             confirmation=None,
@@ -1042,7 +1049,8 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
 ) -> None:
     """The worst of all has 3 samples; of those with 10 and more it is another client. No L2, no word on it."""
     final = {"local/mean": 0.5, "global/mean": 0.25, "acc": 0.75, "local/worst": 0.25}
-    one = SimpleNamespace(final={f"final/test/L1/{key}": value for key, value in final.items()}, clients=CLIENTS)
+    kept = {f"final/test/L1/{key}": value for key, value in final.items()}
+    one = SimpleNamespace(final=kept, clients=CLIENTS, n_clients=3)
     out().print(drawn(tables.scores([one], "test")))
     _, head, row = capsys.readouterr().out.rstrip().splitlines()
     assert re.split("  +", head.strip()) == [
@@ -1063,15 +1071,28 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
 def test_notes_on_small_test_sets_count_every_seed() -> None:
     """Seeds have partitions of their own: 1 and 2 of 3 clients have fewer than 10 test samples."""
     small = CLIENTS.assign(n_held=CLIENTS["n_held"].where(CLIENTS["client"] != CLIENTS["client"].max(), 9))
-    found = [SimpleNamespace(final={"final/test/G/acc": 0.5}, clients=clients) for clients in (CLIENTS, small)]
+    final = {"final/test/G/acc": 0.5}
+    found = [SimpleNamespace(final=final, clients=clients, n_clients=3) for clients in (CLIENTS, small)]
     assert tables.score_notes(found, "test") == [
         "G: the one model of all",
         "n: a client's test samples; 1 to 2 of 3 clients have fewer than 10",
     ]
     empty = CLIENTS.assign(n_held=CLIENTS["n_held"].where(CLIENTS["n_held"] > 3, 0))
-    found = [SimpleNamespace(final={"final/test/G/acc": 0.5}, clients=clients) for clients in (CLIENTS, empty)]
+    final = {"final/test/G/acc": 0.5}
+    found = [SimpleNamespace(final=final, clients=clients, n_clients=3) for clients in (CLIENTS, empty)]
     assert tables.score_notes(found, "test")[1:] == [
         "n: a client's test samples; 1 of 3 clients have fewer than 10, 0 to 1 of them none and no score",
+    ]
+
+
+def test_notes_say_which_clients_the_scores_are_of() -> None:
+    """Three of 300 clients are scored; one of these has taken part (absent=last), so that L2 is of one client."""
+    final = {"final/test/L1/local/clients": 3.0, "final/test/L2/local/clients": 1.0}
+    one = SimpleNamespace(final=final, clients=CLIENTS, n_clients=300)
+    assert tables.score_notes([one], "test")[1:] == [
+        "3 of 300 clients are scored, drawn once for each run (evaluation.clients)",
+        "L2: of the 1 of 3 clients that have taken part in a round",
+        "n: a client's test samples; 1 of 3 scored clients have fewer than 10",
     ]
 
 

@@ -233,6 +233,7 @@ def test_what_mlflow_has(result: runs.Result, store: Store, tmp_path: Path) -> N
     assert info.params["training.rounds"] == "3" and info.params["algorithm.name"] == "fliu"
     engine = {
         "pfl_ops.state": "memory",
+        "pfl_ops.clients": "4",
         "pfl_ops.way": "loop",
         "pfl_ops.chunk": "1",
         "pfl_ops.threads": "1",

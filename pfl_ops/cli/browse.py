@@ -85,7 +85,7 @@ def partition(
     experiment = experiment_of("local", {**flags, "partition": kind}, sets=sets, plugins=plugin, data_dir=data_dir)
     clients = experiment.clients(data_dir=data_dir)
     n = count(len(clients.table), "client")
-    title = f"{experiment.partition.kind} on {experiment.data.label}, {n}, seed {experiment.seed}"
+    title = f"{experiment.partition.kind} on {experiment.data.label}, {n}, seed {clients.recorded.about['seed']}"
     show_counts(clients.table, title, plot, f"partition {clients.partition_digest}")
     for remark in clients.remarks:
         say(err(), remark)

@@ -25,6 +25,9 @@ PARTITION = "lsqs"
 SHIFT = 0.03
 """Share of the training samples that a cut may give to other clients, or classes, without a remark."""
 
+NUMBERS_SHOWN = 5
+"""Classes that a remark lists."""
+
 
 class Info(NamedTuple):
     """Facts on a named data set before it is read: shape of a sample, constants in units of the stored values."""
@@ -222,6 +225,10 @@ class Dataset:
 
     @property
     def remarks(self) -> tuple[str, ...]:
+        """Lines about a cut that changes shares, and about classes without training samples."""
+        return (*self._remarks_on_cut(), *self._remarks_on_classes())
+
+    def _remarks_on_cut(self) -> tuple[str, ...]:
         """A line if the cut to `train_size` changes the shares of clients or classes by more than `SHIFT` of the data.
 
         The shares change where many of them are smaller than one sample.
@@ -240,6 +247,23 @@ class Dataset:
             f"data.train_size={self.train_size} changes the shares of {what}: {small.sum():,} of {len(counts):,} have "
             f"{100 * after[small].sum():.0f} % of the samples instead of {100 * before[small].sum():.0f} %"
             f"{f', {lost:,} have none' if lost else ''}; data.train_size=none takes all samples",
+        )
+
+    def _remarks_on_classes(self) -> tuple[str, ...]:
+        """A line if some classes below the highest label have no training sample as published, as with the labels 0,
+        10, 20: a network has an output for each. Characters of a text that do not occur are no mistake."""
+        if self.overlap:
+            return ()
+        labels = [self.files.array(f"y_{part}") for part in (("train", "test") if self.pooled else ("train",))]
+        counts = sum(np.bincount(y, minlength=self.n_classes) for y in labels)
+        absent = np.flatnonzero(counts == 0).tolist()
+        if not absent:
+            return ()
+        shown = ", ".join([*map(str, absent[:NUMBERS_SHOWN]), *["..."] * (len(absent) > NUMBERS_SHOWN)])
+        have = "has" if len(absent) == 1 else "have"
+        return (
+            f"{len(absent):,} of {self.n_classes:,} classes {have} no training sample ({shown}), and networks an "
+            "output for each; classes are numbered from 0, without gaps",
         )
 
     def sealed(self) -> "Dataset":

@@ -6,6 +6,7 @@ makes it known; its keyword-only parameters become the fields `partition.*`. The
 (natural, file).
 """
 
+import copy
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from pydantic import Field, create_model
 
 from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.cut import counts_table
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, in_a_line, place
 from pfl_ops.registry import Registry
 from pfl_ops.section import MOST_COUNT, MOST_SEED, Section, options
 
@@ -63,7 +64,8 @@ class Scheme(Section):
         Returns:
             K sorted int64 arrays; no sample twice, no client empty.
         Raises:
-            PartitionError: the request cannot be met; the message names the numbers.
+            PartitionError: the request cannot be met; the message names the numbers. A user's scheme fails, or does not
+                repeat its draws.
 
         >>> scheme = PARTITIONS.get("iid")(clients=2, stratified=False)
         >>> [rows.tolist() for rows in scheme.indices(np.zeros(5), np.random.default_rng(0))]
@@ -85,14 +87,43 @@ class Scheme(Section):
                     f"partition '{self.kind}' cannot give each of {n_clients:,} clients a sample: "
                     f"{{data}} has {len(labels):,}"
                 )
-            found = function(labels, n_clients, **given, **chosen)
-            return self._checked(found, len(labels), n_clients)
+            if function.__module__.startswith("pfl_ops."):
+                return self._checked(function(labels, n_clients, **given, **chosen), len(labels), n_clients)
+            return self._drawn_twice(lambda draws: function(labels, n_clients, **draws, **chosen), given, len(labels))
         except PartitionError as error:
-            raise PartitionError(error.text, data) from None
+            raise PartitionError(error.text, data) from error.__cause__
+
+    def _drawn_twice(
+        self, draw: Callable[[dict[str, Any]], Sequence[np.ndarray]], given: dict[str, Any], n: int
+    ) -> ByClient[np.ndarray]:
+        """Return the arrays of a user's scheme, drawn twice: the run's hash, and a run that goes on, rely on a division
+        that the seed repeats."""
+        again = {**given, "rng": copy.deepcopy(given["rng"])} if "rng" in given else given
+        try:
+            found, other = (self._checked(draw(draws), n, self.clients) for draws in (given, again))
+        except PflOpsError:
+            raise
+        except Exception as error:
+            where = place(error, inspect.getsourcefile(type(self).function), anywhere=True)
+            raise PartitionError(f"partition '{self.kind}' failed: {in_a_line(error)}{where}") from error
+        if not (np.array_equal(found.samples, other.samples) and np.array_equal(found.offsets, other.offsets)):
+            raise PartitionError(
+                f"partition '{self.kind}' drew two divisions from one seed; its only source of randomness is rng "
+                "(rng.permutation, ...; not np.random, torch or random)"
+            )
+        return found
 
     def _checked(self, clients: Sequence[np.ndarray], n: int, n_clients: int | None) -> ByClient[np.ndarray]:
         """Return the arrays of a scheme, sorted; its promises are checked, because it may be a user's."""
-        clients = clients if isinstance(clients, ByClient) else list(clients)  # a user's may be any iterable
+        if not isinstance(clients, ByClient):
+            clients = list(clients)  # a user's may be any iterable
+            for k, rows in enumerate(clients):
+                given = np.asarray(rows)
+                if given.ndim != 1 or (given.dtype.kind not in "iu" and len(given)):
+                    raise PartitionError(
+                        f"partition '{self.kind}' gave client {k} {given.dtype} {list(given.shape)}; expected sample "
+                        "numbers, whole numbers [n_k]"
+                    )
         if n_clients is not None and len(clients) != n_clients:
             raise PartitionError(f"partition '{self.kind}' made {len(clients)} clients instead of {n_clients}")
         found = ByClient.of(clients)

@@ -38,6 +38,8 @@ class FinishedRun(Protocol):
     def final(self) -> Mapping[str, float]: ...
     @property
     def clients(self) -> "pd.DataFrame": ...
+    @property
+    def n_clients(self) -> int | None: ...
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -74,7 +76,8 @@ def scores(results: Sequence[FinishedRun], split: str) -> TableRows:
 
 
 def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
-    """Return notes on `scores`: the stages in the order in which they come, and small test sets."""
+    """Return notes on `scores`: the stages in the order in which they come, which clients are scored, and small test
+    sets."""
     stages = _stages(results, split)
     told = [
         "; ".join(text for stage, text in STAGES_TOLD.items() if stage in stages) if stages != ["G"] else MODEL_TOLD
@@ -82,13 +85,32 @@ def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
     told += sampling_notes([result.final for result in results], "Acc(G)")
     sizes = [result.clients.drop_duplicates("client")["n_held"] for result in results if len(result.clients)]
     few, none = ([int((size < least).sum()) for size in sizes] for least in (ENOUGH, 1))
+    n, scored = results[0].n_clients, len(sizes[0]) if sizes else 0
+    is_drawn = n is not None and 0 < scored < n
+    if is_drawn:
+        told.append(f"{scored:,} of {n:,} clients are scored, drawn once for each run (evaluation.clients)")
+    told += [_covered(results, sizes, split, stage) for stage in stages if stage == "L2" and sizes]
     if any(few):
         what = "test" if split == "test" else "validation"
         told.append(
-            f"n: a client's {what} samples; {_range(few)} of {len(sizes[0])} clients have fewer than {ENOUGH}"
-            + (f", {_range(none)} of them none and no score" if any(none) else "")
+            f"n: a client's {what} samples; {_range(few)} of {scored}{' scored' * is_drawn} clients have fewer than "
+            f"{ENOUGH}" + (f", {_range(none)} of them none and no score" if any(none) else "")
         )
-    return told
+    return [line for line in told if line]
+
+
+def _covered(results: Sequence[FinishedRun], sizes: "Sequence[pd.Series]", split: str, stage: str) -> str:
+    """Return the line on a stage of which some clients with samples have no score, as with absent=last; "": all have.
+
+    Args:
+        sizes: held-out samples of each client that is scored, a series for each result.
+    """
+    most = [int((size > 0).sum()) for size in sizes]
+    key = f"final/{split}/{stage}/local/clients"
+    found = [int(result.final.get(key, n)) for result, n in zip(results, most, strict=False)]
+    if found == most:
+        return ""
+    return f"{stage}: of the {_range(found)} of {_range(most)} clients that have taken part in a round"
 
 
 def _range(counts: Sequence[int]) -> str:

@@ -151,19 +151,9 @@ def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Net
     (True, False)
     """
     name = section.name
-    chosen = {key: value for key, value in section if key not in ("name", "weights")}
-    with torch.random.fork_rng(devices=[]):
-        # the CPU's generator only: torch.manual_seed would also reseed the GPUs, which fork_rng leaves out here
-        torch.random.default_generator.manual_seed(rng.torch_seed(seed, "model"))
-        try:
-            network = MODELS.get(name).network(shape, n_classes, **chosen)
-        except PflOpsError:
-            raise
-        except Exception as error:  # a user's constructor may raise anything
-            raise PflOpsError(
-                f"model '{name}' can't be built for samples of shape {shape}: {type(error).__name__}: {error} "
-                "(it is called with the shape and the number of classes)"
-            ) from error
+    network = _drawn(section, shape, n_classes, seed)
+    if not type(network).__module__.startswith("pfl_ops."):  # a user's
+        _check_draws(network, _drawn(section, shape, n_classes, seed), name)
     if section.weights is not None and not has_backbone(section):
         weights.start_from(network, section.weights, name)
     check(network, example_of(shape), name)
@@ -172,6 +162,34 @@ def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Net
             f"model '{name}': its head has {network.head.out_features} outputs, the data {n_classes} classes"
         )
     return network  # a user's own, too, has body and head: `check` saw to it
+
+
+def _drawn(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Network:
+    """Return the network with parameters that its layers have drawn."""
+    chosen = {key: value for key, value in section if key not in ("name", "weights")}
+    with torch.random.fork_rng(devices=[]):
+        # the CPU's generator only: torch.manual_seed would also reseed the GPUs, which fork_rng leaves out here
+        torch.random.default_generator.manual_seed(rng.torch_seed(seed, "model"))
+        try:
+            return MODELS.get(section.name).network(shape, n_classes, **chosen)
+        except PflOpsError:
+            raise
+        except Exception as error:  # a user's constructor may raise anything
+            raise PflOpsError(
+                f"model '{section.name}' can't be built for samples of shape {shape}: {type(error).__name__}: {error} "
+                "(it is called with the shape and the number of classes)"
+            ) from error
+
+
+def _check_draws(network: nn.Module, again: nn.Module, name: str) -> None:
+    """Refuse a network that is another one when it is built again: its draws belong to no seed, and no hash."""
+    other = again.state_dict()
+    for key, value in network.state_dict().items():
+        if key not in other or not torch.equal(value, other[key]):
+            raise PflOpsError(
+                f"model '{name}': '{key}' has other values when the network is built again; draw them by PyTorch "
+                "(torch.randn, nn.init), whose generator the run's seed sets, not by np.random or random"
+            )
 
 
 def example_of(shape: Shape) -> Tensor:

@@ -57,13 +57,13 @@ def save_model(
         shape: of a raw sample: (H, W, C), stored as uint8, or (d,), stored as float32.
         n_classes: L.
         mean, std: of a raw channel or feature; what the network was trained on is (x - mean) / std.
-        classes: names of the L classes; none: "0", "1", ...
+        classes: names of the L classes; none: they are the whole numbers 0, 1, ...
         plugins: files that define the network, where it is not one of the package's.
     """
     description: dict[str, Any] = {
         "network": {key: value for key, value in network.items() if key != "weights"},
         "shape": [int(n) for n in shape],
-        "classes": [str(name) for name in (classes or range(n_classes))],
+        "classes": list(classes or range(n_classes)),
         "mean": np.asarray(mean, dtype=float).ravel().tolist(),
         "std": np.asarray(std, dtype=float).ravel().tolist(),
     }
@@ -71,7 +71,10 @@ def save_model(
     signature = ModelSignature(
         inputs=Schema([TensorSpec(dtype, (-1, *description["shape"]))]),
         outputs=Schema(
-            [ColSpec("string", "class"), *(ColSpec("float", f"p({name})") for name in description["classes"])]
+            [
+                ColSpec("string" if classes else "long", "class"),
+                *(ColSpec("float", f"p({name})") for name in description["classes"]),
+            ]
         ),
     )
     with scratch() as made:

@@ -122,7 +122,8 @@ def test_a_test_class_that_nobody_trains_on_is_left_out(npz: Write) -> None:
     data = load(DataSection(name=str(npz(y_test=np.repeat([0, 1, 2, 9], 10))), train_size=None))
     clients = build(data, "iid", clients=3)
     assert data.n_classes == 10 and len(clients.held) == 30 and clients.table.shape == (3, 10)
-    assert clients.remarks == ("10 of 40 test samples have classes without training samples; left out",)
+    assert clients.remarks[0].startswith("6 of 10 classes have no training sample (4, 5, 6, 7, 8, ...)")
+    assert clients.remarks[1:] == ("10 of 40 test samples have classes without training samples; left out",)
 
 
 def test_numbers_of_own_clients_that_change_are_a_remark(npz: Write) -> None:

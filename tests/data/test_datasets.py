@@ -154,6 +154,19 @@ def test_remarks_on_a_cut_that_changes_shares(npz: Write) -> None:
     assert load(everything(path)).remarks == load(DataSection(name="digits", train_size=500)).remarks == ()
 
 
+def test_classes_without_training_samples_are_a_remark(npz: Write) -> None:
+    """Labels 0, 10, 20, 30 are 31 classes, of which 27 have no sample; classes of the test data train if merged."""
+    (line,) = load(everything(npz("tens", y_train=arrays()["y_train"] * 10, y_test=arrays()["y_test"] * 10))).remarks
+    assert line == (
+        "27 of 31 classes have no training sample (1, 2, 3, 4, 5, ...), and networks an output for each; classes are "
+        "numbered from 0, without gaps"
+    )
+    data = load(everything(npz("nine", y_test=np.repeat([0, 1, 4, 5], 10)))).sealed()
+    assert data.remarks[0].startswith("2 of 6 classes have no training sample (4, 5), ")
+    (line,) = load(everything(npz("nine", y_test=np.repeat([0, 1, 2, 5], 10)))).merged().remarks
+    assert line.startswith("1 of 6 classes has no training sample (4), ")
+
+
 def test_a_sealed_data_set_opens_no_test_file(npz: Write) -> None:
     data = load(DataSection(name=str(npz()), train_size=30))
     for file in data.files.folder.glob("*_test.npy"):

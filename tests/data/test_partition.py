@@ -490,6 +490,41 @@ def test_a_scheme_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         split("halves", np.zeros(4, int), clients=2, twice=True)
 
 
+def test_a_scheme_of_ones_own_that_is_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A division that the seed does not repeat belongs to no hash; masks and fractions are no sample numbers."""
+    for name in PARTITIONS.builtin:
+        PARTITIONS.get(name)
+    monkeypatch.setattr(PARTITIONS, "_found", dict(PARTITIONS._found))
+    labels = np.arange(40) % 4
+
+    def refused(name: str, function: Callable[..., Any]) -> str:
+        partition(name)(function)
+        with pytest.raises(PartitionError) as found:
+            split(name, labels, clients=4)
+        return str(found.value)
+
+    def unseeded(labels: np.ndarray, n_clients: int) -> list[np.ndarray]:
+        return np.array_split(np.random.permutation(len(labels)), n_clients)
+
+    def masks(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator) -> list[np.ndarray]:
+        return [labels == k for k in range(n_clients)]
+
+    def owners(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator) -> np.ndarray:
+        return np.arange(n_clients)
+
+    def fails(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator) -> list[np.ndarray]:
+        return [labels[len(labels)] for _ in range(n_clients)]
+
+    assert refused("unseeded", unseeded).startswith("partition 'unseeded' drew two divisions from one seed; ")
+    assert refused("masks", masks) == (
+        "partition 'masks' gave client 0 bool [40]; expected sample numbers, whole numbers [n_k]"
+    )
+    assert "gave client 0 int64 []; expected" in refused("owners", owners)
+    failure = refused("fails", fails)
+    assert failure.startswith("partition 'fails' failed: IndexError: index 40 is out of bounds")
+    assert failure.endswith(f"(test_partition.py:{fails.__code__.co_firstlineno + 1})")
+
+
 def test_hash_knows_who_owns_what() -> None:
     a, b = np.array([0, 1]), np.array([2])
     assert content_hash([a, b]) == content_hash([a[::-1], b])

@@ -1,5 +1,6 @@
 """An estimate against the real run, on a clock that counts samples: no machine's mood in it."""
 
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.estimate import TRACKING_SECONDS, Estimate, duration, estimate, size
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.method.contract import Models
@@ -226,3 +228,20 @@ def test_a_method_that_notes_values_is_estimated_too() -> None:
     """A round is measured twice; a method may note a value once a round."""
     fliu = Experiment.of("fliu", dataset="digits", clients=4, rounds=1)
     assert estimate(fliu.build(execution=CHUNK)).seconds > 0
+
+
+def test_a_method_whose_round_does_not_repeat_is_refused() -> None:
+    """Python's generator belongs to no run, and no generator of PyTorch or NumPy was drawn from."""
+
+    class Noisy(FLIU):
+        def round(self, s: Any, r: Any) -> Any:
+            update, stages = super().round(s, r)
+            return {**update, "central": update["central"] * (1 + 0.01 * random.random())}, stages
+
+    for method, words in ((FLIU(), None), (Noisy(), r"method 'fliu': round\(\) gave another 'central' when the same")):
+        one = simulation(method)
+        if words is None:
+            estimate(one)
+        else:
+            with pytest.raises(PflOpsError, match=words):
+                estimate(one)

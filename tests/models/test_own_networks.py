@@ -3,6 +3,7 @@
 import zipfile
 from typing import Annotated
 
+import numpy as np
 import pytest
 import torch
 from pydantic import Field
@@ -247,6 +248,24 @@ def test_a_head_of_the_wrong_width_is_refused(table):
 
     with pytest.raises(PflOpsError, match="its head has 2 outputs, the data 3 classes"):
         build(MODELS.get("narrow")(), (16,), 3, seed=0)
+
+
+def test_first_parameters_that_no_seed_repeats_are_refused(table):
+    """One hash stood for other first parameters in each process."""
+
+    @register("by_numpy")
+    class ByNumPy(Network):
+        """NumPy's global generator draws the body's bias."""
+
+        def __init__(self, shape, n_classes, *, by_torch: bool = False):
+            super().__init__({"fc": nn.Linear(shape[0], 4)}, 4, n_classes)
+            drawn = torch.randn(4) if by_torch else torch.from_numpy(np.random.randn(4))
+            self.body.fc.bias.data.copy_(drawn)
+
+    with pytest.raises(PflOpsError, match=r"model 'by_numpy': 'body.fc.bias' has other values when .* built again; "):
+        build(MODELS.get("by_numpy")(), (16,), 3, seed=0)
+    one, same = (build(MODELS.get("by_numpy")(by_torch=True), (16,), 3, seed=0) for _ in range(2))
+    assert one.body.fc.bias.equal(same.body.fc.bias)
 
 
 def test_weights_from_a_file(tmp_path):

@@ -85,7 +85,9 @@ def test_feature_vectors_and_a_network_of_a_plugin(tmp_path):
     with torch.inference_mode():
         expected = network(torch.from_numpy((x - mean) / std)).softmax(1).numpy()
     model = mlflow.pyfunc.load_model(str(tmp_path / "model"))
-    np.testing.assert_allclose(model.predict(x).iloc[:, 1:].to_numpy(), expected, atol=1e-6)
+    answer = model.predict(x)
+    np.testing.assert_allclose(answer.iloc[:, 1:].to_numpy(), expected, atol=1e-6)
+    assert (answer["class"] == expected.argmax(1)).all(), "numbers, as labels are: no text equals a label"
     with pytest.raises(mlflow.exceptions.MlflowException, match="shape"):
         model.predict(np.zeros((2, 7), np.float32))
 

@@ -3,7 +3,7 @@
 import inspect
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
@@ -21,6 +21,7 @@ from pfl_ops.federation.method.round import Round
 from pfl_ops.federation.misuse import MisuseError, defined, drawn_from, dtype, kind, shared_generators
 from pfl_ops.system.memory import out_of_memory
 
+ROUNDING = 1e-4  # of a round that is run again: the norm of the difference, by that of the values
 STAGES = tuple(name for name in get_args(StageName) if name != "L1")  # what `round` may return
 
 
@@ -36,6 +37,20 @@ class MethodError(PflOpsError):
     def __init__(self, message: str, exit_code: int = 2, details: str = "") -> None:
         super().__init__(message)
         self.exit_code, self.details = exit_code, details
+
+
+def _values(value: Tensor | Rows) -> Tensor:
+    return value.values if isinstance(value, Rows) else value
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """True if two tensors differ by more than rounding; False if the difference is not finite.
+
+    >>> [_differ(torch.ones(2), torch.tensor([1.0, 1.0 + gap])) for gap in (1e-6, 0.01)]
+    [False, True]
+    """
+    a, b = one.double(), other.double()
+    return a.shape != b.shape or float((a - b).norm()) > ROUNDING * float(a.norm())
 
 
 class CheckedMethod:
@@ -126,6 +141,21 @@ class CheckedMethod:
             if models is not None:
                 check_models(models, r.task, clients=r.cohort)
         return models
+
+    def check_repeats(self, updates: Sequence[Update]) -> None:
+        """Refuse updates of one round, run twice from one state, that differ by more than rounding.
+
+        Raises:
+            MethodError: such a method's runs have no result of their own, and no run goes on as it was begun.
+        """
+        first = {name: _values(value) for name, value in updates[0].items()}
+        for name, value in ((name, _values(value)) for update in updates[1:] for name, value in update.items()):
+            if name in first and _differ(first[name], value):
+                raise MethodError(
+                    f"method '{self.label}': round() gave another '{name}' when the same round was run again; draw by "
+                    "r.rng(purpose), not by random or an own generator, and keep what changes in the state, not in a "
+                    "global variable"
+                )
 
     def _stage(self, ask: Callable[[Tensor], Models], stage: str, r: Round) -> Callable[[Tensor], Models]:
         """A stage that is given as a function, whose answers are checked too."""
