@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pfl_ops.files import file_digest, write_whole
-from pfl_ops.registry import load_plugin, plugins
+from pfl_ops.registry import load_plugin, plugin_source, plugins
 
 Packed: TypeAlias = tuple[str, str, str]
 """A file: digest, path, source text."""
 
 
 def pack() -> tuple[Packed, ...]:
-    """Return the plug-in files that are loaded in this process, with their source."""
-    return tuple((digest, str(path), path.read_bytes().decode()) for digest, path in plugins().items())
+    """Return the plug-in files that are loaded in this process, with their source as it was loaded."""
+    return tuple((digest, str(path), plugin_source(digest)) for digest, path in plugins().items())
 
 
 def load(packed: tuple[Packed, ...]) -> None:
