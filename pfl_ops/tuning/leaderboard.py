@@ -13,11 +13,10 @@ from pfl_ops.comparison import EQUAL, LEVEL, TEST_SEEDS, TESTS, Line, Test, Valu
 from pfl_ops.display.tables import ranked_by, sampling_notes
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
-from pfl_ops.spaces.space import assignment
 from pfl_ops.statistics import Paired, mean_std
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
-from pfl_ops.units import deviation, with_unit
+from pfl_ops.units import deviation, exact, with_unit
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
@@ -258,7 +257,7 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
         "diverged_tests": len(line.diverged),
         "sampled": entry.study_storage.sampled(),
         **_confirmed_row(entry),
-        "tuned": len(entry.plan.settings.space.keys),
+        "tuned": len(entry.plan.settings.space.varied),
         "restricted": restriction_text(entry),
         "search_seconds": float(pd.to_numeric(trials["seconds"]).sum() + sum(run["seconds"] for run in repeated)),
         "search_samples": int(trials["samples"].sum() + sum(run["samples"] for run in repeated)),
@@ -281,8 +280,8 @@ def _difference(line: Line) -> dict[str, float | None]:
 
 
 def settings_text(point: Mapping[str, Any]) -> str:
-    """A configuration as flags say it: training.lr=0.01 gamma.kind=adaptive."""
-    return " ".join(assignment(path.removeprefix("algorithm."), value) for path, value in point.items())
+    """A configuration as flags say it, with all digits: training.lr=0.01 gamma.kind=adaptive."""
+    return " ".join(f"{path.removeprefix('algorithm.')}={exact(value)}" for path, value in point.items())
 
 
 def restriction_text(entry: MethodStudy) -> str:
