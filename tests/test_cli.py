@@ -1101,6 +1101,14 @@ def test_trials_smaller_is_better_smallest_first() -> None:
     assert [row[0] for row in tables.trials(table, ["loss"], ["min"], 1, "").rows][3:] == ["000", "002"]
 
 
+def test_trials_stopped_early_or_diverged_follow_complete_ones() -> None:
+    """Trial 1 had 0.9 in the round before it diverged, trial 3 had 0.8 when it was stopped: neither is the best."""
+    states = ["complete", "diverged", "complete", "pruned"]
+    table = pd.DataFrame({"trial": range(4), "state": states, "rounds": 2, "m": [0.5, 0.9, 0.7, 0.8]})
+    shown = tables.trials(table.assign(seconds=1.0, error=""), ["m"], ["max"], 2, "study x", most=3)
+    assert [row[0] for row in shown.rows] == ["*002", "000", "001"]
+
+
 # -- reproduce --------------------------------------------------------------------------------------------------------
 
 
