@@ -40,7 +40,7 @@ CAPTIONS = {
     "contour": "The validation score over the two most important numbers, interpolated between the trials.",
     "parallel_coordinate": "Each trial as a line through its parameters; the darker, the better.",
     "edf": "Share of the complete trials with at most this validation score.",
-    "timeline": "When each trial ran, and how it ended.",
+    "timeline": "When each trial ran, and how it ended; pruned: stopped early, fail: diverged, or an error.",
 }
 """Name of a picture of `Pictures` -> its caption."""
 

@@ -502,7 +502,9 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     if best is None:
         errors = [error for error in table["error"] if error] if len(table) else []
         last = f"; the last one: {errors[-1]}" if errors else ""
-        raise PflOpsError(f"no trial of study '{study_storage.name}' was completed ({len(errors)} failed{last})")
+        raise PflOpsError(
+            f"no trial of study '{study_storage.name}' was completed ({len(errors)} without a result{last})"
+        )
     number, trial = best
     chosen = session.chosen(experiment)
     values = dict(zip(goal.metrics, map(float, trial.values or ()), strict=True))
