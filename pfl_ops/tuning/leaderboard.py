@@ -214,6 +214,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
             _unfair(str(table["method"][0]), unlike),
             _shared(entries),
             _own_settings(entries),
+            _ends(entries),
             _budget(table),
             *sampling_notes([result.final for entry in entries for result in entry.finals], "Acc(G) of test runs"),
             *_failures(table),
@@ -469,6 +470,13 @@ def _own_settings(entries: Sequence[MethodStudy]) -> str:
         if kept:
             own.append(f"{entry.plan.method} {settings_text(kept)}")
     return f"Settings that methods bring along: {'; '.join(own)}." if own else ""
+
+
+def _ends(entries: Sequence[MethodStudy]) -> str:
+    """Numbers of choices that lie at an end of their range."""
+    found = [(entry.plan.method, entry.study.ends) for entry in entries if entry.study]
+    told = "; ".join(f"{method} {', '.join(ends)}" for method, ends in found if ends)
+    return f"Chosen at an end of the range, beyond which nothing was tried: {told}." if told else ""
 
 
 def _budget(table: pd.DataFrame) -> str:

@@ -257,7 +257,7 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
         None
         if error
         else SimpleNamespace(
-            finals=finals, run_id="s", diverged=diverged or {}, confirmation=None, standard_errors=errors or {}
+            finals=finals, run_id="s", diverged=diverged or {}, confirmation=None, standard_errors=errors or {}, ends=()
         ),
         error,
     )
