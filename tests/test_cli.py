@@ -641,6 +641,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             confirmation=None,
             pictures=None,
             noise="",
+            ends_note="at an end of the range, beyond which nothing was tried: training.lr=0.01 in 0.01 to 0.5 (log)",
             environments=None,
             environment_notes=(),
             baseline_note="",
@@ -684,6 +685,7 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
         "best: trial 000, Acc(L)+Acc(G) 150.0 %",
         "validation scores of L1",
         "training.lr=0.01",
+        "beyond which nothing was tried: training.lr=0.01 in 0.01 to 0.5 (log)",
         "opened 1 time for",
         "pfl-ops ui",
     ):
