@@ -14,12 +14,12 @@ from typing import Any, Generic, TypeVar
 
 from pfl_ops import code_digest, notebook
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, place, unknown
-from pfl_ops.files import file_digest
 
 T = TypeVar("T")
 
 _PLUGIN = "pfl_ops_plugin_"  # how the names of plug-ins' modules begin
 _plugins: dict[str, Path] = {}  # digest -> file
+_sources: dict[str, bytes] = {}  # digest -> its bytes when it was loaded
 _tables: "list[Registry[Any]]" = []  # every registry, so that a plug-in that fails is forgotten in all
 
 
@@ -163,7 +163,8 @@ def load_plugin(path: Path, kind: str = "plug-in") -> str:
         PflOpsError: there is no such file, or it fails to import; the message names file and error.
     """
     path = _existing(path, kind)
-    digest = file_digest(path)
+    source = path.read_bytes()
+    digest = hashlib.sha256(source).hexdigest()
     if digest not in _plugins:
         name = f"{_PLUGIN}{digest[:12]}"
         shown = f"{kind} {echo(path, LONGEST_PATH)}"
@@ -190,13 +191,18 @@ def load_plugin(path: Path, kind: str = "plug-in") -> str:
         for other in old:
             del _plugins[other]
         code_digest.digest(name)  # of the code as it was imported, should a file be edited later
-        _plugins[digest] = path
+        _plugins[digest], _sources[digest] = path, source
     return digest
 
 
 def plugin_module(digest: str) -> ModuleType:
     """Return the module of a file that `load_plugin` has imported."""
     return sys.modules[_PLUGIN + digest[:12]]
+
+
+def plugin_source(digest: str) -> str:
+    """Return the text of a file that `load_plugin` has imported, as it was then: it may have been edited since."""
+    return _sources[digest].decode()
 
 
 def _existing(path: Path, kind: str) -> Path:

@@ -648,6 +648,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             confirmation=None,
             pictures=None,
             noise="",
+            ends_note="at an end of the range, beyond which nothing was tried: training.lr=0.01 in 0.01 to 0.5 (log)",
             environments=None,
             environment_notes=(),
             baseline_note="",
@@ -691,6 +692,7 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
         "best: trial 000, Acc(L)+Acc(G) 150.0 %",
         "validation scores of L1",
         "training.lr=0.01",
+        "beyond which nothing was tried: training.lr=0.01 in 0.01 to 0.5 (log)",
         "opened 1 time for",
         "pfl-ops ui",
     ):
@@ -1120,6 +1122,14 @@ def test_trials_smaller_is_better_smallest_first() -> None:
     assert shown.title == "study x, the best 3 of 5 trials"
     assert [row[0] for row in shown.rows] == ["*001", "004", "003"] and shown.chosen == 0
     assert [row[0] for row in tables.trials(table, ["loss"], ["min"], 1, "").rows][3:] == ["000", "002"]
+
+
+def test_trials_stopped_early_or_diverged_follow_complete_ones() -> None:
+    """Trial 1 had 0.9 in the round before it diverged, trial 3 had 0.8 when it was stopped: neither is the best."""
+    states = ["complete", "diverged", "complete", "pruned"]
+    table = pd.DataFrame({"trial": range(4), "state": states, "rounds": 2, "m": [0.5, 0.9, 0.7, 0.8]})
+    shown = tables.trials(table.assign(seconds=1.0, error=""), ["m"], ["max"], 2, "study x", most=3)
+    assert [row[0] for row in shown.rows] == ["*002", "000", "001"]
 
 
 # -- reproduce --------------------------------------------------------------------------------------------------------

@@ -179,6 +179,14 @@ def test_a_method_s_requirement_is_seen(fliu):
         spaces.check(space, Experiment.of("scaffold"))
 
 
+def test_keys_with_one_value_are_not_varied():
+    """a and b are fixed, e has another value under each condition on c."""
+    text = "a: {float: [0.5, 0.5]}\nb: {choice: [3]}\nc: {choice: [x, y]}\nd: {int: [1, 2]}\n"
+    text += "e: [{int: [1, 1], when: {c: x}}, {int: [2, 2], when: {c: y}}]"
+    space = spaces.parse(text)
+    assert space.keys == ("a", "b", "c", "d", "e") and space.varied == ("c", "d", "e")
+
+
 def test_step_ends_where_the_last_step_does():
     (lr,) = spaces.parse("training.lr: {float: [0.1, 1.0], step: 0.4}").parameters
     assert lr.high == pytest.approx(0.9)

@@ -40,7 +40,7 @@ CAPTIONS = {
     "contour": "The validation score over the two most important numbers, interpolated between the trials.",
     "parallel_coordinate": "Each trial as a line through its parameters; the darker, the better.",
     "edf": "Share of the complete trials with at most this validation score.",
-    "timeline": "When each trial ran, and how it ended.",
+    "timeline": "When each trial ran, and how it ended; pruned: stopped early, fail: diverged, or an error.",
 }
 """Name of a picture of `Pictures` -> its caption."""
 
@@ -101,6 +101,8 @@ def _chosen(study: "Study") -> Iterator[PageBlock]:
     for note in study.environment_notes:
         yield Text(note, "warning")
     yield table_of("chosen", tables.chosen(study.best), f"The chosen configuration, trial {study.trial:03d}")
+    if study.ends_note:
+        yield Text(f"{study.ends_note[0].upper()}{study.ends_note[1:]}.", "note")
     if study.finals and not study.diverged:
         yield table_of("test", tables.scores(study.finals, "test"), notes=tables.score_notes(study.finals, "test"))
     if study.environments is not None:

@@ -345,6 +345,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
         say(console, study.noise)
     for path, value in study.best.items():
         say(console, f"  {path}={exact(value)}")
+    if study.ends_note:
+        say(console, study.ends_note)
     if study.finals and not study.diverged:
         console.print()
         print_scores(console, study.finals, "test")

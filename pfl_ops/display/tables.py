@@ -183,6 +183,8 @@ def trials(
 ) -> TableRows:
     """Return the trials of a study, best first; the chosen one has a star.
 
+    Trials that were stopped early or diverged come after the complete ones: their values are of earlier rounds.
+
     Args:
         trials: `Study.table`, or rows of it.
         metrics, modes: the objective's, "max" or "min" for each; the first one decides the order.
@@ -191,6 +193,7 @@ def trials(
         most: rows that are shown.
     """
     ordered = trials.sort_values(metrics[0], ascending=modes[0] == "min", kind="stable", na_position="last")
+    ordered = ordered.sort_values("state", key=lambda states: states != "complete", kind="stable")
     more = f", the best {most} of {len(ordered)} trials" if len(ordered) > most else ""
     parts = [part for metric in metrics for part in summands(metric) if part in trials and part not in metrics]
     stages = {name.split("/")[1] for name in metrics if name != heading(name)}

@@ -9,15 +9,15 @@ from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.files import file_digest, write_whole
 from pfl_ops.models import MODELS
-from pfl_ops.registry import load_plugin, plugins
+from pfl_ops.registry import load_plugin, plugin_source, plugins
 
 Packed: TypeAlias = tuple[str, str, str]
 """A file: digest, path, source text."""
 
 
 def pack() -> tuple[Packed, ...]:
-    """Return the plug-in files that are loaded in this process, with their source."""
-    return tuple((digest, str(path), path.read_bytes().decode()) for digest, path in plugins().items())
+    """Return the plug-in files that are loaded in this process, with their source as it was loaded."""
+    return tuple((digest, str(path), plugin_source(digest)) for digest, path in plugins().items())
 
 
 def check_shared(experiment: Experiment) -> None:

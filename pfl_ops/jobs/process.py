@@ -66,7 +66,7 @@ class JobProcess(tune.Trainable):
             return
         self.payload: Payload = config[JOB]
         self.losses: tuple[float, ...] = ()
-        self.round, self.samples, self.sent_bytes = 0, 0, 0.0
+        self.round, self.samples, self.sent_bytes = 0, 0, 0.0  # so far
         keep_within(self.payload.execution.threads or self.payload.share.threads, self.payload.share.gpus)
         self.records = self.work(self.payload, self.place)
 
@@ -86,6 +86,7 @@ class JobProcess(tune.Trainable):
             self.failed = True
             values = dict.fromkeys(self.payload.metrics, math.nan)
             account = "".join(traceback.format_exception(error)) + str(Failure.of(error))
+            self._count(getattr(error, "cost", {}))  # of a round that diverged, which has no record
             spent = {SAMPLES: self.samples, SENT_BYTES: self.sent_bytes}
             return {ROUND: self.round, **values, **spent, RECORDS: since, FAILURE: account, "done": True}
 
@@ -96,8 +97,7 @@ class JobProcess(tune.Trainable):
             self.round = record.round
             if "train/loss" in record.metrics:
                 self.losses = (*self.losses[:1], float(record.metrics["train/loss"]))
-            self.samples += samples_seen(record.metrics)
-            self.sent_bytes += sum(record.metrics.get(f"cost/{way}_bytes", 0.0) for way in ("up", "down"))
+            self._count(record.metrics)
             last = record.round >= self.payload.rounds
             if not (last or metrics) and time.monotonic() - begun < SECONDS:
                 continue
@@ -115,6 +115,11 @@ class JobProcess(tune.Trainable):
                 return {**told, RECORDS: since, "done": over}
             self._expect(record)
         raise RuntimeError(f"the simulation ended after round {self.round}")
+
+    def _count(self, metrics: Mapping[str, float]) -> None:
+        """Add the cost of a round."""
+        self.samples += samples_seen(metrics)
+        self.sent_bytes += sum(metrics.get(f"cost/{way}_bytes", 0.0) for way in ("up", "down"))
 
     def _expect(self, record: Record) -> None:
         """Fail at the first full evaluation without the objective rather than after the last round."""

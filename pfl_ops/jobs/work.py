@@ -65,5 +65,6 @@ def check(experiment: "Experiment", payload: Payload, place: SharedPaths) -> Non
     if experiment.digest(place.data_folder) != payload.digest:
         raise PflOpsError(
             f"pfl-ops on {platform.node()} is not the driver's: the same settings and data have another digest there; "
-            "install the same version, and the same partition and weights files"
+            "install the same version, the same partition and weights files, and edit no module that a plug-in imports "
+            "while the command runs"
         )

@@ -62,7 +62,7 @@ def leaderboard(
     """
     colours = figures.colours(sorted(table["method"]))
     ahead: list[PageBlock] = [_ranking(table, notes)]
-    if points := _local_global(tests):
+    if points := _local_global(tests[tests["method"].isin(table["method"][table["status"] == "complete"])]):
         ahead.append(
             Picture(
                 "local-global",

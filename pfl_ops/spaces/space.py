@@ -56,6 +56,11 @@ class Parameter:
         """Its name in Optuna: its key, or "training.lr@sgd" where the key has several ranges."""
         return f"{self.key}{VARIANT}{self.variant}" if self.variant else self.key
 
+    @property
+    def is_fixed(self) -> bool:
+        """True if it has one value only."""
+        return len(self.choices) == 1 if self.kind == "choice" else self.low == self.high
+
     def active(self, point: Mapping[str, Value]) -> bool:
         """True if the conditions hold in `point`."""
         return all(key in point and point[key] in values for key, values in self.when)
@@ -151,6 +156,12 @@ class Space:
     def draw(self, generator: np.random.Generator) -> Point:
         """A random point; the ends of a range are drawn more often than by chance."""
         return self(_Draw(generator))
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """Those of `keys` that have more than one value."""
+        alone = (self.of(key) for key in self.keys)
+        return tuple(some[0].key for some in alone if len(some) > 1 or not some[0].is_fixed)
 
     def as_yaml(self) -> dict[str, Any]:
         """The space as a file states it."""

@@ -24,10 +24,11 @@ def equal_cost(entries: Sequence[MethodStudy]) -> pd.DataFrame:
 
     Returns:
         a row for each kind of cost and method: cost: trials, samples (gradient samples), sent_bytes (up and down, all
-        clients), seconds (summed over trials, though they run side by side); budget; method; spent: by the whole
-        search; trials: that ended within the budget; trial, validation: the best of them, NaN: none is complete; rank:
-        of equal values the same, NA: values of different clients (`leaderboard.same_clients`). A cost that is not known
-        of every method, or that none has, has no rows.
+        clients), seconds (summed over trials, though they run side by side, without the start of processes); budget;
+        method; spent: by the whole search; trials: that ended within the budget; trial, validation: the best of them,
+        NaN: none is complete; rank: of equal values the same, NA: values of different clients
+        (`leaderboard.same_clients`). A cost that is not known of every method, or that none
+        has, has no rows.
     """
     searches = {entry.plan.method: _search(entry) for entry in entries}
     rows = []

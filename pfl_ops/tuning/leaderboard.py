@@ -14,11 +14,10 @@ from pfl_ops.display.tables import ranked_by, sampling_notes
 from pfl_ops.errors import count
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
-from pfl_ops.spaces.space import assignment
 from pfl_ops.statistics import Paired, mean_std
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
-from pfl_ops.units import deviation, with_unit
+from pfl_ops.units import deviation, exact, with_unit
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
@@ -216,6 +215,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
             _unfair(str(table["method"][0]), unlike),
             _shared(entries),
             _own_settings(entries),
+            _ends(entries),
             _budget(table),
             *sampling_notes([result.final for entry in entries for result in entry.finals], "Acc(G) of test runs"),
             *_failures(table),
@@ -259,7 +259,7 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
         "diverged_tests": len(line.diverged),
         "sampled": entry.study_storage.sampled(),
         **_confirmed_row(entry),
-        "tuned": len(entry.plan.settings.space.keys),
+        "tuned": len(entry.plan.settings.space.varied),
         "restricted": restriction_text(entry),
         "search_seconds": float(pd.to_numeric(trials["seconds"]).sum() + sum(run["seconds"] for run in repeated)),
         "search_samples": int(trials["samples"].sum() + sum(run["samples"] for run in repeated)),
@@ -282,8 +282,8 @@ def _difference(line: Line) -> dict[str, float | None]:
 
 
 def settings_text(point: Mapping[str, Any]) -> str:
-    """A configuration as flags say it: training.lr=0.01 gamma.kind=adaptive."""
-    return " ".join(assignment(path.removeprefix("algorithm."), value) for path, value in point.items())
+    """A configuration as flags say it, with all digits: training.lr=0.01 gamma.kind=adaptive."""
+    return " ".join(f"{path.removeprefix('algorithm.')}={exact(value)}" for path, value in point.items())
 
 
 def restriction_text(entry: MethodStudy) -> str:
@@ -471,6 +471,13 @@ def _own_settings(entries: Sequence[MethodStudy]) -> str:
         if kept:
             own.append(f"{entry.plan.method} {settings_text(kept)}")
     return f"Settings that methods bring along: {'; '.join(own)}." if own else ""
+
+
+def _ends(entries: Sequence[MethodStudy]) -> str:
+    """Numbers of choices that lie at an end of their range."""
+    found = [(entry.plan.method, entry.study.ends) for entry in entries if entry.study]
+    told = "; ".join(f"{method} {', '.join(ends)}" for method, ends in found if ends)
+    return f"Chosen at an end of the range, beyond which nothing was tried: {told}." if told else ""
 
 
 def _budget(table: pd.DataFrame) -> str:

@@ -23,7 +23,7 @@ from pfl_ops.errors import in_a_line
 from pfl_ops.spaces import decoded
 from pfl_ops.spaces.space import VARIANT
 from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.study_storage import StudyStorage
+from pfl_ops.tuning.study_storage import DIVERGED, StudyStorage
 from pfl_ops.units import heading
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def _joined(kinds: Sequence[BaseDistribution]) -> BaseDistribution:
 def _renamed(
     trials: Sequence[FrozenTrial], names: Mapping[str, str], directions: Sequence[StudyDirection]
 ) -> optuna.Study:
-    """A study in memory of the same trials, with other names for its parameters."""
+    """A study in memory of the same trials, with other names for its parameters; those that diverged have failed."""
     study = optuna.create_study(directions=directions)
     ranges: dict[str, list[BaseDistribution]] = {}
     for trial in trials:
@@ -293,6 +293,8 @@ def _renamed(
         renamed = copy(trial)
         renamed.params = {names[name]: value for name, value in trial.params.items()}
         renamed.distributions = {names[name]: whole[names[name]] for name in trial.distributions}
+        if DIVERGED in trial.user_attrs:
+            renamed.state, renamed.values = TrialState.FAIL, None
         study.add_trial(renamed)
     return study
 

@@ -117,10 +117,9 @@ class Search:
         """Record the parts of a trial that have ended; one that is cut short is continued with the others."""
         trial.set_user_attr(PARTS, list(parts))
 
-    def keep_seconds(self, trial: Trial, before: float) -> None:
-        """Record the time of a trial's rounds before the kill that cut it short; 0: there were none."""
-        if before:
-            trial.set_user_attr(study_storages.SECONDS_BEFORE, before)
+    def keep_seconds(self, trial: Trial, seconds: float) -> None:
+        """Record the wall time of a trial's run, without the start of its process."""
+        trial.set_user_attr(study_storages.RUN_SECONDS, seconds)
 
     def end(self, trial: Trial, report: Mapping[str, Any], failure: Failure | None = None) -> tuple[str, str]:
         """Tell the end: COMPLETE, PRUNED if it was stopped before the last round or diverged, else FAIL.

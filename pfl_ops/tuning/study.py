@@ -18,7 +18,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
 from pfl_ops.metrics import summands
 from pfl_ops.registry import load_plugin
-from pfl_ops.spaces import Point, Space
+from pfl_ops.spaces import Point, Space, at_ends
 from pfl_ops.tracking import Run, Store, WorkFolder, provenance
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tuning import leaderboard, presented
@@ -72,6 +72,7 @@ class Study:
             None: the study has none, and `finals` has its test runs. tests: one row a test run in an environment.
         parts: one row a run of a trial that has several, see `StudyStorage.parts_table`; None: a trial is one run.
         baselines: a row for each validation run of FedAvg, see `StudyStorage.baselines_table`; None: no environments.
+        ends: numbers of the choice that lie at an end of their range, see `spaces.at_ends`.
         standard_errors: metric -> standard error of the evaluation of the chosen trial, if it was on a sample of the
             pooled validation data.
     """
@@ -97,6 +98,7 @@ class Study:
     tests: pd.DataFrame | None = None
     parts: pd.DataFrame | None = None
     baselines: pd.DataFrame | None = None
+    ends: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         tests = f", {count(len(self.finals), 'test run')}" if self.finals else ""
@@ -109,7 +111,7 @@ class Study:
             lambda: cards.heading(f"study {self.name}", f"best: trial {self.trial:03d}, {in_words(self.scores)}"),
             lambda: cards.note(self.noise),
             lambda: cards.table(tables.chosen(self.best)),
-            lambda: cards.note(self.ended, str(self.confirmation or "")),
+            lambda: cards.note(self.ends_note, self.ended, str(self.confirmation or "")),
             lambda: cards.table(tables.trials(*self._shown)),
             lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
             lambda: "" if self.environments is None else cards.table(tables.environments(self.environments)),
@@ -168,6 +170,11 @@ class Study:
             return ""
         n, samples = len(self.baselines), int(self.baselines["samples"].sum())
         return f"FedAvg on validation data: {count(n, 'run')}, {samples:,} samples, part of the search"
+
+    @property
+    def ends_note(self) -> str:
+        """One line on numbers of the choice at an end of their range; "": there are none."""
+        return f"at an end of the range, beyond which nothing was tried: {', '.join(self.ends)}" if self.ends else ""
 
     @property
     def environment_notes(self) -> tuple[str, ...]:
@@ -502,7 +509,9 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     if best is None:
         errors = [error for error in table["error"] if error] if len(table) else []
         last = f"; the last one: {errors[-1]}" if errors else ""
-        raise PflOpsError(f"no trial of study '{study_storage.name}' was completed ({len(errors)} failed{last})")
+        raise PflOpsError(
+            f"no trial of study '{study_storage.name}' was completed ({len(errors)} without a result{last})"
+        )
     number, trial = best
     chosen = session.chosen(experiment)
     values = dict(zip(goal.metrics, map(float, trial.values or ()), strict=True))
@@ -548,6 +557,7 @@ def _result(session: Session, experiment: Experiment) -> Study:
         session.tested,
         study_storage.parts_table(tracked) if session.settings.combination else None,
         None if environments is None else study_storage.baselines_table(tracked),
+        at_ends(session.settings.space, session.chosen(experiment), point_of(trial)),
     )
 
 

@@ -41,7 +41,8 @@ ERROR, DIVERGED, REQUEUED, SETTINGS, OPENINGS = "error", "diverged", "requeued",
 CONFIRMATIONS, CHOICE = "confirmations", "choice"  # runs with new seeds; the trial that they chose
 NOTE = "note"  # on a trial that has a result
 ROUNDS, SAMPLES, SENT_BYTES = "rounds", "samples", "sent_bytes"  # of a trial, so far
-SECONDS_BEFORE = "seconds_before"  # of a trial that was continued: time of its rounds before the kill
+RUN_SECONDS = "seconds"  # of a trial of one run: from the start of its job, with its rounds before a kill
+SECONDS_BEFORE = "seconds_before"  # of a trial of an earlier version that was continued: its rounds before the kill
 SEARCH_SECONDS = "search_seconds"  # wall time of the search, over all calls
 ENDED = "ended"  # the budget that ended the search, and its value
 SUMMANDS = "summands"  # of a trial: Acc(L) and Acc(G), where the objective is their sum
@@ -567,6 +568,8 @@ def _seconds_of_runs(trial: FrozenTrial) -> list[float]:
     """The wall time of each run of a trial, with its rounds before a kill that cut it short; []: it has not ended."""
     if parts := trial.user_attrs.get(PARTS):
         return [float(part["seconds"]) for part in parts]
+    if RUN_SECONDS in trial.user_attrs:  # Optuna's own time begins when the trial is proposed, before its process
+        return [float(trial.user_attrs[RUN_SECONDS])]
     before = float(trial.user_attrs.get(SECONDS_BEFORE, 0.0))
     return [before + trial.duration.total_seconds()] if trial.duration else []
 

@@ -167,7 +167,7 @@ class Trials:
 
     def _end(self, number: int, event: JobEvent) -> None:
         now = self.running[number]
-        self.search.keep_seconds(now.trial, now.given[0].seconds_before)
+        self.search.keep_seconds(now.trial, now.given[0].seconds)
         error, state = self.search.end(now.trial, event.report, event.failure)
         if event.failure and event.failure.hopeless:
             self.hopeless = ObjectiveMissing(event.failure.line)

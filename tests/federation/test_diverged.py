@@ -15,6 +15,7 @@ from pfl_ops.federation.loop import diverged
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.method.contract import Models, Rows
 from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.process import samples_seen
 
 FINE = torch.ones(2, 3)
 
@@ -74,6 +75,9 @@ def test_a_run_ends_there_and_keeps_the_rounds_before(hot: Experiment, tmp_path:
         list(simulation.run())
     assert caught.value.exit_code == 3
     assert [record.round for record in simulation.records] == [0, 1]
+    cost, before = caught.value.cost, simulation.records[1].metrics
+    assert samples_seen(cost) == samples_seen(before) > 0  # a whole pass over the clients' data in each round
+    assert cost["cost/up_bytes"] == before["cost/up_bytes"] > 0
     again = run(hot, tmp_path)
     assert again.resumed_from == 1
     with pytest.raises(Diverged, match=str(caught.value)):

@@ -35,3 +35,15 @@ def test_a_kept_plugin_that_was_changed_is_written_again(packed, tmp_path, monke
     monkeypatch.setattr(registry, "_plugins", {})
     plugins.load(packed)
     assert path.read_text() == packed[0][2]
+
+
+def test_a_plugin_that_was_edited_after_it_was_loaded_travels_as_it_was(tmp_path, monkeypatch):
+    """The benchmark has loaded it hours ago; its digest is in the hashes of the runs."""
+    monkeypatch.setattr(registry, "_plugins", {})
+    file = tmp_path / "edited.py"
+    file.write_text("x = 1\n")
+    digest = registry.load_plugin(file)
+    file.write_text("x = 2\n")
+    assert plugins.pack() == ((digest, str(file), "x = 1\n"),)
+    file.unlink()
+    assert plugins.pack() == ((digest, str(file), "x = 1\n"),)

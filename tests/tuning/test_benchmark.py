@@ -14,7 +14,9 @@ from pfl_ops import spaces, statistics, tuning
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
+from pfl_ops.reports import leaderboard as reports
 from pfl_ops.reports.compare import compare
+from pfl_ops.reports.document import Picture
 from pfl_ops.reports.leaderboard import _ranking
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
@@ -138,7 +140,7 @@ def test_methods_are_tuned_alike_tested_alike_and_ranked_whatever_stops_them(go,
     assert more.made.table["method"].tolist() == ["toy", "late", "rival"]
     assert more.made.table["status"].tolist() == ["complete", "complete", "failed"]
     assert more.made.table["failed"].tolist() == [0, 0, 2] and more.made.table["openings"].tolist() == [1, 1, 0]
-    assert "2 failed; the last one: ValueError: loss went through the roof" in more.made.failures["rival"]
+    assert "2 without a result; the last one: ValueError: loss went through the roof" in more.made.failures["rival"]
     with Store.open(tmp_path) as store:
         rival = next(run for run in store.runs("mine") if run.name == "rival")
         assert rival.status == "FAILED" and rival.tags["pfl_ops.error"] == more.made.failures["rival"]
@@ -255,7 +257,7 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
         None
         if error
         else SimpleNamespace(
-            finals=finals, run_id="s", diverged=diverged or {}, confirmation=None, standard_errors=errors or {}
+            finals=finals, run_id="s", diverged=diverged or {}, confirmation=None, standard_errors=errors or {}, ends=()
         ),
         error,
     )
@@ -523,6 +525,24 @@ def test_a_method_that_diverged_in_a_test_run_has_no_mean_no_rank_and_no_p_value
     (record,) = leaderboard.points(entries[0])
     assert math.isnan(record.metrics["leaderboard/test"])
     assert leaderboard.summary(entries[0]) == f"validation 90.0 % (trial 000), {said}"
+
+
+def test_no_picture_of_tests_has_a_method_that_diverged_in_one():
+    """Its other seeds would be its mean: two dots at 80 and 90 %, above the rival's."""
+    entries = [entry("toy", 0.9, {0: 0.8, 1: 0.9}, diverged={2: "diverged"}), entry("rival", 0.1, {0: 0.2, 1: 0.3})]
+    table, tests = leaderboard.leaderboard(entries), leaderboard.tests(entries)
+    tests = tests.assign(**{"local": tests["score"], "global": tests["score"]})
+    made = reports.leaderboard("b", table, leaderboard.traces(entries), tests)
+    (drawn,) = [picture.draw() for picture in made.each(Picture) if picture.name == "local-global"]
+    words = {text.get_text() for text in drawn.axes[0].texts}
+    assert any("rival" in word for word in words) and not any("toy" in word for word in words)
+
+
+def test_chosen_settings_have_all_digits():
+    """With four digits another run would not be the same."""
+    assert leaderboard.settings_text({"training.lr": 0.0041347590078, "algorithm.gamma.kind": None}) == (
+        "training.lr=0.0041347590078 gamma.kind=none"
+    )
 
 
 def test_a_study_s_own_run_has_no_score_of_an_earlier_choice():

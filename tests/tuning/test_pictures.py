@@ -138,6 +138,20 @@ def test_pictures_are_drawn_and_leave_matplotlib_as_it_was(pictures):
     assert len(drawn["timeline"].axes[0].patches) == 13
 
 
+def test_timeline_of_a_trial_that_diverged_says_fail(tmp_path):
+    """Optuna has it as PRUNED, which would say that it was stopped early."""
+    study_storage = StudyStorage("s", study_storages.storage(str(tmp_path / "s.log")), ONE, {"digest": "d"})
+    for state in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.PRUNED):
+        trial = study_storage.study.ask()
+        trial.suggest_float("training.lr", 0.0, 1.0)
+        trial.report(0.9, 1)
+        if trial.number == 2:
+            trial.set_user_attr(study_storages.DIVERGED, True)
+        study_storage.study.tell(trial, 0.5 if state is TrialState.COMPLETE else None, state=state)
+    axes = Pictures(study_storage, Experiment.of("fliu"), ONE).draw("timeline").axes[0]
+    assert {text.get_text() for text in axes.get_legend().get_texts()} == {"COMPLETE", "PRUNED", "FAIL"}
+
+
 def test_texts_of_a_picture_do_not_overlap(pictures):
     """Labels of axes, and labels of values on the x axis; those of the parallel coordinates are tilted boxes."""
     found = pictures(12)

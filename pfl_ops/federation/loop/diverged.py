@@ -16,6 +16,8 @@ class Diverged(PflOpsError):
     Args:
         round_: the first one that is not finite, from 1. lr: the local learning rate of that round.
         client: one whose model is not finite; None: the loss or a shared value is.
+    Attributes:
+        cost: tracked costs of that round, which has no record: "cost/up_bytes", ...; {}: not known.
     """
 
     exit_code = 3
@@ -24,6 +26,7 @@ class Diverged(PflOpsError):
         who = "" if client is None else f", client {client}"
         super().__init__(f"diverged at round {round_}{who}, lr {lr:.4g}")
         self.round, self.lr, self.client = round_, lr, client
+        self.cost: Mapping[str, float] = {}
 
     def again(self) -> "Diverged":
         """Return an equal error, to be raised where this one is kept: it would hold all that its traceback has."""

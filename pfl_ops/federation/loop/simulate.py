@@ -211,13 +211,15 @@ class Simulation:
         self.trainer.meter.clear()
         load = OtherLoad() if self.executions.promised and self._device.type == "cpu" else None
         started = time.perf_counter()
-        update, stages = self._step(r, t + 1)
+        update, stages = self._step(r, t + 1, started)
         self._wait()
         trained = time.perf_counter()
         self._free_cores = math.inf if load is None else (1 - load.share()) * (os.cpu_count() or 1)
         cost = self._cost(r, trained - started)
         noted = r.notes.keys(None if self._stragglers is None else self._stragglers[r.cohort.cpu().numpy()])
-        self._look_for_divergence(t + 1, r.lr, update, stages)
+        self._note_divergence(
+            self.diverged or diverged.check(t + 1, r.lr, self.trainer.meter.mean, update, stages), cost
+        )
         stages = repeatable(r, stages)
         if r.pooling:  # on all data as one client's, of which nothing was timed
             self.executions.settle()
@@ -242,12 +244,12 @@ class Simulation:
                 full, scores, g.params.detach().cpu().clone() if g is not None and shared else None
             )
             scored += (full or {}).values()
-        self._note_divergence(self.diverged or diverged.check_scored(t + 1, r.lr, scored))
+        self._note_divergence(self.diverged or diverged.check_scored(t + 1, r.lr, scored), cost)
         self._wait()
         cost["cost/eval_seconds"] = time.perf_counter() - trained
         return self._record(t + 1, scores, noted | cost)
 
-    def _step(self, r: Round, round_: int) -> tuple[Update, Stages]:
+    def _step(self, r: Round, round_: int, started: float) -> tuple[Update, Stages]:
         """The method's round. An error that follows a loss that is not finite is divergence: a projection or a solver
         of the method can't go on from it, whatever `execution.diverged` asks for."""
         try:
@@ -257,15 +259,17 @@ class Simulation:
         except Exception as error:
             if self.trainer.meter.finite:
                 raise
-            raise Diverged(round_, r.lr) from error
+            found = Diverged(round_, r.lr)
+            found.cost = self._cost(r, time.perf_counter() - started)
+            try:
+                raise found from error
+            finally:
+                del found  # as below
 
-    def _look_for_divergence(self, round_: int, lr: float, update: Update, stages: Stages) -> None:
-        """Raise `Diverged`, or note it where the run is to go on all the same."""
-        self._note_divergence(self.diverged or diverged.check(round_, lr, self.trainer.meter.mean, update, stages))
-
-    def _note_divergence(self, found: Diverged | None) -> None:
-        """Raise it, or keep it where the run is to go on all the same."""
+    def _note_divergence(self, found: Diverged | None, cost: Mapping[str, float]) -> None:
+        """Raise it, or keep it where the run is to go on all the same; `cost`: of the round."""
         if found is not None and self.execution.diverged == "stop":
+            found.cost = cost
             try:
                 raise found
             finally:

@@ -1,0 +1,46 @@
+"""A job's process: what it reports of a run."""
+
+import math
+
+from pfl_ops.federation.loop.diverged import Diverged
+from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
+from pfl_ops.jobs.job import Payload
+from pfl_ops.jobs.process import JobProcess
+from pfl_ops.jobs.report import FAILURE, ROUND, SAMPLES, SENT_BYTES, Failure
+from pfl_ops.jobs.resources import ResourceShare
+
+
+def cost(samples):
+    """The tracked costs of a round."""
+    rate = {"cost/samples_per_second": samples / 0.3, "cost/train_seconds": 0.3}
+    return {**rate, "cost/up_bytes": 10.0, "cost/down_bytes": 5.0}
+
+
+def reports(records):
+    """The reports of a trial's process, without Ray, until it is done."""
+    process = object.__new__(JobProcess)
+    process._iteration, process.failed, process.idle_since, process.losses = 0, False, None, ()
+    process.round, process.samples, process.sent_bytes, process.records = 0, 0, 0.0, records
+    experiment = {"training": {"rounds": 3}}
+    process.payload = Payload(experiment, "", "", Execution(), ResourceShare(1.0, 0.0, 1), True, ("val/L1/acc",))
+    told = [process.step()]
+    while not told[-1]["done"]:
+        told.append(process.step())
+    return told
+
+
+def test_samples_of_the_round_that_diverged_are_counted():
+    """Rounds of 70 and 30 samples, of which the second diverged: 100 in all, and 15 bytes twice."""
+
+    def run():
+        yield Record(0, {"val/L1/acc": 0.1}, 0)
+        yield Record(1, {"val/L1/acc": 0.5, **cost(70)}, 1)
+        error = Diverged(2, 0.4, 7)
+        error.cost = cost(30)
+        raise error
+
+    last = reports(run())[-1]
+    assert Failure.in_account(last[FAILURE]) == Failure("diverged at round 2, client 7, lr 0.4", diverged=True)
+    assert (last[ROUND], last[SAMPLES], last[SENT_BYTES]) == (1, 100, 30.0)
+    assert math.isnan(last["val/L1/acc"])
