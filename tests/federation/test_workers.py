@@ -246,6 +246,7 @@ class Breaks(Algorithm):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_an_error_in_a_worker_is_the_error_of_the_run(tmp_path: Path) -> None:
     from pfl_ops.registry import load_plugin
 
@@ -262,6 +263,7 @@ def test_an_error_in_a_worker_is_the_error_of_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
 def test_a_worker_that_dies_ends_the_run_with_one_line() -> None:
     simulation = Experiment.of("fedavg", dataset="digits", clients=5, train_size=200, rounds=3).build(execution=TWO)
     rounds = simulation.run()
