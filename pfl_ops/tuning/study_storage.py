@@ -158,8 +158,7 @@ def _ends_whole(file: Path) -> bool:
 
 def recorded(store: BaseStorage) -> dict[str, dict[str, Any]]:
     """Return what every study recorded about itself when it was new, by name, in the order in which they were begun."""
-    summaries = optuna.study.get_all_study_summaries(store, include_best_trial=False)
-    return {s.study_name: dict(s.user_attrs.get(SETTINGS, {})) for s in summaries}
+    return {s.study_name: dict(s.user_attrs.get(SETTINGS, {})) for s in store.get_all_studies()}
 
 
 @contextlib.contextmanager
@@ -208,7 +207,7 @@ class StudyStorage:
     ) -> None:
         self.name, self.store = name, store
         self._read: list[FrozenTrial] | None = None
-        known = {s.study_name: s for s in optuna.study.get_all_study_summaries(store, include_best_trial=False)}
+        known = optuna.study.get_all_study_names(store)
         self.new = False
         if name not in known and (objective is None or resume):
             raise (

@@ -72,6 +72,20 @@ def test_a_choice_of_several_kinds_can_be_written(address, tmp_path, choices, co
     table.to_parquet(tmp_path / "trials.parquet")
 
 
+def test_opening_a_study_reads_no_trials_of_others(address, monkeypatch):
+    """A storage may have thousands, each of which takes half a millisecond."""
+    for name in ("one", "other"):
+        StudyStorage(name, study_storages.storage(address), ONE, {"method": name}).study.enqueue_trial({})
+    store, read = study_storages.storage(address), []
+    real = store.get_all_trials
+    monkeypatch.setattr(store, "get_all_trials", lambda study, *more, **options: read.append(study) or real(study))
+    assert StudyStorage("other", store, ONE).settings == {"method": "other"}
+    assert study_storages.recorded(store) == {"one": {"method": "one"}, "other": {"method": "other"}}
+    with pytest.raises(PflOpsError, match="Did you mean 'other'"):
+        StudyStorage("othr", store)
+    assert read == []
+
+
 @pytest.mark.parametrize("kind", ["sqlite:///{}/s.db", "{}/s.log"])
 def test_a_kill_leaves_running_trials_that_are_queued_again(tmp_path, kind):
     address = kind.format(tmp_path)
