@@ -8,7 +8,7 @@ import linecache
 import symtable
 import sys
 from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from pfl_ops import code_digest
@@ -25,38 +25,46 @@ def digest(thing: Any) -> str | None:
         64 hexadecimal digits; None where the source of a definition is not known (one inside a function among them), or
         a value can't be pickled.
     """
-    found: dict[str, str] = {}
-    waiting = [thing]
+    found: list[tuple[str, str, str]] = []
+    waiting, seen = [thing], {id(thing)}
+
+    def follow(other: Any) -> None:
+        if id(other) not in seen:
+            seen.add(id(other))
+            waiting.append(other)
+
     while waiting:
         definition = waiting.pop()
         node = _node(definition)
         if node is None:
             return None
-        found[f"definition {definition.__qualname__}"] = code_digest.syntax(ast.unparse(node))
+        found.append(("definition", definition.__qualname__, code_digest.syntax(ast.unparse(node))))
+        for function in _functions(definition):
+            if function.__module__ == MAIN and not _is_within(function, definition):  # set by another cell
+                follow(function)
         modules = set(code_digest.imported_by(node))
         for name in sorted(_globals_of(node)):
-            value = getattr(sys.modules[MAIN], name, None)
+            value: Any = getattr(sys.modules[MAIN], name, None)
+            value = inspect.unwrap(value)
             if isinstance(value, ModuleType):
                 modules.add(value.__name__)
             elif isinstance(value, type | FunctionType) and value.__module__ == MAIN:
-                if f"definition {value.__qualname__}" not in found:
-                    waiting.append(value)
+                follow(value)
             elif isinstance(value, type | FunctionType):
-                modules.add(value.__module__)
+                modules.add(str(value.__module__))
             elif value is not None:
                 pickled = _pickled(value)
                 if pickled is None:
                     return None
-                found[f"value {name}"] = pickled
-        for module in modules:
-            if code_digest.is_beside(module, MAIN):
-                found[f"module {module}"] = code_digest.digest(module) or ""
-    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
+                found.append(("value", name, pickled))
+        beside = [module for module in modules if code_digest.is_beside(module, MAIN)]
+        found += [("module", module, code_digest.digest(module) or "") for module in beside]
+    return hashlib.sha256(repr(sorted(set(found))).encode()).hexdigest()
 
 
 def _node(thing: Any) -> ast.stmt | None:
     """The last definition of a class or function in the cell that holds its code."""
-    code = next(_code(thing), None)
+    code = next((each.__code__ for each in _functions(thing) if _is_within(each, thing)), None)
     if code is None or "<locals>" in thing.__qualname__:
         return None
     try:
@@ -67,13 +75,17 @@ def _node(thing: Any) -> ast.stmt | None:
     return nodes[-1] if nodes else None
 
 
-def _code(thing: Any) -> Iterator[CodeType]:
-    """Code of a function, or of the functions that a class defines itself."""
-    parts = vars(thing).values() if isinstance(thing, type) else (thing,)
-    for part in parts:
+def _functions(thing: Any) -> Iterator[FunctionType]:
+    """A function itself, or the functions among a class's own attributes, without their decorators."""
+    for part in vars(thing).values() if isinstance(thing, type) else (thing,):
         function = inspect.unwrap(getattr(part, "__func__", getattr(part, "fget", part)))
-        if isinstance(function, FunctionType) and function.__qualname__.startswith(thing.__qualname__):
-            yield function.__code__
+        if isinstance(function, FunctionType):
+            yield function
+
+
+def _is_within(function: FunctionType, thing: Any) -> bool:
+    """True if a function is a definition itself, or was defined in its body."""
+    return f"{function.__qualname__}.".startswith(f"{thing.__qualname__}.")
 
 
 def _globals_of(node: ast.stmt) -> set[str]:

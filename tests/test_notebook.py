@@ -104,6 +104,20 @@ def test_the_definition_that_was_run_last_counts(cells: Callable[..., Any]) -> N
     assert notebook.digest(cells(DECO, CELL, helper)) != notebook.digest(cells(DECO, CELL))
 
 
+def test_what_other_cells_put_around_the_definition_counts(cells: Callable[..., Any]) -> None:
+    """A helper that keeps its answers, a method that a later cell sets, and an earlier class of the same name."""
+    kept = "import functools\n@functools.cache\ndef f(x):\n    return {}\nclass Mine:\n    def g(self): return f(2)\n"
+    set_later = "def g(self): return {}\nMine.g = g\n"
+    derived = "Old = Mine\nclass Mine(Old):\n    def h(self): return 1\n"
+    for one, two in (
+        ((kept.format(1),), (kept.format(2),)),
+        ((CELL, set_later.format(1)), (CELL, set_later.format(2))),
+        ((CELL, derived), (CELL.replace("range(3)", "range(4)"), derived)),
+    ):
+        digests = [notebook.digest(cells(DECO, *sources)) for sources in (one, two, one)]
+        assert None not in digests and digests[0] == digests[2] != digests[1]
+
+
 def test_a_module_of_the_user_counts_by_its_code(
     cells: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
