@@ -91,5 +91,5 @@ ui: $(STAMP) ## MLflow's UI on the local store, this machine only
 	$(BIN)/pfl-ops ui
 
 clean: ## remove the virtual environment, builds and caches; results in mlruns/ stay
-	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,7 @@ import numpy as np
 from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.registry import plugins
+from pfl_ops.registry import plugin_source, plugins
 from pfl_ops.results import CLIENTS
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.requests import RequestedRun, RunEnd
@@ -208,20 +208,32 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
     model = simulation.global_model()
     if model is not None:
         own = {key: value for key, value in model.items() if key.startswith(("body.", "head."))}
-        outside = list(plugins().values()) if type(experiment.model).__module__.startswith("pfl_ops_plugin") else []
-        tracked.model(
-            own,
-            network=experiment.model.model_dump(),
-            shape=clients.shape,
-            n_classes=clients.n_classes,
-            mean=clients.mean.tolist(),
-            std=clients.std.tolist(),
-            plugins=outside,
-            step=last.round,
-        )
+        is_own = type(experiment.model).__module__.startswith("pfl_ops_plugin")
+        with scratch() as folder:
+            tracked.model(
+                own,
+                network=experiment.model.model_dump(),
+                shape=clients.shape,
+                n_classes=clients.n_classes,
+                mean=clients.mean.tolist(),
+                std=clients.std.tolist(),
+                plugins=_plugins_as_loaded(folder) if is_own else [],
+                step=last.round,
+            )
     tracked.flush()
     if simulation.diverged is None:  # its numbers are no results
         tracked.log([Record(last.round, {FINISHED: 1.0}, last.time)])  # after all the rest: a run with it has it all
+
+
+def _plugins_as_loaded(folder: Path) -> list[Path]:
+    """Write the plug-in files as they were when they were loaded: one that was edited since is not what was trained."""
+    written = []
+    for digest, path in plugins().items():
+        copy = folder / digest / path.name
+        copy.parent.mkdir()
+        copy.write_bytes(plugin_source(digest))
+        written.append(copy)
+    return written
 
 
 def present(experiment: Experiment, simulation: "Simulation", tracked: "Run", kind: str) -> None:

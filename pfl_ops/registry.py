@@ -200,9 +200,9 @@ def plugin_module(digest: str) -> ModuleType:
     return sys.modules[_PLUGIN + digest[:12]]
 
 
-def plugin_source(digest: str) -> str:
-    """Return the text of a file that `load_plugin` has imported, as it was then: it may have been edited since."""
-    return _sources[digest].decode()
+def plugin_source(digest: str) -> bytes:
+    """Return the content of a file that `load_plugin` has imported, as it was then: it may have been edited since."""
+    return _sources[digest]
 
 
 def _existing(path: Path, kind: str) -> Path:

@@ -58,7 +58,7 @@ def cells(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         main = ModuleType("__main__")
         monkeypatch.setitem(sys.modules, "__main__", main)
         for source in sources:
-            name = f"/tmp/ipykernel_7/{next(numbers)}.py"
+            name = f"<cell {next(numbers)}>"
             monkeypatch.setitem(linecache.cache, name, (len(source), None, source.splitlines(keepends=True), name))
             exec(compile(source, name, "exec"), main.__dict__)
         return main.Mine  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pfl_ops
-from pfl_ops import registry
+from pfl_ops import recording, registry
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
@@ -298,3 +298,16 @@ def _algorithm() -> Any:
     from pfl_ops.algorithms.base import Algorithm
 
     return Algorithm
+
+
+def test_a_saved_model_gets_plug_ins_as_they_were_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network that was trained, not what its file became since; two files of one name stand beside each other."""
+    monkeypatch.setattr(registry, "_plugins", {})
+    files = [tmp_path / folder / "net.py" for folder in ("a", "b")]
+    for number, file in enumerate(files):
+        file.parent.mkdir()
+        file.write_text(f"WIDTH = {number}\n")
+        load_plugin(file)
+        file.write_text("WIDTH = 7\n")
+    kept = recording._plugins_as_loaded(tmp_path)
+    assert [(file.name, file.read_text()) for file in kept] == [("net.py", "WIDTH = 0\n"), ("net.py", "WIDTH = 1\n")]

@@ -89,7 +89,8 @@ def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
     is_drawn = n is not None and 0 < scored < n
     if is_drawn:
         told.append(f"{scored:,} of {n:,} clients are scored, drawn once for each run (evaluation.clients)")
-    told += [_covered(results, sizes, split, stage) for stage in stages if stage == "L2" and sizes]
+    if "L2" in stages and sizes:
+        told.append(_covered(results, sizes, split))
     if any(few):
         what = "test" if split == "test" else "validation"
         told.append(
@@ -99,18 +100,18 @@ def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
     return [line for line in told if line]
 
 
-def _covered(results: Sequence[FinishedRun], sizes: "Sequence[pd.Series]", split: str, stage: str) -> str:
-    """Return the line on a stage of which some clients with samples have no score, as with absent=last; "": all have.
+def _covered(results: Sequence[FinishedRun], sizes: "Sequence[pd.Series]", split: str) -> str:
+    """Return the line on L2 if some clients with samples have no score there, as with absent=last; "": all have.
 
     Args:
         sizes: held-out samples of each client that is scored, a series for each result.
     """
     most = [int((size > 0).sum()) for size in sizes]
-    key = f"final/{split}/{stage}/local/clients"
+    key = f"final/{split}/L2/local/clients"
     found = [int(result.final.get(key, n)) for result, n in zip(results, most, strict=False)]
     if found == most:
         return ""
-    return f"{stage}: of the {_range(found)} of {_range(most)} clients that have taken part in a round"
+    return f"L2: of the {_range(found)} of {_range(most)} clients that have taken part in a round"
 
 
 def _range(counts: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ Packed: TypeAlias = tuple[str, str, str]
 
 def pack() -> tuple[Packed, ...]:
     """Return the plug-in files that are loaded in this process, with their source as it was loaded."""
-    return tuple((digest, str(path), plugin_source(digest)) for digest, path in plugins().items())
+    return tuple((digest, str(path), plugin_source(digest).decode()) for digest, path in plugins().items())
 
 
 def check_shared(experiment: Experiment) -> None:

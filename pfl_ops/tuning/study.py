@@ -334,7 +334,6 @@ def tune(
         address=address,
         on_event=on_event,
     )
-    given = experiment
     warm: WarmStart | None = None
     if experiment is not None:
         settings = Settings.of(
@@ -351,6 +350,7 @@ def tune(
             held_out=held_out,
             aggregate=aggregate,
         )
+        finals = experiment.repetitions
         if from_study is not None:
             warm = warm_start(existing(from_study, means.studies), settings)
             settings = warm.first_in(settings)
@@ -361,13 +361,12 @@ def tune(
     elif name and resume:
         settings = recorded_settings(name, means.studies).limited(limits)
         check_same_seeds(seeds_per_trial, name, settings.seeds_per_trial)
-        experiment = settings.experiment
+        experiment, finals = settings.experiment, settings.finals
     else:
         raise PflOpsError("give an experiment, or the name of a study and resume")
     name = name or f"{settings.label(experiment)}-{settings.digest(means.data_dir)[:8]}"
     for one in (*settings.environments, *settings.held_out):
         check_build(one.of(settings.experiment), means, f"environment '{one.name}'")
-    finals = settings.finals if given is None else given.repetitions
     plan = PreparedStudy(experiment, settings, name, finals if final_repetitions is None else final_repetitions)
 
     with study_storages.lock(means.home.root, name), watching(on_event, progress) as tell:

@@ -231,12 +231,13 @@ def test_a_method_that_notes_values_is_estimated_too() -> None:
 
 
 def test_a_method_whose_round_does_not_repeat_is_refused() -> None:
-    """Python's generator belongs to no run, and no generator of PyTorch or NumPy was drawn from."""
+    """A generator of Python's belongs to no run, and no generator of PyTorch or NumPy was drawn from."""
+    own = random.Random(0)  # 0.844, then 0.758
 
     class Noisy(FLIU):
         def round(self, s: Any, r: Any) -> Any:
             update, stages = super().round(s, r)
-            return {**update, "central": update["central"] * (1 + 0.01 * random.random())}, stages
+            return {**update, "central": update["central"] * (1 + 0.01 * own.random())}, stages
 
     for method, words in ((FLIU(), None), (Noisy(), r"method 'fliu': round\(\) gave another 'central' when the same")):
         one = simulation(method)

@@ -1,13 +1,9 @@
 """Why a job failed is read from text."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.jobs.process import FAILURE, JOB, JobProcess
-from pfl_ops.jobs.report import ROUND, Failure, JobFailed, ObjectiveMissing, failing_as_text, has_died
+from pfl_ops.jobs.report import Failure, JobFailed, ObjectiveMissing, failing_as_text, has_died
 
 DIED = "its process died twice, perhaps for lack of memory (fewer at once: --concurrency)"
 
@@ -60,15 +56,3 @@ def test_ends_that_a_job_cannot_state(text, line, again):
     """Only a process that was lost is replaced: what keeps one from starting keeps the next one too."""
     assert Failure.in_account(text) == Failure(line, died=True)
     assert has_died(text) == again
-
-
-def test_a_job_that_ends_early_names_its_last_round():
-    """Of an earlier report."""
-    process = object.__new__(JobProcess)
-    process.work, process.place = (lambda payload, place: iter([Record(1, {"score": 0.5}, 0)])), None
-    share, execution = SimpleNamespace(threads=1, gpus=0), SimpleNamespace(threads=None)
-    process._take({JOB: SimpleNamespace(metrics=("score",), rounds=5, full_every=1, execution=execution, share=share)})
-    assert process.step()[ROUND] == 1
-    report = process.step()
-    assert report[ROUND] == 1 and report["done"]
-    assert Failure.in_account(report[FAILURE]) == Failure("RuntimeError: the simulation ended after round 1")

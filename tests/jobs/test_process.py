@@ -36,11 +36,16 @@ def test_samples_of_the_round_that_diverged_are_counted():
     def run():
         yield Record(0, {"val/L1/acc": 0.1}, 0)
         yield Record(1, {"val/L1/acc": 0.5, **cost(70)}, 1)
-        error = Diverged(2, 0.4, 7)
-        error.cost = cost(30)
-        raise error
+        raise Diverged(2, 0.4, 7, cost(30))
 
     last = reports(run())[-1]
     assert Failure.in_account(last[FAILURE]) == Failure("diverged at round 2, client 7, lr 0.4", diverged=True)
     assert (last[ROUND], last[SAMPLES], last[SENT_BYTES]) == (1, 100, 30.0)
     assert math.isnan(last["val/L1/acc"])
+
+
+def test_a_simulation_that_ends_early_names_its_last_round():
+    """Of an earlier report."""
+    first, last = reports(iter([Record(1, {"val/L1/acc": 0.5}, 0)]))
+    assert (first[ROUND], last[ROUND]) == (1, 1)
+    assert Failure.in_account(last[FAILURE]) == Failure("RuntimeError: the simulation ended after round 1")

@@ -16,24 +16,25 @@ class Diverged(PflOpsError):
     Args:
         round_: the first one that is not finite, from 1. lr: the local learning rate of that round.
         client: one whose model is not finite; None: the loss or a shared value is.
-    Attributes:
-        cost: tracked costs of that round, which has no record: "cost/up_bytes", ...; {}: not known.
+        cost: tracked costs of that round, which has no record: "cost/up_bytes", ...; none: not known.
     """
 
     exit_code = 3
 
-    def __init__(self, round_: int, lr: float, client: int | None = None) -> None:
+    def __init__(
+        self, round_: int, lr: float, client: int | None = None, cost: Mapping[str, float] | None = None
+    ) -> None:
         who = "" if client is None else f", client {client}"
         super().__init__(f"diverged at round {round_}{who}, lr {lr:.4g}")
         self.round, self.lr, self.client = round_, lr, client
-        self.cost: Mapping[str, float] = {}
+        self.cost = cost or {}
 
     def again(self) -> "Diverged":
         """Return an equal error, to be raised where this one is kept: it would hold all that its traceback has."""
-        return Diverged(self.round, self.lr, self.client)
+        return Diverged(self.round, self.lr, self.client, self.cost)
 
     def as_list(self) -> list[float | int | None]:
-        """Return the arguments of the error, for JSON."""
+        """Return the arguments of the error but for the cost, for JSON."""
         return [self.round, self.lr, self.client]
 
 

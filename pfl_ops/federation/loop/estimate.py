@@ -114,7 +114,7 @@ def estimate(simulation: Simulation) -> Estimate:
     The state does not change, and nothing is written. One of the hints says if the machine was busy meanwhile.
 
     Raises:
-        MethodError: the round is run twice, and the second time gives something else (CPU).
+        MethodError: the round gives something else the second time (on a CPU; one of more than 5 s is run once).
     """
     load = machine.OtherLoad()
     sizes, task, rounds = simulation.feed.sizes, simulation.task, simulation.training.rounds

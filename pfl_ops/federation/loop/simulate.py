@@ -259,12 +259,7 @@ class Simulation:
         except Exception as error:
             if self.trainer.meter.finite:
                 raise
-            found = Diverged(round_, r.lr)
-            found.cost = self._cost(r, time.perf_counter() - started)
-            try:
-                raise found from error
-            finally:
-                del found  # as below
+            raise Diverged(round_, r.lr, cost=self._cost(r, time.perf_counter() - started)) from error
 
     def _note_divergence(self, found: Diverged | None, cost: Mapping[str, float]) -> None:
         """Raise it, or keep it where the run is to go on all the same; `cost`: of the round."""
