@@ -71,10 +71,12 @@ def test_the_chosen_run_keeps_everything_to_judge_it_and_to_use_it(tuned: Tuned)
     assert given.dataset.name == "digits"
 
 
-def test_its_global_model_answers_as_it_was_scored(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_global_model_answers_as_it_was_scored(
+    tuned: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (final,) = tuned.of_kind("final")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tuned.home}/mlruns/mlflow.db")
-    served = mlflow.pyfunc.load_model(f"runs:/{final.info.run_id}/model")
+    served = mlflow.pyfunc.load_model(f"runs:/{final.info.run_id}/model", dst_path=str(tmp_path))
     test = load("digits").test
     right = (served.predict(test.x)["class"].to_numpy() == test.y).mean()
     assert right == pytest.approx(final.data.metrics["final/test/G/global/mean"], abs=1e-6)

@@ -3,6 +3,7 @@
 import getpass
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -17,8 +18,9 @@ NOT_INSTALLED = "not installed"
 LIBRARIES = ("torch", "ray", "optuna", "mlflow", "pfl-ops")
 
 
+@cache
 def version(library: str) -> str:
-    """The installed version, or `NOT_INSTALLED`; imports nothing."""
+    """The version installed when this process first asked, or `NOT_INSTALLED`; imports nothing."""
     try:
         return installed(library)
     except PackageNotFoundError:

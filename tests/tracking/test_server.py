@@ -101,7 +101,7 @@ def test_a_server_that_goes_away_gets_every_point_exactly_once(server, tmp_path,
         assert store.download(run.run_id, "notes/late.txt").read_text() == "written while nobody was there"
         assert [m.step for m in found.outputs.model_outputs] == [89]
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
-        model = mlflow.pyfunc.load_model(f"runs:/{run.run_id}/model")
+        model = mlflow.pyfunc.load_model(f"runs:/{run.run_id}/model", dst_path=str(tmp_path))
         assert len(model.predict(np.zeros((2, 8, 8, 1), np.uint8))) == 2
 
         assert client.get_run(other_id).info.status == "FINISHED"
