@@ -12,7 +12,7 @@ from pfl_ops import metrics
 from pfl_ops.figures import style
 from pfl_ops.figures.onerun import VIEWS, stage_colours
 from pfl_ops.figures.parts import percent_axis, whole_numbers
-from pfl_ops.units import PERCENT, unit_of
+from pfl_ops.units import PERCENT, heading, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,7 +107,7 @@ def history(
         if unit_of(metric) == PERCENT:
             percent_axis(axes)
         axes.margins(y=0.1)
-        axes.set(xlabel="trial", ylabel=metric)
+        axes.set(xlabel="trial", ylabel=heading(metric))
         figure.legend(loc="outside lower center", ncols=4, handletextpad=0.5)
         style.headline(figure, title)
     return figure

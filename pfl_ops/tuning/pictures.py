@@ -24,7 +24,7 @@ from pfl_ops.spaces import decoded
 from pfl_ops.spaces.space import VARIANT
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.study_storage import DIVERGED, StudyStorage
-from pfl_ops.units import heading
+from pfl_ops.units import PERCENT, heading, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ class Pictures:
         """Draw one of `drawable`."""
         with _plots() as plots:
             figure: Figure = getattr(self, f"_{name}")(plots)
-            return figure if name.startswith("importance") else in_theme(figure)
+            return figure if name.startswith("importance") else in_theme(self._with_units(figure))
 
     def slices(self) -> "dict[str, Callable[[], Figure]]":
         """Return what draws the slice of each parameter, by its label."""
@@ -93,6 +93,7 @@ class Pictures:
         with _plots() as plots:
             figure = _figure_of(plots.plot_slice(self.study, params=[name], target_name=self._goal))
             figure.set_size_inches(3.6, 3.2)
+            self._with_units(figure)
             for one in figure.axes:
                 _turn_words(one)
                 one.set_title("")
@@ -159,6 +160,12 @@ class Pictures:
         figure.set_size_inches(3 + 1.4 * len(shown), 5.2)
         figure.subplots_adjust(left=0.12, bottom=0.2)
         figure.axes[0].set_title("")
+        for axes, name in zip(figure.axes, (self._goal, "", *sorted(shown)), strict=True):
+            if name in (self._goal, *self._common()):
+                axes.set_ylabel(name)
+        self._with_units(figure)
+        for axes in (figure.axes[0], *figure.axes[2:]):
+            axes.set_ylabel("")
         figure.axes[0].set_xticks(range(len(shown) + 1), [self._goal, *sorted(shown)], rotation=20, ha="right")
         for one in figure.axes:
             for tick in one.get_yticklabels():
@@ -185,6 +192,23 @@ class Pictures:
     @property
     def _goal(self) -> str:
         return heading(self.goal.metrics[0])
+
+    def _with_units(self, figure: "Figure") -> "Figure":
+        """Set percents for accuracies, and whole numbers for trials and whole parameters, where Optuna has fractions."""
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        from pfl_ops.figures.parts import as_percent
+
+        kinds = {name: kind for trial in self.complete for name, kind in trial.distributions.items()}
+        whole = {"Trial"} | {name for name, kind in kinds.items() if isinstance(kind, IntDistribution)}
+        percent = unit_of(self.goal.metrics[0]) == PERCENT
+        for axes in figure.axes:
+            for axis in (axes.xaxis, axes.yaxis):
+                if axis.get_label_text() in whole and axis.get_scale() == "linear":
+                    axis.set_major_locator(MaxNLocator(6, integer=True))
+                elif percent and axis.get_label_text() == self._goal:
+                    axis.set_major_formatter(FuncFormatter(as_percent))
+        return figure
 
     def _unfit(self, name: str) -> str:
         """The cause why a picture is not drawn; "": there is none."""
@@ -328,7 +352,7 @@ def in_theme(figure: "Figure") -> "Figure":
         for line in (*axes.get_xgridlines(), *axes.get_ygridlines()):
             line.set_color(theme.line)
         for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
-            label.set_color(theme.ink)
+            label.set(color=theme.ink, fontsize=style.NORMAL)
         for spine in axes.spines.values():
             spine.set_edgecolor(theme.faint)
         for tick in axes.get_yticklabels():

@@ -192,4 +192,4 @@ def _stuck(losses: Sequence[float]) -> str:
     """
     if len(losses) < 2 or losses[-1] < STUCK * losses[0]:
         return ""
-    return f"training loss did not fall: {losses[0]:.3g} in the first round, {losses[-1]:.3g} in the last"
+    return f"training loss did not fall by 1 %: {losses[0]:.3g} in the first round, {losses[-1]:.3g} in the last"

@@ -198,3 +198,21 @@ def test_picture_that_fails_is_skipped_with_its_error(pictures, monkeypatch):
     monkeypatch.setattr(Pictures, "_slice", broken)
     assert [name for name, _ in found.each()] == ["parallel_coordinate", "edf", "timeline"]
     assert "no picture slice: ValueError: too thin" in str(found)
+
+
+def test_axes_have_percents_and_whole_numbers(pictures):
+    """Optuna's have 0.9 for an accuracy of 90 %, and 2.5 local epochs; trial 2.5 beside a bar of colours."""
+
+    def shown(axis):
+        return [text.get_text() for text in axis.get_ticklabels()]
+
+    drawn = pictures(12)
+    contour = drawn.draw("contour")
+    contour.draw_without_rendering()
+    axes, bar = contour.axes
+    epochs = axes.xaxis if "epochs" in axes.get_xlabel() else axes.yaxis
+    assert all(text.isdigit() for text in shown(epochs)) and all(text.endswith(" %") for text in shown(bar.yaxis))
+    parallel = drawn.draw("parallel_coordinate")
+    assert parallel.axes[0].get_ylabel() == "" and shown(parallel.axes[0].yaxis)[0].endswith(" %")
+    one = drawn.slices()["local_epochs E"]()
+    assert all(text.isdigit() for text in shown(one.axes[0].xaxis)) and shown(one.axes[0].yaxis)[0].endswith(" %")

@@ -102,8 +102,8 @@ def test_a_value_that_is_no_number_fails_the_trial(made, value):
 @pytest.mark.parametrize(
     ("losses", "note"),
     [
-        ((2.3, 2.28), "training loss did not fall: 2.3 in the first round, 2.28 in the last"),
-        ((2.3, 2.31), "training loss did not fall: 2.3 in the first round, 2.31 in the last"),
+        ((2.3, 2.28), "training loss did not fall by 1 %: 2.3 in the first round, 2.28 in the last"),
+        ((2.3, 2.31), "training loss did not fall by 1 %: 2.3 in the first round, 2.31 in the last"),
         ((2.3, 2.27), ""),
         ((2.3,), ""),
         ((), ""),
