@@ -331,7 +331,7 @@ class Session:
 class _Phases:
     """The source of a study's jobs: FedAvg in environments, trials if some are missing, confirmations, then tests.
 
-    `clock` counts until the last trial has ended.
+    `clock` counts from the start of the first run until the last trial has ended.
     """
 
     def __init__(
@@ -373,12 +373,14 @@ class _Phases:
             self.clock = None
 
     def take(self, event: JobEvent) -> None:
+        if self.clock is not None:
+            if event.kind == "started":
+                self.clock.start()
+            self.clock.save()
         match event.job.purpose:
             case "trial":
                 assert self.trials is not None
                 self.trials.take(event)
-                if self.clock is not None:
-                    self.clock.save()
             case "baseline":
                 assert self.baselines is not None
                 self.baselines.take(event)

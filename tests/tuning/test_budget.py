@@ -21,6 +21,7 @@ from pfl_ops.tuning import costs
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.budget import MOST_TRIALS, Clock, StudyLimits, affordable, budget_text, ending, spent
 from pfl_ops.tuning.search import Search
+from pfl_ops.tuning.session import _Phases
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.trials import Trials
@@ -134,12 +135,25 @@ def test_clock_goes_on_from_the_seconds_of_earlier_calls(study_storage):
     study_storage.set_search_seconds(100)
     time = [1000.0]
     clock = Clock(study_storage, now=lambda: time[0])
+    clock.start()
     for later in (5, 20, 29):
         time[0] = 1000.0 + later
         clock.save()
     assert clock.seconds == 129 and study_storage.search_seconds() == 120
     clock.save(0)
     assert study_storage.search_seconds() == 129
+
+
+def test_clock_counts_from_the_first_run_of_a_call(study_storage):
+    """A process takes 12 s to start, and a run of FedAvg before the trials 11 s. The clock counted all 23 s."""
+    time = [1000.0]
+    clock = Clock(study_storage, now=lambda: time[0])
+    none = SimpleNamespace(take=lambda event: None)
+    phases = _Phases(none, none, none, clock, none)
+    for now, kind in ((1012.0, "started"), (1013.0, "started"), (1023.0, "rounds")):
+        time[0] = now
+        phases.take(SimpleNamespace(kind=kind, job=SimpleNamespace(purpose="baseline")))
+    assert clock.seconds == 11 == study_storage.search_seconds()
 
 
 # -- the source of trials ---------------------------------------------------------------------------------------------
