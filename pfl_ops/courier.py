@@ -92,18 +92,23 @@ def _track(folder: Path) -> None:
             params=request.params,
             tags=request.tags,
             rerun=rerun,
+            start=requests.begun(folder),
         )
         if is_live:
             for line in sys.stdin:
                 run.log([Record(**json.loads(line))])
         end = requests.read_end(folder)
         if end.status != "FINISHED":
-            run.log(runs.records_of(home, request.digest))
+            records = runs.records_of(home, request.digest)
+            run.log(records)
             run.tags(end.tags)
+            run.ended_at(end.time or max([requests.begun(folder), *(record.time for record in records)]))
             run.finish(end.status)
             return
         _check(experiment, home, request)
         run.flush()
+        if end.time is not None:
+            run.ended_at(end.time)
         runs.run(
             experiment,
             home=home.root,

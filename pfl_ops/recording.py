@@ -3,6 +3,7 @@
 Either the simulating process tracks (`StoreRecorder`), or it leaves a request to a courier (`CourierRecorder`).
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -127,7 +128,7 @@ class CourierRecorder:
         pass
 
     def end(self, status: str, tags: Mapping[str, str]) -> None:
-        self.requested.end(RunEnd(status, dict(tags)))
+        self.requested.end(RunEnd(status, dict(tags), time.time_ns() // 1_000_000))
 
 
 def is_kept(found: "list[RunInfo]", run_id: str | None) -> bool:

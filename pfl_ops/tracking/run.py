@@ -56,6 +56,7 @@ class Run:
         self._rounds = 0
         self._handed_over = False  # any round
         self._flushed = time.monotonic()
+        self._end: int | None = None
 
     @property
     def run_id(self) -> str | None:
@@ -255,6 +256,10 @@ class Run:
         """Say that everything about the run was logged again: a note of earlier lost records goes."""
         self.append({"op": "complete"})
 
+    def ended_at(self, end: int) -> None:
+        """Set when the run ended, ms since the epoch, if that is before `finish`."""
+        self._end = end
+
     def finish(self, status: str = "FINISHED", patience: float = 30.0) -> bool:
         """End the run and wait for its delivery.
 
@@ -267,7 +272,7 @@ class Run:
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise PflOpsError(f"a run can't end as '{status}'; allowed: FINISHED, FAILED, KILLED")
         self.flush()
-        self.append({"op": "finish", "status": status, "time": now()})
+        self.append({"op": "finish", "status": status, "time": self._end or now()})
         self.spool.closed = True
         self._delivery.wake()
         return self._delivery.wait(self.spool, patience)
