@@ -65,6 +65,15 @@ def test_larger_stacks_are_not_tried_once_one_is_far_behind(enter):
     assert [one.open for one in enter.made] == [True, True, False]  # what is given up holds no process
 
 
+def test_larger_stacks_of_a_slower_precision_are_tried_while_they_gain(enter):
+    """float64 beside float32 with 200: 20, 60, 150, 90. Its stacks ended with 60, as far behind as larger ones."""
+    f64 = {chunk: Label("vmap", "float64", chunk) for chunk in (2, 3, 4)}
+    rates = {PLAIN: 10, LOOP: 50, stacked(2): 200, stacked(3): 150, stacked(4): 120, Label("loop", "float64"): 20}
+    rates |= {f64[2]: 60, f64[3]: 150, f64[4]: 90}
+    found = enter(rates, precision=("float32", "float64"), workers=(1,))
+    assert f64[3] in taking_part(found, "train") and f64[2] in found.rough and f64[4] in found.rough
+
+
 def test_compiled_kernels_are_measured_where_built_and_covered(enter):
     enter.built = True
     compiled = replace(LOOP, kernels="compiled")
