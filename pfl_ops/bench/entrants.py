@@ -89,7 +89,8 @@ class CaseCandidates:
 
     def _workers(self) -> tuple[int, ...]:
         """More than one; a GPU's cohort is not shared out."""
-        given = self.case.settings.workers or (1, cores())
+        asked = self.case.settings.workers
+        given = (1, cores()) if asked is None else asked
         return tuple(w for w in dict.fromkeys(given) if w > 1) if self.case.device.type == "cpu" else ()
 
     def _compiled(self) -> bool:

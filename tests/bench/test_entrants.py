@@ -101,6 +101,13 @@ def test_workers_share_the_best_stack(enter):
     assert "no loop, 2 workers in float32: this can't be" in found.notes
 
 
+def test_no_worker_processes_are_no_default(enter):
+    """`--workers none` was taken as 1 and one a core; a value that is there twice was measured twice."""
+    rates = {PLAIN: 10, LOOP: 50, stacked(2): 60, Label("loop", workers=2): 90}
+    found = enter(rates, workers="none", chunk="2,2", precision="float32,float32")
+    assert found.labels == [PLAIN, LOOP, stacked(2)]
+
+
 def test_each_figure_has_its_own_verdict(enter):
     """Slow in training, fast in evaluation: it is measured where it is good, and rounds follow training."""
     found = enter({PLAIN: 10, LOOP: 50, stacked(2): {"train": 20, "evaluate": 90}}, chunk=(2,))
