@@ -92,23 +92,22 @@ def _track(folder: Path) -> None:
             params=request.params,
             tags=request.tags,
             rerun=rerun,
-            start=requests.begun(folder),
+            start=min([requests.begun(folder), *(record.time for record in kept[:1])]),
         )
         if is_live:
             for line in sys.stdin:
                 run.log([Record(**json.loads(line))])
         end = requests.read_end(folder)
+        records = runs.records_of(home, request.digest)
+        last = records[-1].time if records else requests.begun(folder)
+        run.ended_at(end.time or last, read=end.time is None and end.status != "KILLED")
         if end.status != "FINISHED":
-            records = runs.records_of(home, request.digest)
             run.log(records)
             run.tags(end.tags)
-            run.ended_at(end.time or max([requests.begun(folder), *(record.time for record in records)]))
             run.finish(end.status)
             return
         _check(experiment, home, request)
         run.flush()
-        if end.time is not None:
-            run.ended_at(end.time)
         runs.run(
             experiment,
             home=home.root,

@@ -237,6 +237,16 @@ def test_ctrl_c_and_divergence_are_noted(home):
     assert found["1"].tags[DIVERGED].startswith("diverged at round ")
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_run_that_is_read_keeps_its_start_and_end(home, wait):
+    """Its end became that of the last command that read it, so that MLflow's duration grew by hours."""
+    go(experiment(), home)
+    first = only(home)
+    assert runs.run(experiment(), home=home, progress=False, wait=wait).origin.startswith("read")
+    again = only(home)
+    assert (again.run_id, again.start, again.end) == (first.run_id, first.start, first.end)
+
+
 def test_the_same_run_again_waits_for_its_courier(home):
     """It is read; and one that is computed anew is a new run, the first one superseded."""
     first = go(experiment(), home)

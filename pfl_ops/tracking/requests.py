@@ -84,7 +84,7 @@ class RunEnd:
 
     Attributes:
         status: FINISHED, FAILED or KILLED. tags: further tags, as why it diverged.
-        time: ms since the epoch; None: unknown, its process was killed.
+        time: ms since the epoch; None: unknown, its process was killed; or it was over before, and only read.
     """
 
     status: str
