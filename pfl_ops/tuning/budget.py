@@ -167,7 +167,9 @@ def ending(settings: "Settings", study_storage: "StudyStorage") -> str:
     trials = count(study_storage.done(), "trial")
     match cause:
         case "trials":
-            return f"search ended by --trials: all {settings.trials} are done ({', '.join(used)})"
+            beyond = study_storage.done() > settings.trials
+            done = f" {settings.trials}: {trials}" if beyond else f": all {settings.trials}"
+            return f"search ended by --trials{done} are done ({', '.join(used)})"
         case "hours":
             return f"search ended by --hours {settings.hours:g}: {used[0]} are spent ({trials}, {used[1]})"
         case "samples":

@@ -69,6 +69,8 @@ def test_budget_first_spent_ends_the_search(study_storage):
     ended_trial(study_storage, 0.6)
     assert spent(settings, study_storage, seconds=7200) == "trials"
     assert ending(settings, study_storage) == "search ended by --trials: all 3 are done (0.5 h, 120 samples)"
+    fewer = settings.limited(StudyLimits(trials=2))  # of a call that goes on: it said that all 2 are done
+    assert ending(fewer, study_storage) == "search ended by --trials 2: 3 trials are done (0.5 h, 120 samples)"
     assert ending(settings_of(trials=3), study_storage) == ""  # the only budget
 
 
