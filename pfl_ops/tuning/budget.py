@@ -202,6 +202,7 @@ class Clock:
         """Begin to count, at the first call."""
         if self._begun is None:
             self._begun = self._saved = self.now()
+            self.study_storage.set_search_seconds(self._before)  # else those of trials, with the start of processes
 
     @property
     def seconds(self) -> float:

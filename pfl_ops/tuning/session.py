@@ -20,7 +20,7 @@ from pfl_ops.probe.settle import settle
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.baselines import Baselines, scales_of
-from pfl_ops.tuning.budget import Clock, ending, spent
+from pfl_ops.tuning.budget import SAVE_EVERY, Clock, ending, spent
 from pfl_ops.tuning.children import Children
 from pfl_ops.tuning.confirm import Confirmation, Confirmations
 from pfl_ops.tuning.events import Event, OnEvent
@@ -376,7 +376,7 @@ class _Phases:
         if self.clock is not None:
             if event.kind == "started":
                 self.clock.start()
-            self.clock.save()
+            self.clock.save(0.0 if event.kind == "ended" else SAVE_EVERY)
         match event.job.purpose:
             case "trial":
                 assert self.trials is not None

@@ -147,15 +147,23 @@ def test_clock_goes_on_from_the_seconds_of_earlier_calls(study_storage):
 
 
 def test_clock_counts_from_the_first_run_of_a_call(study_storage):
-    """A process takes 12 s to start, and a run of FedAvg before the trials 11 s. The clock counted all 23 s."""
+    """A process takes 12 s to start, and a run of FedAvg before the trials 15 s. The clock counted all 27 s."""
     time = [1000.0]
     clock = Clock(study_storage, now=lambda: time[0])
     none = SimpleNamespace(take=lambda event: None)
     phases = _Phases(none, none, none, clock, none)
-    for now, kind in ((1012.0, "started"), (1013.0, "started"), (1023.0, "rounds")):
+    recorded = []
+    for now, kind in (
+        (1012.0, "started"),
+        (1013.0, "started"),
+        (1023.0, "rounds"),
+        (1026.0, "rounds"),
+        (1027.0, "ended"),
+    ):
         time[0] = now
         phases.take(SimpleNamespace(kind=kind, job=SimpleNamespace(purpose="baseline")))
-    assert clock.seconds == 11 == study_storage.search_seconds()
+        recorded.append(study_storage.search_seconds())
+    assert clock.seconds == 15 and recorded == [0, 0, 11, 11, 15]
 
 
 # -- the source of trials ---------------------------------------------------------------------------------------------
