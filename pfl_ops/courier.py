@@ -92,13 +92,17 @@ def _track(folder: Path) -> None:
             params=request.params,
             tags=request.tags,
             rerun=rerun,
+            start=min([requests.begun(folder), *(record.time for record in kept[:1])]),
         )
         if is_live:
             for line in sys.stdin:
                 run.log([Record(**json.loads(line))])
         end = requests.read_end(folder)
+        records = runs.records_of(home, request.digest)
+        last = records[-1].time if records else requests.begun(folder)
+        run.ended_at(end.time or last, read=end.time is None and end.status != "KILLED")
         if end.status != "FINISHED":
-            run.log(runs.records_of(home, request.digest))
+            run.log(records)
             run.tags(end.tags)
             run.finish(end.status)
             return

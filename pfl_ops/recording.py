@@ -3,6 +3,7 @@
 Either the simulating process tracks (`StoreRecorder`), or it leaves a request to a courier (`CourierRecorder`).
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -119,15 +120,16 @@ class CourierRecorder:
     def __init__(self, requested: RequestedRun, page: str) -> None:
         self.requested = requested
         self.page: str | None = page
+        self._read = False
 
     def log(self, record: Record) -> None:
         self.requested.log(record.round, record.metrics, record.time)
 
     def keep(self, experiment: Experiment, simulation: "Simulation") -> None:
-        pass
+        self._read = simulation.read
 
     def end(self, status: str, tags: Mapping[str, str]) -> None:
-        self.requested.end(RunEnd(status, dict(tags)))
+        self.requested.end(RunEnd(status, dict(tags), None if self._read else time.time_ns() // 1_000_000))
 
 
 def is_kept(found: "list[RunInfo]", run_id: str | None) -> bool:

@@ -241,7 +241,7 @@ def run(
             from pfl_ops.tracking.store import Store
 
             store = store or opened.enter_context(closing(Store.open(home, tracking_uri, offline=True)))
-            recorder = _opened(experiment, tree, simulation, store, parent, name, tags, rerun)
+            recorder = _opened(experiment, tree, simulation, store, parent, name, tags, rerun, computed)
         tell = opened.enter_context(watching(experiment, on_record, progress))
         with _ending(recorder), closing(simulation):
             for record in simulation.run():
@@ -273,7 +273,7 @@ def run(
 
 def _opened(
     experiment: Experiment, identity: Tree, simulation: "Simulation", store: "Store", parent: "Run | None",
-    name: str | None, tags: Mapping[str, str], rerun: str,
+    name: str | None, tags: Mapping[str, str], rerun: str, computed: bool,
 ) -> Recorder:  # fmt: skip
     """Open the tracked run in a store; a new one if the one that is there has rounds of another computation.
 
@@ -304,7 +304,10 @@ def _opened(
         params=experiment.flat,
         tags=tags,
         rerun=rerun,
+        start=records[0].time if records else None,
     )
+    if simulation.read and not computed:
+        run.ended_at(records[-1].time, read=True)
     return StoreRecorder(run, tags["pfl_ops.kind"], not rerun and is_kept(before, run.run_id))
 
 

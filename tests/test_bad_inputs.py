@@ -254,6 +254,7 @@ NUMBERS = [
     Bad("table_seeds", "replay {folder}/trials.parquet --seeds-per-trial 13", "--confirm 3 needs 17, 13 for the"),
     Bad("arabic_digits", "run fedavg --rounds ٣", "training.rounds (T) must be an integer"),
     Bad("bench_clients", f"bench --clients {10**18}", "--clients must be an integer in [1, 1,000,000]"),
+    Bad("bench_dashes", "bench --other-load 2", "--other-load must be a number in [0, 1]"),
     Bad("bench_nothing", "bench --precision ''", "'none' is the empty list"),
     Bad("target", "compare --target nan", "--target must be a finite number"),
     Bad("cpus_per_cell", "reproduce fliu/table1 --cpus-per-cell nan", "--cpus-per-cell must be a number above 0"),

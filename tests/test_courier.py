@@ -224,14 +224,27 @@ def test_ctrl_c_and_divergence_are_noted(home):
         if record.round == 1:
             raise KeyboardInterrupt
 
+    begun = time.time()
     with pytest.raises(KeyboardInterrupt):
         go(experiment(), home, on_record=stop)
+    over = time.time()
     with pytest.raises(runs.Diverged):
         go(Experiment.of("fedavg", dataset="digits", model="cnn_tiny", rounds=2, seed=1, lr=1e6, local_steps=20), home)
     with Store.open(home) as store:
         found = {run.params["seed"]: run for run in store.runs()}
     assert {seed: run.status for seed, run in found.items()} == {"0": "KILLED", "1": "FAILED"}
+    assert begun <= found["0"].start / 1000 + 0.001 and found["0"].end / 1000 <= over  # not the courier's own times
     assert found["1"].tags[DIVERGED].startswith("diverged at round ")
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_run_that_is_read_keeps_its_start_and_end(home, wait):
+    """Its end became that of the last command that read it, so that MLflow's duration grew by hours."""
+    go(experiment(), home)
+    first = only(home)
+    assert runs.run(experiment(), home=home, progress=False, wait=wait).origin.startswith("read")
+    again = only(home)
+    assert (again.run_id, again.start, again.end) == (first.run_id, first.start, first.end)
 
 
 def test_the_same_run_again_waits_for_its_courier(home):

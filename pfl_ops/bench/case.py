@@ -120,7 +120,9 @@ class Case:
             there = len(load(section, data_dir=self.data_dir).test.y)
             if there >= images:
                 return section
-        raise PflOpsError(f"{self.dataset} has {there} test images, {images} are asked for")
+        raise PflOpsError(
+            f"{self.dataset} has {there} test images, {images} are asked for; take fewer: --evaluate-images {there}"
+        )
 
     def _clients(self, n: int) -> Clients:
         """As `Experiment.build` makes them."""

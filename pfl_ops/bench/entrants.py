@@ -89,7 +89,8 @@ class CaseCandidates:
 
     def _workers(self) -> tuple[int, ...]:
         """More than one; a GPU's cohort is not shared out."""
-        given = self.case.settings.workers or (1, cores())
+        asked = self.case.settings.workers
+        given = (1, cores()) if asked is None else asked
         return tuple(w for w in dict.fromkeys(given) if w > 1) if self.case.device.type == "cpu" else ()
 
     def _compiled(self) -> bool:
@@ -100,10 +101,14 @@ class CaseCandidates:
     def _ours(self, precision: Precision, kernels: Kernels) -> None:
         """One at a time, stacks as long as they are worth it, and both in several processes."""
         reference = precision == "float32" and kernels == "torch"
-        rates = {1: self._admit(Label("loop", precision, kernels=kernels), reference=reference)}
+        loop = Label("loop", precision, kernels=kernels)
+        rates = {1: self._admit(loop, reference=reference)}
+        tried = [rates[1] or self._rough_rate(loop)]
         for chunk in sorted({min(chunk, self.case.settings.clients) for chunk in self.case.settings.chunk}):
-            rates[chunk] = self._admit(Label("vmap", precision, chunk, kernels=kernels))
-            if not rates[chunk]:  # larger ones would be as far behind
+            label = Label("vmap", precision, chunk, kernels=kernels)
+            rates[chunk] = self._admit(label)
+            tried.append(rates[chunk] or self._rough_rate(label))
+            if not rates[chunk] and tried[-1] <= tried[-2]:  # larger ones would be as far behind
                 break
         stacks = {chunk: rate for chunk, rate in rates.items() if chunk > 1 and rate}
         for workers in self._workers():
@@ -112,6 +117,10 @@ class CaseCandidates:
             if stacks:
                 best = max(stacks, key=lambda chunk: stacks[chunk])
                 self._admit(Label("vmap", precision, best, workers, kernels=kernels))
+
+    def _rough_rate(self, label: Label) -> float:
+        """The rate of one that was given up, in the first of its figures; 0: it has none."""
+        return next((series.median for series in self.rough.get(label, {}).values()), 0.0)
 
     def _admit(self, label: Label, reference: bool = False) -> float | None:
         """Let a candidate take part in the figures where it is not far behind; a reference always does.

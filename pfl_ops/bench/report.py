@@ -66,13 +66,15 @@ class CaseReport:
     def share(self, row: BenchRow, figure: Figure) -> float | None:
         """Share of the measured peak of a matrix product, in the candidate's precision and with its threads.
 
-        The peak is the best of its repeats, so that noise makes no candidate look better.
+        The peak is the best of its repeats, and not below that with fewer threads: other load makes no candidate look
+        better.
         """
-        mine, peak = row.figures.get(figure), self.peaks.get((row.label.precision, self.threads[row.label]))
-        if mine is None or peak is None or figure == "round":
+        mine, threads = row.figures.get(figure), self.threads[row.label]
+        if mine is None or (row.label.precision, threads) not in self.peaks or figure == "round":
             return None
         work = self.work.train if figure == "train" else self.work.forward
-        return mine.median * work / max(peak.values)
+        peaks = (max(v.values) for (p, k), v in self.peaks.items() if p == row.label.precision and k <= threads)
+        return mine.median * work / max(peaks)
 
     def beside_jax(self) -> tuple[BenchRow, BenchRow, float] | None:
         """Our fastest training in float32, the faster JAX scan, and how many times as fast ours is."""

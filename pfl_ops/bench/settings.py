@@ -78,7 +78,7 @@ class BenchSettings(Section):
             return (value,)
         if not isinstance(value, str):
             return value
-        parts = tuple(part.strip() for part in value.split(",") if part.strip())
+        parts = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
         if not parts:
             raise ValueError("needs a value, or several with commas; 'none' is the empty list")
         return () if parts == ("none",) else parts

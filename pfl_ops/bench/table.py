@@ -36,7 +36,7 @@ def _machine(report: Report) -> Iterator[str]:
     if m["load_before"] > 0.3:
         yield f"others were at work here when this began (load {m['load_before']:g}): trust the ratios more"
     if report.settings.other_load:
-        yield f"another process took {report.settings.other_load:.0%} of a core meanwhile"
+        yield f"another process was to take {report.settings.other_load:.0%} of a core meanwhile"
 
 
 def _title(case: CaseReport) -> Text:
@@ -117,7 +117,7 @@ def _legend(report: Report) -> Iterator[str]:
     s = report.settings
     yield f"Medians of {s.repeats}; each candidate in a process of its own, in turns."
     yield "× the plain loop: median of the ratios within a turn."
-    yield "peak: share of a large matrix product's best speed, in the same precision, with as many threads."
+    yield "peak: share of a large matrix product's best speed, in the same precision, with as many threads or fewer."
     yield "~ far behind in a short trial, measured once. * what auto takes (float32)."
     if "evaluate" in s.measure:
         yield f"eval: {s.evaluate_models:,} models on {s.evaluate_images:,} pooled images, and on its own client's."

@@ -75,6 +75,8 @@ def bench(
     from pfl_ops.bench.table import render
 
     report = run(settings, data_dir=data_dir, say=lambda line: say(err(), line))
+    if not report.cases:
+        raise PflOpsError("nothing was measured: no network and batch size could be")
     out().print(render(report), highlight=False)
     failed: PflOpsError | None = None
     if to:

@@ -85,7 +85,9 @@ def reproduce(
             "--until-decided", "Then give further seeds to cells of undecided claims, the cheapest decision first."
         ),
     ] = False,
-    hours: Annotated[float | None, _option("--hours", "With --until-decided: at most so long.", "1", "NUMBER")] = None,
+    hours: Annotated[
+        float | None, _option("--hours", "With --until-decided: start further seeds for so long.", "1", "NUMBER")
+    ] = None,
     suite: Annotated[
         list[Path], _option("--suite", "Suites of your own: docs/suites.md; repeatable.", metavar="FILE.py")
     ] = [],  # noqa: B006  (Typer copies it)

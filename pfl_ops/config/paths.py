@@ -157,12 +157,12 @@ def explain(error: ValidationError, root: type[Section], tree: Mapping[str, Any]
         error: what pydantic raised when `root` was built from `tree`.
         root: the section's class.
         tree: the nested values that it was built from.
-        prefix: put before each path, with its dot.
+        prefix: put before each path, with its dot; "--": paths are flags, with dashes.
     """
     lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
         path, info = _find(root, tree, problem["loc"])
-        path = (prefix + path).rstrip(".")
+        path = (prefix + (path.replace("_", "-") if prefix == "--" else path)).rstrip(".")
         lines.setdefault(path, _line(path, info, problem))
     return PflOpsError("\n".join(lines.values()))
 

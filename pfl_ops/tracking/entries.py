@@ -29,6 +29,7 @@ class _Finish(_Fields):
     op: Literal["finish"]
     status: Literal["FINISHED", "FAILED", "KILLED"]
     time: Whole
+    read: bool = False
 
 
 class _Tags(_Fields):

@@ -84,10 +84,12 @@ class RunEnd:
 
     Attributes:
         status: FINISHED, FAILED or KILLED. tags: further tags, as why it diverged.
+        time: ms since the epoch; None: unknown, its process was killed; or it was over before, and only read.
     """
 
     status: str
     tags: dict[str, str] = field(default_factory=dict)
+    time: int | None = None
 
 
 def is_possible(home: WorkFolder, tracking_uri: str | None) -> bool:
@@ -221,6 +223,11 @@ def read_end(folder: Path) -> RunEnd:
         return RunEnd(**json.loads((folder / END).read_text()))
     except (OSError, ValueError, TypeError):
         return RunEnd("KILLED")
+
+
+def begun(folder: Path) -> int:
+    """Return when the run of a request was begun, ms since the epoch."""
+    return int(folder.name.partition("-")[0]) // 1_000_000
 
 
 def pending(home: WorkFolder, digest: str = "") -> list[Path]:

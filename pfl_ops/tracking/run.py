@@ -56,6 +56,7 @@ class Run:
         self._rounds = 0
         self._handed_over = False  # any round
         self._flushed = time.monotonic()
+        self._end: dict[str, Any] = {}
 
     @property
     def run_id(self) -> str | None:
@@ -255,6 +256,14 @@ class Run:
         """Say that everything about the run was logged again: a note of earlier lost records goes."""
         self.append({"op": "complete"})
 
+    def ended_at(self, end: int, read: bool = False) -> None:
+        """Set when the run ended, ms since the epoch, if that is before `finish`.
+
+        Args:
+            read: it was over before, and is only read: the target keeps the end that it has.
+        """
+        self._end = {"time": end, **({"read": True} if read else {})}
+
     def finish(self, status: str = "FINISHED", patience: float = 30.0) -> bool:
         """End the run and wait for its delivery.
 
@@ -267,7 +276,7 @@ class Run:
         if status not in ("FINISHED", "FAILED", "KILLED"):
             raise PflOpsError(f"a run can't end as '{status}'; allowed: FINISHED, FAILED, KILLED")
         self.flush()
-        self.append({"op": "finish", "status": status, "time": now()})
+        self.append({"op": "finish", "status": status, "time": now(), **self._end})
         self.spool.closed = True
         self._delivery.wake()
         return self._delivery.wait(self.spool, patience)

@@ -283,7 +283,8 @@ class Sender:
                 self.client.delete_tag(run_id, tag)
 
     def _finish(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
-        self.client.set_terminated(run_id, entry["status"], entry["time"])
+        before = self.client.get_run(run_id).info.end_time if entry.get("read") else None
+        self.client.set_terminated(run_id, entry["status"], before or entry["time"])
         if run_id in self._reruns:
             self._mark_superseded(self._same_runs(spool.header))
 

@@ -165,6 +165,7 @@ class Store:
         params: Mapping[str, object] | None = None,
         parent: Run | None = None,
         rerun: str = "",
+        start: int | None = None,
     ) -> Run:
         """Open a run. One with the same identity and parent is found again, and gets only what it misses.
 
@@ -177,10 +178,11 @@ class Store:
             parent: the study that it belongs to.
             rerun: a name of this computation, to open a new MLflow run; earlier ones of that identity are marked
                 superseded, finished ones once it is finished. The same name finds its run again; none: the newest run.
+            start: of a new run, ms since the epoch; None: now.
         Raises:
             Busy: another process is recording this run.
         """
-        header = self._header(experiment, name, identity, parent)
+        header = self._header(experiment, name, identity, parent) | ({} if start is None else {"start": start})
         if rerun:
             outbox.check_idle(self.home.spool, header, self._delivery.spools)
             header["start"] = max(header["start"], self._last_start(header) + 1)  # the clock may have been set back

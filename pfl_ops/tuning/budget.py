@@ -167,7 +167,9 @@ def ending(settings: "Settings", study_storage: "StudyStorage") -> str:
     trials = count(study_storage.done(), "trial")
     match cause:
         case "trials":
-            return f"search ended by --trials: all {settings.trials} are done ({', '.join(used)})"
+            beyond = study_storage.done() > settings.trials
+            done = f" {settings.trials}: {trials}" if beyond else f": all {settings.trials}"
+            return f"search ended by --trials{done} are done ({', '.join(used)})"
         case "hours":
             return f"search ended by --hours {settings.hours:g}: {used[0]} are spent ({trials}, {used[1]})"
         case "samples":
@@ -181,7 +183,7 @@ def ending(settings: "Settings", study_storage: "StudyStorage") -> str:
 
 @dataclass
 class Clock:
-    """Seconds of a study's search, over all of its calls.
+    """Seconds of a study's search, over all of its calls: from the start of a call's first run, not of its process.
 
     Attributes:
         study_storage: where they are recorded. now: monotonic seconds.
@@ -190,20 +192,25 @@ class Clock:
     study_storage: "StudyStorage"
     now: Callable[[], float] = time.monotonic
     _before: float = field(init=False)
-    _begun: float = field(init=False)
-    _saved: float = field(init=False)
+    _begun: float | None = field(init=False, default=None)
+    _saved: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self._before = self.study_storage.search_seconds()
-        self._begun = self._saved = self.now()
+
+    def start(self) -> None:
+        """Begin to count, at the first call."""
+        if self._begun is None:
+            self._begun = self._saved = self.now()
+            self.study_storage.set_search_seconds(self._before)  # else those of trials, with the start of processes
 
     @property
     def seconds(self) -> float:
         """Of earlier calls and of this one so far."""
-        return self._before + self.now() - self._begun
+        return self._before + (0.0 if self._begun is None else self.now() - self._begun)
 
     def save(self, every: float = SAVE_EVERY) -> None:
-        """Record the seconds, unless that was done less than `every` seconds ago: a kill loses no more than these."""
-        if self.now() - self._saved >= every:
+        """Record the seconds, unless that was done less than `every` seconds ago, or nothing has begun."""
+        if self._begun is not None and self.now() - self._saved >= every:
             self.study_storage.set_search_seconds(self.seconds)
             self._saved = self.now()

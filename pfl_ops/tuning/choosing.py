@@ -22,8 +22,6 @@ from pfl_ops.tuning.events import OnEvent
 from pfl_ops.tuning.resource_request import Amount
 from pfl_ops.tuning.study import Study, tune
 
-DIGITS = 3  # of a chosen number: more would say nothing
-
 
 def choose(
     suite: Suite,
@@ -69,7 +67,7 @@ def choose(
                 execution=execution,
                 on_event=on_event,
             )
-            methods[label] = {path: rounded(value) for path, value in study.best.items()}
+            methods[label] = dict(study.best)
             scores[label] = round(score(study, rule), 4)
     return Choices(
         rule.name,
@@ -104,12 +102,3 @@ def score(study: Study, rule: ChoiceRule) -> float:
 def study_name(rule: ChoiceRule, label: str) -> str:
     """Return the name of a method's study."""
     return f"{rule.name}.{label}"
-
-
-def rounded(value: Any) -> Any:
-    """Return a number with three significant digits; anything else as it is.
-
-    >>> rounded(0.0123456), rounded(2), rounded("dual")
-    (0.0123, 2, 'dual')
-    """
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

@@ -125,14 +125,19 @@ def p_test(entries: Sequence[MethodStudy]) -> Test:
 
 
 def compared(entries: Sequence[MethodStudy]) -> tuple[Line, ...]:
-    """Return the test runs of each method, the best first, with their differences to the first one's."""
+    """Return the test runs of each method, the best first, with their differences to the first one's.
+
+    Without p where two methods differ in more than what is compared (`differing`), and where the choice of one was
+    changed after a test: a search that goes on because of a test has more looks than a test at a fixed n counts.
+    """
     of = {entry.plan.method: entry for entry in entries}
+    changed = {entry.plan.method for entry in entries if _choice_changed(entry)}
     return ordered(
         [entry.line for entry in entries],
         lambda line: of[line.label].scores,
         p_test(entries),
         smaller=not entries[0].larger,
-        alike=lambda a, b: not differing(of[a.label], of[b.label]),
+        alike=lambda a, b: not differing(of[a.label], of[b.label]) and not (changed & {a.label, b.label}),
     )
 
 
@@ -203,16 +208,20 @@ def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:
 def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...]:
     """Return the notes that a reader of the leaderboard needs, a sentence or two each."""
     unlike = _unlike(entries, table)
+    changed = [entry.plan.method for entry in entries if _choice_changed(entry)]
+    first = str(table["method"][0])
+    untested = table["method"] if first in changed else {*unlike, *changed}
     return tuple(
         note
         for note in (
             _scored(entries),
             _cohorts(entries),
-            _seeds(table, unlike, entries[0].plan.settings.seeds_per_trial),
+            _seeds(table, set(untested), entries[0].plan.settings.seeds_per_trial),
             _seeds_per_trial(entries),
             _evaluation_errors(entries),
             _confirmed(entries),
-            _unfair(str(table["method"][0]), unlike),
+            _unfair(first, unlike),
+            _changed(changed),
             _shared(entries),
             _own_settings(entries),
             _ends(entries),
@@ -325,6 +334,12 @@ def _seeds_added(entry: MethodStudy) -> bool:
     return any(a == b and set(few) < set(more) for i, (a, few) in enumerate(opened) for b, more in opened[i + 1 :])
 
 
+def _choice_changed(entry: MethodStudy) -> bool:
+    """True if the test data were opened for another choice first."""
+    opened, chosen = entry.study_storage.openings(), entry.study_storage.chosen()
+    return bool(opened) and chosen is not None and opened[0]["params"] != point_of(chosen[1])
+
+
 # -- notes ------------------------------------------------------------------------------------------------------------
 
 
@@ -359,7 +374,7 @@ def _cohorts(entries: Sequence[MethodStudy]) -> str:
 
 
 def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int) -> str:
-    """The test behind the differences; `untested`: methods without a p value, see `differing`."""
+    """The test behind the differences; `untested`: methods without a p value, see `compared`."""
     good = table[table["status"] == "complete"]
     if not len(good):  # no method has a rank
         return ""
@@ -438,6 +453,16 @@ def _unlike(entries: Sequence[MethodStudy], table: pd.DataFrame) -> dict[str, st
 
 def _unfair(first: str, unlike: Mapping[str, str]) -> str:
     return f"Not a fair comparison with {first}, so without a p value: {'. '.join(unlike.values())}." if unlike else ""
+
+
+def _changed(methods: Sequence[str]) -> str:
+    """A note on methods whose choice was changed after a test of an earlier one; "": there is none."""
+    if not methods:
+        return ""
+    return (
+        f"Without a p value: the choice of {', '.join(methods)} was changed after a test of an earlier one, and the "
+        "search may have gone on because of that test; a new study with other seeds (--seed, --name) has a p value."
+    )
 
 
 def _shared(entries: Sequence[MethodStudy]) -> str:

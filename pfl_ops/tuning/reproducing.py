@@ -49,8 +49,8 @@ def reproduce(
         address: of a Ray cluster to join. home, tracking_uri: work folder, MLflow's address.
         execution: where and how to compute; device and threads follow a cell's share.
         dry_run: tell the estimate, and stop.
-        hours: then go on with further seeds for undecided claims, until all are decided or so many hours have passed;
-            see `deciding`. None: the plan's repetitions alone.
+        hours: then go on with further seeds for undecided claims, until all are decided or so many hours have passed
+            since the last planned run has begun; what runs then ends. See `deciding`. None: the plan's repetitions.
         kept: suite -> finished repetitions of its cells that files have, with the plan's changes: not run again
             (`papers.results_files.known`).
         on_suite: told of each suite once nothing of it is left to run, its run still open.

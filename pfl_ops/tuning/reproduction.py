@@ -1,6 +1,5 @@
 """The runs of one call of `reproduce`: what is missing of a plan, through Ray, and the suites as they end."""
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -310,7 +309,10 @@ class Reproduction:
 
 
 class _Cells:
-    """The source of the jobs of a call: planned cells, then further seeds for undecided claims until time is over."""
+    """The source of the jobs of a call: planned cells, then further seeds for undecided claims until time is over.
+
+    The time begins when all planned cells have begun, however long these take.
+    """
 
     def __init__(
         self,
@@ -322,10 +324,13 @@ class _Cells:
     ) -> None:
         self.call, self.cells, self.queue, self.share, self.execution = call, cells, queue, share, execution
         self.given = 0
-        self.end = math.inf if call.hours is None else time.monotonic() + 3600 * call.hours
+        self.end: float | None = None
 
     def next(self) -> Job | None:
-        if self.given == len(self.cells) and self.call.hours is not None and time.monotonic() < self.end:
+        hours = self.call.hours
+        if self.given == len(self.cells) and hours is not None and self.end is None:
+            self.end = time.monotonic() + 3600 * hours
+        if self.given == len(self.cells) and self.end is not None and time.monotonic() < self.end:
             for i in range(self.given):
                 if i in self.queue:  # its job has ended: its result counts
                     self.queue.result(i)

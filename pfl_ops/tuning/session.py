@@ -20,7 +20,7 @@ from pfl_ops.probe.settle import settle
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tuning import packing as packings
 from pfl_ops.tuning.baselines import Baselines, scales_of
-from pfl_ops.tuning.budget import Clock, ending, spent
+from pfl_ops.tuning.budget import SAVE_EVERY, Clock, ending, spent
 from pfl_ops.tuning.children import Children
 from pfl_ops.tuning.confirm import Confirmation, Confirmations
 from pfl_ops.tuning.events import Event, OnEvent
@@ -331,7 +331,7 @@ class Session:
 class _Phases:
     """The source of a study's jobs: FedAvg in environments, trials if some are missing, confirmations, then tests.
 
-    `clock` counts until the last trial has ended.
+    `clock` counts from the start of the first run until the last trial has ended.
     """
 
     def __init__(
@@ -373,12 +373,14 @@ class _Phases:
             self.clock = None
 
     def take(self, event: JobEvent) -> None:
+        if self.clock is not None:
+            if event.kind == "started":
+                self.clock.start()
+            self.clock.save(0.0 if event.kind == "ended" else SAVE_EVERY)
         match event.job.purpose:
             case "trial":
                 assert self.trials is not None
                 self.trials.take(event)
-                if self.clock is not None:
-                    self.clock.save()
             case "baseline":
                 assert self.baselines is not None
                 self.baselines.take(event)

@@ -55,6 +55,14 @@ def test_it_measures_prints_and_keeps(fake, report, tmp_path):
     assert result.stderr == "mlp on mnist, B 50: warm-up\n"
 
 
+def test_nothing_measured_is_an_error_and_kept_nowhere(fake, report, tmp_path):
+    """`bench --model linear --dataset digits` asks for 500 of 359 test images. It ended well, with an MLflow run."""
+    report.cases.clear()
+    result = cli("--json", str(tmp_path / "bench.json"))
+    assert result.exit_code == 2 and not result.stdout and not fake.kept and not list(tmp_path.iterdir())
+    assert result.stderr.endswith("pfl-ops: nothing was measured: no network and batch size could be\n")
+
+
 def test_the_quick_scale_is_changed_by_flags(fake):
     assert cli("--quick", "--clients", "5", "--no-track").exit_code == 0
     assert fake.settings == [BenchSettings.model_validate({**QUICK, "clients": 5})] and not fake.kept

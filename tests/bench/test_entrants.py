@@ -65,6 +65,15 @@ def test_larger_stacks_are_not_tried_once_one_is_far_behind(enter):
     assert [one.open for one in enter.made] == [True, True, False]  # what is given up holds no process
 
 
+def test_larger_stacks_of_a_slower_precision_are_tried_while_they_gain(enter):
+    """float64 beside float32 with 200: 20, 60, 150, 90. Its stacks ended with 60, as far behind as larger ones."""
+    f64 = {chunk: Label("vmap", "float64", chunk) for chunk in (2, 3, 4)}
+    rates = {PLAIN: 10, LOOP: 50, stacked(2): 200, stacked(3): 150, stacked(4): 120, Label("loop", "float64"): 20}
+    rates |= {f64[2]: 60, f64[3]: 150, f64[4]: 90}
+    found = enter(rates, precision=("float32", "float64"), workers=(1,))
+    assert f64[3] in taking_part(found, "train") and f64[2] in found.rough and f64[4] in found.rough
+
+
 def test_compiled_kernels_are_measured_where_built_and_covered(enter):
     enter.built = True
     compiled = replace(LOOP, kernels="compiled")
@@ -90,6 +99,13 @@ def test_workers_share_the_best_stack(enter):
     found = enter({PLAIN: 10, LOOP: 50, stacked(2): 60, stacked(3): 80, stacked(4): 70, stacked(3, 2): 120})
     assert stacked(3, 2) in taking_part(found, "train")
     assert "no loop, 2 workers in float32: this can't be" in found.notes
+
+
+def test_no_worker_processes_are_no_default(enter):
+    """`--workers none` was taken as 1 and one a core; a value that is there twice was measured twice."""
+    rates = {PLAIN: 10, LOOP: 50, stacked(2): 60, Label("loop", workers=2): 90}
+    found = enter(rates, workers="none", chunk="2,2", precision="float32,float32")
+    assert found.labels == [PLAIN, LOOP, stacked(2)]
 
 
 def test_each_figure_has_its_own_verdict(enter):

@@ -391,14 +391,14 @@ def test_differences_are_paired_by_seed_and_corrected_for_their_number():
 
 
 def test_seeds_that_were_added_after_a_test_make_it_anytime_valid():
-    """rival's choice was tested with seeds 0 to 2 first. Another choice that was tested earlier adds no seeds."""
+    """rival's choice was tested with seeds 0 to 2 first. A choice that was tested later, and left again, adds none."""
     draw = np.random.default_rng(0)
     first = {seed: 0.7 + 0.01 * draw.standard_normal() for seed in range(6)}
     second = {seed: value - 0.1 - 0.01 * draw.standard_normal() for seed, value in first.items()}
     entries = [entry("toy", 0.9, first), entry("rival", 0.8, second)]
     (opened,) = entries[1].study_storage.openings()
     other = {"params": {"algorithm.x": 0.25}, "seeds": [0, 1, 2]}
-    entries[1].study_storage.openings = lambda: [other, opened]
+    entries[1].study_storage.openings = lambda: [opened, other]
     assert set(leaderboard.leaderboard(entries)["p_test"]) == {"t"}
     entries[1].study_storage.openings = lambda: [{**opened, "seeds": [0, 1, 2]}, opened]
     table = leaderboard.leaderboard(entries)
@@ -407,6 +407,22 @@ def test_seeds_that_were_added_after_a_test_make_it_anytime_valid():
     assert (table["low"][1], table["high"][1]) == (expected.low, expected.high)
     note = " ".join(leaderboard.notes(entries, table))
     assert "anytime-valid paired test over 6 seeds, some of them added after a first test" in note
+
+
+@pytest.mark.parametrize("method", [0, 1])
+def test_choice_changed_after_a_test_has_no_p(method):
+    """Trials were added after a test of x = 0.25. The leaderboard had p for the new choice, as of n fixed before."""
+    entries = three()
+    (opened,) = entries[method].study_storage.openings()
+    entries[method].study_storage.openings = lambda: [{**opened, "params": {"algorithm.x": 0.25}}, opened]
+    table = leaderboard.leaderboard(entries).set_index("method")
+    assert table["difference"][1:].notna().all() and pd.isna(table["p_holm"]["rival"])
+    assert pd.notna(table["p_holm"]["late"]) == (method == 1)
+    notes = leaderboard.notes(entries, table.reset_index())
+    name = entries[method].plan.method
+    assert any(note.startswith(f"Without a p value: the choice of {name} was changed after a test") for note in notes)
+    assert any(note.endswith("at 5 % told apart from toy: late.") for note in notes) == (method == 1)
+    assert any("fixed before" in note for note in notes) == (method == 1)
 
 
 def changed(one, **settings):

@@ -21,6 +21,7 @@ from pfl_ops.tuning import costs
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.budget import MOST_TRIALS, Clock, StudyLimits, affordable, budget_text, ending, spent
 from pfl_ops.tuning.search import Search
+from pfl_ops.tuning.session import _Phases
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.trials import Trials
@@ -68,6 +69,8 @@ def test_budget_first_spent_ends_the_search(study_storage):
     ended_trial(study_storage, 0.6)
     assert spent(settings, study_storage, seconds=7200) == "trials"
     assert ending(settings, study_storage) == "search ended by --trials: all 3 are done (0.5 h, 120 samples)"
+    fewer = settings.limited(StudyLimits(trials=2))  # of a call that goes on: it said that all 2 are done
+    assert ending(fewer, study_storage) == "search ended by --trials 2: 3 trials are done (0.5 h, 120 samples)"
     assert ending(settings_of(trials=3), study_storage) == ""  # the only budget
 
 
@@ -134,12 +137,33 @@ def test_clock_goes_on_from_the_seconds_of_earlier_calls(study_storage):
     study_storage.set_search_seconds(100)
     time = [1000.0]
     clock = Clock(study_storage, now=lambda: time[0])
+    clock.start()
     for later in (5, 20, 29):
         time[0] = 1000.0 + later
         clock.save()
     assert clock.seconds == 129 and study_storage.search_seconds() == 120
     clock.save(0)
     assert study_storage.search_seconds() == 129
+
+
+def test_clock_counts_from_the_first_run_of_a_call(study_storage):
+    """A process takes 12 s to start, and a run of FedAvg before the trials 15 s. The clock counted all 27 s."""
+    time = [1000.0]
+    clock = Clock(study_storage, now=lambda: time[0])
+    none = SimpleNamespace(take=lambda event: None)
+    phases = _Phases(none, none, none, clock, none)
+    recorded = []
+    for now, kind in (
+        (1012.0, "started"),
+        (1013.0, "started"),
+        (1023.0, "rounds"),
+        (1026.0, "rounds"),
+        (1027.0, "ended"),
+    ):
+        time[0] = now
+        phases.take(SimpleNamespace(kind=kind, job=SimpleNamespace(purpose="baseline")))
+        recorded.append(study_storage.search_seconds())
+    assert clock.seconds == 15 and recorded == [0, 0, 11, 11, 15]
 
 
 # -- the source of trials ---------------------------------------------------------------------------------------------

@@ -86,7 +86,8 @@ def test_each_method_has_a_study_with_the_same_budget_and_no_test(
     for one in asked:
         assert (one["trials"], one["confirm"], one["confirm_top"], one["metric"]) == (2, 0, 2, "val/L1/local/worst")
         assert (one["final_repetitions"], one["scheduler"]) == (0, "none")
-    assert found.methods == {"fedavg": {"training.lr": 0.0123}, "fliu": {"training.lr": 0.0123}}
+    assert found.methods == {"fedavg": {"training.lr": 0.0123456}, "fliu": {"training.lr": 0.0123456}}
+    assert Choices.from_yaml(found.to_yaml(), "a file").methods == found.methods  # the scores are of these numbers
     assert found.scores == {"fedavg": 0.8, "fliu": 0.95} and found.status == "chosen"
     assert "2 trials" in found.budget and found.how == "pfl-ops reproduce toy/table1 --choose FILE"
 

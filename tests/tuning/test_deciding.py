@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -81,6 +82,21 @@ def test_a_gap_ends_the_common_seeds():
 def few_seeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(deciding, "MOST_SEEDS", 3)
     yield
+
+
+def test_hours_begin_when_all_planned_cells_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planned cells of two hours left none of one hour: no seed was added, without a word."""
+    now = [0.0]
+    monkeypatch.setattr(reproduction.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(reproduction.Job, "of", lambda kind, name, i, *rest: (name, i))
+    cell = SimpleNamespace(name="c", experiment=None)
+    call = SimpleNamespace(hours=1.0, data_dir=None, more=lambda: [cell])
+    source = reproduction._Cells(call, [cell, cell], {}, None, None)  # type: ignore[arg-type]
+    given = []
+    for hours in (0.0, 2.0, 2.1, 3.0, 3.2):
+        now[0] = 3600 * hours
+        given.append(source.next())
+    assert given == [("c", 0), ("c", 1), ("c", 2), ("c", 3), None]
 
 
 @pytest.mark.slow
