@@ -648,6 +648,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             confirmation=None,
             pictures=None,
             noise="",
+            front_note="",
             ends_note="at an end of the range, beyond which nothing was tried: training.lr=0.01 in 0.01 to 0.5 (log)",
             environments=None,
             environment_notes=(),

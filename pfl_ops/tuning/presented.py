@@ -69,6 +69,8 @@ def end(parent: Run, study: "Study", view: str) -> None:
         text = f"{study.noise[0].upper()}{study.noise[1:]}.\n\n{text or 'The test data stay closed.'}"
     if study.confirmation:
         text = f"On validation data, {study.confirmation}.\n\n{text or 'The test data stay closed.'}"
+    if study.front_note:
+        text = f"{study.front_note[0].upper()}{study.front_note[1:]}.\n\n{text or 'The test data stay closed.'}"
     goal = _words(study.objective)
     parent.note(notes.study(study.name, goal, study.best, study.values, study.trial, text, view))
 

@@ -29,7 +29,7 @@ from pfl_ops.tuning.budget import StudyLimits, ending, trials_done
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.environments import names_given
 from pfl_ops.tuning.events import OnEvent
-from pfl_ops.tuning.objective import Mode, Objective
+from pfl_ops.tuning.objective import Mode, Objective, distances_to_ideal
 from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.resource_request import Amount
@@ -109,7 +109,7 @@ class Study:
 
         return cards.card(
             lambda: cards.heading(f"study {self.name}", f"best: trial {self.trial:03d}, {in_words(self.scores)}"),
-            lambda: cards.note(self.noise),
+            lambda: cards.note(self.front_note, self.noise),
             lambda: cards.table(tables.chosen(self.best)),
             lambda: cards.note(self.ends_note, self.ended, str(self.confirmation or "")),
             lambda: cards.table(tables.trials(*self._shown)),
@@ -170,6 +170,22 @@ class Study:
             return ""
         n, samples = len(self.baselines), int(self.baselines["samples"].sum())
         return f"FedAvg on validation data: {count(n, 'run')}, {samples:,} samples, part of the search"
+
+    @property
+    def front_note(self) -> str:
+        """One line on the choice from a Pareto front, with the trials that are as near to the ideal point; "": there
+        was one objective."""
+        if self.pareto is None:
+            return ""
+        if len(self.pareto) == 1:
+            return f"the front has one point: trial {self.trial:03d} has the best value of each objective"
+        near = distances_to_ideal(self.pareto[list(self.objective.metrics)], self.objective.modes)
+        others = [f"{n:03d}" for n in self.pareto["trial"][near == near.min()] if n != self.trial]
+        tie = f"; as near, and later: {', '.join(others)}, so the order of the trials decided" if others else ""
+        return (
+            f"trial {self.trial:03d} is one of {len(self.pareto)} points of the front, the nearest to the best value "
+            f"of each objective, in units of its spread over the front{tie}"
+        )
 
     @property
     def ends_note(self) -> str:
