@@ -14,7 +14,15 @@ from pfl_ops.config.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest
 from pfl_ops.files import write_named
-from pfl_ops.reports.fairness import comparable, complaints, differing, ground, grouped, same_partitions
+from pfl_ops.reports.fairness import (
+    comparable,
+    complaints,
+    differing,
+    ground,
+    grouped,
+    same_clients,
+    same_partitions,
+)
 from pfl_ops.reports.labels import group_titles, labels
 from pfl_ops.reports.numbers import title_of
 from pfl_ops.reports.tracked import select
@@ -357,6 +365,8 @@ def _ordered(lines: Sequence[Line], metric: str, at: At, test: Test) -> tuple[tu
         return {} if line.unfinished else line.values(metric, at)
 
     def alike(a: Line, b: Line) -> bool:
+        if at == "final" and not same_clients(a.runs, b.runs, metric):
+            return False
         return not differing(a.runs[0], b.runs[0], at, metric) and same_partitions(a.runs, b.runs)
 
     found = ordered(lines, values, test, smaller=metrics.smaller_is_better(metric), alike=alike)
