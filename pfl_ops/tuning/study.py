@@ -179,8 +179,10 @@ class Study:
             return ""
         if len(self.pareto) == 1:
             return f"the front has one point: trial {self.trial:03d} has the best value of each objective"
-        near = distances_to_ideal(self.pareto[list(self.objective.metrics)], self.objective.modes)
-        others = [f"{n:03d}" for n in self.pareto["trial"][near == near.min()] if n != self.trial]
+        distances = distances_to_ideal(self.pareto[list(self.objective.metrics)], self.objective.modes)
+        nearest = self.pareto[distances == distances.min()].set_index("trial")
+        settings = nearest[[path for path in self.best if path in nearest]].astype(str)
+        others = [f"{n:03d}" for n in nearest.index if not settings.loc[n].equals(settings.loc[self.trial])]
         tie = f"; as near, and later: {', '.join(others)}, so the order of the trials decided" if others else ""
         return (
             f"trial {self.trial:03d} is one of {len(self.pareto)} points of the front, the nearest to the best value "

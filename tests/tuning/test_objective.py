@@ -73,12 +73,14 @@ def test_what_is_wrong_is_said(experiment, metric, mode, message):
             "over the front; as near, and later: 005, so the order of the trials decided",
         ),
         ([(3, 0.5, 1.0), (4, 0.8, 2.0), (5, 0.9, 10.0)], "in units of its spread over the front"),
+        ([(4, 0.8, 2.0), (6, 0.8, 2.0)], "in units of its spread over the front"),
     ],
 )
 def test_front_note_says_why_a_trial_was_chosen(front: list[tuple[Any, ...]], told: str) -> None:
-    """Of two points each is the best in one objective: they are equally far from the ideal one."""
+    """Of two points each is the best in one objective: they are equally far from the ideal one. 6 has the lr of 4."""
     goal = Objective(("val/L1/acc", "train/loss"), ("max", "min"))
     pareto = pd.DataFrame(front, columns=["trial", *goal.metrics])
-    study = Study("s", None, goal, {}, 4, {}, Experiment.of("fedavg"), pareto, pareto)
+    pareto["training.lr"] = [0.01 * (trial % 2 or 4) for trial in pareto["trial"]]
+    study = Study("s", None, goal, {"training.lr": 0.04}, 4, {}, Experiment.of("fedavg"), pareto, pareto)
     assert study.front_note.endswith(told)
     assert Study("s", None, goal, {}, 4, {}, Experiment.of("fedavg"), pareto).front_note == ""
