@@ -242,7 +242,7 @@ def reading(c: Comparison) -> tuple[str, ...]:
         "Stage: L1, what clients hold after the update; L2, their models after local training; G, the global model. "
         "Each method is judged in its own stage.",
         "Difference to the first: mean over common seeds of the line's value less the first line's, for accuracies in "
-        f"percentage points, with its 95 % {INTERVALS[c.test]}.",
+        f"percentage points, with its 95 % {INTERVALS[c.test]}, not corrected.",
         f"p: {TEST_DESCRIPTIONS[c.test]}; two-sided, corrected for all pairs of the group (Holm), since the same "
         "values decide which line is first. There is none if two lines differ in more than what is compared.",
         *([SEQUENTIAL] if c.test == "anytime" else []),
