@@ -239,6 +239,7 @@ def compare(
         for title, some in sorted(zip(titles, members, strict=True), key=lambda pair: pair[0])
     ]
     told = [_smoke(chosen.smoke)] if chosen.smoke else []
+    told += [_former(chosen.former)] if chosen.former else []
     told += [f"not finished, and left out: {_listed(chosen.unfinished)}"] if chosen.unfinished else []
     told += [line for group in groups for line in _without_value(group, at)]
     told += _diverged([line for group in groups for line in group.lines], chosen.diverged)
@@ -271,6 +272,13 @@ def _smoke(left_out: Mapping[str, int]) -> str:
     n = sum(left_out.values())
     cells = f"{count(n, 'cell')} of suites at scale smoke {'is' if n == 1 else 'are'} left out"
     return f"{cells}; name them to compare them: {_listed(sorted(left_out), 3)}"
+
+
+def _former(left_out: Mapping[str, int]) -> str:
+    """The remark on test runs of choices that a study does not make any more."""
+    n = sum(left_out.values())
+    runs = f"{count(n, 'test run')} of former choices {'is' if n == 1 else 'are'} left out"
+    return f"{runs}, of {_listed([f'study {name}' for name in sorted(left_out)], 3)}"
 
 
 def _without_value(group: Group, at: At) -> list[str]:

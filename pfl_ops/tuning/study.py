@@ -20,6 +20,7 @@ from pfl_ops.metrics import summands
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Point, Space, at_ends
 from pfl_ops.tracking import Run, Store, WorkFolder, provenance
+from pfl_ops.tracking.finished import CHOICE, choice_tag
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tuning import leaderboard, presented
 from pfl_ops.tuning import study_storage as study_storages
@@ -538,7 +539,9 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     parent.choose(*(run.identity for run in runs))
     if not goal.single:
         parent.table(_front(study_storage, table), "pareto.parquet")
-    return session.open_tests(chosen, repetitions)
+    tests = session.open_tests(chosen, repetitions)
+    parent.tags({CHOICE: choice_tag(one.digest(session.data_dir, seed=False) for one in tests or [chosen])})
+    return tests
 
 
 def _result(session: Session, experiment: Experiment) -> Study:
