@@ -104,7 +104,8 @@ def _chosen(study: "Study") -> Iterator[PageBlock]:
     for note in filter(None, (study.front_note, study.ends_note)):
         yield Text(f"{note[0].upper()}{note[1:]}.", "note")
     if study.finals and not study.diverged:
-        yield table_of("test", tables.scores(study.finals, "test"), notes=tables.score_notes(study.finals, "test"))
+        notes = [*tables.score_notes(study.finals, "test"), *filter(None, [study.copies_note])]
+        yield table_of("test", tables.scores(study.finals, "test"), notes=notes)
     if study.environments is not None:
         notes = [study.baseline_note] if study.baseline_note else []
         yield table_of("environments", tables.environments(study.environments), notes=notes, data=study.environments)

@@ -13,6 +13,8 @@ from pfl_ops.addresses import redact
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
+from pfl_ops.data.copies import copies_remark
+from pfl_ops.data.datasets import load
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
@@ -115,6 +117,7 @@ class Study:
             lambda: cards.note(self.ends_note, self.ended, str(self.confirmation or "")),
             lambda: cards.table(tables.trials(*self._shown)),
             lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
+            lambda: cards.note(self.copies_note),
             lambda: "" if self.environments is None else cards.table(tables.environments(self.environments)),
             lambda: cards.note(self.baseline_note, *self.environment_notes),
             lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
@@ -189,6 +192,16 @@ class Study:
             f"trial {self.trial:03d} is one of {len(self.pareto)} points of the front, the nearest to the best value "
             f"of each objective, in units of its spread over the front{tie}"
         )
+
+    @property
+    def copies_note(self) -> str:
+        """One line on test samples that have the values of a training sample; "": none has, or there are no tests."""
+        if not self.finals:
+            return ""
+        try:
+            return copies_remark(load(self.experiment.data, data_dir=self.finals[0].data_dir), "test")
+        except PflOpsError:  # the tests were read, and their data are not here
+            return ""
 
     @property
     def ends_note(self) -> str:

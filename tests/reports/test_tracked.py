@@ -81,9 +81,7 @@ def test_tests_of_a_former_choice_stay_out_unless_named(made: Any, study: Any, s
     assert names(store) == ["new", "alone"] and names(store, "fliu-study") == ["new"]
     assert select(store).former == {"fliu-study": 1}
     assert names(store, "old") == ["old"] and not select(store, ["old"]).former
-    with pytest.raises(
-        PflOpsError, match="there are only test runs of former choices of a study, whose"
-    ):
+    with pytest.raises(PflOpsError, match="there are only test runs of former choices of a study, whose"):
         names(shelf([now, old]))
 
 
