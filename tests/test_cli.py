@@ -648,6 +648,8 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             confirmation=None,
             pictures=None,
             noise="",
+            front_note="",
+            copies_note="5 of 40 test samples have the values of a training sample: they are no test of new data",
             ends_note="at an end of the range, beyond which nothing was tried: training.lr=0.01 in 0.01 to 0.5 (log)",
             environments=None,
             environment_notes=(),

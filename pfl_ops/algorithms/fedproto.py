@@ -25,7 +25,8 @@ class FedProto(Algorithm):
 
     State: theta [N, P], the θ_k, all starting at Θ⁰; prototypes [L, D], the c_l; known [L], which of them there are.
     Stages: L1 is θ_k with the new prototypes, L2 the trained θ_k with those that it received; there is no G.
-    Sent: L prototypes down, L class means with their counts up, for each client of the cohort; no weights.
+    Sent: to each client of the cohort the prototypes that there are, none in the first round; from it a mean of each
+    class that it has samples of, with its count unless `average: mean`; no weights.
 
     Source: Tan, Long, Liu, Zhou, Lu, Jiang, Zhang, "FedProto: Federated Prototype Learning across Heterogeneous
     Clients", AAAI 2022, Algorithm 1 (arXiv 2105.00243).
@@ -66,7 +67,9 @@ class FedProto(Algorithm):
         shares = r.counts[:, None] * samples
         total = shares.sum(dim=0)
         prototypes = torch.einsum("kl,kld->ld", shares, r.class_means(theta)) / total.clamp(min=1)[:, None]
-        r.sent(up=prototypes.numel() + len(prototypes), down=prototypes.numel())
+        held = float((r.class_counts > 0).sum(dim=1).double().mean())  # classes of a client, over the cohort
+        width = prototypes.shape[1]
+        r.sent(up=held * (width + (self.average == "counts")), down=int(s["known"].sum()) * width)
         return (
             {"theta": Rows(r.cohort, theta), "prototypes": prototypes, "known": total > 0},
             {"L2": self._models(theta, s["prototypes"], s["known"], r)},

@@ -17,6 +17,7 @@ from pfl_ops.reports.compared import (
     best_notes,
     folded,
     other_rounds,
+    scored_notes,
     shown_metrics,
     size_of,
     text_of,
@@ -76,6 +77,8 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
         else:
             say(remarks, f"not a fair comparison{of}: {folded(group.complaints)}")
             cut = True
+        for line in scored_notes(group):
+            say(remarks, f"{group.title}: {line}" if of else line)
     if remarks is not None:
         for line in comparison.remarks:
             cut |= len(line) > FOLDED and not notes

@@ -101,10 +101,11 @@ def _chosen(study: "Study") -> Iterator[PageBlock]:
     for note in study.environment_notes:
         yield Text(note, "warning")
     yield table_of("chosen", tables.chosen(study.best), f"The chosen configuration, trial {study.trial:03d}")
-    if study.ends_note:
-        yield Text(f"{study.ends_note[0].upper()}{study.ends_note[1:]}.", "note")
+    for note in filter(None, (study.front_note, study.ends_note)):
+        yield Text(f"{note[0].upper()}{note[1:]}.", "note")
     if study.finals and not study.diverged:
-        yield table_of("test", tables.scores(study.finals, "test"), notes=tables.score_notes(study.finals, "test"))
+        notes = [*tables.score_notes(study.finals, "test"), *filter(None, [study.copies_note])]
+        yield table_of("test", tables.scores(study.finals, "test"), notes=notes)
     if study.environments is not None:
         notes = [study.baseline_note] if study.baseline_note else []
         yield table_of("environments", tables.environments(study.environments), notes=notes, data=study.environments)

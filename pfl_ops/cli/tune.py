@@ -341,8 +341,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.confirmation:
         say(console, f"\n{study.confirmation}")
     say(console, f"\nbest: trial {study.trial:03d}, {in_words(study.scores)}")
-    if study.noise:
-        say(console, study.noise)
+    for note in filter(None, (study.front_note, study.noise)):
+        say(console, note)
     for path, value in study.best.items():
         say(console, f"  {path}={exact(value)}")
     if study.ends_note:
@@ -350,6 +350,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.finals and not study.diverged:
         console.print()
         print_scores(console, study.finals, "test")
+        if study.copies_note:
+            say(console, study.copies_note)
     if study.environments is not None:
         console.print()
         console.print(drawn(tables.environments(study.environments)))

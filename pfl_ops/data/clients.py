@@ -11,6 +11,7 @@ from torch import Tensor
 from pfl_ops import rng
 from pfl_ops.data import cut
 from pfl_ops.data.by_client import ByClient
+from pfl_ops.data.copies import copies_remark
 from pfl_ops.data.datasets import Arrays, Dataset
 from pfl_ops.data.npz import format_bytes, memory_size
 from pfl_ops.data.partition import PartitionError, Scheme
@@ -200,7 +201,7 @@ def build_clients(
         pools = _pool(samples, owned), _pool(source, tests or [])
     if not len(pools[1]):
         raise PartitionError(_why_none_is_scored(split, scheme, dataset.pooled), dataset.name)
-    remarks = [*dataset.remarks, *([LEAF_REMARK] if as_leaf else [])]
+    remarks = [*dataset.remarks, *([LEAF_REMARK] if as_leaf else []), *filter(None, [copies_remark(dataset, split)])]
     table = owned.class_counts(samples.y, dataset.n_classes)
     is_test_given = given is not None and given.test is not None
     if scheme.kind == "natural":

@@ -109,8 +109,15 @@ def _covered(results: Sequence[FinishedRun], sizes: "Sequence[pd.Series]", split
     most = [int((size > 0).sum()) for size in sizes]
     key = f"final/{split}/L2/local/clients"
     found = [int(result.final.get(key, n)) for result, n in zip(results, most, strict=False)]
-    if found == most:
-        return ""
+    return covered(found, most) if found != most else ""
+
+
+def covered(found: Sequence[int], most: Sequence[int]) -> str:
+    """Return the line on clients behind L2 with absent=last; `most`: those that could have a score, of each run.
+
+    >>> covered([12, 14], [20, 20])
+    'L2: of the 12 to 14 of 20 clients that have taken part in a round'
+    """
     return f"L2: of the {_range(found)} of {_range(most)} clients that have taken part in a round"
 
 

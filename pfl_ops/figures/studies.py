@@ -30,7 +30,7 @@ def pareto(
     Args:
         points: first and second objective of each trial, [n, 2]; NaN: not drawn.
         labels: a short name for each trial, written at the points of the front; none: its number.
-        names: what the two objectives are.
+        names: what the two objectives are; accuracies are drawn in percent.
         chosen: row of the trial that was chosen.
         title: above the picture.
     """
@@ -54,7 +54,9 @@ def pareto(
             axes.annotate(texts[i], table[i], xytext=(6, 5), textcoords="offset points", fontsize=8, color=shades.ink)
         axes.grid(True, axis="both")
         axes.margins(0.08)
-        percent_axis(axes, "both")
+        for axis, name in zip("xy", names, strict=True):
+            if name in VIEWS or unit_of(name) == PERCENT:
+                percent_axis(axes, axis)
         axes.set(xlabel=names[0], ylabel=names[1])
         figure.legend(loc="outside lower center", ncols=3, handletextpad=0.3)
         style.headline(figure, title)

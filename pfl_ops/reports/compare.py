@@ -14,7 +14,15 @@ from pfl_ops.config.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest
 from pfl_ops.files import write_named
-from pfl_ops.reports.fairness import comparable, complaints, differing, ground, grouped, same_partitions
+from pfl_ops.reports.fairness import (
+    comparable,
+    complaints,
+    differing,
+    ground,
+    grouped,
+    same_clients,
+    same_partitions,
+)
 from pfl_ops.reports.labels import group_titles, labels
 from pfl_ops.reports.numbers import title_of
 from pfl_ops.reports.tracked import select
@@ -231,6 +239,7 @@ def compare(
         for title, some in sorted(zip(titles, members, strict=True), key=lambda pair: pair[0])
     ]
     told = [_smoke(chosen.smoke)] if chosen.smoke else []
+    told += [_former(chosen.former)] if chosen.former else []
     told += [f"not finished, and left out: {_listed(chosen.unfinished)}"] if chosen.unfinished else []
     told += [line for group in groups for line in _without_value(group, at)]
     told += _diverged([line for group in groups for line in group.lines], chosen.diverged)
@@ -263,6 +272,13 @@ def _smoke(left_out: Mapping[str, int]) -> str:
     n = sum(left_out.values())
     cells = f"{count(n, 'cell')} of suites at scale smoke {'is' if n == 1 else 'are'} left out"
     return f"{cells}; name them to compare them: {_listed(sorted(left_out), 3)}"
+
+
+def _former(left_out: Mapping[str, int]) -> str:
+    """The remark on test runs of choices that a study does not make any more."""
+    n = sum(left_out.values())
+    runs = f"{count(n, 'test run')} of former choices {'is' if n == 1 else 'are'} left out"
+    return f"{runs}, of {_listed([f'study {name}' for name in sorted(left_out)], 3)}"
 
 
 def _without_value(group: Group, at: At) -> list[str]:
@@ -357,6 +373,8 @@ def _ordered(lines: Sequence[Line], metric: str, at: At, test: Test) -> tuple[tu
         return {} if line.unfinished else line.values(metric, at)
 
     def alike(a: Line, b: Line) -> bool:
+        if at == "final" and not same_clients(a.runs, b.runs, metric):
+            return False
         return not differing(a.runs[0], b.runs[0], at, metric) and same_partitions(a.runs, b.runs)
 
     found = ordered(lines, values, test, smaller=metrics.smaller_is_better(metric), alike=alike)

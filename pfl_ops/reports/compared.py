@@ -1,18 +1,19 @@
 """A comparison as tables and one report. Column names and units are the same in all of them: see `numbers`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import pandas as pd
 
 from pfl_ops import metrics
 from pfl_ops.comparison import LEVEL, Line, Test
-from pfl_ops.display.tables import sampling_notes
+from pfl_ops.display.tables import covered, sampling_notes
 from pfl_ops.errors import count
+from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Document, Head, Mark, PageBlock, PageSection, Row, Table, TableCell, Text, anchor
-from pfl_ops.reports.fairness import scored_cohort
+from pfl_ops.reports.fairness import ABSENT, clients_at_l2, scored_cohort, some_labels
 from pfl_ops.reports.numbers import (
     MIB,
     VIEWS,
@@ -27,7 +28,7 @@ from pfl_ops.reports.numbers import (
     title_of,
     unit_of,
 )
-from pfl_ops.results import At
+from pfl_ops.results import At, Result
 from pfl_ops.statistics import mean_std
 
 COMMON = (
@@ -101,13 +102,61 @@ def best_notes(c: Comparison) -> tuple[str, ...]:
         names = (name for line in group.lines for run in line.runs for name in run.metrics)
         if error and any(name.startswith("best/") and name.endswith(error) for name in names):
             found.append(SUBSET)
-        of_cohort = [line.label for line in group.lines if scored_cohort(line.runs[0], group.metric, "best")]
+        of_cohort = [line for line in group.lines if scored_cohort(line.runs[0], group.metric, "best")]
         if of_cohort:
+            some = any(clients_at_l2(line.runs[0]) is not None for line in of_cohort)
             found.append(
-                f"best round: {', '.join(of_cohort)} (L2) is scored on that round's cohort alone, other stages and "
-                "the last round on all clients"
+                f"best round: {', '.join(line.label for line in of_cohort)} (L2) is scored on that round's cohort "
+                f"alone, other stages {'' if some else 'and the last round '}on all clients"
             )
     return tuple(dict.fromkeys(found))
+
+
+def scored_notes(group: Group) -> tuple[str, ...]:
+    """Return a line each on scores of the last round that stand on a part of the samples, or of the clients.
+
+    Lines are named if it is not true of all of them.
+    """
+    found = []
+    sampled = [line for line in group.lines if any(run.final_samples is not None for run in line.runs)]
+    found += sampling_notes(
+        [run.metrics for line in sampled for run in line.runs], f"Acc(G) of the last round{_of(sampled, group)}"
+    )
+    drawn = [line for line in group.lines if any(_drawn(run) is not None for run in line.runs)]
+    for told in dict.fromkeys(told for line in drawn for run in line.runs if (told := _drawn(run))):
+        found.append(f"{told} are scored, drawn once for each run{_of(drawn, group)} (evaluation.clients)")
+    few = [line for line in group.lines if any(_lacking(run) for run in line.runs)]
+    if few:
+        pairs = [pair for line in few for run in line.runs if (pair := _at_l2(run))]
+        named = "" if len(few) == len(group.lines) else f"; {some_labels([line.label for line in few])}"
+        found.append(f"{covered(*zip(*pairs, strict=True))} ({ABSENT}=last{named})")
+    return tuple(found)
+
+
+def _of(lines: Sequence[Line], group: Group) -> str:
+    """ " of 'fliu', 'ditto'"; "": these are all lines of the group."""
+    return "" if len(lines) == len(group.lines) else f" of {some_labels([line.label for line in lines])}"
+
+
+def _drawn(run: Result) -> str | None:
+    """ "200 of 300 clients"; None: all are scored, or that is not known."""
+    text = run.settings.get("evaluation.clients", "None")
+    most = int(text) if text.isdigit() else ALL_UP_TO
+    return f"{most:,} of {run.n_clients:,} clients" if run.n_clients is not None and most < run.n_clients else None
+
+
+def _at_l2(run: Result) -> tuple[int, int] | None:
+    """Clients with a score at L2, and at another stage, see `clients_at_l2`; None: all have one."""
+    found = clients_at_l2(run)
+    keys = (metrics.key(run.split, stage, "local", "clients", prefix="final/") for stage in ("L1", "G"))
+    others = [int(run.metrics[key]) for key in keys if key in run.metrics]
+    most = max(others) if others else run.n_clients
+    return None if found is None or most is None else (found, most)
+
+
+def _lacking(run: Result) -> bool:
+    pair = _at_l2(run)
+    return pair is not None and pair[0] < pair[1]
 
 
 # -- tables of plain data ----------------------------------------------------------------------------------------------
@@ -187,22 +236,21 @@ def _moments(name: str, values: Mapping[int, float]) -> dict[str, float | None]:
 
 def reading(c: Comparison) -> tuple[str, ...]:
     """Return the notes that hold for the tables of every group."""
-    at_round = "the last round, where everything is scored" if c.at == "final" else "each run's best round"
+    at_round = "the last round" if c.at == "final" else "each run's best round"
     return (
         f"Mean ± sample standard deviation over n repetitions, at {at_round}. Accuracies are means over clients.",
         "Stage: L1, what clients hold after the update; L2, their models after local training; G, the global model. "
         "Each method is judged in its own stage.",
         "Difference to the first: mean over common seeds of the line's value less the first line's, for accuracies in "
-        f"percentage points, with its 95 % {INTERVALS[c.test]}.",
+        f"percentage points, with its 95 % {INTERVALS[c.test]}, not corrected.",
         f"p: {TEST_DESCRIPTIONS[c.test]}; two-sided, corrected for all pairs of the group (Holm), since the same "
         "values decide which line is first. There is none if two lines differ in more than what is compared.",
         *([SEQUENTIAL] if c.test == "anytime" else []),
-        *sampling_notes([run.metrics for line in c.lines for run in line.runs], "Acc(G) of the last round"),
         "Best: the first line, if every other line is worse than it over common seeds, with p below 0.05. Otherwise it "
         "is the highest, or the lowest: of the means over all seeds that each line has. The highest means of a column, "
         "as shown, are marked, whatever the test says.",
         "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of. It may be "
-        "below the last round, where everything is scored.",
+        "below the last round, which is scored on more samples.",
         "MiB: sent by all clients, and received by all, over all rounds. Seconds: training, on a machine with its "
         "other load.",
     )
@@ -224,7 +272,8 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     at_round = "at the last round" if c.at == "final" else "at each run's best round"
     caption = f"{group.title}: {group.size}, {at_round}, ordered by {title_of(group.metric)}."
     data = c.table[c.table["group"] == group.title]
-    return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), notes, data)
+    of_group = tuple(f"{note[0].upper()}{note[1:]}." for note in scored_notes(group))
+    return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), (*notes, *of_group), data)
 
 
 def _tested(c: Comparison, group: Group, line: Line) -> tuple[TableCell, TableCell]:

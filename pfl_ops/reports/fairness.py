@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from pfl_ops import metrics
 from pfl_ops.results import At, Result
 
 LabelledRuns = Mapping[str, Sequence[Result]]
@@ -9,7 +10,8 @@ SHOWN = 2  # rows named for a value
 ROUNDS = "training.rounds"
 PARTITION_SEED = "partition.seed"
 VALIDATION_SHARE = "evaluation.validation_share"
-SCORED = ("evaluation.subset", "evaluation.clients", VALIDATION_SHARE, "evaluation.absent")
+ABSENT = "evaluation.absent"
+SCORED = ("evaluation.subset", "evaluation.clients", VALIDATION_SHARE, ABSENT)
 """Settings that say which clients and samples are scored."""
 LOOKS = ("evaluation.every", "evaluation.global_every", "evaluation.stages")
 """Settings that say in which rounds these are scored. The best of more rounds is higher by chance alone."""
@@ -54,6 +56,21 @@ def scored_cohort(run: Result, metric: str, at: At = "final") -> str:
     return "" if f"final/{key}" in run.metrics else "the last round's cohort"
 
 
+def clients_at_l2(run: Result) -> int | None:
+    """Return the number of clients behind the scores at L2 of the last round if those that never took part have none
+    (`evaluation.absent=last`); None: all have one, or there is no such score."""
+    found = run.metrics.get(metrics.key(run.split, "L2", "local", "clients", prefix="final/"))
+    return None if found is None or run.settings.get(ABSENT) != "last" else int(found)
+
+
+def same_clients(a: Sequence[Result], b: Sequence[Result], metric: str) -> bool:
+    """True if in every seed that both have a score at L2 is of as many clients: a method may draw its own cohorts."""
+    if not all("/L2/" in run.key(metric) for run in (a[0], b[0])):
+        return True
+    scored = {run.seed: clients_at_l2(run) for run in a}
+    return all(clients_at_l2(run) == scored[run.seed] for run in b if run.seed in scored)
+
+
 def complaints(rows: LabelledRuns, by_round: bool = False, metric: str = "acc") -> list[str]:
     """Return every reason not to read these rows of one group side by side, with who has what.
 
@@ -73,6 +90,7 @@ def complaints(rows: LabelledRuns, by_round: bool = False, metric: str = "acc") 
         _differing(rows, "the engine's results are of other versions", ENGINE),
         _differing(rows, "other clients or subsets are scored", SCORED),
         _cohorts(rows, metric, by_round),
+        _numbers_at_l2(rows, metric),
         _settings(rows, "other rounds are scored, so best rounds and rounds to a target differ", LOOKS) * by_round,
         _different(rows, "Acc(G) of the last round stands on other samples", _sampled),
         _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role),
@@ -138,6 +156,16 @@ def _cohorts(rows: LabelledRuns, metric: str, by_round: bool) -> str:
     return _different(rows, what, told)
 
 
+def _numbers_at_l2(rows: LabelledRuns, metric: str) -> str:
+    """Return the line on seeds in which scores at L2 are of other numbers of clients, see `clients_at_l2`."""
+    scored: dict[int, set[int]] = {}
+    for run in (run for runs in rows.values() for run in runs if "/L2/" in run.key(metric)):
+        if (found := clients_at_l2(run)) is not None:
+            scored.setdefault(run.seed, set()).add(found)
+    seeds = [str(seed) for seed, numbers in sorted(scored.items()) if len(numbers) > 1]
+    return f"a score at L2 is of other clients in seed {', '.join(seeds)}" if seeds else ""
+
+
 def _sampled(run: Result) -> str:
     return "all" if run.final_samples is None else f"{run.final_samples:,}"
 
@@ -166,7 +194,7 @@ def _different(rows: LabelledRuns, what: str, of: Callable[[Result], str]) -> st
             having.setdefault(value, []).append(label)
     if len(having) < 2:
         return ""
-    return f"{what}: " + "; ".join(f"{value} ({_some(labels)})" for value, labels in having.items())
+    return f"{what}: " + "; ".join(f"{value} ({some_labels(labels)})" for value, labels in having.items())
 
 
 def _partitions(rows: LabelledRuns) -> str:
@@ -186,7 +214,7 @@ def _seeds(rows: LabelledRuns) -> str:
     if len(having) < 2:
         return ""
     common = set.intersection(*map(set, having))
-    told = "; ".join(f"{_numbers(seeds)} ({_some(labels)})" for seeds, labels in having.items())
+    told = "; ".join(f"{_numbers(seeds)} ({some_labels(labels)})" for seeds, labels in having.items())
     shared = (
         f"only seed{'s' * (len(common) > 1)} {_numbers(sorted(common))} {'are' if len(common) > 1 else 'is'} shared"
     )
@@ -200,6 +228,7 @@ def _numbers(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def _some(labels: Sequence[str]) -> str:
+def some_labels(labels: Sequence[str]) -> str:
+    """Return the first of these labels, and the number of the others: 'fliu', 'fedavg' and 2 more."""
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
     return ", ".join(f"'{label}'" for label in labels[:SHOWN]) + more

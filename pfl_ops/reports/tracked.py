@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pfl_ops.errors import PflOpsError, count, echo, nearest
 from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking import RunInfo, Store
-from pfl_ops.tracking.finished import HASH, STUDY, is_confirmation, result_of, trial_label
+from pfl_ops.tracking.finished import HASH, STUDY, is_confirmation, is_of_former_choice, result_of, trial_label
 
 SCALE = "pfl_ops.scale"
 SHORTEST_ID = 4  # characters of an id that are taken for one
@@ -25,6 +25,7 @@ class SelectedRuns:
         diverged: those whose training diverged.
         started: unfinished runs that were named themselves.
         smoke: MLflow experiments whose smoke cells were left out -> number of these.
+        former: studies -> number of test runs of former choices that were left out.
     """
 
     runs: tuple[Result, ...]
@@ -32,6 +33,7 @@ class SelectedRuns:
     diverged: tuple[Result, ...] = ()
     started: tuple[Result, ...] = ()
     smoke: Mapping[str, int] = field(default_factory=dict)
+    former: Mapping[str, int] = field(default_factory=dict)
 
 
 def select(
@@ -47,7 +49,8 @@ def select(
     Args:
         names: of MLflow experiments, studies and runs, with * and ? for any; or the beginning of a run's id or of its
             experiment's hash, which `run` prints. None, or "*": all but the cells of suites at scale smoke. The name of
-            a study, a benchmark or a suite means the runs below it.
+            a study, a benchmark or a suite means the runs below it; of test runs those of a study's choice. One of a
+            former choice has to be named itself: the better of several tested choices is chosen on test data.
         where: and of these only those that MLflow's search finds by this filter.
         tags: and of these only those with these tags. A filter or tag on `pfl_ops.scale` also selects smoke cells.
         trials: the trials of studies too; one that is named itself is always meant. So is an unfinished run.
@@ -74,18 +77,25 @@ def select(
     by_scale = SCALE in (tags or {}) or SCALE in (where or "")
     smoke = [run for run in meant.values() if _is_smoke(run) and run.run_id not in named and not by_scale]
     meant = {key: run for key, run in meant.items() if run not in smoke}
+    former = {
+        key: run
+        for key, run in meant.items()
+        if key not in itself and is_of_former_choice(run, by_id.get(run.parent or ""))
+    }
+    meant = {key: run for key, run in meant.items() if key not in former}
     finished = [run for run in meant.values() if run.status == "FINISHED"]
     diverged = [run for run in meant.values() if run.status == "FAILED" and DIVERGED in run.tags]
     others = [run for run in meant.values() if run.status != "FINISHED" and run not in diverged]
     started = [run for run in others if run.run_id in itself]
     if not finished and not started:
-        raise PflOpsError(_nothing(known, list(meant.values()), smoke, trials))
+        raise PflOpsError(_nothing(known, list(meant.values()), smoke, list(former.values()), trials))
     records, lost, begun = (
         tuple(_once([result_of(run, store, _study_of(run, by_id)) for run in sorted(some, key=lambda run: run.start)]))
         for some in (finished, diverged, started)
     )
     unfinished = tuple(run.name for run in others if run not in started)
-    return SelectedRuns(records, unfinished, lost, begun, Counter(run.experiment for run in smoke))
+    studies = Counter(str(_study_of(run, by_id)) for run in former.values())
+    return SelectedRuns(records, unfinished, lost, begun, Counter(run.experiment for run in smoke), studies)
 
 
 def _named(
@@ -162,7 +172,9 @@ def _there_are(known: Iterable[RunInfo]) -> str:
     return f"there {'is' if counts.total() == 1 else 'are'} {count(counts.total(), 'run')}, in {shown}{more}"
 
 
-def _nothing(known: list[RunInfo], meant: list[RunInfo], smoke: list[RunInfo], trials: bool) -> str:
+def _nothing(
+    known: list[RunInfo], meant: list[RunInfo], smoke: list[RunInfo], former: list[RunInfo], trials: bool
+) -> str:
     if meant:
         states = ", ".join(sorted({run.status.lower() for run in meant}))
         if len(meant) == 1:
@@ -172,6 +184,11 @@ def _nothing(known: list[RunInfo], meant: list[RunInfo], smoke: list[RunInfo], t
         return (
             f"there are only cells of suites at scale smoke, which are left out unless they are named: pfl-ops compare "
             f"{smoke[-1].experiment}"
+        )
+    if former:
+        return (
+            "there are only test runs of former choices of a study, whose choice was not tested; --resume tests it, "
+            f"and the former ones are compared if they are named: pfl-ops compare {former[-1].run_id[:8]}"
         )
     hint = "" if trials or not any(map(trial_label, known)) else "; --trials adds those of studies"
     return f"no run is left to compare: {_there_are(known)}{hint}"

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 HASH = "pfl_ops.experiment_hash"
 STUDY = "pfl_ops.study"
+CHOICE = "pfl_ops.choice"
+"""Tag of a study's run: the first digits of the group hashes of its choice's test runs."""
+CHOICE_DIGITS = 12
 CLIENTS = "clients.parquet"
 CLIENT_COLUMNS = ("client", "stage", "local")
 EARLIER_PARAMS = {"data.scaling": "standard"}
@@ -166,6 +169,22 @@ def trial_label(run: RunInfo) -> str:
     """Return "trial-003" for a study's trial of that number, whatever its run is named; "": it is no trial."""
     found = re.search(r":(trial-\d+)$", run.identity or "")
     return found[1] if found else ""
+
+
+def choice_tag(groups: Iterable[str]) -> str:
+    """Return the value of the tag `CHOICE`.
+
+    >>> choice_tag(["0123456789abcdef", "0123456789abcdef"])
+    '0123456789ab'
+    """
+    return " ".join(dict.fromkeys(group[:CHOICE_DIGITS] for group in groups))
+
+
+def is_of_former_choice(run: RunInfo, study: RunInfo | None) -> bool:
+    """True of a test run of a study that has chosen another configuration since; `study`: the run above it."""
+    chosen = study.tags.get(CHOICE, "").split() if study else []
+    group = run.tags.get("pfl_ops.group_hash", "")[:CHOICE_DIGITS]
+    return run.tags.get("pfl_ops.kind") == "final" and bool(chosen) and group not in chosen
 
 
 def is_confirmation(run: RunInfo) -> bool:

@@ -227,6 +227,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
             _ends(entries),
             _budget(table),
             *sampling_notes([result.final for entry in entries for result in entry.finals], "Acc(G) of test runs"),
+            _copies(entries),
             *_failures(table),
         )
         if note
@@ -484,6 +485,12 @@ def _shared(entries: Sequence[MethodStudy]) -> str:
     if few:
         told += f" Fewer trials than recommended settings to try first: {', '.join(few)}."
     return told
+
+
+def _copies(entries: Sequence[MethodStudy]) -> str:
+    """Test samples that have the values of a training sample; the data are the same for all methods."""
+    told = next(filter(None, (entry.study.copies_note for entry in entries if entry.study)), "")
+    return f"{told[0].upper()}{told[1:]}." if told else ""
 
 
 def _own_settings(entries: Sequence[MethodStudy]) -> str:

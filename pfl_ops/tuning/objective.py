@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from pfl_ops import metrics
 from pfl_ops.errors import PflOpsError, echo, nearest
 
@@ -35,6 +38,25 @@ class Objective:
     def stages(self) -> tuple[str, ...]:
         """The stages that a trial has to evaluate for it."""
         return tuple(s for s in metrics.STAGES if any(s in metric.split("/") for metric in self.metrics))
+
+
+def distances_to_ideal(front: ArrayLike, modes: Sequence[str]) -> NDArray[np.float64]:
+    """Return the distance of each point of a Pareto front to the best value of each objective, [n].
+
+    Each objective counts in units of its spread over the front; one with a single value counts nothing.
+
+    Args:
+        front: values, [n, m]. modes: "max" or "min" for each objective.
+    Returns:
+        distances, rounded to nine decimals, so that equal ones are equal.
+
+    >>> distances_to_ideal([[0.9, 3.0], [0.5, 1.0], [0.8, 2.0]], ["max", "min"]).tolist()  # √(¼² + ½²)
+    [1.0, 1.0, 0.559016994]
+    """
+    values = np.asarray(front, dtype=np.float64) * [1.0 if mode == "min" else -1.0 for mode in modes]
+    spread = np.ptp(values, axis=0)
+    behind = (values - values.min(axis=0)) / np.where(spread > 0, spread, 1.0)
+    return np.round(np.sqrt((behind**2).sum(axis=1)), 9)
 
 
 def allowed(experiment: "Experiment") -> list[str]:

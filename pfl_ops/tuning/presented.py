@@ -1,6 +1,7 @@
 """A study on MLflow's page: its description, its saved views, and the numbers by which studies compare."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -64,24 +65,30 @@ def end(parent: Run, study: "Study", view: str) -> None:
     if study.diverged:
         text = "Test runs diverged: " + "; ".join(f"seed {seed} {how}" for seed, how in study.diverged.items()) + "."
     if study.environments is not None:
-        text = _in_environments(study.environments)
+        text = _in_environments(study.environments, study.environment_notes)
     if study.noise:
         text = f"{study.noise[0].upper()}{study.noise[1:]}.\n\n{text or 'The test data stay closed.'}"
     if study.confirmation:
         text = f"On validation data, {study.confirmation}.\n\n{text or 'The test data stay closed.'}"
+    if study.front_note:
+        text = f"{study.front_note[0].upper()}{study.front_note[1:]}.\n\n{text or 'The test data stay closed.'}"
     goal = _words(study.objective)
     parent.note(notes.study(study.name, goal, study.best, study.values, study.trial, text, view))
 
 
-def _in_environments(table: pd.DataFrame) -> str:
-    """The tests of a study in several environments, a line each."""
+def _in_environments(table: pd.DataFrame, diverged: Sequence[str]) -> str:
+    """The tests of a study in several environments, a line each; `diverged`: a line on each of those that did."""
     tested = table[table["n"] > 0]
     lines = [
         f"- {row['environment']}{' (held out)' * row['held_out']}: `{row['metric'].replace('val/', 'test/')}` "
-        f"{row['choice_test']:.4f}, FedAvg {row['fedavg_test']:.4f}"
+        f"{_mean(row['choice_test'])}, FedAvg {_mean(row['fedavg_test'])}"
         for row in tested.to_dict("records")
     ]
-    return "\n".join(["Tested in", *lines]) if lines else ""
+    return "\n".join(["Tested in", *lines, *(f"- {line}" for line in diverged)]) if lines else ""
+
+
+def _mean(value: float) -> str:
+    return f"{value:.4f}" if math.isfinite(value) else "no mean"
 
 
 def _words(goal: Objective) -> str:

@@ -13,6 +13,8 @@ from pfl_ops.addresses import redact
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
+from pfl_ops.data.copies import copies_remark
+from pfl_ops.data.datasets import load
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
@@ -20,6 +22,7 @@ from pfl_ops.metrics import summands
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Point, Space, at_ends
 from pfl_ops.tracking import Run, Store, WorkFolder, provenance
+from pfl_ops.tracking.finished import CHOICE, choice_tag
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tuning import leaderboard, presented
 from pfl_ops.tuning import study_storage as study_storages
@@ -29,7 +32,7 @@ from pfl_ops.tuning.budget import StudyLimits, ending, trials_done
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.environments import names_given
 from pfl_ops.tuning.events import OnEvent
-from pfl_ops.tuning.objective import Mode, Objective
+from pfl_ops.tuning.objective import Mode, Objective, distances_to_ideal
 from pfl_ops.tuning.pictures import Pictures
 from pfl_ops.tuning.reconcile import reconcile
 from pfl_ops.tuning.resource_request import Amount
@@ -109,11 +112,12 @@ class Study:
 
         return cards.card(
             lambda: cards.heading(f"study {self.name}", f"best: trial {self.trial:03d}, {in_words(self.scores)}"),
-            lambda: cards.note(self.noise),
+            lambda: cards.note(self.front_note, self.noise),
             lambda: cards.table(tables.chosen(self.best)),
             lambda: cards.note(self.ends_note, self.ended, str(self.confirmation or "")),
             lambda: cards.table(tables.trials(*self._shown)),
             lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
+            lambda: cards.note(self.copies_note),
             lambda: "" if self.environments is None else cards.table(tables.environments(self.environments)),
             lambda: cards.note(self.baseline_note, *self.environment_notes),
             lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
@@ -170,6 +174,34 @@ class Study:
             return ""
         n, samples = len(self.baselines), int(self.baselines["samples"].sum())
         return f"FedAvg on validation data: {count(n, 'run')}, {samples:,} samples, part of the search"
+
+    @property
+    def front_note(self) -> str:
+        """One line on the choice from a Pareto front, with the trials that are as near to the ideal point; "": there
+        was one objective."""
+        if self.pareto is None:
+            return ""
+        if len(self.pareto) == 1:
+            return f"the front has one point: trial {self.trial:03d} has the best value of each objective"
+        distances = distances_to_ideal(self.pareto[list(self.objective.metrics)], self.objective.modes)
+        nearest = self.pareto[distances == distances.min()].set_index("trial")
+        settings = nearest[[path for path in self.best if path in nearest]].astype(str)
+        others = [f"{n:03d}" for n in nearest.index if not settings.loc[n].equals(settings.loc[self.trial])]
+        tie = f"; as near, and later: {', '.join(others)}, so the order of the trials decided" if others else ""
+        return (
+            f"trial {self.trial:03d} is one of {len(self.pareto)} points of the front, the nearest to the best value "
+            f"of each objective, in units of its spread over the front{tie}"
+        )
+
+    @property
+    def copies_note(self) -> str:
+        """One line on test samples that have the values of a training sample; "": none has, or there are no tests."""
+        if not self.finals:
+            return ""
+        try:
+            return copies_remark(load(self.experiment.data, data_dir=self.finals[0].data_dir), "test")
+        except PflOpsError:  # the tests were read, and their data are not here
+            return ""
 
     @property
     def ends_note(self) -> str:
@@ -520,7 +552,9 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     parent.choose(*(run.identity for run in runs))
     if not goal.single:
         parent.table(_front(study_storage, table), "pareto.parquet")
-    return session.open_tests(chosen, repetitions)
+    tests = session.open_tests(chosen, repetitions)
+    parent.tags({CHOICE: choice_tag(one.digest(session.data_dir, seed=False) for one in tests or [chosen])})
+    return tests
 
 
 def _result(session: Session, experiment: Experiment) -> Study:

@@ -27,7 +27,7 @@ from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, decoded
 from pfl_ops.spaces.space import Value
 from pfl_ops.tuning.budget import Cause
-from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.objective import Objective, distances_to_ideal
 from pfl_ops.units import exact
 
 log = logging.getLogger("pfl_ops.tuning")
@@ -399,8 +399,7 @@ class StudyStorage:
         """The trial whose configuration is tested.
 
         The confirmed one, as long as the best trials are those from which it was chosen; else the best one. Of a
-        Pareto front, the point nearest to the ideal one (the best of each objective), each objective in units of
-        its spread over the front.
+        Pareto front, the point nearest to the ideal one, see `distances_to_ideal`; of equally near ones the first.
         """
         front = self.best()
         if choice := self.study.user_attrs.get(CHOICE):
@@ -409,12 +408,8 @@ class StudyStorage:
                 return next(pair for pair in among if pair[0] == choice["trial"])
         if len(front) < 2:
             return front[0] if front else None
-        values = pd.DataFrame([t.values for _, t in front])
-        for i, direction in enumerate(self.study.directions):
-            values[i] *= -1 if direction is StudyDirection.MAXIMIZE else 1
-        spread = (values.max() - values.min()).replace(0.0, 1.0)
-        distance = (((values - values.min()) / spread) ** 2).sum(axis=1)
-        return front[int(distance.to_numpy().argmin())]
+        modes = ["max" if direction is StudyDirection.MAXIMIZE else "min" for direction in self.study.directions]
+        return front[int(distances_to_ideal([t.values for _, t in front], modes).argmin())]
 
     def confirmations(self) -> list[dict[str, Any]]:
         """Finished runs of configurations with new seeds: {trial, params, seed, value, error, samples, seconds, ...}.

@@ -149,13 +149,21 @@ def test_nearest_is_by_distance():
     assert torch.equal(found, expected) and len(expected.unique()) > 1
 
 
-def test_no_weights_are_sent():
-    """L = 3 classes of D = 3 features: 9 numbers each way, and 3 counts up."""
-    play = MethodSimulation(ragged_task(), FedProto(), TRAINING)
-    r = play.at([0, 1])
-    _, stages = play.method.round(play.state, r)
-    assert (r.traffic.up, r.traffic.down) == (12, 9)
+def test_only_prototypes_that_exist_are_sent(pair):
+    """D = 1. Client 0 has two classes, client 1 one: 1.5 means and as many counts up. Nothing comes down in round 1;
+    then both classes, and after a round of client 1 alone class 0."""
+    play = MethodSimulation(pair, FedProto(), TRAINING)
+    traffic = []
+    for cohort in ([0, 1], [1], [0]):
+        r = play.at(cohort)
+        _, stages = play.method.round(play.state, r)
+        traffic.append((r.traffic.up, r.traffic.down))
+        play.round(cohort)
+    assert traffic == [(3, 0), (2, 2), (4, 1)]
     assert set(stages) == {"L2"}
+    r = MethodSimulation(pair, FedProto(average="mean"), TRAINING).at([0, 1])
+    FedProto(average="mean").round(play.state, r)
+    assert r.traffic.up == 1.5
 
 
 def test_a_network_without_a_body_is_refused():

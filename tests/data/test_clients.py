@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from data_samples import arrays
 
 from pfl_ops import rng
 from pfl_ops.data import clients as clients_module
@@ -139,6 +140,26 @@ def test_numbers_of_own_clients_that_change_are_a_remark(npz: Write) -> None:
     many = npz(client_train=1 + np.arange(120) // 10, client_test=1 + np.arange(40) % 12)
     (line,) = build(load(DataSection(name=str(many))), "natural").remarks
     assert line.endswith("numbers: 0 is 1, 1 is 2, 2 is 3, 3 is 4, 4 is 5, ... 11 is 12")
+
+
+def test_test_samples_that_are_trained_on_are_a_remark(npz: Write) -> None:
+    """Five test samples are training samples 0 to 4, with other labels; two training samples are a third one's copies.
+
+    In the data as published 3 training samples are alike, and merged with the test samples 3 + 2 · 5 samples.
+    """
+    mine = arrays()
+    x_train, x_test = mine["x_train"], mine["x_test"]
+    x_train[[60, 70]], x_test[:5] = x_train[80], x_train[:5]
+    data = load(DataSection(name=str(npz(x_train=x_train, x_test=x_test, y_test=3 - mine["y_test"])), train_size=80))
+    for _ in range(2):  # the second one is read from the cache
+        (line,) = build(data, "iid", clients=3).remarks
+        assert line == "5 of 40 test samples have the values of a training sample: they are no test of new data"
+    more = "samples have the values of another one:"
+    (line,) = build(data.sealed(), "iid", clients=3, split="validation").remarks
+    assert line == f"3 of 120 {more} validation samples may be among those trained on"
+    (line,) = build(data, "iid", clients=3, pooled=True).remarks
+    assert line == f"13 of 160 {more} test samples may be among those trained on"
+    assert build(load(str(npz("other"))), "iid", clients=3).remarks == ()
 
 
 def test_data_that_leave_no_client_a_score_are_refused(npz: Write) -> None:

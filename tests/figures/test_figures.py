@@ -161,6 +161,15 @@ def test_pareto_names_the_front():
     assert [text.get_text() for text in axes.texts] == ["a", "b"]
 
 
+def test_pareto_has_the_units_of_its_objectives():
+    """ρ_95 is a number of clients, and a score by FedAvg's a ratio: 3 was drawn as 300 %."""
+    names = ("val/L1/local/rho_95", "val/L1/local/worst")
+    axes = figures.pareto([[1.0, 0.2], [3.0, 0.1]], names=names).axes[0]
+    axes.figure.draw_without_rendering()
+    x, y = ([text.get_text() for text in labels] for labels in (axes.get_xticklabels(), axes.get_yticklabels()))
+    assert not any("%" in text for text in x) and all("%" in text for text in y)
+
+
 def test_history_keeps_the_best_so_far():
     values = [0.5, None, 0.9, 0.7, 0.8]
     states = ["complete", "fail", "pruned", "complete", "complete"]

@@ -28,7 +28,7 @@ from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, Group, compare
-from pfl_ops.reports.compared import ahead, costs, document, reading, results
+from pfl_ops.reports.compared import ahead, costs, document, reading, results, scored_notes
 from pfl_ops.reports.document import Document, Picture, Table, Text
 from pfl_ops.reports.html import to_html
 from pfl_ops.reports.labels import group_titles, labels
@@ -743,11 +743,55 @@ def test_a_global_view_on_other_samples_takes_the_p_value_and_is_named(made: Any
     )
     assert found.complaints == ("Acc(G) of the last round stands on other samples: all ('fliu'); 1,000 ('fedavg')",)
     assert found.lines[1].difference and found.lines[1].difference.p is None
-    told = [note for note in reading(found) if note.startswith("Acc(G) of the last round")]
-    assert told == [
-        "Acc(G) of the last round: from 1,000 of the samples, one set for all models, standard error up to 0.6 points "
-        "(all: evaluation.final=all)"
-    ]
+    told = (
+        "Acc(G) of the last round of 'fedavg': from 1,000 of the samples, one set for all models, standard error up to "
+        "0.6 points (all: evaluation.final=all)"
+    )
+    remarks = Console(file=io.StringIO(), width=400)
+    show(found, Console(file=io.StringIO(), width=200), remarks)
+    assert scored_notes(found.groups[0]) == (told,) and told in remarks.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_note_on_samples_stands_at_its_group_alone(made: Any, shelf: Any, tmp_path: Path) -> None:
+    """The LaTeX table of kmnist, of which all samples were scored, had the note of digits."""
+    runs = [made("fliu", 0, 0.6), made("fliu", 0, 0.6, **{"data.name": "kmnist"})]
+    runs[0] = replace(runs[0], metrics={**runs[0].metrics, "final/test/L1/global/samples": 50.0})
+    found = go(shelf(runs))
+    assert [bool(scored_notes(group)) for group in found.groups] == [True, False]
+    digits, kmnist = found.to_latex(tmp_path / "t.tex").read_text().split(r"\end{table}")[:2]
+    assert "from 50 of the samples" in digits and "of the samples" not in kmnist
+
+
+def test_clients_behind_l2_with_absent_last_are_told(made: Any, shelf: Any) -> None:
+    """fedavg: 14 and 12 of 20 clients have taken part, drdm, which draws its own cohorts, 13 and 12: no p value."""
+    last = {"evaluation.absent": "last", "participation.share": 0.3}
+
+    def run(method: str, seed: int, n: int, **more: Any) -> Any:
+        one = made(method, seed, 0.5 + seed / 100, **{**last, **more})
+        start = "final/test"
+        counts = {f"{start}/L1/local/clients": 20.0, f"{start}/L2/local/clients": float(n)}
+        return replace(one, metrics={**one.metrics, **counts, f"{start}/L2/local/mean": 0.4 + n / 100})
+
+    two = [run("fedavg", 0, 14), run("fedavg", 1, 12)]
+    steps = {"training.local_epochs": None, "training.local_steps": 5}
+    own = [run("drdm", seed, n, **steps) for seed, n in enumerate((13, 12))]
+    alike = go(shelf([*two, run("ditto", 0, 14), run("ditto", 1, 12)]), metric="L2/local/mean")
+    line = "L2: of the 12 to 14 of 20 clients that have taken part in a round (evaluation.absent=last)"
+    assert scored_notes(alike.groups[0]) == (line,) and not alike.complaints
+    assert alike.lines[1].difference and alike.lines[1].difference.p is not None
+
+    fedavg = [run("fedavg", seed, n, **steps) for seed, n in enumerate((14, 12))]
+    other = go(shelf([*fedavg, *own]), metric="L2/local/mean")
+    assert other.complaints == ("a score at L2 is of other clients in seed 0",)
+    assert other.lines[1].difference and other.lines[1].difference.p is None
+    at_l1 = go(shelf([*fedavg, *own]), metric="L1/local/mean")
+    assert not at_l1.complaints and at_l1.lines[1].difference and at_l1.lines[1].difference.p is not None
+
+
+def test_a_drawn_number_of_clients_is_told(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", 0, 0.5, tags={"pfl_ops.clients": "300"}), made("fedavg", 0, 0.5)]
+    told = "200 of 300 clients are scored, drawn once for each run of 'fliu' (evaluation.clients)"
+    assert scored_notes(go(shelf(runs)).groups[0]) == (told,)
 
 
 def test_other_training_takes_the_p_value_and_is_named(made: Any, shelf: Any) -> None:

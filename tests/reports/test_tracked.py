@@ -1,5 +1,6 @@
 """The selection of runs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from pfl_ops.reports.fairness import grouped
 from pfl_ops.reports.tracked import select
 from pfl_ops.results import Result
 from pfl_ops.tracking import RunInfo
-from pfl_ops.tracking.finished import result_of, with_history
+from pfl_ops.tracking.finished import choice_tag, result_of, with_history
 
 
 @pytest.fixture
@@ -66,6 +67,22 @@ def test_a_configuration_with_a_new_seed_is_compared_only_if_it_is_named(made: A
     assert names(store, "fliu-study", trials=True) == ["trial-000", "final-seed0"]
     assert names(store, "confirm-*") == ["confirm-000-seed1000"]
     assert [run.kind for run in select(store, ["confirm-*"]).runs] == ["trial"]
+
+
+def test_tests_of_a_former_choice_stay_out_unless_named(made: Any, study: Any, shelf: Any) -> None:
+    """More trials may change a study's choice after its test: the better of two tested ones is chosen on test data."""
+    above, tags = study("fliu-study", "5" * 32), {"pfl_ops.kind": "final"}
+    below = {"parent": above.run_id, "experiment": "fliu-study", "tags": tags}
+    old = made("fliu", 0, 0.9, name="old", group="1" * 64, **below, **{"training.lr": 0.5})
+    new = made("fliu", 0, 0.5, name="new", group="2" * 64, **below)
+    now = replace(above, tags={**above.tags, "pfl_ops.choice": choice_tag([new.tags["pfl_ops.group_hash"]])})
+    assert names(shelf([above, old, new])) == ["old", "new"]  # a study of an earlier version
+    store = shelf([now, old, new, made("fedavg", 0, name="alone")])
+    assert names(store) == ["new", "alone"] and names(store, "fliu-study") == ["new"]
+    assert select(store).former == {"fliu-study": 1}
+    assert names(store, "old") == ["old"] and not select(store, ["old"]).former
+    with pytest.raises(PflOpsError, match="there are only test runs of former choices of a study, whose"):
+        names(shelf([now, old]))
 
 
 def test_a_trial_goes_by_its_number_whatever_its_run_is_named(made: Any, study: Any, shelf: Any) -> None:

@@ -257,7 +257,13 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
         None
         if error
         else SimpleNamespace(
-            finals=finals, run_id="s", diverged=diverged or {}, confirmation=None, standard_errors=errors or {}, ends=()
+            finals=finals,
+            run_id="s",
+            diverged=diverged or {},
+            confirmation=None,
+            standard_errors=errors or {},
+            ends=(),
+            copies_note="",
         ),
         error,
     )
@@ -269,6 +275,13 @@ def test_one_seed_tells_no_difference():
     assert table["method"].tolist() == ["rival", "toy"] and table["difference"][1] == pytest.approx(-0.1)
     assert table[["std", "low", "high", "p", "p_holm"]].isna().all(axis=None)
     assert any("One seed: no spread" in note for note in leaderboard.notes(entries, table))
+
+
+def test_test_samples_that_are_trained_on_are_a_note():
+    entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
+    entries[1].study.copies_note = "5 of 40 test samples have the values of a training sample"
+    told = "5 of 40 test samples have the values of a training sample."
+    assert told in leaderboard.notes(entries, leaderboard.leaderboard(entries))
 
 
 def test_without_a_test_validation_ranks():

@@ -21,6 +21,7 @@ from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
+from pfl_ops.tuning import presented
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.baselines import Baselines, scales_of
 from pfl_ops.tuning.budget import StudyLimits
@@ -494,3 +495,11 @@ def test_diverged_tests_in_environments_are_told():
     study = Study("s", None, settings().goal, {}, 0, {GOAL: 1.1}, toy(), table, tests=tests)
     assert study.environment_notes == ("test run of FedAvg in ls with seed 3: diverged at round 2",)
     assert replace(study, tests=None).environment_notes == () and study.baseline_note == ""
+
+    row = {"environment": "ls", "held_out": True, "metric": METRIC, "choice_test": 0.5, "fedavg_test": math.nan, "n": 2}
+    told: list[str] = []
+    parent = SimpleNamespace(set_metrics=lambda *_: None, note=told.append)
+    presented.end(parent, replace(study, environments=pd.DataFrame([row])), "trials")
+    assert (
+        "- ls (held out): `test/L1/acc` 0.5000, FedAvg no mean\n- test run of FedAvg in ls with seed 3: div" in told[0]
+    )

@@ -1,11 +1,15 @@
 """A metric that no trial will report is refused before the first one."""
 
+from typing import Any
+
+import pandas as pd
 import pytest
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning.objective import Objective, allowed, objective
 from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.study import Study
 
 
 @pytest.mark.parametrize(
@@ -57,3 +61,26 @@ def test_what_is_wrong_is_said(experiment, metric, mode, message):
     with pytest.raises(PflOpsError) as caught:
         objective(experiment, metric, mode)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("front", "told"),
+    [
+        ([(4, 0.9, 1.0)], "the front has one point: trial 004 has the best value of each objective"),
+        (
+            [(4, 0.76, 2.0), (5, 0.92, 7.0)],
+            "one of 2 points of the front, the nearest to the best value of each objective, in units of its spread "
+            "over the front; as near, and later: 005, so the order of the trials decided",
+        ),
+        ([(3, 0.5, 1.0), (4, 0.8, 2.0), (5, 0.9, 10.0)], "in units of its spread over the front"),
+        ([(4, 0.8, 2.0), (6, 0.8, 2.0)], "in units of its spread over the front"),
+    ],
+)
+def test_front_note_says_why_a_trial_was_chosen(front: list[tuple[Any, ...]], told: str) -> None:
+    """Of two points each is the best in one objective: they are equally far from the ideal one. 6 has the lr of 4."""
+    goal = Objective(("val/L1/acc", "train/loss"), ("max", "min"))
+    pareto = pd.DataFrame(front, columns=["trial", *goal.metrics])
+    pareto["training.lr"] = [0.01 * (trial % 2 or 4) for trial in pareto["trial"]]
+    study = Study("s", None, goal, {"training.lr": 0.04}, 4, {}, Experiment.of("fedavg"), pareto, pareto)
+    assert study.front_note.endswith(told)
+    assert Study("s", None, goal, {}, 4, {}, Experiment.of("fedavg"), pareto).front_note == ""

@@ -197,6 +197,14 @@ def test_the_choice_from_a_front_is_the_point_nearest_to_the_ideal(address):
     assert study_storage.chosen()[0] == 2
 
 
+def test_two_points_of_a_front_are_equally_near_to_the_ideal(address):
+    """Each is the best in one objective and a whole spread behind in the other: the first one is taken."""
+    study_storage = StudyStorage("s", study_storages.storage(address), TWO)
+    for x, values in ((0.1, (0.76, 2.0)), (0.2, (0.1, 9.0)), (0.3, (0.92, 7.0))):
+        study_storage.study.tell(ask(study_storage, x), values)
+    assert [n for n, _ in study_storage.best()] == [0, 2] and study_storage.chosen()[0] == 0
+
+
 def test_openings_of_the_test_data_are_counted(address):
     study_storage = StudyStorage("s", study_storages.storage(address), ONE)
     assert study_storage.open_test(3, {"x": 0.5}, [0, 1]) == 1
