@@ -194,7 +194,7 @@ class Pictures:
         return heading(self.goal.metrics[0])
 
     def _with_units(self, figure: "Figure") -> "Figure":
-        """Set percents for accuracies, and whole numbers for trials and whole parameters, where Optuna has fractions."""
+        """Set percents for accuracies, whole numbers for trials and whole parameters; Optuna has fractions."""
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         from pfl_ops.figures.parts import as_percent
