@@ -11,6 +11,7 @@ from typing import Any
 
 from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import cluster
 from pfl_ops.papers import Suite
@@ -92,10 +93,16 @@ def experiment_of(suite: Suite, rule: ChoiceRule, label: str) -> Experiment:
 
 
 def score(study: Study, rule: ChoiceRule) -> float:
-    """Return the validation score of a study's choice: its mean over the new seeds, else that of its trial."""
+    """Return the validation score of a study's choice: its mean over the new seeds, else that of its trial.
+
+    Raises:
+        PflOpsError: every configuration diverged with a new seed, so that nothing was chosen by the rule.
+    """
     confirmed = study.confirmation
     if confirmed is None:
         return float(study.values[rule.metric])
+    if confirmed.winner in confirmed.lost:
+        raise PflOpsError(f"{study.name}: {confirmed}")
     return fmean(confirmed.values[confirmed.winner].values())
 
 

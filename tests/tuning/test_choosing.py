@@ -16,6 +16,7 @@ from toy_suite import TOY
 
 from pfl_ops import tuning
 from pfl_ops.cli import app
+from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import find
 from pfl_ops.papers.chosen import check_values, with_choices
 from pfl_ops.papers.drdm.rule import MNIST_RULE, RULES
@@ -23,6 +24,7 @@ from pfl_ops.papers.rules import ChoiceRule, Choices
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import choosing
 from pfl_ops.tuning.budget import StudyLimits
+from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.settings import Settings
 
 RATE = {"float": [0.01, 1.0], "log": True}
@@ -70,7 +72,7 @@ def test_each_method_has_a_study_with_the_same_budget_and_no_test(
 
     def tune(experiment: Any, **given: Any) -> Any:
         asked.append({"method": experiment.algorithm.name, **given})
-        confirmed = SimpleNamespace(winner=3, values={3: {2000: 0.7, 2001: 0.9}, 1: {2000: 0.1, 2001: 0.1}})
+        confirmed = SimpleNamespace(winner=3, lost={}, values={3: {2000: 0.7, 2001: 0.9}, 1: {2000: 0.1, 2001: 0.1}})
         return SimpleNamespace(
             best={"training.lr": 0.0123456}, values={MNIST_RULE.metric: 0.95},
             confirmation=confirmed if experiment.algorithm.name == "fedavg" else None,
@@ -152,3 +154,11 @@ def test_a_rule_is_run_on_validation_data(one_ray: None, tmp_path: Path, furnish
     again = choosing.choose(suite, rule, home=home, concurrency=1)
     assert (again.methods, again.scores) == (found.methods, found.scores)
     assert tuning.recorded("toy.fedavg", home=home).trials == 2
+
+
+def test_a_study_whose_configurations_all_diverged_again_chooses_nothing() -> None:
+    """It ended in an internal error: the mean of no value."""
+    lost = Confirmation("val/L1/acc", True, {3: {}}, {3: "seed 1000: NaN"}, 3, ())
+    study = SimpleNamespace(name="toy.fedavg", confirmation=lost)
+    with pytest.raises(PflOpsError, match=r"^toy\.fedavg: not confirmed: every configuration diverged"):
+        choosing.score(study, TOY_RULE)  # type: ignore[arg-type]
