@@ -76,8 +76,9 @@ ROUGH = {
     "s_fedpg": "searches for a step, for as long as it takes",
 }
 """Methods whose first round says less about the others."""
-VARYING = {"cd2_pfed", "fedpg"}
-"""Methods that send more in the first round than in others."""
+VARYING = {"cd2_pfed": 0.5, "fedpg": 0.5, "fedproto": 0.6}
+"""Methods that send more in the first round than in others, or less (FedProto, which has no prototypes yet), and by how
+much of the whole their estimate may be off."""
 KEYS = ("samples_per_second", "train_seconds", "up_bytes", "down_bytes")
 
 
@@ -101,7 +102,7 @@ def test_near_the_real_run(name: str, more: dict[str, Any], monkeypatch: pytest.
     costs = [{key: r.metrics[f"cost/{key}"] for key in KEYS} for r in records[1:]]
     assert found.samples == pytest.approx(sum(c["samples_per_second"] * c["train_seconds"] for c in costs), rel=0.35)
     assert found.sent_bytes == pytest.approx(
-        sum(c["up_bytes"] + c["down_bytes"] for c in costs), rel=0.5 if name in VARYING else 0.01
+        sum(c["up_bytes"] + c["down_bytes"] for c in costs), rel=VARYING.get(name, 0.01)
     )
 
 

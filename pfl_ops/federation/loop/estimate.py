@@ -43,7 +43,8 @@ class Estimate:
             together.
         hints: what else the user may want to know before it starts.
         startup_seconds: from the start of the process to the first round; 0: not counted, see `with_startup`.
-        samples: gradient samples, each counted. sent_bytes: by all clients, up and down. 0: not estimated.
+        samples: gradient samples, each counted. sent_bytes: by all clients, up and down, if all rounds send as much as
+            the first. 0: not estimated.
         done: rounds that a checkpoint has.
     """
 
