@@ -51,6 +51,7 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedpg/table2 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table2 --only '*/{fedpg,m4}' --scale small --repetitions 21 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table2 --only '*/{fedpg,m2}' --scale small --repetitions 44 --results docs/results
+	$(BIN)/pfl-ops reproduce fedas/table4 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce niid_bench/label_skew --only 'mnist/{iid,dir05}/*' --scale small --results docs/results
 	$(BIN)/pfl-ops reproduce drdm/table3 drdm/table4 drdm/fig3 drdm/fig4 drdm/fig5 drdm/fig6 --scale full --until-decided --hours $(HOURS) --results docs/results
 
