@@ -102,6 +102,15 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+def sentence(line: str) -> str:
+    """Return a line of a message as a sentence.
+
+    >>> sentence("the front has one point")
+    'The front has one point.'
+    """
+    return f"{line[0].upper()}{line[1:]}."
+
+
 def in_a_line(error: BaseException, most: int = 500) -> str:
     """Any error as one line of at most so many characters; what is no mistake of the user's with its kind in front.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pfl_ops
 from pfl_ops.display import tables
-from pfl_ops.errors import count
+from pfl_ops.errors import count, sentence
 from pfl_ops.reports.document import (
     Document,
     Head,
@@ -102,7 +102,7 @@ def _chosen(study: "Study") -> Iterator[PageBlock]:
         yield Text(note, "warning")
     yield table_of("chosen", tables.chosen(study.best), f"The chosen configuration, trial {study.trial:03d}")
     for note in filter(None, (study.front_note, study.ends_note)):
-        yield Text(f"{note[0].upper()}{note[1:]}.", "note")
+        yield Text(sentence(note), "note")
     if study.finals and not study.diverged:
         notes = [*tables.score_notes(study.finals, "test"), *filter(None, [study.copies_note])]
         yield table_of("test", tables.scores(study.finals, "test"), notes=notes)

@@ -44,5 +44,5 @@ def _counted(dataset: Dataset, parts: str) -> list[int]:
 
 def _digests(x: np.ndarray) -> np.ndarray:
     """Return a digest of each sample's values, uint64 [n]."""
-    rows = (hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in x)
-    return np.frombuffer(b"".join(rows), dtype=np.uint64)
+    rows = (int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest(), "little") for row in x)
+    return np.fromiter(rows, dtype=np.uint64, count=len(x))

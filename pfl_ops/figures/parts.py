@@ -40,11 +40,12 @@ def as_percent(share: float, _: int | None = None) -> str:
     return f"{100 * share:.4g} %"
 
 
-def whole_numbers(axes: Axes, most: int = 8) -> None:
-    """Ticks of the x axis at whole numbers: rounds, trials."""
+def whole_numbers(axes: Axes, most: int = 8, which: str = "x") -> None:
+    """Ticks of the axis "x" or "y" at whole numbers: rounds, trials."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]))
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]))
 
 
 def within_shares(axes: Axes, values: Iterable[NDArray[np.float64]], which: str = "y") -> None:

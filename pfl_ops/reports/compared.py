@@ -8,7 +8,7 @@ import pandas as pd
 from pfl_ops import metrics
 from pfl_ops.comparison import LEVEL, Line, Test
 from pfl_ops.display.tables import covered, sampling_notes
-from pfl_ops.errors import count
+from pfl_ops.errors import count, sentence
 from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.compared_pictures import pictures
@@ -250,7 +250,7 @@ def reading(c: Comparison) -> tuple[str, ...]:
         "is the highest, or the lowest: of the means over all seeds that each line has. The highest means of a column, "
         "as shown, are marked, whatever the test says.",
         "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of. It may be "
-        "below the last round, which is scored on more samples.",
+        "below the last round, which may stand on other samples.",
         "MiB: sent by all clients, and received by all, over all rounds. Seconds: training, on a machine with its "
         "other load.",
     )
@@ -272,7 +272,7 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     at_round = "at the last round" if c.at == "final" else "at each run's best round"
     caption = f"{group.title}: {group.size}, {at_round}, ordered by {title_of(group.metric)}."
     data = c.table[c.table["group"] == group.title]
-    of_group = tuple(f"{note[0].upper()}{note[1:]}." for note in scored_notes(group))
+    of_group = tuple(map(sentence, scored_notes(group)))
     return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), (*notes, *of_group), data)
 
 
@@ -321,7 +321,7 @@ def costs(c: Comparison, group: Group) -> Table:
         entries.append(TableCell(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
         rows.append(Row(tuple(entries)))
     heads = tuple(map(Head, ("setting", *others, *target, *TRAFFIC, SECONDS)))
-    notes = tuple(f"{note[0].upper()}{note[1:]}." for note in best_notes(c))
+    notes = tuple(map(sentence, best_notes(c)))
     return Table(_name(c, group, "costs"), f"{group.title}: rounds and cost.", (heads,), tuple(rows), notes)
 
 
@@ -404,7 +404,7 @@ def _name(c: Comparison, group: Group, what: str) -> str:
 def document(c: Comparison) -> Document:
     """See `Comparison.document`."""
     first: list[PageBlock] = [overview(c)] if len(c.groups) > 1 else []
-    told = tuple(f"{line[0].upper()}{line[1:]}." for line in c.remarks)
+    told = tuple(map(sentence, c.remarks))
     if told:
         first.append(Text(told[0], "note") if len(told) == 1 else Text(f"{len(told)} remarks", "note", told))
     first.append(Text("How to read the tables", "note", reading(c)))

@@ -65,10 +65,7 @@ def clients_at_l2(run: Result) -> int | None:
 
 def same_clients(a: Sequence[Result], b: Sequence[Result], metric: str) -> bool:
     """True if in every seed that both have a score at L2 is of as many clients: a method may draw its own cohorts."""
-    if not all("/L2/" in run.key(metric) for run in (a[0], b[0])):
-        return True
-    scored = {run.seed: clients_at_l2(run) for run in a}
-    return all(clients_at_l2(run) == scored[run.seed] for run in b if run.seed in scored)
+    return not _numbers_at_l2({"a": a, "b": b}, metric)
 
 
 def complaints(rows: LabelledRuns, by_round: bool = False, metric: str = "acc") -> list[str]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from pfl_ops.comparison import EQUAL, LEVEL, TEST_SEEDS, TESTS, Line, Test, Values, ordered
 from pfl_ops.display.tables import ranked_by, sampling_notes
-from pfl_ops.errors import count
+from pfl_ops.errors import count, sentence
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
 from pfl_ops.statistics import Paired, mean_std
@@ -490,7 +490,7 @@ def _shared(entries: Sequence[MethodStudy]) -> str:
 def _copies(entries: Sequence[MethodStudy]) -> str:
     """Test samples that have the values of a training sample; the data are the same for all methods."""
     told = next(filter(None, (entry.study.copies_note for entry in entries if entry.study)), "")
-    return f"{told[0].upper()}{told[1:]}." if told else ""
+    return sentence(told) if told else ""
 
 
 def _own_settings(entries: Sequence[MethodStudy]) -> str:

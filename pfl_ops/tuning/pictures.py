@@ -161,11 +161,8 @@ class Pictures:
         figure.subplots_adjust(left=0.12, bottom=0.2)
         figure.axes[0].set_title("")
         for axes, name in zip(figure.axes, (self._goal, "", *sorted(shown)), strict=True):
-            if name in (self._goal, *self._common()):
-                axes.set_ylabel(name)
-        self._with_units(figure)
-        for axes in (figure.axes[0], *figure.axes[2:]):
-            axes.set_ylabel("")
+            if name in (self._goal, *self._common()):  # others have marks for trials without a value
+                self._set_units(axes, "y", name)
         figure.axes[0].set_xticks(range(len(shown) + 1), [self._goal, *sorted(shown)], rotation=20, ha="right")
         for one in figure.axes:
             for tick in one.get_yticklabels():
@@ -194,21 +191,22 @@ class Pictures:
         return heading(self.goal.metrics[0])
 
     def _with_units(self, figure: "Figure") -> "Figure":
-        """Set percents for accuracies, whole numbers for trials and whole parameters; Optuna has fractions."""
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
+        """Set the units of all axes by their labels, see `_set_units`."""
+        for axes in figure.axes:
+            self._set_units(axes, "x", axes.get_xlabel())
+            self._set_units(axes, "y", axes.get_ylabel())
+        return figure
 
-        from pfl_ops.figures.parts import as_percent
+    def _set_units(self, axes: Any, which: str, name: str) -> None:
+        """Set percents for accuracies, whole numbers for trials and whole parameters; Optuna has fractions."""
+        from pfl_ops.figures.parts import percent_axis, whole_numbers
 
         kinds = {name: kind for trial in self.complete for name, kind in trial.distributions.items()}
-        whole = {"Trial"} | {name for name, kind in kinds.items() if isinstance(kind, IntDistribution)}
-        percent = unit_of(self.goal.metrics[0]) == PERCENT
-        for axes in figure.axes:
-            for axis in (axes.xaxis, axes.yaxis):
-                if axis.get_label_text() in whole and axis.get_scale() == "linear":
-                    axis.set_major_locator(MaxNLocator(6, integer=True))
-                elif percent and axis.get_label_text() == self._goal:
-                    axis.set_major_formatter(FuncFormatter(as_percent))
-        return figure
+        scale = axes.get_xscale() if which == "x" else axes.get_yscale()
+        if name == self._goal and unit_of(self.goal.metrics[0]) == PERCENT:
+            percent_axis(axes, which)
+        elif scale == "linear" and (name == "Trial" or isinstance(kinds.get(name), IntDistribution)):
+            whole_numbers(axes, 6, which)
 
     def _unfit(self, name: str) -> str:
         """The cause why a picture is not drawn; "": there is none."""

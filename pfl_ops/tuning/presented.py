@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from pfl_ops import statistics
-from pfl_ops.errors import count
+from pfl_ops.errors import count, sentence
 from pfl_ops.tracking import Run, notes, questions
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.objective import Objective
@@ -67,11 +67,11 @@ def end(parent: Run, study: "Study", view: str) -> None:
     if study.environments is not None:
         text = _in_environments(study.environments, study.environment_notes)
     if study.noise:
-        text = f"{study.noise[0].upper()}{study.noise[1:]}.\n\n{text or 'The test data stay closed.'}"
+        text = f"{sentence(study.noise)}\n\n{text or 'The test data stay closed.'}"
     if study.confirmation:
         text = f"On validation data, {study.confirmation}.\n\n{text or 'The test data stay closed.'}"
     if study.front_note:
-        text = f"{study.front_note[0].upper()}{study.front_note[1:]}.\n\n{text or 'The test data stay closed.'}"
+        text = f"{sentence(study.front_note)}\n\n{text or 'The test data stay closed.'}"
     goal = _words(study.objective)
     parent.note(notes.study(study.name, goal, study.best, study.values, study.trial, text, view))
 

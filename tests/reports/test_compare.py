@@ -747,9 +747,9 @@ def test_a_global_view_on_other_samples_takes_the_p_value_and_is_named(made: Any
         "Acc(G) of the last round of 'fedavg': from 1,000 of the samples, one set for all models, standard error up to "
         "0.6 points (all: evaluation.final=all)"
     )
-    remarks = Console(file=io.StringIO(), width=400)
-    show(found, Console(file=io.StringIO(), width=200), remarks)
-    assert scored_notes(found.groups[0]) == (told,) and told in remarks.file.getvalue()  # type: ignore[attr-defined]
+    screen = io.StringIO()
+    show(found, Console(file=io.StringIO(), width=200), Console(file=screen, width=400))
+    assert scored_notes(found.groups[0]) == (told,) and told in screen.getvalue()
 
 
 def test_a_note_on_samples_stands_at_its_group_alone(made: Any, shelf: Any, tmp_path: Path) -> None:

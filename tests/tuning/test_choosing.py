@@ -159,6 +159,6 @@ def test_a_rule_is_run_on_validation_data(one_ray: None, tmp_path: Path, furnish
 def test_a_study_whose_configurations_all_diverged_again_chooses_nothing() -> None:
     """It ended in an internal error: the mean of no value."""
     lost = Confirmation("val/L1/acc", True, {3: {}}, {3: "seed 1000: NaN"}, 3, ())
-    study = SimpleNamespace(name="toy.fedavg", confirmation=lost)
+    study: Any = SimpleNamespace(name="toy.fedavg", confirmation=lost)
     with pytest.raises(PflOpsError, match=r"^toy\.fedavg: not confirmed: every configuration diverged"):
-        choosing.score(study, TOY_RULE)  # type: ignore[arg-type]
+        choosing.score(study, TOY_RULE)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -89,9 +90,10 @@ def test_hours_begin_when_all_planned_cells_have_begun(monkeypatch: pytest.Monke
     now = [0.0]
     monkeypatch.setattr(reproduction.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(reproduction.Job, "of", lambda kind, name, i, *rest: (name, i))
-    cell = SimpleNamespace(name="c", experiment=None)
-    call = SimpleNamespace(hours=1.0, data_dir=None, more=lambda: [cell])
-    source = reproduction._Cells(call, [cell, cell], {}, None, None)  # type: ignore[arg-type]
+    cell: Any = SimpleNamespace(name="c", experiment=None)
+    call: Any = SimpleNamespace(hours=1.0, data_dir=None, more=lambda: [cell])
+    nothing: Any = None  # neither a share nor an execution is read: no job is made
+    source = reproduction._Cells(call, [cell, cell], {}, nothing, nothing)
     given = []
     for hours in (0.0, 2.0, 2.1, 3.0, 3.2):
         now[0] = 3600 * hours
