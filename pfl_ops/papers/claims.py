@@ -159,6 +159,8 @@ class Claim:
             fraction as "8/10".
         derived: True if the paper does not say it in these terms: it is worked out from the paper's numbers, or its
             threshold is ours. Such claims are counted apart.
+        main: True if the paper's abstract or conclusion says it of what the paper proposes. The page of all claims
+            begins with these.
     """
 
     text: str
@@ -166,6 +168,7 @@ class Claim:
     remark: str = ""
     share: str = "all"
     derived: bool = False
+    main: bool = False
 
     def least(self, instances: int) -> int:
         """Return the number of instances in which it has to be true.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pfl_ops.errors import count
 from pfl_ops.files import write_named
-from pfl_ops.papers import PUBLIC, TITLES, Suite
+from pfl_ops.papers import PUBLIC, SCALES, TITLES, Suite
 from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.papers.results_files import COMMIT, TORCH, file_name
 from pfl_ops.papers.suite_run import SuiteRun
@@ -86,6 +86,7 @@ def overview(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Document
         ),
         sections=(
             PageSection("", tuple(_counts(found, all_suites))),
+            *_main(found, all_suites),
             PageSection("Suites", (_suites([one for one in found if one.suite.paper not in PUBLIC]),)),
             *_public([one for one in found if one.suite.paper in PUBLIC]),
             *_claims([one for one in found if one.suite.claims and one.outcomes]),
@@ -154,13 +155,13 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
     in_part: set[tuple[str, str]] = set()
     groups: dict[tuple[str, bool], Counter[str]] = {}
     for one in found:
-        where = f"{one.scale}, another network" if replaced(one) else one.scale
+        where = _scale(one)
         for claim in verdicts.standings(one):
             if claim.ours == "not judged":
                 unjudged.add((one.suite.name, claim.text))
             if claim.ours in ("not run", "not judged"):
                 continue
-            if claim.not_run and claim.ours not in DECIDED:
+            if _in_part(claim):
                 in_part.add((one.suite.name, claim.text))
                 continue
             groups.setdefault((where, claim.derived), Counter())[claim.ours] += 1
@@ -182,6 +183,55 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
         notes += (AT_REDUCED,)
     if rows:
         yield Table("counts", "Claims in our numbers", (tuple(map(Head, heads)),), tuple(rows), notes, titles=2)
+
+
+def _scale(run: SuiteRun) -> str:
+    return f"{run.scale}, another network" if replaced(run) else run.scale
+
+
+def _in_part(claim: verdicts.ClaimSummary) -> bool:
+    """True if a part of its cells was run, which decides nothing yet."""
+    return claim.not_run > 0 and claim.ours not in DECIDED
+
+
+def _main(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[PageSection]:
+    """The papers' main claims, a line each."""
+    rows: list[Row] = []
+    paper = ""
+    for suite in all_suites:
+        of_suite = [one for one in found if one.suite.name == suite.name]
+        runs = [SuiteRun(suite, "full", {}), *sorted(of_suite, key=lambda one: SCALES.index(one.scale))]
+        for each in zip(*map(verdicts.standings, runs), strict=True):
+            if not each[0].main:
+                continue
+            if suite.paper != paper:
+                paper = suite.paper
+                rows.append(Row(title=TITLES.get(paper, paper), kind="block"))
+            rows.append(_main_claim(*max(zip(runs, each, strict=True), key=lambda pair: _known(*pair))))
+    heads = ("suite", "shows", "claim", "in the paper's numbers", "in ours", "scale", "n", "e for", "e against")
+    if rows:
+        yield PageSection("Main claims", (
+            Text(
+                "Those that the abstract or the conclusion of a paper says of what it proposes, at the largest scale "
+                "at which they were judged. e and n: as in the tables of all claims below."
+            ),
+            Table("main", "Main claims, a line each", (tuple(map(Head, heads)),), tuple(rows)),
+        ))  # fmt: skip
+
+
+def _known(run: SuiteRun, claim: verdicts.ClaimSummary) -> tuple[int, int]:
+    """Order of runs of a suite by what they say of a claim: judged, then in part, then nothing; then by scale."""
+    if claim.ours in ("not run", "not judged"):
+        return 0, SCALES.index(run.scale)
+    return 1 if _in_part(claim) else 2, SCALES.index(run.scale)
+
+
+def _main_claim(run: SuiteRun, claim: verdicts.ClaimSummary) -> Row:
+    page = f"{file_name(run.suite, run.scale)}.md" if run.outcomes else ""
+    return Row.of(
+        TableCell(run.suite.name, link=page), run.suite.title, *_first_entries(claim),
+        _scale(run) if run.outcomes else "–", *_evidence(claim),
+    )  # fmt: skip
 
 
 def _public(found: Sequence[SuiteRun]) -> Iterator[PageSection]:
@@ -222,15 +272,26 @@ def _claim_table(run: SuiteRun, standings: Sequence[verdicts.ClaimSummary]) -> T
     """The claims of a suite, a line each."""
     rows = []
     for claim in standings:
-        text, mark = verdicts.STANDINGS[claim.ours]
-        es = (TableCell(verdicts.number(e), e) for e in (claim.supporting, claim.opposing))
-        rows.append(Row.of(
-            f"{claim.text}{' (derived)' * claim.derived}", claim.paper, TableCell(text, mark=mark), claim.agrees or "–",
-            TableCell(claim.n_in_words, claim.n), *es, TableCell(_seeds(claim), claim.seeds),
-        ))  # fmt: skip
+        seeds = TableCell(_seeds(claim), claim.seeds)
+        rows.append(Row.of(*_first_entries(claim), claim.agrees or "–", *_evidence(claim), seeds))
     heads = ("claim", "in the paper's numbers", "in ours", "as claimed", "n", "e for", "e against", "seeds to decide")
     page = file_name(run.suite, run.scale)
     return Table(f"claims-{page}", f"{run.suite.name} at {run.scale}", (tuple(map(Head, heads)),), tuple(rows))
+
+
+def _first_entries(claim: verdicts.ClaimSummary) -> tuple[TableCell, ...]:
+    """A claim, and how it stands in the paper's numbers and in ours."""
+    text, mark = verdicts.STANDINGS[claim.ours]
+    said = f"{claim.text}{' (derived)' * claim.derived}"
+    return TableCell(said), TableCell(claim.paper), TableCell(text, mark=mark)
+
+
+def _evidence(claim: verdicts.ClaimSummary) -> tuple[TableCell, ...]:
+    """The number of seeds, and the e-values for and against it."""
+    if not claim.n:
+        return (TableCell("–"),) * 3
+    es = (TableCell(verdicts.number(e), e) for e in (claim.supporting, claim.opposing))
+    return TableCell(claim.n_in_words, claim.n), *es
 
 
 def _seeds(claim: verdicts.ClaimSummary) -> str:

@@ -105,7 +105,7 @@ class ClaimSummary:
     """A claim in a line.
 
     Attributes:
-        text, derived: of the claim. paper, ours: its status in the paper's numbers and in ours.
+        text, derived, main: of the claim. paper, ours: its status in the paper's numbers and in ours.
         n: seeds that all cells of an instance have, the least of the instances that were run; 0: none was. most: the
             largest of these.
         supporting, opposing: the largest e-values for and against it.
@@ -126,6 +126,7 @@ class ClaimSummary:
     instances: int = 0
     not_run: int = 0
     most: int = 0
+    main: bool = False
 
     @property
     def n_in_words(self) -> str:
@@ -142,13 +143,14 @@ def standings(run: SuiteRun) -> list[ClaimSummary]:
 
 def _summary(claim: Claim, paper: Verdict, ours: Verdict | None) -> ClaimSummary:
     if ours is None:
-        return ClaimSummary(claim.text, claim.derived, _in_paper(paper), _in_ours(ours))
+        return ClaimSummary(claim.text, claim.derived, _in_paper(paper), _in_ours(ours), main=claim.main)
     seeds = [one.evidence.n for one in ours.instances if one.agrees is not None]
     n, not_run = min(seeds, default=0), len(ours.instances) - len(seeds)
     stand = _in_paper(paper), _in_ours(ours), n, *ours.evidence.largest, ours.seeds, _agreeing(ours)
     return ClaimSummary(
-        claim.text, claim.derived, *stand, len(ours.instances), not_run=not_run, most=max(seeds, default=0)
-    )
+        claim.text, claim.derived, *stand, len(ours.instances),
+        not_run=not_run, most=max(seeds, default=0), main=claim.main,
+    )  # fmt: skip
 
 
 def _agreeing(verdict: Verdict) -> str:

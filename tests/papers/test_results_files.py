@@ -175,6 +175,39 @@ def test_the_page_of_claims_counts_what_was_judged_and_what_was_not(tmp_path: Pa
     assert "– not run" in next(line for line in page.splitlines() if line.startswith("| FLIU is above FedAvg"))
 
 
+def test_main_claims_stand_first_each_at_the_largest_scale_that_judged_it(tmp_path: Path, outcomes) -> None:
+    """At full no cell of PATH was run: the claim about both environments is judged at small alone."""
+    both, on_path = TOY.claims
+    suite = replace(TOY, claims=(replace(both, main=True), replace(on_path, main=True)))
+    page = results_pages.write(tmp_path, [], [suite]).read_text()
+    assert main_claims(page) == [["toy/table1", "– not run", "–", "–", "–", "–"]] * 2
+    results_files.write(tmp_path, suite, "small", outcomes)
+    in_iid = {cell: each[:4] for cell, each in outcomes.items() if cell.startswith("iid")}
+    results_files.write(tmp_path, suite, "full", in_iid)
+    page = results_pages.write(tmp_path, results_files.read(tmp_path, [suite]), [suite]).read_text()
+    first, second = main_claims(page)
+    assert first[:4] == ["[toy/table1](toy-table1-small.md)", "✓ holds", "small", "6"]
+    assert second[:4] == ["[toy/table1](toy-table1-small.md)", "? undecided", "small", "6"]
+    results_files.write(tmp_path, suite, "full", {cell: each[:4] for cell, each in outcomes.items()})
+    page = results_pages.write(tmp_path, results_files.read(tmp_path, [suite]), [suite]).read_text()
+    assert [line[2:4] for line in main_claims(page)] == [["full", "4"]] * 2
+    assert "Main claims" not in results_pages.write(tmp_path, results_files.read(tmp_path, [TOY]), [TOY]).read_text()
+
+
+def main_claims(page: str) -> list[list[str]]:
+    """The lines of the table of main claims: suite, status in ours, scale, n, e for and against."""
+    table = page.partition("## Main claims")[2].partition("## Suites")[0]
+    rows = [line.strip("|").split(" | ") for line in table.splitlines() if "toy/table1" in line]
+    return [[row[0].strip(), *(entry.strip() for entry in row[4:])] for row in rows]
+
+
+def test_each_paper_has_main_claims() -> None:
+    """Not all derived: the paper itself says some in terms that can be judged."""
+    for paper in PAPERS:
+        main = [claim for suite in suites(paper) for claim in suite.claims if claim.main]
+        assert 1 < len(main) < 17 and not all(claim.derived for claim in main), paper
+
+
 def test_a_claim_of_which_a_part_was_run_is_not_judged(tmp_path: Path, outcomes) -> None:
     """Local training is compared in both environments; without its cell in one of them there is no evidence."""
     kept = {cell: each for cell, each in outcomes.items() if cell not in ("path/local", "path/fliu")}

@@ -55,6 +55,7 @@ def _curves(
                 f"*/drdm:{target} < min(*/{BASELINES}:{target})",
                 f"abstract: fewer communication rounds; {percent}: ours",
                 derived=True,
+                main=True,
             ),
         ),
         sources=of_curves(number),
@@ -131,12 +132,14 @@ FIGURE_4 = _steps(
         Claim(
             "Where sending is dear, many local steps cost least: the rounds, which then decide, fall with τ",
             f"t20/drdm:{TO_80} < t5/drdm:{TO_80} < t1/drdm:{TO_80}",
-            "Sec. 4, by Eq. 18 without the energy of steps",
+            "Abstract and Sec. 4, by Eq. 18 without the energy of steps",
+            main=True,
         ),
         Claim(
             "Where sending is cheap, few do: the local steps in all, which then decide, rise with τ",
             f"1 * t1/drdm:{TO_80} < 5 * t5/drdm:{TO_80} < 20 * t20/drdm:{TO_80}",
-            "Sec. 4, by Eq. 18 without the energy of sending",
+            "Abstract and Sec. 4, by Eq. 18 without the energy of sending",
+            main=True,
         ),
     ),
 )

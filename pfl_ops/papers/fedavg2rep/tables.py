@@ -190,6 +190,7 @@ TABLE_4 = fedavg2rep_suite(
             "Pre-training is superior to the other schemes across all N_C",
             f"*/*/pretrained:{ACC} > */*/{{fedrep,fedavg2rep,fedavg}}:{ACC}",
             "Section 4.6.2",
+            main=True,
         ),
         Claim(
             "Pre-training shows a good accuracy even for N_C = 1",
@@ -206,6 +207,7 @@ TABLE_4 = fedavg2rep_suite(
             "FedAvg2Rep surpasses FedRep",
             f"{SOME}/*/fedavg2rep:{ACC} > {SOME}/*/fedrep:{ACC}",
             "Section 4.6.2, which excepts N_C = 1",
+            main=True,
         ),
         Claim(
             "FedAvg2Rep is below FedAvg",
