@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,7 +126,7 @@ def _tell_estimates(
     """Print the estimate of the whole and of each method's trial, and the ranges that all methods vary."""
     from pfl_ops import runs
     from pfl_ops.federation.loop.estimate import distinct_hints, duration
-    from pfl_ops.tuning.budget import affordable, budget_text, of_runs
+    from pfl_ops.tuning.budget import affordable, budget_text
     from pfl_ops.tuning.resource_request import ResourceRequest
 
     asked = ResourceRequest(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
@@ -147,12 +146,11 @@ def _tell_estimates(
     if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
         runs_of_trial, stops = first.n_parts, not (first.combination and first.scheduler == "none")
         at_once = asked.at_once(first.trials * first.at_once)
-        one = next(iter(found.values())).with_startup()
-        all_methods = replace(one, seconds=sum(estimate.seconds for estimate in found.values()))
-        whole = [of_runs(estimate, runs_of_trial) for estimate in found.values()]
-        number = [affordable(first, estimate, at_once) for estimate in whole]
-        seconds = sum(estimate.seconds * k for estimate, k in zip(whole, number, strict=True))
-        took = duration(all_methods.of_trials(finals * at_once, at_once) + seconds / at_once)
+        starting = next(iter(found.values())).with_startup().of_trials(0, at_once)
+        trials = [estimate.of_runs(runs_of_trial) for estimate in found.values()]
+        searches = sum(one.seconds * affordable(first, one, at_once) for one in trials) / at_once
+        testing = sum(estimate.of_runs(finals).seconds for estimate in found.values())
+        took = duration(starting + searches + testing)
         tests = f" and {count(finals, 'test run')}" if finals else ""
         text += f"{tests}, {at_once} at once: about {took}{IF_NONE_IS_STOPPED * stops}"
     say(console, text)

@@ -151,16 +151,17 @@ def _estimated(plan: "TablePlan", execution: "Execution", data_dir: str | None, 
 
     asked = ResourceRequest(concurrency=concurrency)
     at_once, single = asked.at_once(len(plan.runs)), asked.estimated(execution)
-    seconds = 0.0
+    seconds, starting = 0.0, 0.0
     for settings, points in zip(plan.settings, plan.points, strict=True):
         number = 2 * len(points) * len(plan.seeds) * len(environments(settings))
         estimate = runs.estimate(settings.example, data_dir=data_dir, execution=single)
-        seconds += estimate.with_startup().of_trials(number, at_once)
+        starting = estimate.with_startup().of_trials(0, at_once)
+        seconds += estimate.of_trials(number, at_once)
     each = ", ".join(str(len(points)) for points in plan.points)
     return (
         f"{len(plan.runs)} runs, half of them on test data ({each} configuration{'s' * (each != '1')}, "
         f"{count(len(plan.seeds), 'seed')}), "
-        f"{at_once} at once, about {duration(seconds)}"
+        f"{at_once} at once, about {duration(starting + seconds)}"
     )
 
 

@@ -144,7 +144,7 @@ def tune(
     from pfl_ops.tuning.begin import check
     from pfl_ops.tuning.benchmark import members
     from pfl_ops.tuning.benchmark import settings_of as settings_of_all
-    from pfl_ops.tuning.budget import StudyLimits, affordable, budget_text, of_runs
+    from pfl_ops.tuning.budget import StudyLimits, affordable, budget_text
     from pfl_ops.tuning.environments import names_given, parse_values
     from pfl_ops.tuning.resource_request import ResourceRequest, check_request
     from pfl_ops.tuning.settings import check_environments, check_same_seeds, check_seeds
@@ -254,7 +254,7 @@ def tune(
     more *= settings.confirm > 0
     budget = budget_text(settings)
     runs_of_trial = settings.n_parts
-    whole_trial = of_runs(estimate, runs_of_trial)
+    whole_trial = estimate.of_runs(runs_of_trial)
     each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
     if settings.combination:
         each = f"a trial is {settings.combination}{NONE_IS_STOPPED * (settings.scheduler == 'none')}; {each}"

@@ -7,7 +7,7 @@ that a kill cut short counts as one that runs.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pfl_ops.errors import PflOpsError, count, echo
@@ -121,12 +121,6 @@ def affordable(settings: "Settings", trial: "Estimate", at_once: int) -> int:
     if settings.samples and trial.samples:
         number = min(number, math.ceil(settings.samples / trial.samples) + at_once - 1)
     return number
-
-
-def of_runs(run: "Estimate", number: int) -> "Estimate":
-    """Return the time and cost of so many runs one after another; memory and disk stay those of one."""
-    seconds, samples, sent_bytes = run.seconds * number, run.samples * number, run.sent_bytes * number
-    return replace(run, seconds=seconds, samples=samples, sent_bytes=sent_bytes)
 
 
 def has_several(settings: "Settings") -> bool:

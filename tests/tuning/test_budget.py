@@ -13,7 +13,7 @@ from tuning_fake import records, toy, tune
 from pfl_ops import spaces
 from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.loop.estimate import Estimate
+from pfl_ops.federation.loop.estimate import RUN_SECONDS, Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
@@ -246,6 +246,13 @@ def test_trials_that_fit_are_known_from_the_cost_of_one():
     assert affordable(settings_of(hours=0.5), one, 1) == 3 and affordable(settings_of(hours=0.5), one, 2) == 6
     assert affordable(settings_of(samples=1000), one, 1) == 4
     assert affordable(settings_of(samples=1000, hours=0.5, trials=2), one, 1) == 2
+
+
+def test_trials_of_next_to_no_time_do_not_all_fit():
+    """18 s; a trial of three runs whose rounds take 0.02 s is recorded three times."""
+    trial = Estimate(0.02, 0.01, 0.01, 1, 1, 1, samples=300).of_runs(3)
+    assert (trial.samples, trial.memory_mib) == (900, 1) and trial.seconds == pytest.approx(3 * (0.02 + RUN_SECONDS))
+    assert affordable(settings_of(hours=18 / 3600), trial, 1) == math.ceil(18 / trial.seconds) < 20
 
 
 # -- methods at equal cost --------------------------------------------------------------------------------------------

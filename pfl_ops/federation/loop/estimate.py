@@ -29,6 +29,7 @@ CELL_BYTES = 16  # of a client and class: counts of the training data, for the m
 AROUND = 64 << 10  # bytes that the kernel maps around a page of a file that is read (Linux)
 WORKER_MIB = choose.WORKER / 2**20
 TRACKING_SECONDS = 4.0  # to import MLflow and open its database: 3.9 to 5.4 measured on two cores of an AMD EPYC
+RUN_SECONDS = 0.7  # of a run in a study beside its rounds: to record it, and to start the next; 0.72 measured there
 BUSY = 0.25  # share of the machine's processors that others took, from which on a measured time says so
 
 
@@ -71,12 +72,17 @@ class Estimate:
         to_come = TRACKING_SECONDS if tracking and "mlflow" not in sys.modules else 0.0
         return replace(self, startup_seconds=machine.process_age() + to_come)
 
-    def of_trials(self, number: float, at_once: int) -> float:
-        """Return the seconds of so many trials, `at_once` of them at once.
+    def of_trials(self, number: int, at_once: int) -> float:
+        """Return the seconds of so many trials of one run, `at_once` of them at once.
 
         Start-up counts twice: of this process, and of the trials' processes, which load the same libraries and data.
         """
-        return 2 * self.startup_seconds + self.seconds * number / at_once
+        return 2 * self.startup_seconds + self.of_runs(number).seconds / at_once
+
+    def of_runs(self, number: int) -> "Estimate":
+        """Return the time and cost of so many runs one after another in a study; memory and disk stay those of one."""
+        seconds = (self.seconds + RUN_SECONDS) * number
+        return replace(self, seconds=seconds, samples=self.samples * number, sent_bytes=self.sent_bytes * number)
 
     @property
     def cost(self) -> str:
