@@ -1,6 +1,6 @@
 """Result runs side by side: repetitions as one line, in each group the best first, and how sure a difference is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from pfl_ops.reports.fairness import (
 )
 from pfl_ops.reports.labels import group_titles, labels
 from pfl_ops.reports.numbers import title_of
-from pfl_ops.reports.tracked import select
+from pfl_ops.reports.tracked import SelectedRuns, select
 from pfl_ops.results import BYTES, DIVERGED, At, Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.finished import with_history
@@ -235,7 +235,7 @@ def compare(
     members = grouped(runs)
     titles = group_titles([ground(some[0]) for some in members])
     groups = [
-        _group(title, some, chosen.diverged, metric or _usual(some, at), at, test, target is not None)
+        _group(title, some, chosen, metric or _usual(some, at), at, test, target is not None)
         for title, some in sorted(zip(titles, members, strict=True), key=lambda pair: pair[0])
     ]
     told = [_smoke(chosen.smoke)] if chosen.smoke else []
@@ -257,13 +257,15 @@ def _check_target(target: float, metric: str) -> None:
 
 
 def _group(
-    title: str, runs: Sequence[Result], lost: Sequence[Result], metric: str, at: At, test: Test, targeted: bool
+    title: str, runs: Sequence[Result], chosen: SelectedRuns, metric: str, at: At, test: Test, targeted: bool
 ) -> Group:
-    lines, fair = _ordered(_lines(runs, lost), metric, at, test)
+    lines, fair = _ordered(_lines(runs, chosen.diverged), metric, at, test, chosen.late)
     rows = {line.label: line.runs for line in lines if not line.unfinished}
     unfair = complaints(rows, by_round=at == "best" or targeted, metric=metric)
     if at == "best" and any(run.split == "test" for run in runs):
         unfair.append("the best rounds were chosen on the test data, which flatters")
+    if late := [line.label for line in lines if _has_one_of(chosen.late, line)]:
+        unfair.append(f"the study changed its choice after a test of a former one: {_listed(late)}")
     return Group(title, lines, metric, fair, tuple(unfair))
 
 
@@ -279,6 +281,10 @@ def _former(left_out: Mapping[str, int]) -> str:
     n = sum(left_out.values())
     runs = f"{count(n, 'test run')} of former choices {'is' if n == 1 else 'are'} left out"
     return f"{runs}, of {_listed([f'study {name}' for name in sorted(left_out)], 3)}"
+
+
+def _has_one_of(ids: Collection[str], line: Line) -> bool:
+    return any(run.run_id in ids for run in line.runs)
 
 
 def _without_value(group: Group, at: At) -> list[str]:
@@ -366,13 +372,21 @@ def _trial(run: Result) -> str | None:
     return f"{run.method} {run.trial}" if run.trial else None
 
 
-def _ordered(lines: Sequence[Line], metric: str, at: At, test: Test) -> tuple[tuple[Line, ...], bool]:
-    """Return the lines by their means with their differences to the first; and True if one may be called the best."""
+def _ordered(
+    lines: Sequence[Line], metric: str, at: At, test: Test, late: Collection[str]
+) -> tuple[tuple[Line, ...], bool]:
+    """Return the lines by their means with their differences to the first; and True if one may be called the best.
+
+    Args:
+        late: ids of runs without a p value, see `SelectedRuns`.
+    """
 
     def values(line: Line) -> Values:
         return {} if line.unfinished else line.values(metric, at)
 
     def alike(a: Line, b: Line) -> bool:
+        if _has_one_of(late, a) or _has_one_of(late, b):
+            return False
         if at == "final" and not same_clients(a.runs, b.runs, metric):
             return False
         return not differing(a.runs[0], b.runs[0], at, metric) and same_partitions(a.runs, b.runs)

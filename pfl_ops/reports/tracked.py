@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pfl_ops.errors import PflOpsError, count, echo, nearest
 from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking import RunInfo, Store
-from pfl_ops.tracking.finished import HASH, STUDY, is_confirmation, is_of_former_choice, result_of, trial_label
+from pfl_ops.tracking.finished import HASH, STUDY, is_confirmation, is_of_former_choice, is_test, result_of, trial_label
 
 SCALE = "pfl_ops.scale"
 SHORTEST_ID = 4  # characters of an id that are taken for one
@@ -26,6 +26,7 @@ class SelectedRuns:
         started: unfinished runs that were named themselves.
         smoke: MLflow experiments whose smoke cells were left out -> number of these.
         former: studies -> number of test runs of former choices that were left out.
+        late: ids of test runs of a choice that a study made after a test of a former one.
     """
 
     runs: tuple[Result, ...]
@@ -34,6 +35,7 @@ class SelectedRuns:
     started: tuple[Result, ...] = ()
     smoke: Mapping[str, int] = field(default_factory=dict)
     former: Mapping[str, int] = field(default_factory=dict)
+    late: frozenset[str] = frozenset()
 
 
 def select(
@@ -77,11 +79,12 @@ def select(
     by_scale = SCALE in (tags or {}) or SCALE in (where or "")
     smoke = [run for run in meant.values() if _is_smoke(run) and run.run_id not in named and not by_scale]
     meant = {key: run for key, run in meant.items() if run not in smoke}
-    former = {
-        key: run
-        for key, run in meant.items()
-        if key not in itself and is_of_former_choice(run, by_id.get(run.parent or ""))
+    of_former_choices = [run for run in known if is_of_former_choice(run, by_id.get(run.parent or ""))]
+    changed = {run.parent for run in of_former_choices}
+    late = {run.run_id for run in known if run.parent in changed and is_test(run)} - {
+        run.run_id for run in of_former_choices
     }
+    former = {run.run_id: run for run in of_former_choices if run.run_id in meant and run.run_id not in itself}
     meant = {key: run for key, run in meant.items() if key not in former}
     finished = [run for run in meant.values() if run.status == "FINISHED"]
     diverged = [run for run in meant.values() if run.status == "FAILED" and DIVERGED in run.tags]
@@ -93,9 +96,15 @@ def select(
         tuple(_once([result_of(run, store, _study_of(run, by_id)) for run in sorted(some, key=lambda run: run.start)]))
         for some in (finished, diverged, started)
     )
-    unfinished = tuple(run.name for run in others if run not in started)
-    studies = Counter(str(_study_of(run, by_id)) for run in former.values())
-    return SelectedRuns(records, unfinished, lost, begun, Counter(run.experiment for run in smoke), studies)
+    return SelectedRuns(
+        runs=records,
+        unfinished=tuple(run.name for run in others if run not in started),
+        diverged=lost,
+        started=begun,
+        smoke=Counter(run.experiment for run in smoke),
+        former=Counter(str(_study_of(run, by_id)) for run in former.values()),
+        late=frozenset(late),
+    )
 
 
 def _named(

@@ -184,7 +184,12 @@ def is_of_former_choice(run: RunInfo, study: RunInfo | None) -> bool:
     """True of a test run of a study that has chosen another configuration since; `study`: the run above it."""
     chosen = study.tags.get(CHOICE, "").split() if study else []
     group = run.tags.get("pfl_ops.group_hash", "")[:CHOICE_DIGITS]
-    return run.tags.get("pfl_ops.kind") == "final" and bool(chosen) and group not in chosen
+    return is_test(run) and bool(chosen) and group not in chosen
+
+
+def is_test(run: RunInfo) -> bool:
+    """True for a test run of a study."""
+    return run.tags.get("pfl_ops.kind") == "final"
 
 
 def is_confirmation(run: RunInfo) -> bool:

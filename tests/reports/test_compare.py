@@ -45,6 +45,7 @@ from pfl_ops.reports.numbers import (
 )
 from pfl_ops.results import Result as FinishedRun
 from pfl_ops.tracking import Store
+from pfl_ops.tracking.finished import choice_tag
 
 SEEDS = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77), "ditto": (0.3, 0.4)}
 
@@ -188,6 +189,23 @@ def test_ahead_only_untested_seeds_favour_first_not_best(made: Any, shelf: Any) 
     assert group.lines[0].label == "fliu" and difference.p < 0.05 and difference.difference < 0
     assert difference.tested_difference == pytest.approx(0.05)
     assert ahead(found, group, group.lines[0]) == "highest"
+
+
+def test_tests_after_a_former_choice_was_tested_have_no_p_value(made: Any, study: Any, shelf: Any) -> None:
+    """The former choice is left out, and without p are all differences to the present one."""
+    above = study("fliu-study", "5" * 32)
+    below = {"parent": above.run_id, "experiment": "fliu-study", "tags": {"pfl_ops.kind": "final"}}
+    old = made("fliu", 0, 0.9, group="1" * 64, **below, **{"training.lr": 0.5})
+    new = [made("fliu", seed, 0.6 + seed / 100, group="2" * 64, **below) for seed in range(3)]
+    alone = [made("fedavg", seed, 0.5 - seed / 100, experiment="fliu-study") for seed in range(3)]
+    now = replace(above, tags={**above.tags, "pfl_ops.choice": choice_tag(["2" * 64])})
+    third = [made("fedprox", seed, 0.4 - seed / 50, experiment="fliu-study") for seed in range(3)]
+    found = go(shelf([now, old, *new, *alone, *third]), test="t")
+    assert [line.label for line in found.lines] == ["fliu", "fedavg", "fedprox"]
+    assert all(line.difference and line.difference.p is None for line in found.lines[1:])
+    assert found.complaints == ("the study changed its choice after a test of a former one: fliu",)
+    before = go(shelf([now, *new, *alone]), test="t")
+    assert before.lines[1].difference and before.lines[1].difference.p < 0.05 and not before.complaints
 
 
 def test_p_is_corrected_for_the_number_of_lines(made: Any, shelf: Any) -> None:

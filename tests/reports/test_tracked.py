@@ -79,8 +79,9 @@ def test_tests_of_a_former_choice_stay_out_unless_named(made: Any, study: Any, s
     assert names(shelf([above, old, new])) == ["old", "new"]  # a study of an earlier version
     store = shelf([now, old, new, made("fedavg", 0, name="alone")])
     assert names(store) == ["new", "alone"] and names(store, "fliu-study") == ["new"]
-    assert select(store).former == {"fliu-study": 1}
+    assert select(store).former == {"fliu-study": 1} and select(store).late == {new.run_id}
     assert names(store, "old") == ["old"] and not select(store, ["old"]).former
+    assert select(store, ["new"]).late == {new.run_id} and not select(shelf([above, old, new])).late
     with pytest.raises(PflOpsError, match="there are only test runs of former choices of a study, whose"):
         names(shelf([now, old]))
 
