@@ -9,8 +9,8 @@ from documents import ROOT
 
 from pfl_ops.data.datasets import here
 from pfl_ops.papers import PAPERS, all_suites, results_files
-from pfl_ops.reports.results_pages import REDUCED
-from pfl_ops.reports.verdicts import standings
+from pfl_ops.reports.results_pages import DECIDED, REDUCED
+from pfl_ops.reports.verdicts import STANDINGS, standings
 
 PAGE = (ROOT / "docs" / "reproduced.md").read_text(encoding="utf-8")
 
@@ -39,6 +39,49 @@ def test_claims_of_each_paper() -> None:
         )
         small = f" (at `small` {apart})" * (apart != "0, 0")
         assert row.split(" | ", 1)[1] == " | ".join((f"{count[paper]}, {derived[paper]}", *decided)) + f"{small} |"
+
+
+IN_README = {
+    "fliu": [("fliu/table1", "On PATH, FLIU's L1 Acc is above FedAvg's")],
+    "drdm": [
+        (f"drdm/{one}", "DRDM has the highest worst-case accuracy") for one in ("fig5", "fig6", "table3", "table4")
+    ],
+    "fedpg": [
+        ("fedpg/table1", f"In {one}, FedPG and S-FedPG markedly outperform the previous algorithms")
+        for one in ("S-acc.", "G-acc.")
+    ],
+    "fedavg2rep": [("fedavg2rep/table4", "FedAvg2Rep surpasses FedRep")],
+    "fedas": [("fedas/table3", "FedAS is above every baseline in every setting")],
+}
+"""Paper -> suites and main claims that its row of the README is about, in the row's order."""
+
+
+@pytest.mark.skipif(not here("mnist"), reason="MNIST is not here, so that rows can't be checked against the suites")
+def test_the_readme_has_a_main_claim_of_each_paper_as_it_stands() -> None:
+    """With its sign, and the claims that are decided at a scale with the paper's clients, images and rounds."""
+    known = all_suites()
+    runs = [run for run in results_files.read(ROOT / "docs" / "results", known) if not run.changes]
+    stand = {(run.suite.name, claim.text): claim for run in runs for claim in standings(run) if claim.n}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:2] == "| "]
+    table = {row[0].strip("| ").lower(): row[2:] for row in rows if len(row) == 4}
+    for paper, claims in IN_README.items():
+        here, decided = table[paper]
+        signs = "".join(STANDINGS[stand[key].ours if key in stand else "not run"][0][0] for key in claims)
+        assert re.sub("[^✓✗?–]", "", here) == signs, paper
+        seeds = [n for key in claims if key in stand for n in (stand[key].n, stand[key].most)]
+        n = f"{min(seeds)} to {max(seeds)}" if len(set(seeds)) > 1 else "".join(map(str, seeds[:1]))
+        assert re.findall(r"n = (\d+(?: to \d+)?)", here) == [n] * bool(seeds), paper
+        own = [suite for suite in known if suite.paper == paper]
+        mains = {(suite.name, claim.text) for suite in own for claim in suite.claims if claim.main}
+        assert mains.issuperset(claims)
+        at_size, at_small = (
+            sum(claim.ours in DECIDED for run in runs if run.suite in own and (run.scale in REDUCED) is reduced
+                for claim in standings(run))
+            for reduced in (False, True)
+        )  # fmt: skip
+        more = f"; `small` {at_small}" * (at_small > 0)
+        assert decided == f"{at_size} of {sum(len(suite.claims) for suite in own)}{more}", paper
 
 
 def name(row: str) -> str:
