@@ -26,7 +26,7 @@ The only package that imports Optuna.
     study      `tune`
     terms      the settings that methods must share to be compared
     benchmark  `benchmark`: several methods under one budget
-    leaderboard      its leaderboard
+    leaderboard      its leaderboard (leaderboard_notes: sentences below it)
     costs      methods at equal cost of their searches
     show       a study in the terminal
     dashboard  Optuna's dashboard on the studies

@@ -31,7 +31,7 @@ from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space
 from pfl_ops.tracking import Run, Store, WorkFolder, notes, provenance
-from pfl_ops.tuning import costs, leaderboard
+from pfl_ops.tuning import costs, leaderboard, leaderboard_notes
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import BENCHMARK, PreparedStudy, StudyOptions, check, stored
 from pfl_ops.tuning.budget import MOST_TRIALS, StudyLimits, budget_text, spent, trials_done
@@ -327,7 +327,7 @@ def _finish(name: str, entries: Sequence[MethodStudy], run: Run, report: Report 
         table,
         leaderboard.traces(entries),
         leaderboard.tests(entries),
-        (*leaderboard.notes(entries, table), *costs.notes(at_equal_cost)),
+        (*leaderboard_notes.notes(entries, table), *costs.notes(at_equal_cost)),
         run.page("tests"),
         at_equal_cost,
         leaderboard.compared(entries),

@@ -2,22 +2,22 @@
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from pfl_ops.comparison import EQUAL, LEVEL, TEST_SEEDS, TESTS, Line, Test, Values, ordered
-from pfl_ops.display.tables import ranked_by, sampling_notes
-from pfl_ops.errors import count, sentence
+from pfl_ops.comparison import EQUAL, Line, Test, Values, ordered
+from pfl_ops.display.tables import ranked_by
+from pfl_ops.errors import count
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
 from pfl_ops.statistics import Paired, mean_std
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
-from pfl_ops.units import deviation, exact, with_unit
+from pfl_ops.units import exact, with_unit
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
@@ -131,7 +131,7 @@ def compared(entries: Sequence[MethodStudy]) -> tuple[Line, ...]:
     changed after a test: a search that goes on because of a test has more looks than a test at a fixed n counts.
     """
     of = {entry.plan.method: entry for entry in entries}
-    changed = {entry.plan.method for entry in entries if _choice_changed(entry)}
+    changed = {entry.plan.method for entry in entries if choice_changed(entry)}
     return ordered(
         [entry.line for entry in entries],
         lambda line: of[line.label].scores,
@@ -203,35 +203,6 @@ def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:
         told = f"{row['status']}: {row['error']}" if row["error"] else row["settings"]
         shown.append(f"| {rank} | {row['method']} | {row['scored_at']} | {value} | {test} | {row['n']} | {told} |")
     return "\n".join([*shown, "", *(f"- {note}" for note in notes)])
-
-
-def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...]:
-    """Return the notes that a reader of the leaderboard needs, a sentence or two each."""
-    unlike = _unlike(entries, table)
-    changed = [entry.plan.method for entry in entries if _choice_changed(entry)]
-    first = str(table["method"][0])
-    untested = table["method"] if first in changed else {*unlike, *changed}
-    return tuple(
-        note
-        for note in (
-            _scored(entries),
-            _cohorts(entries),
-            _seeds(table, set(untested), entries[0].plan.settings.seeds_per_trial),
-            _seeds_per_trial(entries),
-            _evaluation_errors(entries),
-            _confirmed(entries),
-            _unfair(first, unlike),
-            _changed(changed),
-            _shared(entries),
-            _own_settings(entries),
-            _ends(entries),
-            _budget(table),
-            *sampling_notes([result.final for entry in entries for result in entry.finals], "Acc(G) of test runs"),
-            _copies(entries),
-            *_failures(table),
-        )
-        if note
-    )
 
 
 # -- a row ------------------------------------------------------------------------------------------------------------
@@ -335,193 +306,7 @@ def _seeds_added(entry: MethodStudy) -> bool:
     return any(a == b and set(few) < set(more) for i, (a, few) in enumerate(opened) for b, more in opened[i + 1 :])
 
 
-def _choice_changed(entry: MethodStudy) -> bool:
+def choice_changed(entry: MethodStudy) -> bool:
     """True if the test data were opened for another choice first."""
     opened, chosen = entry.study_storage.openings(), entry.study_storage.chosen()
     return bool(opened) and chosen is not None and opened[0]["params"] != point_of(chosen[1])
-
-
-# -- notes ------------------------------------------------------------------------------------------------------------
-
-
-def _scored(entries: Sequence[MethodStudy]) -> str:
-    by_stage: dict[str, list[str]] = {}
-    for entry in entries:
-        by_stage.setdefault(entry.stage, []).append(entry.plan.method)
-    if len(by_stage) == 1:
-        metric = entries[0].metric
-        means = " (Acc(L) + Acc(G))" if metric.endswith("/acc") else ""
-        return f"Every method is chosen by {metric} and tested by test{metric.removeprefix('val')}{means}, last round."
-    at = ", ".join(f"{stage} ({', '.join(methods)})" for stage, methods in by_stage.items())
-    return (
-        f"Each method is scored on the models that its clients would use: {at}. "
-        "For one stage for all give a metric, such as val/L1/acc."
-    )
-
-
-def _cohorts(entries: Sequence[MethodStudy]) -> str:
-    """The clients behind validation scores, if they are not all."""
-    few = {entry.plan.method: entry.plan.settings.scored_share for entry in entries}
-    few = {method: share for method, share in few.items() if share < 1}
-    if not few:
-        return ""
-    told = (
-        f"Validation scores of {', '.join(few)} (L2) are those of the last round's cohort, {min(few.values()):.3g} of "
-        "the clients"
-    )
-    if not same_clients(entries):
-        told += "; those of other methods are of all clients. They are not comparable, and methods have no rank by them"
-    return f"{told}. Tests score all clients."
-
-
-def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int) -> str:
-    """The test behind the differences; `untested`: methods without a p value, see `compared`."""
-    good = table[table["status"] == "complete"]
-    if not len(good):  # no method has a rank
-        return ""
-    n = int(good["n"].min())
-    if n == 0 and good["rank"].isna().all():
-        return "The test data stayed closed: no method has a rank."
-    if n == 0 and ranked_by(table) == "confirmed":
-        rows = zip(good["method"], good["metric"], good["confirmed"], good["confirmed_n"], strict=True)
-        means = ", ".join(f"{method} {with_unit(metric, mean)} (n = {k})" for method, metric, mean, k in rows)
-        return f"The test data stayed closed: ranked by mean validation scores over the new seeds, {means}."
-    if n == 0:
-        of = "of one seed" if seeds_per_trial == 1 else f"means over {seeds_per_trial} seeds"
-        return f"The test data stayed closed: ranked by validation scores, {of}."
-    if n == 1:
-        return "One seed: no spread, and no telling whether a difference is more than chance; --repetitions gives more."
-    tied = [str(m) for m in good["method"][good["rank"] == 1]]
-    tie = f"A tie for the first rank: {', '.join(tied)}." if len(tied) > 1 else ""
-    tested = {
-        str(method): p
-        for method, p in zip(good["method"][1:], good["p_holm"][1:], strict=True)
-        if method not in untested
-    }
-    if not tested:
-        return tie
-    close = [method for method, p in tested.items() if not p < LEVEL]
-    test: Test = table["p_test"].iloc[0]
-    how = f"{TESTS[test]} over {n} seeds, {TEST_SEEDS[test]}, on the same partition in each"
-    how += ", p corrected for all pairs of methods (Holm)" if len(good) > 2 else ""
-    first = good["method"].iloc[0]
-    told = (
-        f"not told apart from {first}: {', '.join(close)}" if close else f"told apart from {first}: {', '.join(tested)}"
-    )
-    return f"Differences to the first: {how}; at 5 % {told}. {tie}".rstrip()
-
-
-def _seeds_per_trial(entries: Sequence[MethodStudy]) -> str:
-    seeds = entries[0].plan.settings.seeds_per_trial
-    return f"A trial's validation score is the mean over {seeds} seeds, the same for all." if seeds > 1 else ""
-
-
-def _evaluation_errors(entries: Sequence[MethodStudy]) -> str:
-    """The largest standard error of the evaluation of chosen trials; "": all samples were scored."""
-    found = [entry.study.standard_errors.get(entry.metric) for entry in entries if entry.study]
-    known = [error for error in found if error is not None]
-    if not known:
-        return ""
-    largest = deviation(max(known), entries[0].metric)
-    what = "The validation scores of the chosen trials have a standard error of the evaluation of"
-    return f"{what}{' up to' * (len(known) > 1)} {largest}: {SAMPLED}."
-
-
-def _confirmed(entries: Sequence[MethodStudy]) -> str:
-    """The choices that were made among the best configurations with new seeds."""
-    told = []
-    for entry in entries:
-        if found := entry.study.confirmation if entry.study else None:
-            how = "separated" if found.separated else "not separated"
-            changed = f", not trial {found.first:03d} as the search" if found.changed else ""
-            told.append(f"{entry.plan.method} {how} after {len(found.seeds)}{changed}")
-    how = "Chosen among the best configurations, repeated with new seeds on validation data"
-    return f"{how}: {'; '.join(told)}." if told else ""
-
-
-def _unlike(entries: Sequence[MethodStudy], table: pd.DataFrame) -> dict[str, str]:
-    """{method: differences to the first one} of methods that `differing` excludes from the test."""
-    by_method = {entry.plan.method: entry for entry in entries}
-    first, *others = (by_method[method] for method in table["method"])
-    told = {}
-    for other in others:
-        pairs = differing(first, other).items()
-        if pairs:
-            words = (f"{path.rpartition('.')[2]} {theirs}, not {mine}" for path, (mine, theirs) in pairs)
-            told[other.plan.method] = f"{other.plan.method} has {'; '.join(words)}"
-    return told
-
-
-def _unfair(first: str, unlike: Mapping[str, str]) -> str:
-    return f"Not a fair comparison with {first}, so without a p value: {'. '.join(unlike.values())}." if unlike else ""
-
-
-def _changed(methods: Sequence[str]) -> str:
-    """A note on methods whose choice was changed after a test of an earlier one; "": there is none."""
-    if not methods:
-        return ""
-    return (
-        f"Without a p value: the choice of {', '.join(methods)} was changed after a test of an earlier one, and the "
-        "search may have gone on because of that test; a new study with other seeds (--seed, --name) has a p value."
-    )
-
-
-def _shared(entries: Sequence[MethodStudy]) -> str:
-    """The ranges that all methods are searched over, and the methods that are restricted."""
-    shared = [entry for entry in entries if entry.plan.settings.common]
-    if len(shared) < 2:
-        return ""
-    common = shared[0].plan.settings.common
-    assert common is not None
-    names = ", ".join(key.rpartition(".")[2] for key in common.keys)
-    told = f"Searched over the same ranges by all methods: {names}." if names else ""
-    held = [f"{entry.plan.method} ({text})" for entry in shared if (text := restriction_text(entry))]
-    told += f" * Restricted by what the method requires: {', '.join(held)}." if held else ""
-    few = [
-        f"{entry.plan.method} {len(entry.plan.settings.space.first)}"
-        for entry in shared
-        if len(entry.plan.settings.space.first) > entry.plan.settings.trials
-    ]
-    if few:
-        told += f" Fewer trials than recommended settings to try first: {', '.join(few)}."
-    return told
-
-
-def _copies(entries: Sequence[MethodStudy]) -> str:
-    """Test samples that have the values of a training sample; the data are the same for all methods."""
-    told = next(filter(None, (entry.study.copies_note for entry in entries if entry.study)), "")
-    return sentence(told) if told else ""
-
-
-def _own_settings(entries: Sequence[MethodStudy]) -> str:
-    """Settings that a method recommends, as far as they hold here and were not tuned, nor required."""
-    own = []
-    for entry in entries:
-        experiment, space = entry.plan.settings.experiment, entry.plan.settings.space
-        known = {*space.keys, *entry.plan.settings.restrictions, *experiment.ignored()}
-        kept = {p: v for p, v in experiment.algorithm.recommended.items() if p not in known and experiment.get(p) == v}
-        if kept:
-            own.append(f"{entry.plan.method} {settings_text(kept)}")
-    return f"Settings that methods bring along: {'; '.join(own)}." if own else ""
-
-
-def _ends(entries: Sequence[MethodStudy]) -> str:
-    """Numbers of choices that lie at an end of their range."""
-    found = [(entry.plan.method, entry.study.ends) for entry in entries if entry.study]
-    told = "; ".join(f"{method} {', '.join(ends)}" for method, ends in found if ends)
-    return f"Chosen at an end of the range, beyond which nothing was tried: {told}." if told else ""
-
-
-def _budget(table: pd.DataFrame) -> str:
-    said = []
-    for column, what in (("failed", "without a result"), ("diverged", "that diverged")):
-        numbers = zip(table["method"], table[column], table["trials"], strict=True)
-        lost = [f"{method} {k} of {n}" for method, k, n in numbers if k]
-        said += [f"Trials {what}: {', '.join(lost)}."] if lost else []
-    return " ".join(said)
-
-
-def _failures(table: pd.DataFrame) -> list[str]:
-    bad = table[table["status"] != "complete"]
-    rows = zip(bad["method"], bad["status"], bad["error"], strict=True)
-    return [f"{method} {status}: {error}." for method, status, error in rows]

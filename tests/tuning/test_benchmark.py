@@ -21,7 +21,7 @@ from pfl_ops.reports.leaderboard import _ranking
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.views import view_address
-from pfl_ops.tuning import Settings, StudyInterrupted, leaderboard, presented
+from pfl_ops.tuning import Settings, StudyInterrupted, leaderboard, leaderboard_notes, presented
 from pfl_ops.tuning import benchmark as module
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.benchmark import members, settings_of
@@ -274,21 +274,21 @@ def test_one_seed_tells_no_difference():
     table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["rival", "toy"] and table["difference"][1] == pytest.approx(-0.1)
     assert table[["std", "low", "high", "p", "p_holm"]].isna().all(axis=None)
-    assert any("One seed: no spread" in note for note in leaderboard.notes(entries, table))
+    assert any("One seed: no spread" in note for note in leaderboard_notes.notes(entries, table))
 
 
 def test_test_samples_that_are_trained_on_are_a_note():
     entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
     entries[1].study.copies_note = "5 of 40 test samples have the values of a training sample"
     told = "5 of 40 test samples have the values of a training sample."
-    assert told in leaderboard.notes(entries, leaderboard.leaderboard(entries))
+    assert told in leaderboard_notes.notes(entries, leaderboard.leaderboard(entries))
 
 
 def test_without_a_test_validation_ranks():
     entries = [entry("toy", 0.9, {}), entry("rival", 0.8, {})]
     table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["toy", "rival"] and table["openings"].tolist() == [0, 0]
-    assert any("ranked by validation scores, of one seed" in note for note in leaderboard.notes(entries, table))
+    assert any("ranked by validation scores, of one seed" in note for note in leaderboard_notes.notes(entries, table))
 
 
 def test_without_a_test_the_new_seeds_rank_if_all_methods_have_them():
@@ -301,7 +301,7 @@ def test_without_a_test_the_new_seeds_rank_if_all_methods_have_them():
         one.study.confirmation = judge("val/L1/acc", True, values, {}, seeds)
     table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["rival", "toy"] and table["rank"].tolist() == [1, 2]
-    told = " ".join(leaderboard.notes(entries, table))
+    told = " ".join(leaderboard_notes.notes(entries, table))
     assert "over the new seeds, rival 75.0 % (n = 3), toy 50.0 % (n = 3)." in told
     assert tables.leaderboard(table, "b").title.startswith(
         "benchmark b, ranked by validation score over new seeds after"
@@ -323,7 +323,7 @@ def test_validation_scores_of_other_clients_give_no_rank():
         )
     table = leaderboard.leaderboard(entries)
     assert table["rank"].isna().all()
-    told = " ".join(leaderboard.notes(entries, table))
+    told = " ".join(leaderboard_notes.notes(entries, table))
     assert "Validation scores of late (L2) are those of the last round's cohort, 0.25 of the clients; those of" in told
     assert "not comparable" in told and "no method has a rank" in told and "ranked" not in told
     assert "not ranked after" in tables.leaderboard(table, "b").title
@@ -335,7 +335,7 @@ def test_validation_scores_of_other_clients_give_no_rank():
 def test_validation_scores_of_several_seeds_are_told_as_such():
     one = entry("toy", 0.9, {})
     one.plan.settings = replace(one.plan.settings, seeds_per_trial=2)
-    told = " ".join(leaderboard.notes([one], leaderboard.leaderboard([one])))
+    told = " ".join(leaderboard_notes.notes([one], leaderboard.leaderboard([one])))
     assert "ranked by validation scores, means over 2 seeds" in told and "of one seed" not in told
 
 
@@ -343,7 +343,7 @@ def test_no_rank_is_told_where_every_method_diverged_in_a_test():
     entries = [entry("toy", 0.9, {}, diverged={0: "diverged"}), entry("rival", 0.8, {}, diverged={0: "diverged"})]
     table = leaderboard.leaderboard(entries)
     assert table["rank"].isna().all()
-    assert not any("stayed closed" in note or "ranked" in note for note in leaderboard.notes(entries, table))
+    assert not any("stayed closed" in note or "ranked" in note for note in leaderboard_notes.notes(entries, table))
 
 
 def test_equal_scores_share_a_rank():
@@ -351,17 +351,19 @@ def test_equal_scores_share_a_rank():
     entries = [entry("toy", 0.9, scores), entry("rival", 0.8, scores), entry("late", 0.8, {0: 0.1, 1: 0.3})]
     table = leaderboard.leaderboard(entries)
     assert table["rank"].tolist() == [1, 1, 3] and table["p"][1] == 1
-    assert any("A tie for the first rank: toy, rival." in note for note in leaderboard.notes(entries, table))
+    assert any("A tie for the first rank: toy, rival." in note for note in leaderboard_notes.notes(entries, table))
 
 
 def test_largest_standard_error_of_the_chosen_trials_is_told():
     sampled = [entry("toy", 0.9, {0: 0.5}, errors={"val/L1/acc": 0.004}), entry("rival", 0.8, {0: 0.6})]
     line = "have a standard error of the evaluation of 0.4 points: Acc(G) is from a sample of the validation data"
-    assert sum(line in note for note in leaderboard.notes(sampled, leaderboard.leaderboard(sampled))) == 1
+    assert sum(line in note for note in leaderboard_notes.notes(sampled, leaderboard.leaderboard(sampled))) == 1
     sampled.append(entry("late", 0.9, {0: 0.5}, errors={"val/L1/acc": 0.006}))
-    assert any("of up to 0.6 points" in note for note in leaderboard.notes(sampled, leaderboard.leaderboard(sampled)))
+    assert any(
+        "of up to 0.6 points" in note for note in leaderboard_notes.notes(sampled, leaderboard.leaderboard(sampled))
+    )
     whole = [entry("toy", 0.9, {0: 0.5})]
-    assert not any("standard error" in note for note in leaderboard.notes(whole, leaderboard.leaderboard(whole)))
+    assert not any("standard error" in note for note in leaderboard_notes.notes(whole, leaderboard.leaderboard(whole)))
 
 
 def test_runs_with_new_seeds_count_as_search_and_are_told():
@@ -376,7 +378,7 @@ def test_runs_with_new_seeds_count_as_search_and_are_told():
     assert again.loc["toy"].tolist() == [1, 3, True] and again.loc["rival"].tolist() == [1, 0, False]
     assert table.loc["toy", ["confirmed", "confirmed_std"]].tolist() == pytest.approx([2.42 / 3, 0.020816659995])
     assert table["search_seconds"].to_dict() == {"toy": 5.5, "rival": 2.5}
-    note = " ".join(leaderboard.notes(entries, table.reset_index()))
+    note = " ".join(leaderboard_notes.notes(entries, table.reset_index()))
     assert "with new seeds on validation data: toy separated after 3, not trial 000 as the search." in note
 
 
@@ -398,7 +400,7 @@ def test_differences_are_paired_by_seed_and_corrected_for_their_number():
     between = statistics.paired(rival, late).p
     assert table["p"]["late"] > between and table["p_holm"]["late"] == pytest.approx(2 * between)
     assert set(table["p_test"]) == {"t"}
-    note = " ".join(leaderboard.notes(entries, table.reset_index()))
+    note = " ".join(leaderboard_notes.notes(entries, table.reset_index()))
     assert "paired t test over 3 seeds, their number fixed before the test runs, on the same partition in each" in note
     assert "p corrected for all pairs of methods (Holm); at 5 % not told apart from toy: late" in note
 
@@ -418,7 +420,7 @@ def test_seeds_that_were_added_after_a_test_make_it_anytime_valid():
     expected = statistics.anytime(second, first)
     assert table["p_test"].tolist() == ["anytime"] * 2 and table["p"][1] == expected.p == table["p_holm"][1] < 0.05
     assert (table["low"][1], table["high"][1]) == (expected.low, expected.high)
-    note = " ".join(leaderboard.notes(entries, table))
+    note = " ".join(leaderboard_notes.notes(entries, table))
     assert "anytime-valid paired test over 6 seeds, some of them added after a first test" in note
 
 
@@ -431,7 +433,7 @@ def test_choice_changed_after_a_test_has_no_p(method):
     table = leaderboard.leaderboard(entries).set_index("method")
     assert table["difference"][1:].notna().all() and pd.isna(table["p_holm"]["rival"])
     assert pd.notna(table["p_holm"]["late"]) == (method == 1)
-    notes = leaderboard.notes(entries, table.reset_index())
+    notes = leaderboard_notes.notes(entries, table.reset_index())
     name = entries[method].plan.method
     assert any(note.startswith(f"Without a p value: the choice of {name} was changed after a test") for note in notes)
     assert any(note.endswith("at 5 % told apart from toy: late.") for note in notes) == (method == 1)
@@ -459,7 +461,7 @@ def test_there_is_no_p_value_where_more_than_the_methods_differs():
     entries = three()
     alike = leaderboard.leaderboard(entries)
     assert alike["p"][1:].notna().all() and not any(
-        "Not a fair comparison" in n for n in leaderboard.notes(entries, alike)
+        "Not a fair comparison" in n for n in leaderboard_notes.notes(entries, alike)
     )
 
     toy, rival, late = entries
@@ -469,10 +471,10 @@ def test_there_is_no_p_value_where_more_than_the_methods_differs():
     table = leaderboard.leaderboard([toy, rival, late])
     assert table["method"][0] == "toy" and table[["p", "p_holm"]].isna().all(axis=None)
     assert table["difference"][1:].notna().all()
-    note = next(n for n in leaderboard.notes([toy, rival, late], table) if "Not a fair comparison" in n)
+    note = next(n for n in leaderboard_notes.notes([toy, rival, late], table) if "Not a fair comparison" in n)
     assert "rival has optimiser adam, not sgd; lr 0.001, not 0.05" in note
     assert "late has lr 0.01 to 0.1, not 0.05" in note
-    assert not any("told apart" in n for n in leaderboard.notes([toy, rival, late], table))
+    assert not any("told apart" in n for n in leaderboard_notes.notes([toy, rival, late], table))
 
 
 def test_a_range_on_a_log_scale_is_another_range():
@@ -480,7 +482,7 @@ def test_a_range_on_a_log_scale_is_another_range():
     entries[1] = changed(entries[1], space=spaces.parse("training.lr: {float: [0.01, 0.1], log: true}"))
     table = leaderboard.leaderboard(entries).set_index("method")
     assert pd.isna(table["p"]["rival"]) and table["p"]["late"] < 0.05
-    notes = leaderboard.notes(entries, table.reset_index())
+    notes = leaderboard_notes.notes(entries, table.reset_index())
     assert any(
         note.startswith("Differences to the first: paired t test over 3 seeds")
         and note.endswith("told apart from toy: late.")
@@ -507,7 +509,7 @@ def test_what_is_chosen_from_one_common_space_is_no_complaint_and_a_restricted_m
     assert table["p"][1:].notna().all()
     assert table["restricted"].to_dict() == {"toy": "", "rival": "", "late": "optimiser sgd"}
     assert table["search_samples"].tolist() == [1200] * 3 and table["tuned"].to_dict()["rival"] == 2
-    text = " ".join(leaderboard.notes([toy, rival, late], table.reset_index()))
+    text = " ".join(leaderboard_notes.notes([toy, rival, late], table.reset_index()))
     assert "Searched over the same ranges by all methods: optimiser, lr." in text
     assert "* Restricted by what the method requires: late (optimiser sgd)." in text
     assert "Not a fair comparison" not in text and "bring along" not in text
@@ -519,9 +521,9 @@ def test_what_is_chosen_from_one_common_space_is_no_complaint_and_a_restricted_m
     table = leaderboard.leaderboard([toy, later])
     assert table["p"].isna().all()
     note = "rival has first trials from 1 recommendations, not from 0 recommendations"
-    assert any(note in each for each in leaderboard.notes([toy, later], table))
+    assert any(note in each for each in leaderboard_notes.notes([toy, later], table))
     few = changed(toy, space=replace(common, first=({**ADAM}, {**ADAM, "training.lr": 0.01})), trials=1)
-    notes = leaderboard.notes([few, rival], leaderboard.leaderboard([few, rival]))
+    notes = leaderboard_notes.notes([few, rival], leaderboard.leaderboard([few, rival]))
     assert any("Fewer trials than recommended settings to try first: toy 2." in note for note in notes)
 
 
@@ -529,7 +531,7 @@ def test_a_failed_method_stands_last_with_its_reason():
     entries = [entry("toy", 0.9, {}, error="the disk is full"), entry("rival", 0.1, {0: 0.2})]
     table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["rival", "toy"] and pd.isna(table["rank"][1])
-    text = leaderboard.markdown(table, leaderboard.notes(entries, table))
+    text = leaderboard.markdown(table, leaderboard_notes.notes(entries, table))
     assert "|  | toy | L1 | 90.0 % |  | 0 | failed: the disk is full |" in text
     assert text.endswith("- toy failed: the disk is full.")
 
@@ -549,7 +551,7 @@ def test_a_method_that_diverged_in_a_test_run_has_no_mean_no_rank_and_no_p_value
     assert row[["test", "std", "local", "worst", "difference", "p", "p_holm"]].isna().all()
     said = "1 of 3 test runs: seed 2 diverged at round 7, client 12, lr 0.4"
     assert row["error"] == said
-    assert f"| diverged: {said} |" in leaderboard.markdown(table, leaderboard.notes(entries, table))
+    assert f"| diverged: {said} |" in leaderboard.markdown(table, leaderboard_notes.notes(entries, table))
     assert leaderboard.tests(entries)["score"].tolist() == [0.8, 0.9, 0.2, 0.3, 0.2, 0.1, 0.3, 0.1]
     (record,) = leaderboard.points(entries[0])
     assert math.isnan(record.metrics["leaderboard/test"])
