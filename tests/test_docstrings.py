@@ -33,7 +33,7 @@ ELSEWHERE = {
     "pfl_ops.runs": "tests/test_runs.py",
     "pfl_ops.tracking.store": "tests/test_docstrings.py",
     "pfl_ops.tuning.benchmark": "tests/tuning/test_benchmark.py",
-    "pfl_ops.tuning.study": "tests/tuning/test_benchmark.py",
+    "pfl_ops.tuning.tune_study": "tests/tuning/test_benchmark.py",
 }
 """Module -> the file that runs its examples on runs of its own."""
 

@@ -23,7 +23,8 @@ The only package that imports Optuna.
     confirm    the best configurations with new seeds, from which the choice is made
     session    one call of a study: trials, confirmation, the test of the choice
     pictures   importance and other pictures of a study
-    study      `tune`
+    study      what a study found
+    tune_study `tune`
     terms      the settings that methods must share to be compared
     benchmark  `benchmark`: several methods under one budget
     leaderboard      its leaderboard (leaderboard_notes: sentences below it)
@@ -60,9 +61,9 @@ if TYPE_CHECKING:
     from pfl_ops.tuning.settings import Settings as Settings
     from pfl_ops.tuning.show import StudyProgress as StudyProgress
     from pfl_ops.tuning.study import Study as Study
-    from pfl_ops.tuning.study import recorded as recorded
-    from pfl_ops.tuning.study import started_from as started_from
-    from pfl_ops.tuning.study import tune as tune
+    from pfl_ops.tuning.tune_study import recorded as recorded
+    from pfl_ops.tuning.tune_study import started_from as started_from
+    from pfl_ops.tuning.tune_study import tune as tune
 
 _WHERE = {
     "plan": "plans",
@@ -74,9 +75,9 @@ _WHERE = {
     "StudyProgress": "show",
     "Study": "study",
     "StudyInterrupted": "session",
-    "recorded": "study",
-    "started_from": "study",
-    "tune": "study",
+    "recorded": "tune_study",
+    "started_from": "tune_study",
+    "tune": "tune_study",
 }
 
 

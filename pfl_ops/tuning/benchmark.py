@@ -42,9 +42,10 @@ from pfl_ops.tuning.resource_request import Amount
 from pfl_ops.tuning.session import StudyInterrupted
 from pfl_ops.tuning.settings import TRIALS, Settings, check_same_seeds, check_seeds
 from pfl_ops.tuning.show import watching
-from pfl_ops.tuning.study import Study, conduct
+from pfl_ops.tuning.study import Study
 from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.terms import COMMON, check_build, check_fair, settings_of
+from pfl_ops.tuning.tune_study import conduct
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import stored
 from pfl_ops.tuning.events import OnEvent
 from pfl_ops.tuning.resource_request import Amount
-from pfl_ops.tuning.study import Study, tune
+from pfl_ops.tuning.study import Study
+from pfl_ops.tuning.tune_study import tune
 
 
 def choose(

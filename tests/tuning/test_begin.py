@@ -12,8 +12,8 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study
 from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning import tune_study
 from pfl_ops.tuning.begin import PreparedStudy, StudyOptions, recorded_settings
 from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.settings import Settings
@@ -134,7 +134,7 @@ def test_another_search_of_a_name_is_a_run_of_its_own(home, tmp_path, plan, capl
         means = SimpleNamespace(data_dir=None, studies=study_storages.storage(str(tmp_path / file)))
         with Store.open(home) as store:
             study_storage = plan.begin(means, resume)
-            run = study._parent(store, plan, study_storage, means, None)
+            run = tune_study._parent(store, plan, study_storage, means, None)
             for number in trials:
                 store.run(run.experiment, f"trial {number}", identity=f"{file}:trial-{number:03d}", parent=run).finish()
             run.finish(status)
