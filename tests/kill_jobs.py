@@ -27,6 +27,7 @@ from pfl_ops.files import write_whole
 from pfl_ops.reports.document import Document, Head, PageSection, Row, Table, TableCell
 from pfl_ops.reports.write import write
 from pfl_ops.tracking import Store
+from pfl_ops.tuning import study_database
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import RUN, PreparedStudy, StudyOptions
 from pfl_ops.tuning.budget import StudyLimits
@@ -46,7 +47,7 @@ def make_template(name: str) -> None:
         Store.open(folder, f"sqlite:///{folder}/{name}").close()
     else:
         folder.mkdir()
-        study_storages.storage(f"sqlite:///{folder}/{name}").engine.dispose()  # type: ignore[attr-defined]
+        study_database.storage(f"sqlite:///{folder}/{name}").engine.dispose()  # type: ignore[attr-defined]
     (folder / name).rename(template(name))
 
 
@@ -183,7 +184,7 @@ class WorkFolder(Job):
     def work(self, folder: Path) -> None:
         with Store.open(folder, f"sqlite:///{folder}/mlflow.db") as store:
             store.run("first", "one", identity="one").finish()
-        study_storages.storage(f"sqlite:///{folder}/studies.db")
+        study_database.storage(f"sqlite:///{folder}/studies.db")
 
     def outcome(self, folder: Path) -> dict[str, Any]:
         with contextlib.closing(sqlite3.connect(folder / "studies.db")) as database:
@@ -220,7 +221,7 @@ class StudyBegins(Job):
         PreparedStudy(self.experiment, self.settings, "killed", 1).begin(means, resume=False)
 
     def outcome(self, folder: Path) -> dict[str, Any]:
-        found = StudyStorage("killed", study_storages.storage(f"sqlite:///{folder}/studies.db"))
+        found = StudyStorage("killed", study_database.storage(f"sqlite:///{folder}/studies.db"))
         queued = [t.system_attrs.get("fixed_params") for _, t in found.trials()]
         settings = {**found.settings, RUN: len(found.settings[RUN])}  # its name is drawn by each search
         return {"settings": settings, "queued": queued, "studies": list(study_storages.recorded(found.store))}

@@ -20,7 +20,7 @@ from pfl_ops.federation.method.contract import ClientRows
 from pfl_ops.federation.state import durable
 from pfl_ops.federation.state.checkpoint import Checkpoints, Record
 from pfl_ops.federation.state.durable import DamagedFile
-from pfl_ops.tuning import study_storage
+from pfl_ops.tuning import study_database, study_storage
 
 fuzz = partial(
     settings,
@@ -228,7 +228,7 @@ def test_study_storage_of_any_bytes_is_opened_or_refused(tmp_path: Path, data: b
         address = str(file) if name.endswith(".log") else f"sqlite:///{file}"
 
         def read(address: str = address) -> None:
-            opened = study_storage.storage(address)
+            opened = study_database.storage(address)
             try:
                 study_storage.recorded(opened)
             finally:

@@ -148,7 +148,7 @@ def tune(
     from pfl_ops.tuning.environments import names_given, parse_values
     from pfl_ops.tuning.resource_request import ResourceRequest, check_request
     from pfl_ops.tuning.settings import check_environments, check_same_seeds, check_seeds
-    from pfl_ops.tuning.study_storage import check_storage
+    from pfl_ops.tuning.study_database import check_storage
 
     check_places(tracking_uri)
     if storage:

@@ -3,7 +3,8 @@
 The only package that imports Optuna.
 
     settings   the definition of a study
-    study storage     the study on disk: its trials and how they ended
+    study_database    where studies are kept: storages at addresses, locks
+    study_storage     the study on disk: its trials and how they ended
     budget     trials, hours, samples: the limits of a search
     search     Optuna: the proposals and the results
     trials     a study's trials as jobs, tracked

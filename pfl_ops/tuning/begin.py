@@ -18,7 +18,7 @@ from pfl_ops.jobs.plugins import check_shared
 from pfl_ops.registry import plugins
 from pfl_ops.section import check_last_seed
 from pfl_ops.tracking import WorkFolder
-from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning import study_database
 from pfl_ops.tuning.budget import StudyLimits, spent, trials_done
 from pfl_ops.tuning.events import Event, OnEvent
 from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
@@ -173,8 +173,8 @@ def check(finals: int | None, name: str | None) -> None:
 
 
 def stored(storage: str | None, place: WorkFolder) -> BaseStorage:
-    """Return the storage of studies: at an address (`study_storage.storage`), else studies.db in the work folder."""
-    return study_storages.storage(storage or f"sqlite:///{place.studies}")
+    """Return the storage of studies: at an address (`study_database.storage`), else studies.db in the work folder."""
+    return study_database.storage(storage or f"sqlite:///{place.studies}")
 
 
 def existing(name: str, studies: BaseStorage) -> StudyStorage:

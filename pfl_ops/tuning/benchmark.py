@@ -31,7 +31,7 @@ from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space
 from pfl_ops.tracking import Run, Store, WorkFolder, notes, provenance
-from pfl_ops.tuning import costs, leaderboard, leaderboard_notes
+from pfl_ops.tuning import costs, leaderboard, leaderboard_notes, study_database
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import BENCHMARK, PreparedStudy, StudyOptions, check, stored
 from pfl_ops.tuning.budget import MOST_TRIALS, StudyLimits, budget_text, spent, trials_done
@@ -205,7 +205,7 @@ def benchmark(
         for method in [one.algorithm.name]
     ]
 
-    with study_storages.lock(means.home.root, name), watching(on_event, progress) as tell:
+    with study_database.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)
         begun = _begin(plans, means, name, resume)
         means.wait(name, trials, "opening MLflow's store ...")

@@ -21,8 +21,7 @@ from pfl_ops.spaces import Space, at_ends
 from pfl_ops.tracking import Run, Store, WorkFolder, provenance
 from pfl_ops.tracking.finished import CHOICE, choice_tag
 from pfl_ops.tracking.provenance import described
-from pfl_ops.tuning import leaderboard, presented
-from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning import leaderboard, presented, study_database
 from pfl_ops.tuning.baselines import scales_of
 from pfl_ops.tuning.begin import RUN, PreparedStudy, StudyOptions, check, existing, recorded_settings, stored
 from pfl_ops.tuning.budget import StudyLimits, ending, trials_done
@@ -118,7 +117,7 @@ def tune(
             them (see `paired`); "none" runs all to the end.
         cpus_per_trial, gpus_per_trial, concurrency: see `ResourceRequest`. None: one CPU, and if this machine has a GPU
             the share of it that is measured to be the best. A resumed study keeps what was measured for it.
-        storage: of the study, see `study_storage.storage`; none: studies.db in the work folder.
+        storage: of the study, see `study_database.storage`; none: studies.db in the work folder.
         name: of the study; none: <algorithm>-<dataset>-<partition>-<hash>.
         resume: go on with a study that exists. One that has all its trials is read without this.
         address: of a Ray cluster to join; none: this machine. There, each machine reads the data from its own
@@ -203,7 +202,7 @@ def tune(
         check_build(one.of(settings.experiment), means, f"environment '{one.name}'")
     plan = PreparedStudy(experiment, settings, name, finals if final_repetitions is None else final_repetitions)
 
-    with study_storages.lock(means.home.root, name), watching(on_event, progress) as tell:
+    with study_database.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)
         study_storage = plan.begin(means, resume)
         if warm is not None:

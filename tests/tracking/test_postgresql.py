@@ -15,7 +15,7 @@ from ports import reserved_port
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store, TrackingTarget, WorkFolder, schema
 from pfl_ops.tracking.store import ServerUnavailable
-from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning import study_database
 
 pytestmark = pytest.mark.slow
 SECRET = "s3cret"
@@ -103,10 +103,10 @@ def test_two_first_starts_at_once_both_live(postgresql, tmp_path, python):
     code = """
         import sys
         from pfl_ops.tracking import Store
-        from pfl_ops.tuning import study_storage
+        from pfl_ops.tuning import study_database
         print("ready", flush=True)
         sys.stdin.readline()                      # both start at the same moment
-        study_storage.storage(sys.argv[3])
+        study_database.storage(sys.argv[3])
         with Store.open(sys.argv[1], sys.argv[2]) as store:
             assert store.run("race", sys.argv[4], identity=sys.argv[4]).finish()
     """
@@ -152,14 +152,14 @@ def test_a_kill_while_tables_are_made_leaves_a_database_that_opens(postgresql, t
             Store.open(tmp_path, address, offline=True)
         assert not isinstance(caught.value, ServerUnavailable) and SECRET not in str(caught.value)
         with pytest.raises(PflOpsError, match=r"^the database postgresql://127") as caught:
-            study_storages.storage(address)
+            study_database.storage(address)
         assert SECRET not in str(caught.value)
 
     # the server is down: recording goes on, and what was recorded is sent when it is up
     postgresql.stop()
     try:
         with pytest.raises(PflOpsError, match="does not answer"):
-            study_storages.storage(target.uri)
+            study_database.storage(target.uri)
         with Store.open(tmp_path / "other", target.uri, offline=True) as store:
             assert not store.run("after", "offline", identity="offline").finish(patience=0)
             store.close(patience=0)

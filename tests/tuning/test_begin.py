@@ -12,8 +12,7 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning import tune_study
+from pfl_ops.tuning import study_database, tune_study
 from pfl_ops.tuning.begin import PreparedStudy, StudyOptions, recorded_settings
 from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.settings import Settings
@@ -80,10 +79,10 @@ def test_a_study_killed_while_it_begins_has_its_first_points(tmp_path, monkeypat
             usual = getattr(place, method)
             patch.setattr(place, method, write)
         try:
-            plan.begin(SimpleNamespace(data_dir=None, studies=study_storages.storage(address)), False)
+            plan.begin(SimpleNamespace(data_dir=None, studies=study_database.storage(address)), False)
         except Killed:
             assert len(calls) == call
-    again = SimpleNamespace(data_dir=None, studies=study_storages.storage(address))
+    again = SimpleNamespace(data_dir=None, studies=study_database.storage(address))
     if method == "create_study" and resume:
         with pytest.raises(PflOpsError, match="no study named 's'"):
             plan.begin(again, True)
@@ -95,7 +94,7 @@ def test_a_study_killed_while_it_begins_has_its_first_points(tmp_path, monkeypat
 
 
 def test_a_study_is_not_gone_on_with_under_other_code(tmp_path, monkeypatch, plan):
-    means = SimpleNamespace(data_dir=None, studies=study_storages.storage(str(tmp_path / "s.log")))
+    means = SimpleNamespace(data_dir=None, studies=study_database.storage(str(tmp_path / "s.log")))
     plan.begin(means, False)
     digest = ALGORITHMS.digest
     monkeypatch.setattr(ALGORITHMS, "digest", lambda name: digest(name)[::-1])
@@ -116,7 +115,7 @@ def test_a_loss_that_only_the_space_names_is_part_of_the_study(tmp_path, monkeyp
     space = spaces.from_dict({"training.loss": {"choice": ["cross_entropy", name][: 1 + own]},
                               "algorithm.x": {"float": [0, 1]}})  # fmt: skip
     plan = PreparedStudy(toy(), Settings.of(toy(), space), "s", 1)
-    means = SimpleNamespace(data_dir=None, studies=study_storages.storage(str(tmp_path / "s.log")))
+    means = SimpleNamespace(data_dir=None, studies=study_database.storage(str(tmp_path / "s.log")))
     plan.begin(means, False)
     monkeypatch.setattr(LOSSES, "digest", lambda name: "after")
     if own:
@@ -131,7 +130,7 @@ def test_another_search_of_a_name_is_a_run_of_its_own(home, tmp_path, plan, capl
 
     def search(file, trials, status="FINISHED"):
         resume = (tmp_path / file).exists()
-        means = SimpleNamespace(data_dir=None, studies=study_storages.storage(str(tmp_path / file)))
+        means = SimpleNamespace(data_dir=None, studies=study_database.storage(str(tmp_path / file)))
         with Store.open(home) as store:
             study_storage = plan.begin(means, resume)
             run = tune_study._parent(store, plan, study_storage, means, None)
@@ -174,7 +173,7 @@ def test_a_study_keeps_the_random_start_that_it_began_with(plan, recorded, expec
 
 def test_a_study_keeps_the_number_of_test_runs(tmp_path, plan):
     """`--name NAME --resume` alone tested the choice once, however many tests the study was begun with."""
-    studies = study_storages.storage(str(tmp_path / "s.log"))
+    studies = study_database.storage(str(tmp_path / "s.log"))
     means = SimpleNamespace(data_dir=None, studies=studies)
     plan = replace(plan, finals=5)
     study_storage = plan.begin(means, False)

@@ -21,7 +21,7 @@ from pfl_ops.reports.leaderboard import _ranking
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.views import view_address
-from pfl_ops.tuning import Settings, StudyInterrupted, leaderboard, leaderboard_notes, presented
+from pfl_ops.tuning import Settings, StudyInterrupted, leaderboard, leaderboard_notes, presented, study_database
 from pfl_ops.tuning import benchmark as module
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.benchmark import members, settings_of
@@ -66,7 +66,7 @@ def go(tmp_path):
 
 
 def studies(home):
-    return study_storages.recorded(study_storages.storage(f"sqlite:///{home}/studies.db"))
+    return study_storages.recorded(study_database.storage(f"sqlite:///{home}/studies.db"))
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_mistakes_of_all_methods_are_told_before_anything_is_written(tmp_path, e
 
 def test_an_existing_study_that_can_t_go_on_leaves_no_others_behind(tmp_path):
     """rival's was begun with other rounds: toy's, which comes first, is not made."""
-    store = study_storages.storage(f"sqlite:///{tmp_path}/studies.db")
+    store = study_database.storage(f"sqlite:///{tmp_path}/studies.db")
     old = settings_of(methods("rival", rounds=4), SPACE)["rival"]
     study_storages.StudyStorage(
         "mine.rival", store, old.objective, {**old.as_dict(), "digest": "another", "benchmark": "mine"}

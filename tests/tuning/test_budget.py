@@ -17,7 +17,7 @@ from pfl_ops.federation.loop.estimate import RUN_SECONDS, Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.tuning import costs
+from pfl_ops.tuning import costs, study_database
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.budget import MOST_TRIALS, Clock, StudyLimits, affordable, budget_text, ending, spent
 from pfl_ops.tuning.search import Search
@@ -42,7 +42,7 @@ def study_storage(tmp_path):
 
 def opened(tmp_path, name="s", **settings):
     goal = settings_of().objective
-    return StudyStorage(name, study_storages.storage(str(tmp_path / "s.log")), goal, settings or {"digest": "d"})
+    return StudyStorage(name, study_database.storage(str(tmp_path / "s.log")), goal, settings or {"digest": "d"})
 
 
 def ended_trial(study_storage, value=None, samples=0, state=None):

@@ -18,7 +18,7 @@ from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.reports.compare import compare
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning import study_database
 from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.confirm import SEED_OFFSET, Confirmations, judge
 from pfl_ops.tuning.settings import Settings
@@ -165,7 +165,7 @@ def study(tmp_path):
     address = str(tmp_path / "s.log")
 
     def start(**how):
-        study_storage = StudyStorage("s", study_storages.storage(address), settings.objective, {"digest": "d"})
+        study_storage = StudyStorage("s", study_database.storage(address), settings.objective, {"digest": "d"})
         if study_storage.new:
             for x, value in ((0.25, 0.3), (0.5, 0.9), (0.75, 0.7), (0.5, 0.65), (0.0, 0.2)):
                 trial = study_storage.study.ask()
@@ -357,7 +357,7 @@ def test_a_run_that_fails_ends_the_study_and_is_run_again_later(study):
 def test_a_study_without_rivals_or_results_is_not_confirmed(tmp_path):
     settings = Settings.of(toy(), spaces.parse(SPACE), metric=METRIC)
     study_storage = StudyStorage(
-        "s", study_storages.storage(str(tmp_path / "s.log")), settings.objective, {"digest": "d"}
+        "s", study_database.storage(str(tmp_path / "s.log")), settings.objective, {"digest": "d"}
     )
     for state in (TrialState.FAIL, TrialState.COMPLETE):
         trial = study_storage.study.ask()

@@ -13,7 +13,7 @@ from tuning_fake import toy
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning import dashboard as module
-from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning import study_database
 from pfl_ops.tuning.dashboard import FIRST_PAGE, HOST, dashboard
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
@@ -21,7 +21,7 @@ from pfl_ops.tuning.study_storage import StudyStorage
 
 def make_study(home: Path) -> None:
     settings = Settings.of(toy(), spaces.parse("algorithm.x: {float: [0, 1]}"), metric="val/L1/acc")
-    StudyStorage("mine", study_storages.storage(f"sqlite:///{home}/studies.db"), settings.objective, settings.as_dict())
+    StudyStorage("mine", study_database.storage(f"sqlite:///{home}/studies.db"), settings.objective, settings.as_dict())
 
 
 @pytest.fixture

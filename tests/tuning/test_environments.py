@@ -21,7 +21,7 @@ from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import presented
+from pfl_ops.tuning import presented, study_database
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.baselines import Baselines, scales_of
 from pfl_ops.tuning.budget import StudyLimits
@@ -119,7 +119,7 @@ def test_environments_that_cannot_be_are_refused(tmp_path, given, message):
     with pytest.raises(PflOpsError) as caught:
         tune(toy(), space=SPACE, home=tmp_path, **{**PATH_IID, **given})
     assert message in str(caught.value) and "\n" not in str(caught.value)
-    assert study_storages.recorded(study_storages.storage(f"sqlite:///{tmp_path}/studies.db")) == {}
+    assert study_storages.recorded(study_database.storage(f"sqlite:///{tmp_path}/studies.db")) == {}
     assert not (tmp_path / "mlflow.db").exists()
 
 
@@ -210,7 +210,7 @@ def session(tmp_path):
 
     def start(**given):
         chosen = settings(**given)
-        study_storage = StudyStorage("s", study_storages.storage(address), chosen.goal, {"digest": "d"})
+        study_storage = StudyStorage("s", study_database.storage(address), chosen.goal, {"digest": "d"})
         runs = {}
         store = SimpleNamespace(
             run=lambda experiment, name, **_: runs.setdefault(name, FakeRun()), rerun_of=lambda *_: ""

@@ -17,6 +17,7 @@ from tuning_fake import let_end, records, toy, tune
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
+from pfl_ops.tuning import study_database
 from pfl_ops.tuning import study_storage as study_storages
 
 pytestmark = pytest.mark.slow
@@ -127,7 +128,7 @@ def finished(home):
 
 
 def study_storage(home):
-    return study_storages.StudyStorage("killed", study_storages.storage(f"sqlite:///{home}/studies.db"))
+    return study_storages.StudyStorage("killed", study_database.storage(f"sqlite:///{home}/studies.db"))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 from pfl_ops.cli.study_page import page, write_page
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.reports.document import Picture
-from pfl_ops.tuning import Study
+from pfl_ops.tuning import Study, study_database
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.objective import Objective
@@ -27,7 +27,7 @@ def pictures(tmp_path):
     """Pictures of a study with so many complete trials; its value depends on the learning rate alone."""
 
     def make(complete, *, goal=ONE, only_lr=False, value=lambda lr: -lr):
-        study_storage = StudyStorage("s", study_storages.storage(str(tmp_path / "s.log")), goal, {"digest": "d"})
+        study_storage = StudyStorage("s", study_database.storage(str(tmp_path / "s.log")), goal, {"digest": "d"})
         study_storage.study.sampler = optuna.samplers.RandomSampler(seed=0)
         for _ in range(complete):
             trial = study_storage.study.ask()
@@ -140,7 +140,7 @@ def test_pictures_are_drawn_and_leave_matplotlib_as_it_was(pictures):
 
 def test_timeline_of_a_trial_that_diverged_says_fail(tmp_path):
     """Optuna has it as PRUNED, which would say that it was stopped early."""
-    study_storage = StudyStorage("s", study_storages.storage(str(tmp_path / "s.log")), ONE, {"digest": "d"})
+    study_storage = StudyStorage("s", study_database.storage(str(tmp_path / "s.log")), ONE, {"digest": "d"})
     for state in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.PRUNED):
         trial = study_storage.study.ask()
         trial.suggest_float("training.lr", 0.0, 1.0)

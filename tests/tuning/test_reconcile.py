@@ -10,7 +10,7 @@ from pfl_ops import runs, spaces
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning import study_database
 from pfl_ops.tuning.parts import PartResult, TrialPart
 from pfl_ops.tuning.reconcile import STATE, reconcile
 from pfl_ops.tuning.session import Session
@@ -31,7 +31,7 @@ def study_session(home, tmp_path, request):
         settings = Settings.of(toy(), space, metric=METRIC, seeds_per_trial=seeds, environments=environments)
         for store in opened:
             store.close()  # the runs that are open become KILLED, as those of a dead process
-        study_storage = StudyStorage("s", study_storages.storage(address), settings.objective, {"digest": "d"})
+        study_storage = StudyStorage("s", study_database.storage(address), settings.objective, {"digest": "d"})
         opened.append(Store.open(home))
         parent = opened[-1].run(request.node.name, "study", identity=request.node.name)
         return Session(settings, study_storage, opened[-1], parent, None, Execution(), None, None)

@@ -10,6 +10,7 @@ from ray.tune.schedulers import TrialScheduler
 from pfl_ops import spaces
 from pfl_ops.jobs.early_stop import EarlyStop
 from pfl_ops.jobs.report import Failure
+from pfl_ops.tuning import study_database
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.search import Search
@@ -24,7 +25,7 @@ SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")
 @pytest.fixture
 def made(tmp_path):
     def make(objective=ONE, seed=0):
-        study_storage = StudyStorage("s", study_storages.storage(str(tmp_path / "s.log")), objective)
+        study_storage = StudyStorage("s", study_database.storage(str(tmp_path / "s.log")), objective)
         return Search(study_storage, SPACE, objective, rounds=9, seed=seed)
 
     return make

@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 
 from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
+from pfl_ops.tuning import study_database
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import recorded_settings
 from pfl_ops.tuning.objective import Objective
@@ -36,7 +37,7 @@ def ask(study_storage, x):
 
 def test_a_null_in_the_table_of_trials_is_not_a_missing_parameter(address, tmp_path):
     """batch_size none means all samples; a trial without the parameter has the experiment's 50."""
-    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage = StudyStorage("s", study_database.storage(address), ONE)
     study_storage.enqueue([{"training.batch_size": 10}, {"training.batch_size": None}, {}])
     for varied, value in ((True, 0.1), (True, 0.3), (False, 0.2)):
         trial = study_storage.study.ask()
@@ -61,7 +62,7 @@ def test_a_null_in_the_table_of_trials_is_not_a_missing_parameter(address, tmp_p
 )
 def test_a_choice_of_several_kinds_can_be_written(address, tmp_path, choices, column):
     """A file of Parquet takes no column of numbers and texts: the study ended there, after all of its trials."""
-    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage = StudyStorage("s", study_database.storage(address), ONE)
     study_storage.enqueue([{"algorithm.x": value} for value in choices])
     for value in (0.5, 0.75):
         trial = study_storage.study.ask()
@@ -75,8 +76,8 @@ def test_a_choice_of_several_kinds_can_be_written(address, tmp_path, choices, co
 def test_opening_a_study_reads_no_trials_of_others(address, monkeypatch):
     """A storage may have thousands, each of which takes half a millisecond."""
     for name in ("one", "other"):
-        StudyStorage(name, study_storages.storage(address), ONE, {"method": name}).study.enqueue_trial({})
-    store, read = study_storages.storage(address), []
+        StudyStorage(name, study_database.storage(address), ONE, {"method": name}).study.enqueue_trial({})
+    store, read = study_database.storage(address), []
     real = store.get_all_trials
     monkeypatch.setattr(store, "get_all_trials", lambda study, *more, **options: read.append(study) or real(study))
     assert StudyStorage("other", store, ONE).settings == {"method": "other"}
@@ -89,7 +90,7 @@ def test_opening_a_study_reads_no_trials_of_others(address, monkeypatch):
 @pytest.mark.parametrize("kind", ["sqlite:///{}/s.db", "{}/s.log"])
 def test_a_kill_leaves_running_trials_that_are_queued_again(tmp_path, kind):
     address = kind.format(tmp_path)
-    first = StudyStorage("s", study_storages.storage(address), ONE, {"trials": 4})
+    first = StudyStorage("s", study_database.storage(address), ONE, {"trials": 4})
     assert first.new and first.settings == {"trials": 4}
     first.enqueue([{"x": 0.25}])
     done, cut = ask(first, None), ask(first, 0.75)
@@ -97,7 +98,7 @@ def test_a_kill_leaves_running_trials_that_are_queued_again(tmp_path, kind):
     cut.report(0.1, 2)  # and now the process dies
 
     for _ in range(2):  # twice: a second kill right after the first recovery
-        again = StudyStorage("s", study_storages.storage(address))
+        again = StudyStorage("s", study_database.storage(address))
         assert not again.new
         assert again.recover() == 1
         assert again.done() == 1
@@ -118,7 +119,7 @@ def test_a_kill_leaves_running_trials_that_are_queued_again(tmp_path, kind):
 
 
 def test_a_kill_in_the_middle_of_recovery_queues_nothing_twice(address):
-    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage = StudyStorage("s", study_database.storage(address), ONE)
     cut = ask(study_storage, 0.75)
     study_storage.study.enqueue_trial({"x": 0.75}, {study_storages.CONTINUES: cut.number})  # queued, not yet told FAIL
     assert study_storage.recover() == 1
@@ -132,7 +133,7 @@ def test_a_kill_in_the_middle_of_recovery_queues_nothing_twice(address):
 ])  # fmt: skip
 def test_the_best_of_one_objective_is_the_first_of_equal_ones(address, mode, values, best):
     """As Optuna's, which counts a failed trial as none."""
-    study_storage = StudyStorage("s", study_storages.storage(address), Objective(("val/L1/acc",), (mode,)))
+    study_storage = StudyStorage("s", study_database.storage(address), Objective(("val/L1/acc",), (mode,)))
     for i, value in enumerate(values):
         study_storage.study.tell(ask(study_storage, i / 10), value)
     study_storage.study.tell(ask(study_storage, 0.9), state=TrialState.FAIL)
@@ -141,7 +142,7 @@ def test_the_best_of_one_objective_is_the_first_of_equal_ones(address, mode, val
 
 
 def test_trials_are_read_once_while_that_is_asked_for(address, monkeypatch):
-    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage = StudyStorage("s", study_database.storage(address), ONE)
     study_storage.study.tell(ask(study_storage, 0.5), 0.5)
     reads = []
     read = study_storage.study.get_trials
@@ -165,7 +166,7 @@ def test_trials_are_read_once_while_that_is_asked_for(address, monkeypatch):
 
 
 def test_failures_are_kept_with_their_error_and_count_as_not_done(address):
-    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage = StudyStorage("s", study_database.storage(address), ONE)
     trial = ask(study_storage, 0.5)
     trial.set_user_attr(ERROR, "ValueError: no")
     study_storage.study.tell(trial, state=TrialState.FAIL)
@@ -175,7 +176,7 @@ def test_failures_are_kept_with_their_error_and_count_as_not_done(address):
 
 def test_pruned_trials_are_never_the_best(address):
     """Optuna keeps a pruned trial's last value; an early 0.9 is no result."""
-    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage = StudyStorage("s", study_database.storage(address), ONE)
     stopped, whole = ask(study_storage, 0.1), ask(study_storage, 0.2)
     stopped.report(0.9, 1)
     study_storage.study.tell(stopped, state=TrialState.PRUNED)
@@ -190,7 +191,7 @@ def test_the_choice_from_a_front_is_the_point_nearest_to_the_ideal(address):
 
     Ideal (0.9, 1); spreads 0.4 and 9. Squared distances: 0 + 1; (0.1/0.4)² + (1/9)² = 0.07; 1 + 0.
     """
-    study_storage = StudyStorage("s", study_storages.storage(address), TWO)
+    study_storage = StudyStorage("s", study_database.storage(address), TWO)
     for x, values in ((0.1, (0.9, 10.0)), (0.2, (0.5, 1.0)), (0.3, (0.8, 2.0)), (0.4, (0.5, 5.0))):
         study_storage.study.tell(ask(study_storage, x), values)
     assert [n for n, _ in study_storage.best()] == [0, 1, 2]
@@ -199,14 +200,14 @@ def test_the_choice_from_a_front_is_the_point_nearest_to_the_ideal(address):
 
 def test_two_points_of_a_front_are_equally_near_to_the_ideal(address):
     """Each is the best in one objective and a whole spread behind in the other: the first one is taken."""
-    study_storage = StudyStorage("s", study_storages.storage(address), TWO)
+    study_storage = StudyStorage("s", study_database.storage(address), TWO)
     for x, values in ((0.1, (0.76, 2.0)), (0.2, (0.1, 9.0)), (0.3, (0.92, 7.0))):
         study_storage.study.tell(ask(study_storage, x), values)
     assert [n for n, _ in study_storage.best()] == [0, 2] and study_storage.chosen()[0] == 0
 
 
 def test_openings_of_the_test_data_are_counted(address):
-    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage = StudyStorage("s", study_database.storage(address), ONE)
     assert study_storage.open_test(3, {"x": 0.5}, [0, 1]) == 1
     assert study_storage.open_test(3, {"x": 0.5}, [0]) == 1  # those seeds were tested
     assert study_storage.open_test(3, {"x": 0.5}, [0, 1, 2]) == 2
@@ -216,39 +217,39 @@ def test_openings_of_the_test_data_are_counted(address):
 
 def test_an_unknown_study_is_an_error_with_the_nearest(address):
     with pytest.raises(PflOpsError, match="no study named 'fliu'"):
-        StudyStorage("fliu", study_storages.storage(address))
-    StudyStorage("fliu-digits", study_storages.storage(address), ONE)
+        StudyStorage("fliu", study_database.storage(address))
+    StudyStorage("fliu-digits", study_database.storage(address), ONE)
     with pytest.raises(PflOpsError, match=r"no study named 'fliu-digit'\. Did you mean 'fliu-digits'?"):
-        StudyStorage("fliu-digit", study_storages.storage(address))
+        StudyStorage("fliu-digit", study_database.storage(address))
 
 
 def test_a_running_study_is_locked_and_a_dead_one_is_not(tmp_path):
     hold = f"""if 1:
         import time
         from pathlib import Path
-        from pfl_ops.tuning import study_storage
-        with study_storage.lock(Path({str(tmp_path)!r}), "s"):
+        from pfl_ops.tuning import study_database
+        with study_database.lock(Path({str(tmp_path)!r}), "s"):
             print("held", flush=True)
             time.sleep(60)"""
     other = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "held\n"
     with (
         pytest.raises(PflOpsError, match=rf"study 's' is running \(process {other.pid} on "),
-        study_storages.lock(tmp_path, "s"),
+        study_database.lock(tmp_path, "s"),
     ):
         pass
-    with study_storages.lock(tmp_path, "t"):
+    with study_database.lock(tmp_path, "t"):
         pass
     other.kill()
     other.wait()
-    with study_storages.lock(tmp_path, "s"):
+    with study_database.lock(tmp_path, "s"):
         pass
 
 
 @pytest.mark.parametrize("address", ["studies.db", "mysql+nothing://u:secret@h/x", "sqlite:////proc/none/s.db"])
 def test_a_storage_that_can_t_be_opened_is_one_line(address):
     with pytest.raises(PflOpsError, match="study storage") as caught:
-        study_storages.storage(address)
+        study_database.storage(address)
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
 
 
@@ -257,25 +258,25 @@ def test_a_storage_that_can_t_be_opened_is_one_line(address):
 )
 def test_a_half_made_storage_without_studies_opens(tmp_path, half):
     file = tmp_path / "s.db"
-    study_storages.storage(f"sqlite:///{file}")
+    study_database.storage(f"sqlite:///{file}")
     change(file, half)
-    assert StudyStorage("s", study_storages.storage(f"sqlite:///{file}"), ONE).new
+    assert StudyStorage("s", study_database.storage(f"sqlite:///{file}"), ONE).new
 
 
 @pytest.mark.parametrize("studies", [False, True])
 def test_a_storage_of_another_optuna_is_made_again_only_without_studies(tmp_path, caplog, studies):
     address = f"sqlite:///{tmp_path / 's.db'}"
-    store = study_storages.storage(address)
+    store = study_database.storage(address)
     if studies:
         StudyStorage("s", store, ONE)
     change(tmp_path / "s.db", "UPDATE alembic_version SET version_num = 'v0.9.0.a'")
     before = (tmp_path / "s.db").read_bytes()
     if studies:
         with pytest.raises(PflOpsError, match=r"study storage 'sqlite:////.*' can't be opened: The runtime optuna"):
-            study_storages.storage(address)
+            study_database.storage(address)
         assert (tmp_path / "s.db").read_bytes() == before
     else:
-        assert StudyStorage("s", study_storages.storage(address), ONE).new
+        assert StudyStorage("s", study_database.storage(address), ONE).new
         assert (tmp_path / "s.unfinished.db").read_bytes() == before
         assert [r.getMessage() for r in caplog.records] == [
             f"the database {tmp_path / 's.db'} was left unfinished by an earlier start and holds no study; it is kept "
@@ -294,22 +295,22 @@ def test_a_storage_is_whole_as_soon_as_it_has_its_name(tmp_path, monkeypatch):
     child = os.fork()
     if child == 0:
         monkeypatch.setattr(os, "replace", lambda *_: os._exit(9))
-        study_storages.storage(f"sqlite:///{tmp_path}/s.db")
+        study_database.storage(f"sqlite:///{tmp_path}/s.db")
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert not (tmp_path / "s.db").exists()
-    assert StudyStorage("s", study_storages.storage(f"sqlite:///{tmp_path}/s.db"), ONE).new
+    assert StudyStorage("s", study_database.storage(f"sqlite:///{tmp_path}/s.db"), ONE).new
     assert {p.name for p in tmp_path.iterdir()} == {".s.db.lock", "s.db"}
 
 
 def test_a_torn_last_line_of_a_journal_is_cut_off(address, tmp_path):
     """Optuna skips such a line and glues the next one to it; from then on nothing can be read."""
-    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage = StudyStorage("s", study_database.storage(address), ONE)
     study_storage.study.tell(ask(study_storage, 0.5), 0.25)
     with open(address, "ab") as journal:
         journal.write(b'{"op_code":4,"worker_id":"x')
     for n in (1, 2):
-        again = StudyStorage("s", study_storages.storage(address), ONE)
+        again = StudyStorage("s", study_database.storage(address), ONE)
         assert again.done() == n
         again.study.tell(ask(again, 0.5), 0.25)
     assert [p.name for p in tmp_path.iterdir()] == ["study.log"], "the lock was given back"
@@ -341,8 +342,8 @@ def test_a_study_killed_before_its_settings_is_begun_again(tmp_path, monkeypatch
     address = kind.format(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_at(patch, optuna.Study, "set_user_attr", 1)
-        StudyStorage("s", study_storages.storage(address), ONE, {"digest": "d"})
-    store = study_storages.storage(address)
+        StudyStorage("s", study_database.storage(address), ONE, {"digest": "d"})
+    store = study_database.storage(address)
     assert study_storages.recorded(store) == {"s": {}}
     with pytest.raises(PflOpsError, match="study 's' was stopped before its settings were recorded; begin it again"):
         recorded_settings("s", store)
@@ -353,7 +354,7 @@ def test_a_study_killed_before_its_settings_is_begun_again(tmp_path, monkeypatch
 
 
 def test_a_study_of_somebody_else_is_left_alone(address):
-    store = study_storages.storage(address)
+    store = study_database.storage(address)
     optuna.create_study(storage=store, study_name="theirs").ask()
     with pytest.raises(PflOpsError, match="'theirs' in this storage was not made by pfl-ops; choose another --name"):
         StudyStorage("theirs", store, ONE, {"digest": "d"})
@@ -361,12 +362,12 @@ def test_a_study_of_somebody_else_is_left_alone(address):
 
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_first_points_are_queued_once_wherever_a_kill_comes(address, monkeypatch, call):
-    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage = StudyStorage("s", study_database.storage(address), ONE)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_at(patch, optuna.Study, "enqueue_trial", call)
         study_storage.enqueue(POINTS)
     for _ in range(2):
-        again = StudyStorage("s", study_storages.storage(address), ONE)
+        again = StudyStorage("s", study_database.storage(address), ONE)
         again.enqueue(POINTS)
         assert [t.system_attrs["fixed_params"] for _, t in again.trials()] == POINTS
     ask(again, None)
@@ -375,7 +376,7 @@ def test_first_points_are_queued_once_wherever_a_kill_comes(address, monkeypatch
 
 
 def test_first_points_of_an_older_study_are_not_queued_again(address):
-    study_storage = StudyStorage("s", study_storages.storage(address), ONE)
+    study_storage = StudyStorage("s", study_database.storage(address), ONE)
     study_storage.study.enqueue_trial({"x": 0.1})
     study_storage.enqueue(POINTS)
     assert len(study_storage.trials()) == 1

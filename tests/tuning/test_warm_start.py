@@ -10,7 +10,7 @@ from tuning_fake import records, toy, tune
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning import study_database
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.warm_start import warm_start
@@ -28,7 +28,7 @@ def earlier(tmp_path: Path) -> StudyStorage:
     """Trials 0 to 4 with scores 0.1, 0.9, 0.7, 0.5 and none."""
     old = settings(OLD)
     made = StudyStorage(
-        "old", study_storages.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
+        "old", study_database.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
     )
     for x, lr, value in ((0.1, 0.1, 0.1), (0.9, 0.5, 0.9), (0.7, 0.01, 0.7), (0.5, 0.01, 0.5), (1.0, 0.2, None)):
         trial = made.study.ask()
@@ -67,7 +67,7 @@ def test_the_front_of_several_objectives_is_taken_over(tmp_path: Path, front: An
     goals = ["val/L1/local/mean", "val/L1/global/mean"]
     old = Settings.of(toy(), spaces.parse(OLD), metric=goals)
     made = StudyStorage(
-        "old", study_storages.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
+        "old", study_database.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
     )
     for x, values in zip((0.2, 0.4), front, strict=True):
         trial = made.study.ask()
@@ -123,7 +123,7 @@ def test_nothing_to_take_over(earlier: StudyStorage, space: str, message: str) -
 def test_a_study_without_a_complete_trial(tmp_path: Path) -> None:
     old = settings(OLD)
     made = StudyStorage(
-        "old", study_storages.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
+        "old", study_database.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
     )
     with pytest.raises(PflOpsError, match="study 'old' has no complete trial"):
         warm_start(made, old)

@@ -8,7 +8,7 @@ from fake_run import FakeRun
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import ResourceShare
-from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning import study_database
 from pfl_ops.tuning.search import Search
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
@@ -52,7 +52,7 @@ def open_trials(address: str, chosen: Settings, missing: int, wanted: int, **how
     Returns:
         `Trials` with `study_storage`, `runs` (number, part -> tracked run), `events` and `forgotten` points.
     """
-    study_storage = StudyStorage("s", study_storages.storage(address), chosen.objective, {"digest": "d"})
+    study_storage = StudyStorage("s", study_database.storage(address), chosen.objective, {"digest": "d"})
     study_storage.recover()
     search = Search(study_storage, chosen.space, chosen.objective, 9, 0)
     events, children = [], FakeChildren(chosen)
