@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.results import At, Result
+from pfl_ops.results import BYTES, SECONDS, At, Result
 from pfl_ops.statistics import Paired, Sequential, anytime, mean_std, paired, to_the_first
 
 Test: TypeAlias = Literal["anytime", "t"]
@@ -21,6 +21,7 @@ TEST_SEEDS: Mapping[str, str] = {
 Values: TypeAlias = dict[int, float]
 """Seed -> value, as tracked: accuracies as fractions, traffic in bytes."""
 
+SUMMED = (*BYTES, *SECONDS)  # costs that are compared by their sum over all rounds
 TARGETED = "local/mean"  # metric of a target, unless one is named
 LEVEL = 0.05  # corrected p below which two lines differ
 EQUAL = 9  # decimals in which tied means agree
@@ -64,7 +65,12 @@ class Line:
         return sorted(there, key=lambda stage: stage != self.stage)
 
     def values(self, metric: str, at: At = "final") -> Values:
-        """A metric of each repetition that has it: of the last round (its full evaluation), or of the best one."""
+        """A metric of each repetition that has it: of the last round (its full evaluation), or of the best one.
+
+        Of bytes and seconds the last round's are the sums over all rounds.
+        """
+        if at == "final" and metric in SUMMED and not self.diverged:
+            return self.cost(metric)
         each = ((run.seed, run.value(metric, at)) for run in (() if self.diverged else self.runs))
         return {seed: value for seed, value in each if value is not None}
 

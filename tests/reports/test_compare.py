@@ -223,6 +223,17 @@ def test_smaller_is_better_where_it_is(made: Any, shelf: Any) -> None:
     assert [line.label for line in go(shelf(runs), metric="train/loss").lines] == ["fedavg", "fliu"]
 
 
+def test_bytes_and_seconds_are_compared_by_their_sums(made: Any, shelf: Any) -> None:
+    """10 + 1 bytes are more than 3 + 4, though fewer in the last round."""
+    runs, each = [made("fliu", 0), made("fedavg", 0)], [[10.0, 1.0], [3.0, 4.0]]
+    for run, sent in zip(runs, each, strict=True):
+        run.metrics["cost/up_bytes"] = sent[-1]
+    curves = {run.run_id: {"cost/up_bytes": [math.nan, *sent]} for run, sent in zip(runs, each, strict=True)}
+    first, second = go(shelf(runs, curves), metric="cost/up_bytes").lines
+    assert (first.label, first.values("cost/up_bytes")) == ("fedavg", {0: 7.0})
+    assert (second.label, second.difference and second.difference.difference) == ("fliu", 4.0)
+
+
 def test_values_of_the_best_round(store: Any) -> None:
     found = go(store, at="best")
     assert found.lines[0].values("acc", "best") == pytest.approx({0: 1.15, 1: 1.3, 2: 1.45})
