@@ -196,18 +196,13 @@ def _in_part(claim: verdicts.ClaimSummary) -> bool:
 
 def _main(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[PageSection]:
     """The papers' main claims, a line each."""
-    rows: list[Row] = []
-    paper = ""
+    rows = []
     for suite in all_suites:
         of_suite = [one for one in found if one.suite.name == suite.name]
         runs = [SuiteRun(suite, "full", {}), *sorted(of_suite, key=lambda one: SCALES.index(one.scale))]
         for each in zip(*map(verdicts.standings, runs), strict=True):
-            if not each[0].main:
-                continue
-            if suite.paper != paper:
-                paper = suite.paper
-                rows.append(Row(title=TITLES.get(paper, paper), kind="block"))
-            rows.append(_main_claim(*max(zip(runs, each, strict=True), key=lambda pair: _known(*pair))))
+            if each[0].main:
+                rows.append(_main_claim(*max(zip(runs, each, strict=True), key=lambda pair: _known(*pair))))
     heads = ("suite", "shows", "claim", "in the paper's numbers", "in ours", "scale", "n", "e for", "e against")
     if rows:
         yield PageSection("Main claims", (
