@@ -375,34 +375,3 @@ def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from
     assert {path.name for path in tmp_path.iterdir()} == {name for name in files if name.endswith(".md")}
     for page in tmp_path.iterdir():
         assert page.read_text() == (COMMITTED / page.name).read_text(), f"make {page.name} again: make results"
-
-
-def test_the_readme_counts_the_claims_that_the_committed_results_decide() -> None:
-    """`| DRDM | 12 | 51 | ... | 4 and 3 derived |`: a claim counts once, whatever the scales that decide it.
-
-    At `small`, which is not the paper's setting, claims are counted apart: `0; at small 9 and 3 derived`.
-    """
-    rows = {}
-    for line in (COMMITTED.parents[1] / "README.md").read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 5 and cells[1].isdecimal():
-            rows[cells[0].lower()] = cells[1:]
-    found = results_files.read(COMMITTED, all_suites())
-    for paper in PAPERS:
-        of = [one for one in suites() if one.paper == paper]
-        apart: dict[bool, dict[tuple[str, str], bool]] = {False: {}, True: {}}
-        for one in found:
-            if one.suite.paper == paper and not one.changes:
-                apart[one.scale in results_pages.REDUCED] |= {
-                    (one.suite.name, claim.text): claim.derived
-                    for claim in verdicts.standings(one)
-                    if claim.ours in ("holds", "does not hold")
-                }
-        counts = (len(decided) - sum(decided.values()) for decided in apart.values())
-        words = [
-            f"{stated} and {derived} derived" if derived else str(stated)
-            for stated, derived in zip(counts, (sum(decided.values()) for decided in apart.values()), strict=True)
-        ]
-        said = f"{words[0]}; at `small` {words[1]}" if apart[True] else words[0]
-        number, count, _, last = rows[paper]
-        assert (int(number), int(count), last) == (len(of), sum(len(one.claims) for one in of), said), paper
