@@ -178,8 +178,8 @@ def reproduce(
     for name, rows in old.items():
         say(
             err(),
-            f"{name}: {count(rows, 'run')} of other settings, data or code than the suite has now, which do not count "
-            "and are removed when the file is written",
+            f"{name}: {count(rows, 'run')} of other settings, data or code than the suite has now, or of numbers in "
+            "another unit or of another round, which do not count and are removed when the file is written",
         )
     summaries: list[SuiteSummary] = []
     without: dict[str, Exception] = {}

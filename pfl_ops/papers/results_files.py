@@ -5,7 +5,8 @@ suite still runs what the row was run with: the hash of the cell's experiment wi
 content and the method's code in it. A row of an earlier version of the suite is never shown as one of this version.
 A repetition whose training diverged has a row without numbers. Accuracies on pooled data are in the file of a suite
 that does not show them, too: they tell networks that give one answer to all inputs (`SuiteRun.one_answer`).
-Runs with settings that the user changed (`reproduce --set`) are in a file of their own.
+Runs with settings that the user changed (`reproduce --set`) are in a file of their own. In the files of a user's own
+suite a row also says what its numbers are, so that one in other units, or of the best round, is outdated too.
 """
 
 import csv
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from pfl_ops.config.identity import fingerprint, identity
 from pfl_ops.csv_text import to_csv
@@ -33,6 +35,8 @@ DIVERGED = "diverged"
 """A column behind these, if some repetition diverged: "diverged at round 7, lr 0.4", empty in the other rows."""
 SET = "set"
 """The first column of a file of changed settings: {path: value} as JSON."""
+NUMBERS = "numbers"
+"""A column behind `ABOUT` in files of a user's own suite: units, round and stages of the measures, as JSON."""
 NONE = "none"
 """The cell of a measure that the run does not have. An empty one is not known: the suite has the measure since then."""
 
@@ -90,7 +94,8 @@ def write(
     others = [row.cells for row in rows if row.changes != mine]
     lost, *pooled = ([key] if any(row.get(key) for row in (*others, *made)) else [] for key in (DIVERGED, *POOLED))
     keys = (measure.key for measure in suite.measures)
-    columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *lost, *keys, *chain(*pooled)])
+    said = [NUMBERS] if any(row.get(NUMBERS) for row in (*others, *made)) else []
+    columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *said, *lost, *keys, *chain(*pooled)])
     table = pd.DataFrame([*others, *made], columns=[*columns])
     return write_named(path, to_csv(table.sort_values(SET, kind="stable") if changes else table))
 
@@ -117,6 +122,7 @@ def _rows(
         for seed, one in sorted(by_seed.items()):
             row: dict[str, str | int | float | None]
             row = {SET: _as_json(changes), "cell": cell.name, "seed": seed, "setting": hashed}
+            row |= {NUMBERS: _as_json(_numbers(suite, cell))} if suite.file else {}
             if isinstance(one, str):
                 yield {**row, "commit": "", "torch": "", DIVERGED: one}
                 continue
@@ -127,6 +133,26 @@ def _rows(
                 **{key: None if (found := _number(one, key, 1.0, suite)) == NONE else found for key in POOLED},
                 **{measure.key: _number(one, measure.key, measure.unit, suite) for measure in suite.measures},
             }
+
+
+def _numbers(suite: Suite, cell: Cell) -> dict[str, Any]:
+    """Return unit, round and stages of the numbers of a cell, as its rows record them."""
+    units = {measure.key: measure.unit for measure in suite.measures}
+    return {"at": suite.at, "stages": suite.stages(cell), "units": units}
+
+
+def _as_now(text: str, now: Mapping[str, Any]) -> bool:
+    """True if a row's numbers are what they are in the suite now; a measure that only one of them has does not count.
+
+    A row of a file of an earlier version, or of a suite of the package, says nothing.
+    """
+    if not text:
+        return True
+    then = json.loads(text)
+    units = then.get("units")
+    if not isinstance(units, dict):
+        return False
+    return {**then, "units": {**now["units"], **{key: units[key] for key in units if key in now["units"]}}} == now
 
 
 def _number(run: Result, key: str, unit: float, suite: Suite) -> float | str | None:
@@ -201,14 +227,15 @@ def _suite_run(
 ) -> SuiteRun:
     """The rows of one file with the same changes, without those that the suite does not run so any more."""
     keys = {measure.key for measure in suite.measures} | set(POOLED)
-    now = {
-        name: _setting_now(suite, name, scale, changes, data_dir) for name in dict.fromkeys(row.cell for row in rows)
-    }
+    named = dict.fromkeys(row.cell for row in rows)
+    now = {name: _setting_now(suite, name, scale, changes, data_dir) for name in named}
+    numbers = {cell.name: _numbers(suite, cell) for cell in suite.cells if cell.name in named}
     outcomes: dict[str, list[Result]] = {}
     diverged: dict[str, dict[int, str]] = {}
     outdated = 0
     for row in rows:
-        if row.cells["setting"] != now[row.cell]:
+        same = row.cells["setting"] == now[row.cell] and _as_now(row.cells.get(NUMBERS, ""), numbers[row.cell])
+        if not same:
             outdated += 1
             continue
         if how := row.cells.get(DIVERGED):
@@ -290,11 +317,13 @@ def _row(cells: Mapping[str, str]) -> _Row:
     row = _Row(cells, int(cells["seed"]), {
         key: math.nan if text == NONE else float(text)
         for key, text in cells.items()
-        if key not in (SET, *ABOUT, DIVERGED) and text
+        if key not in (SET, *ABOUT, NUMBERS, DIVERGED) and text
     })  # fmt: skip
     for key, value in row.measures.items():
         if not math.isfinite(value) and cells[key] != NONE and not (value == math.inf and "@" in key):
             raise ValueError(f"column {key}: {cells[key]} is no finite number")
-    if row.changes and not isinstance(json.loads(row.changes), dict):
-        raise ValueError(f"column {SET}: {row.changes} is no JSON object")
+    for column in (SET, NUMBERS):
+        text = cells.get(column)
+        if text and not isinstance(json.loads(text), dict):
+            raise ValueError(f"column {column}: {text} is no JSON object")
     return row

@@ -125,7 +125,9 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
 def _outdated(runs: int) -> Iterator[PageBlock]:
     if runs:
         yield Text(
-            f"{count(runs, 'run')} of other settings, data or code than the suite has here: left out.", "warning"
+            f"{count(runs, 'run')} of other settings, data or code than the suite has here, or of numbers in another "
+            "unit or of another round: left out.",
+            "warning",
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 from toy_suite import ACC, TOY, G
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import PAPERS, all_suites, results_files, suites
+from pfl_ops.papers import PAPERS, Measure, all_suites, results_files, suites
 from pfl_ops.reports import results_pages, verdicts
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.results import Result
@@ -362,6 +362,32 @@ def test_a_measure_that_a_suite_has_since_then_is_not_known_of_older_rows(tmp_pa
         assert {tuple(one.measures) for one in found.outcomes["iid/local"]} == {(ACC,)}
     (new,) = [one for one in found.outcomes["iid/fedavg"] if one.seed == 9]
     assert set(new.measures) == {measure.key for measure in TOY.measures} and new.value(G) is None
+
+
+@pytest.mark.parametrize("edit", ["unit", "at", "stages"])
+def test_numbers_in_another_unit_are_outdated_in_a_file_of_a_users_suite(tmp_path: Path, outcomes, edit: str) -> None:
+    """Rows in percent under a suite in shares: 181 was taken for 18,100 %, and "above 0.9" held of anything.
+
+    A measure that was added, or taken away, leaves the rows as they are.
+    """
+    own = replace(TOY, file="ours.py")
+    path = results_files.write(tmp_path, own, "small", outcomes)
+    methods = {name: replace(level, stages={"P": "L2"}) for name, level in own.axes["method"].items()}
+    edited = {
+        "unit": replace(own, measures=(replace(own.measures[0], unit=1.0), *own.measures[1:])),
+        "at": replace(own, at="best"),
+        "stages": replace(own, axes={**own.axes, "method": methods}),
+    }[edit]
+    (found,) = results_files.read(tmp_path, [edited])
+    rows = sum(map(len, outcomes.values()))
+    assert (found.outdated, found.outcomes) == (rows, {})
+    for measures in (own.measures, own.measures[:2], (*own.measures, Measure("test/L2/acc", "L2"))):
+        (found,) = results_files.read(tmp_path, [replace(own, measures=measures)])
+        assert found.outdated == 0 and sum(map(len, found.outcomes.values())) == rows
+    text = path.read_text().replace('""at"": ""final""', '""at"": ')
+    path.write_text(text)
+    with pytest.raises(PflOpsError, match=r"toy-table1-small\.csv: line 2: JSONDecodeError"):
+        results_files.read(tmp_path, [own])
 
 
 def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from_them(tmp_path: Path) -> None:
