@@ -60,6 +60,11 @@ class Instance:
         return all_of([one.evidence for one in self.comparisons])
 
     @property
+    def equal(self) -> bool:
+        """True if some of its differences are the same in all seeds, which decides nothing."""
+        return any(one.equal for comparison in self.comparisons for one in comparison.differences)
+
+    @property
     def continued(self) -> ClaimEvidence:
         """Evidence after `evidence.FARTHEST` seeds, if those to come are as those so far."""
         return all_of([one.continued for one in self.comparisons])

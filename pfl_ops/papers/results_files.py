@@ -13,6 +13,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -286,7 +287,7 @@ def _read(path: Path) -> list[_Row]:
     """Return the rows of a file; a run that is there twice would count twice in a mean."""
     line = ""
     try:
-        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")))  # Excel writes a mark in front
         columns = reader.fieldnames or ()
         missing = [name for name in ABOUT if name not in columns]
         if missing:
@@ -306,6 +307,19 @@ def _read(path: Path) -> list[_Row]:
         raise PflOpsError(f"can't read the results {path}: {line}{in_a_line(error)}") from error
 
 
+def _measure(key: str, text: str) -> float:
+    """The number of a cell; NaN: the run has none."""
+    if text == NONE:
+        return math.nan
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) and not (value == math.inf and "@" in key):
+        raise ValueError(f"column {key}: {text} is no finite number")
+    return value
+
+
 def _row(cells: Mapping[str, str]) -> _Row:
     """Check the cells of a row.
 
@@ -314,14 +328,10 @@ def _row(cells: Mapping[str, str]) -> _Row:
     """
     if None in cells or None in cells.values():
         raise ValueError("another number of cells than the header has")
-    row = _Row(cells, int(cells["seed"]), {
-        key: math.nan if text == NONE else float(text)
-        for key, text in cells.items()
-        if key not in (SET, *ABOUT, NUMBERS, DIVERGED) and text
-    })  # fmt: skip
-    for key, value in row.measures.items():
-        if not math.isfinite(value) and cells[key] != NONE and not (value == math.inf and "@" in key):
-            raise ValueError(f"column {key}: {cells[key]} is no finite number")
+    if not re.fullmatch(r"\d+", cells["seed"]):
+        raise ValueError(f"column seed: {cells['seed']} is no whole number from 0 on")
+    columns = [key for key, text in cells.items() if key not in (SET, *ABOUT, NUMBERS, DIVERGED) and text]
+    row = _Row(cells, int(cells["seed"]), {key: _measure(key, cells[key]) for key in columns})
     for column in (SET, NUMBERS):
         text = cells.get(column)
         if text and not isinstance(json.loads(text), dict):

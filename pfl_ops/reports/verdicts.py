@@ -217,6 +217,8 @@ def standing(verdict: Verdict) -> str:
     lacking = sum(one.agrees is None for one in verdict.instances)
     if lacking and not seeds:
         return f"{needed}; {lacking} of {len(verdict.instances)} instances have no common seed"
+    if not seeds and any(one.equal for one in verdict.instances):
+        return f"{needed}; differences that are the same in every seed decide nothing"
     return needed + (f", about {seeds} seeds" if seeds else f", more than {FARTHEST:,} seeds")
 
 

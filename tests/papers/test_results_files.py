@@ -116,8 +116,9 @@ def test_rows_of_another_version_of_the_suite_are_never_shown_as_of_this_one(tmp
     [
         ("", "no column cell"),
         ("cell,seed,setting,commit\n", "no column torch"),
-        ("cell,seed,setting,commit,torch\niid/local,x,a,b,c\n", "invalid literal"),
-        (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,much\n", "could not convert"),
+        ("cell,seed,setting,commit,torch\niid/local,x,a,b,c\n", "column seed: x is no whole number from 0 on"),
+        ("cell,seed,setting,commit,torch\niid/local,-1,a,b,c\n", "column seed: -1 is no whole number from 0 on"),
+        (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,much\n", f"column {ACC}: much is no finite number"),
         (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c\n", "another number of cells"),
         (
             f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,1.5,2.5\n",
@@ -141,6 +142,14 @@ def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, text: str, why: str) -
             call()
         assert str(path) in str(error.value) and why in str(error.value) and "\n" not in str(error.value)
     assert path.read_text() == text
+
+
+def test_a_file_that_excel_saved_is_read(tmp_path: Path, outcomes) -> None:
+    """Excel begins a file in UTF-8 with a mark; "it has no column cell" was said of it."""
+    path = results_files.write(tmp_path, TOY, "small", outcomes)
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    (found,) = results_files.read(tmp_path, [TOY])
+    assert found.outcomes.keys() == outcomes.keys()
 
 
 def test_networks_that_give_one_answer_are_told_from_a_file_as_from_runs(tmp_path: Path) -> None:

@@ -374,10 +374,12 @@ def test_claims_are_judged_twice() -> None:
 
 
 def test_a_claim_without_a_decision_says_how_many_seeds_it_would_take() -> None:
-    """Two seeds whose differences are equal have no spread: nothing is foreseen within 1,000 seeds."""
+    """Two seeds whose differences are equal have no spread: no number of seeds decides, and the page says why."""
     undecided = table(suite_report(run()), "claims").rows[0].entries[2]
     assert undecided.text == "? undecided"
-    assert undecided.below[1].startswith("e = ") and undecided.below[1].endswith("needed, more than 1,000 seeds")
+    assert undecided.below[1].startswith("e = ") and undecided.below[1].endswith(
+        "needed; differences that are the same in every seed decide nothing"
+    )
 
 
 def rows_of(table: Table) -> list[dict[str, str]]:
