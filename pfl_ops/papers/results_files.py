@@ -37,7 +37,8 @@ DIVERGED = "diverged"
 SET = "set"
 """The first column of a file of changed settings: {path: value} as JSON."""
 NUMBERS = "numbers"
-"""A column behind `ABOUT` in files of a user's own suite: units, round and stages of the measures, as JSON."""
+"""A column behind `ABOUT` in files of a user's own suite: units other than 100, round and stages, as JSON."""
+UNIT = 100.0
 NONE = "none"
 """The cell of a measure that the run does not have. An empty one is not known: the suite has the measure since then."""
 
@@ -123,7 +124,7 @@ def _rows(
         for seed, one in sorted(by_seed.items()):
             row: dict[str, str | int | float | None]
             row = {SET: _as_json(changes), "cell": cell.name, "seed": seed, "setting": hashed}
-            row |= {NUMBERS: _as_json(_numbers(suite, cell))} if suite.file else {}
+            row |= {NUMBERS: json.dumps(_numbers(suite, cell), sort_keys=True)} if suite.file else {}
             if isinstance(one, str):
                 yield {**row, "commit": "", "torch": "", DIVERGED: one}
                 continue
@@ -137,23 +138,27 @@ def _rows(
 
 
 def _numbers(suite: Suite, cell: Cell) -> dict[str, Any]:
-    """Return unit, round and stages of the numbers of a cell, as its rows record them."""
-    units = {measure.key: measure.unit for measure in suite.measures}
-    return {"at": suite.at, "stages": suite.stages(cell), "units": units}
+    """Return unit, round and stages of the numbers of a cell's rows, where they are other than those of most suites."""
+    units = {**dict.fromkeys(POOLED, 1.0), **{measure.key: measure.unit for measure in suite.measures}}
+    others = {key: unit for key, unit in units.items() if unit != UNIT}
+    found = {"at": suite.at if suite.at != "final" else "", "stages": suite.stages(cell), "units": others}
+    return {name: value for name, value in found.items() if value}
 
 
-def _as_now(text: str, now: Mapping[str, Any]) -> bool:
-    """True if a row's numbers are what they are in the suite now; a measure that only one of them has does not count.
+def _as_now(row: "_Row", now: Mapping[str, Any]) -> bool:
+    """True if the numbers of a row are what they are in the suite now.
 
     A row of a file of an earlier version, or of a suite of the package, says nothing.
     """
-    if not text:
+    if not row.cells.get(NUMBERS):
         return True
-    then = json.loads(text)
-    units = then.get("units")
-    if not isinstance(units, dict):
-        return False
-    return {**then, "units": {**now["units"], **{key: units[key] for key in units if key in now["units"]}}} == now
+    then, here = json.loads(row.cells[NUMBERS]), {"units": {}, **now}
+    units = then.pop("units", {})
+    return (
+        then == {name: now[name] for name in now if name != "units"}
+        and isinstance(units, dict)
+        and all(units.get(key, UNIT) == here["units"].get(key, UNIT) for key in row.measures)
+    )
 
 
 def _number(run: Result, key: str, unit: float, suite: Suite) -> float | str | None:
@@ -235,7 +240,7 @@ def _suite_run(
     diverged: dict[str, dict[int, str]] = {}
     outdated = 0
     for row in rows:
-        same = row.cells["setting"] == now[row.cell] and _as_now(row.cells.get(NUMBERS, ""), numbers[row.cell])
+        same = row.cells["setting"] == now[row.cell] and _as_now(row, numbers[row.cell])
         if not same:
             outdated += 1
             continue

@@ -393,10 +393,19 @@ def test_numbers_in_another_unit_are_outdated_in_a_file_of_a_users_suite(tmp_pat
     for measures in (own.measures, own.measures[:2], (*own.measures, Measure("test/L2/acc", "L2"))):
         (found,) = results_files.read(tmp_path, [replace(own, measures=measures)])
         assert found.outdated == 0 and sum(map(len, found.outcomes.values())) == rows
-    text = path.read_text().replace('""at"": ""final""', '""at"": ')
+    text = path.read_text().replace('""units"": ', '""units""')
     path.write_text(text)
     with pytest.raises(PflOpsError, match=r"toy-table1-small\.csv: line 2: JSONDecodeError"):
         results_files.read(tmp_path, [own])
+
+
+def test_a_share_that_a_file_has_beside_the_measures_is_no_measure_in_percent(tmp_path: Path) -> None:
+    """Pooled accuracy is in each file, 0.5; it was read as 0.5 % once the suite showed it in percent."""
+    without = replace(TOY, file="ours.py", measures=TOY.measures[:1], claims=())
+    runs = {"iid/local": [Result.of_numbers(0, {f"final/{ACC}": 1.5, f"final/{G}": 0.5})]}
+    results_files.write(tmp_path, without, "small", runs)
+    assert [one.outdated for one in results_files.read(tmp_path, [without])] == [0]
+    assert [one.outdated for one in results_files.read(tmp_path, [replace(without, measures=TOY.measures[:2])])] == [1]
 
 
 def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from_them(tmp_path: Path) -> None:
