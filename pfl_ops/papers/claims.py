@@ -252,6 +252,15 @@ class Claim:
         """Every cell that it is about."""
         return set().union(*self.compared(labels))
 
+    def numbers(self, labels: Labels) -> set[CellNumber]:
+        """Every number that it is about."""
+        return {
+            CellNumber(cell, term.key)
+            for bound in self._bindings(labels)
+            for term, cells in self._named(labels, bound).items()
+            for cell in cells
+        }
+
     def compared(self, labels: Labels) -> list[set[str]]:
         """The cells of each of its instances, which are compared with one another."""
         return [
