@@ -233,15 +233,20 @@ def test_own_suites_run_without_names(example: Callable[..., Path], monkeypatch:
 def test_results_are_kept_beside_the_report_of_each_suite(
     example: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A suite without a report has its results all the same; runs on substitute data are none."""
-    file = example()
-    (suite,) = load_suites([file])
-    outcomes = {cell.name: [Result.of_numbers(0, {"test/L1/acc": 1.25})] for cell in suite.cells}
+    """A suite without a report has its results all the same; runs on substitute data are none.
+
+    The page of claims has all suites of the call and their claims alone. It had the last suite's, and counted 219
+    claims of the papers.
+    """
+    file = example("(TABLE_1,)", '(TABLE_1, __import__("dataclasses").replace(TABLE_1, name="ours/table2", rule=None))')
+    suite, other = load_suites([file])
+    outcomes = {cell.name: [Result.of_numbers(0, {"final/test/L1/local/mean": 0.5})] for cell in suite.cells}
     about = {"stand_ins": {suite.cells[0].name: "digits"}, "problems": {}, "diverged": {}, "changes": {}}
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
-        found = [SimpleNamespace(suite=suite, scale="small", outcomes=outcomes, **about)]
-        on_suite(found[0])
+        found = [SimpleNamespace(suite=one, scale="small", outcomes=outcomes, **about) for one in (suite, other)]
+        for one in found:
+            on_suite(one)
         return found
 
     def keep(*_: Any) -> Any:
@@ -250,9 +255,12 @@ def test_results_are_kept_beside_the_report_of_each_suite(
     monkeypatch.setattr(tuning, "reproduce", reproduce)
     monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"], "_keep", keep)
     folder = tmp_path / "kept"
-    words = ["reproduce", suite.name, "--suite", str(file), "--scale", "small", "--results", str(folder)]
+    words = ["reproduce", "ours", "--suite", str(file), "--scale", "small", "--results", str(folder)]
     result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2 and result.stderr == f"pfl-ops: no report of {suite.name}: ValueError: no axis\n"
+    lines = [f"no report of {one.name}" for one in (suite, other)]
+    assert result.exit_code == 2 and result.stderr == f"pfl-ops: {', '.join(lines)}: ValueError: no axis\n"
     rows = (folder / f"{suite.name.replace('/', '-')}-small.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == [cell.name for cell in suite.cells[1:]]
-    assert suite.title in (folder / "README.md").read_text()
+    page = (folder / "README.md").read_text()
+    assert page.startswith("# Do the claims hold?\n") and "The suites have 2 claims" in page
+    assert "[ours/table1](ours-table1-small.md)" in page and "[ours/table2](ours-table2-small.md)" in page
