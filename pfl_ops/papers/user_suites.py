@@ -51,6 +51,11 @@ def load_suites(files: Sequence[Path], taken: Collection[str] = ()) -> tuple[Sui
                 raise PflOpsError(f"{shown}: SUITES has a {type(suite).__name__}; it takes objects of type Suite")
             if suite.name in taken or suite.name in found:
                 raise PflOpsError(f"{shown}: there is another suite '{echo(suite.name)}'; choose another name")
+            file_names = {name.replace("/", "-"): name for name in (*taken, *found)}
+            if (other := file_names.get(suite.name.replace("/", "-"))) is not None:
+                raise PflOpsError(
+                    f"{shown}: suite '{echo(suite.name)}' would have the results file of '{other}'; choose another name"
+                )
             try:
                 check_suite(suite)
             except Exception as error:  # the user's data, of which anything may be of a wrong type

@@ -119,6 +119,11 @@ WRONG = {
     "up": ('name="ours/table1"', 'name="../table1"', "the name of a suite is PAPER/EXHIBIT"),
     "clash": ('name="ours/table1"', 'name="fliu/table1"', "there is another suite 'fliu/table1'; choose another name"),
     "twice": ("(TABLE_1,)", "(TABLE_1, TABLE_1)", "there is another suite 'ours/table1'"),
+    "file_name": (
+        "(TABLE_1,)", '(TABLE_1, __import__("dataclasses").replace(TABLE_1, name="ours-table1/a", rule=None),'
+        ' __import__("dataclasses").replace(TABLE_1, name="ours/table1-a", rule=None))',
+        "suite 'ours/table1-a' would have the results file of 'ours-table1/a'; choose another name",
+    ),
     "none": ("SUITES = (TABLE_1,)", "", "defines no suite; it needs SUITES = (Suite(...),)"),
     "no_tuple": ("(TABLE_1,)", "TABLE_1", "defines no suite"),
     "other": ("(TABLE_1,)", "(TABLE_1, 7)", "SUITES has a int; it takes objects of type Suite"),
