@@ -235,6 +235,22 @@ def key(split: Split, stage: str, *rest: str, prefix: str = "") -> str:
     return prefix + "/".join(["val" if split == "validation" else split, stage, *rest])
 
 
+def scores(split: Split, synthetic: Sequence[float] = (), eps: Sequence[float] = (0.95,)) -> list[str]:
+    """Return every tracked key of scores that a run may have, as far as names can tell: a method may lack a stage.
+
+    Args:
+        split: the data that it is scored on. synthetic: c of its synthetic views. eps: thresholds of ρ.
+
+    >>> [key for key in scores("test") if key.startswith("test/L2/") and key.endswith(("acc", "rho_95"))]
+    ['test/L2/local/rho_95', 'test/L2/acc']
+    """
+    found: dict[str, float] = {}
+    for stage in STAGES:
+        for view in ("local", "global", *map(synthetic_view, synthetic)):
+            found |= tracked(stage, split, view, [0.0], eps, "", [ENOUGH])
+    return list(with_acc(found))
+
+
 _OF_A_STAGE = ("local/mean", "global/mean", "acc")
 CURVES = (
     *(f"L1/{name}" for name in _OF_A_STAGE),

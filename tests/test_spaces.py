@@ -105,6 +105,8 @@ def test_it_survives_pickle_and_yaml():
         ("training.local_epochs: {int: [1, 2.5]}", "int needs whole numbers"),
         ("training.optimiser: {choice: []}", "choice needs a list of values"),
         ("training.optimiser: {choice: [sgd, sgd]}", "names a choice twice"),
+        ("training.weight_decay: {choice: [0, 1, 0.0]}", "names a choice twice: 0 and 0.0 are equal"),
+        ("training.weight_decay: {float: [0, 1], step: 1e-30}", "step 1e-30 is too small for [0, 1]"),
         ("training.optimiser: {choice: [sgd], log: true}", "log and step belong to float and int"),
         ("seed: {int: [0, 9]}", "seed: is the same in all trials of a study"),
         ("evaluation.split: {choice: [test]}", "evaluation.split: is the same in all trials of a study"),
@@ -185,6 +187,17 @@ def test_keys_with_one_value_are_not_varied():
     text += "e: [{int: [1, 1], when: {c: x}}, {int: [2, 2], when: {c: y}}]"
     space = spaces.parse(text)
     assert space.keys == ("a", "b", "c", "d", "e") and space.varied == ("c", "d", "e")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "step", "last"),
+    [(0.1, 0.34, 0.02, 0.34), (0.1, 0.8, 0.7, 0.8), (0.1, 0.7, 0.1, 0.7), (0.005, 4.905, 0.7, 4.905)],
+)
+def test_the_last_step_is_tried(low, high, step, last, recwarn):
+    """0.1 + 12 · 0.02 is 0.33999999999999997 as floats, of which Optuna, which counts in decimals, took 11 steps."""
+    (lr,) = spaces.parse(f"training.lr: {{float: [{low}, {high}], step: {step}}}").parameters
+    distribution = optuna.distributions.FloatDistribution(lr.low, lr.high, step=lr.step)
+    assert lr.high == distribution.high == last and not recwarn.list
 
 
 def test_step_ends_where_the_last_step_does():

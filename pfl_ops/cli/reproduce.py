@@ -140,7 +140,8 @@ def reproduce(
     check_folder("--results", results)
     check_data_dir(data_dir)
     changes = assignments(sets)
-    chosen = [] if planned else _chosen(names or [], size, only, every, _own(suite), listed)
+    own = _own(suite)
+    chosen = [] if planned else _chosen(names or [], size, only, every, own, listed)
     if listed:
         _list(chosen)
         return
@@ -178,8 +179,8 @@ def reproduce(
     for name, rows in old.items():
         say(
             err(),
-            f"{name}: {count(rows, 'run')} of other settings, data or code than the suite has now, which do not count "
-            "and are removed when the file is written",
+            f"{name}: {count(rows, 'run')} of other settings, data or code than the suite has now, or of numbers in "
+            "another unit or of another round, which do not count and are removed when the file is written",
         )
     summaries: list[SuiteSummary] = []
     without: dict[str, Exception] = {}
@@ -191,7 +192,7 @@ def reproduce(
             without[f"no report of {suite.suite.name}"] = error
         try:
             if results is not None:
-                _keep_results(suite, results, data_dir)
+                _keep_results(suite, results, data_dir, own)
         except Exception as error:
             without[f"no results of {suite.suite.name}"] = error
 
@@ -392,17 +393,21 @@ def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri:
     return summary
 
 
-def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None) -> None:
-    """Write the suite's results as a file, and the pages of all files in the folder."""
+def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None, own: "tuple[Suite, ...]") -> None:
+    """Write the suite's results as a file, and the pages of all files in the folder.
+
+    Args:
+        own: suites of the user's own. Those of the package count on the page of claims if the folder has some of them.
+    """
     from pfl_ops.papers import all_suites, results_files
     from pfl_ops.reports import results_pages
 
-    own = () if any(suite.name == found.suite.name for suite in all_suites()) else (found.suite,)
     done = {cell: each for cell, each in found.outcomes.items() if cell not in found.stand_ins}
     lost = {cell: each for cell, each in found.diverged.items() if cell not in found.stand_ins}
     results_files.write(folder, found.suite, found.scale, done, data_dir, found.changes, lost)
-    known = all_suites(own)
-    results_pages.write(folder, results_files.read(folder, known, data_dir), known)
+    kept = results_files.read(folder, all_suites(own), data_dir)
+    known = own if own and all(one.suite.file for one in kept) else all_suites(own)
+    results_pages.write(folder, kept, known)
 
 
 def page(outcome: "Result", tracking_uri: str | None) -> str | None:

@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.papers.conditions import CellNumber, Expansion, Form, mean
 from pfl_ops.papers.evidence import ClaimEvidence, TermComparison, all_of, at_least
 from pfl_ops.papers.expression import Bound, Labels, Node, Term, labels_of, sides
@@ -58,6 +58,11 @@ class Instance:
     def evidence(self) -> ClaimEvidence:
         """Evidence of the seeds so far."""
         return all_of([one.evidence for one in self.comparisons])
+
+    @property
+    def equal(self) -> bool:
+        """True if some of its differences are the same in all seeds, which decides nothing."""
+        return any(one.equal for comparison in self.comparisons for one in comparison.differences)
 
     @property
     def continued(self) -> ClaimEvidence:
@@ -156,7 +161,7 @@ class Claim:
         says: comparisons, see above.
         remark: where it stands, whether it is derived (ours), what is odd about it.
         share: of the instances in which it has to be true, each counted once: "all", "most" (more than half), or a
-            fraction as "8/10".
+            fraction above 0 and up to 1, as "8/10".
         derived: True if the paper does not say it in these terms: it is worked out from the paper's numbers, or its
             threshold is ours. Such claims are counted apart.
         main: True if the paper's abstract or conclusion says it of what the paper proposes. The page of all claims
@@ -173,6 +178,9 @@ class Claim:
     def least(self, instances: int) -> int:
         """Return the number of instances in which it has to be true.
 
+        Raises:
+            PflOpsError: the share is none.
+
         >>> [Claim("", "", share=share).least(20) for share in ("all", "most", "8/10")]
         [20, 11, 16]
         """
@@ -180,7 +188,16 @@ class Claim:
             return instances
         if self.share == "most":
             return instances // 2 + 1
-        return max(1, math.ceil(Fraction(self.share) * instances))
+        try:
+            share = Fraction(str(self.share))
+        except (ValueError, ZeroDivisionError):
+            share = Fraction(0)
+        if not 0 < share <= 1:
+            raise PflOpsError(
+                f"claim '{self.says}': share must be all, most, or a fraction above 0 and up to 1 as 8/10, got "
+                f"{echo(repr(self.share))}"
+            )
+        return math.ceil(share * instances)
 
     def judge(
         self, values: Values, labels: Labels, cells: Iterable[str], *, exact: bool = False, first: int = 0
@@ -211,7 +228,7 @@ class Claim:
 
         Raises:
             PflOpsError: it can't be read, names an axis' label, a cell or a measure that does not exist, or can't be
-                decided (`conditions`).
+                decided (`conditions`), since it compares a number with itself, say; its share is none.
         """
         known, there, held = set(keys), set(cells), False
         for term in self._terms:
@@ -220,16 +237,29 @@ class Claim:
                     f"claim '{self.says}': no measure '{term.key}'; measures are {', '.join(sorted(known))}"
                 )
         for bound, named in zip(self._bindings(labels), self.compared(labels), strict=True):
-            held |= named <= there
+            if not named:
+                break
             if not bound and not named <= there:
                 raise PflOpsError(f"claim '{self.says}': no cell {', '.join(sorted(named - there))}")
-            self._conditions(Expansion(self.says, self._named(labels, bound)))
+            if named <= there:
+                self._check_open(labels, bound)
+                held = True
+        self.least(1)
         if not held:
             raise PflOpsError(f"claim '{self.says}' is about no cell of the suite")
 
     def cells(self, labels: Labels) -> set[str]:
         """Every cell that it is about."""
         return set().union(*self.compared(labels))
+
+    def numbers(self, labels: Labels) -> set[CellNumber]:
+        """Every number that it is about."""
+        return {
+            CellNumber(cell, term.key)
+            for bound in self._bindings(labels)
+            for term, cells in self._named(labels, bound).items()
+            for cell in cells
+        }
 
     def compared(self, labels: Labels) -> list[set[str]]:
         """The cells of each of its instances, which are compared with one another."""
@@ -266,6 +296,17 @@ class Claim:
             for (a, b), (sign, _) in zip(pairwise(forms), self._parsed[1:], strict=True)
         ]
         return forms, comparisons
+
+    def _check_open(self, labels: Labels, bound: Bound) -> None:
+        """Refuse an instance with a comparison that is true, or false, whatever the numbers are: no run decides it."""
+        for clauses in self._conditions(Expansion(self.says, self._named(labels, bound)))[1]:
+            if clauses and all(one.parts for clause in clauses for one in clause):
+                continue
+            at = f" at {', '.join(dict.fromkeys(bound.values()))}" if bound else ""
+            raise PflOpsError(
+                f"claim '{self.says}' is {'false' if clauses else 'true'}{at} whatever the numbers of the cells are; "
+                "{!a} leaves label a out"
+            )
 
     def _instance(
         self,

@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from pfl_ops.statistics import e_process_above
+from pfl_ops.statistics import ALIKE, e_process_above
 
 FARTHEST = 1000
 """Number of seeds up to which a decision is foreseen."""
@@ -160,6 +160,13 @@ class SeedDifferences:
     def evidence(self) -> ClaimEvidence:
         """Evidence for "they are above 0 on average"."""
         return of_differences(self.values, self.scale, infinite=self.infinite)
+
+    @property
+    def equal(self) -> bool:
+        """True if they are the same in all of two or more seeds, as those of bytes often are: they decide nothing."""
+        if len(self.values) < 2 or not np.isfinite(self.values).all():
+            return False
+        return bool(np.ptp(self.values) <= ALIKE * self.scale[-1])
 
     @property
     def repeated(self) -> "SeedDifferences":

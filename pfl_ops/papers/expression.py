@@ -1,6 +1,7 @@
 """Comparisons of numbers as text: read into a tree, and worked out for a choice of labels."""
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ Bound: TypeAlias = Mapping[tuple[int, str], str]
 Operation: TypeAlias = Literal["sum", "negative", "product", "max", "min", "mean", "abs"]
 
 PART = r"(?:[\w.]+|\*|\{!?[\w.,]+\})"
-TERM = re.compile(rf"{PART}(?:/{PART})*:[\w./]+(?:[@#][\d.]+)?")
+TERM = re.compile(rf"{PART}(?:/{PART})*:[\w./]+(?:@[\d.]+|#(?:\d+|best))?")
 OF_MANY: Mapping[str, Operation] = {"max": "max", "min": "min", "mean": "mean"}
 COMPARISONS: Mapping[type[ast.cmpop], str] = {ast.LtE: "<=", ast.GtE: ">=", ast.Lt: "<", ast.Gt: ">"}
 
@@ -49,7 +50,12 @@ def labels_of(part: str, known: Sequence[str], where: str) -> list[str]:
     for label in named:
         if label not in known:
             raise unknown(f"label in '{echo(where)}'", label, known)
-    return [label for label in known if label not in named] if part.startswith("{!") else named
+        if named.count(label) > 1:
+            raise PflOpsError(f"'{echo(where)}' names label {echo(label)} twice in {echo(part)}")
+    meant = [label for label in known if label not in named] if part.startswith("{!") else named
+    if not meant:
+        raise PflOpsError(f"{echo(part)} in '{echo(where)}' means no label: it leaves out all there are")
+    return meant
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,8 @@ class Term(Node):
         """The cells that it stands for in an instance: one, or the arguments of its function."""
         free = self.free(labels)
         places = enumerate(zip(self.parts, labels.values(), strict=True))
-        meant = [[bound[i, p]] if (i, p) in free else labels_of(p, known, self.key) for i, (p, known) in places]
+        name = f"{'/'.join(self.parts)}:{self.key}"
+        meant = [[bound[i, p]] if (i, p) in free else labels_of(p, known, name) for i, (p, known) in places]
         return ["/".join(chosen) for chosen in product(*meant)]
 
 
@@ -111,6 +118,8 @@ def sides(text: str) -> list[tuple[str, Node]]:
     >>> [(sign, [term.key for term in node.terms()]) for sign, node in sides("a/b:x - 2 * a/c:x > 0.5")]
     [('', ['x', 'x']), ('>', [])]
     """
+    if foreign := re.search(r"#.*|term_\d+", TERM.sub("", text)):  # a comment to Python, and a name used below
+        raise PflOpsError(f"claim '{text}' can't be read at '{foreign[0]}'")
     terms: list[str] = []
 
     def named(found: re.Match[str]) -> str:
@@ -148,7 +157,7 @@ class Reader:
     def node(self, tree: ast.expr, inside: bool = False) -> Node:
         """Return a part of the claim; `inside`: of max, min or mean."""
         match tree:
-            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool) and value < math.inf:
                 return Number(number=float(value))
             case ast.Name(id=name) if re.fullmatch(r"term_\d+", name):
                 pattern, _, key = self.terms[int(name.removeprefix("term_"))].partition(":")

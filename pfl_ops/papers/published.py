@@ -1,6 +1,7 @@
 """The papers' numbers, transcribed: one CSV file an exhibit, beside the suites."""
 
 import csv
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -95,15 +96,22 @@ def parse(text: str, source: str) -> Mapping[tuple[str, str], Published]:
         if place in found:
             raise PflOpsError(f"{source}, line {line}: a second number for {echo(' '.join(place))}")
         try:
-            found[place] = Published(
-                float(row["value"]) if row["value"] else None,
-                float(row["spread"]) if row["spread"] else None,
-                int(row["n"]) if row["n"] else None,
-                row["remark"] or "",
-            )
+            found[place] = _published(row)
         except ValueError as error:
             raise PflOpsError(f"{source}, line {line}: {echo(error)}") from error
     return found
+
+
+def _published(row: Mapping[str, str]) -> Published:
+    value, spread = (float(row[name]) if row[name] else None for name in ("value", "spread"))
+    n = int(row["n"]) if row["n"] else None
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{row['value']} is no finite number; an empty field is none")
+    if spread is not None and not 0 <= spread < math.inf:
+        raise ValueError(f"a spread is 0 or more, got {row['spread']}")
+    if n is not None and n < 1:
+        raise ValueError(f"n is 1 or more, got {n}")
+    return Published(value, spread, n, row["remark"])
 
 
 def _rows(text: str, source: str) -> Iterator[tuple[int, dict[str, str]]]:

@@ -5,17 +5,20 @@ suite still runs what the row was run with: the hash of the cell's experiment wi
 content and the method's code in it. A row of an earlier version of the suite is never shown as one of this version.
 A repetition whose training diverged has a row without numbers. Accuracies on pooled data are in the file of a suite
 that does not show them, too: they tell networks that give one answer to all inputs (`SuiteRun.one_answer`).
-Runs with settings that the user changed (`reproduce --set`) are in a file of their own.
+Runs with settings that the user changed (`reproduce --set`) are in a file of their own. In the files of a user's own
+suite a row also says what its numbers are, so that one in other units, or of the best round, is outdated too.
 """
 
 import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from pfl_ops.config.identity import fingerprint, identity
 from pfl_ops.csv_text import to_csv
@@ -33,6 +36,9 @@ DIVERGED = "diverged"
 """A column behind these, if some repetition diverged: "diverged at round 7, lr 0.4", empty in the other rows."""
 SET = "set"
 """The first column of a file of changed settings: {path: value} as JSON."""
+NUMBERS = "numbers"
+"""A column behind `ABOUT` in files of a user's own suite: units other than 100, round and stages, as JSON."""
+UNIT = 100.0
 NONE = "none"
 """The cell of a measure that the run does not have. An empty one is not known: the suite has the measure since then."""
 
@@ -90,7 +96,8 @@ def write(
     others = [row.cells for row in rows if row.changes != mine]
     lost, *pooled = ([key] if any(row.get(key) for row in (*others, *made)) else [] for key in (DIVERGED, *POOLED))
     keys = (measure.key for measure in suite.measures)
-    columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *lost, *keys, *chain(*pooled)])
+    said = [NUMBERS] if any(row.get(NUMBERS) for row in (*others, *made)) else []
+    columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *said, *lost, *keys, *chain(*pooled)])
     table = pd.DataFrame([*others, *made], columns=[*columns])
     return write_named(path, to_csv(table.sort_values(SET, kind="stable") if changes else table))
 
@@ -117,6 +124,7 @@ def _rows(
         for seed, one in sorted(by_seed.items()):
             row: dict[str, str | int | float | None]
             row = {SET: _as_json(changes), "cell": cell.name, "seed": seed, "setting": hashed}
+            row |= {NUMBERS: json.dumps(_numbers(suite, cell), sort_keys=True)} if suite.file else {}
             if isinstance(one, str):
                 yield {**row, "commit": "", "torch": "", DIVERGED: one}
                 continue
@@ -127,6 +135,30 @@ def _rows(
                 **{key: None if (found := _number(one, key, 1.0, suite)) == NONE else found for key in POOLED},
                 **{measure.key: _number(one, measure.key, measure.unit, suite) for measure in suite.measures},
             }
+
+
+def _numbers(suite: Suite, cell: Cell) -> dict[str, Any]:
+    """Return unit, round and stages of the numbers of a cell's rows, where they are other than those of most suites."""
+    units = {**dict.fromkeys(POOLED, 1.0), **{measure.key: measure.unit for measure in suite.measures}}
+    others = {key: unit for key, unit in units.items() if unit != UNIT}
+    found = {"at": suite.at if suite.at != "final" else "", "stages": suite.stages(cell), "units": others}
+    return {name: value for name, value in found.items() if value}
+
+
+def _as_now(row: "_Row", now: Mapping[str, Any]) -> bool:
+    """True if the numbers of a row are what they are in the suite now.
+
+    A row of a file of an earlier version, or of a suite of the package, says nothing.
+    """
+    if not row.cells.get(NUMBERS):
+        return True
+    then, here = json.loads(row.cells[NUMBERS]), {"units": {}, **now}
+    units = then.pop("units", {})
+    return (
+        then == {name: now[name] for name in now if name != "units"}
+        and isinstance(units, dict)
+        and all(units.get(key, UNIT) == here["units"].get(key, UNIT) for key in row.measures)
+    )
 
 
 def _number(run: Result, key: str, unit: float, suite: Suite) -> float | str | None:
@@ -201,14 +233,15 @@ def _suite_run(
 ) -> SuiteRun:
     """The rows of one file with the same changes, without those that the suite does not run so any more."""
     keys = {measure.key for measure in suite.measures} | set(POOLED)
-    now = {
-        name: _setting_now(suite, name, scale, changes, data_dir) for name in dict.fromkeys(row.cell for row in rows)
-    }
+    named = dict.fromkeys(row.cell for row in rows)
+    now = {name: _setting_now(suite, name, scale, changes, data_dir) for name in named}
+    numbers = {cell.name: _numbers(suite, cell) for cell in suite.cells if cell.name in named}
     outcomes: dict[str, list[Result]] = {}
     diverged: dict[str, dict[int, str]] = {}
     outdated = 0
     for row in rows:
-        if row.cells["setting"] != now[row.cell]:
+        same = row.cells["setting"] == now[row.cell] and _as_now(row, numbers[row.cell])
+        if not same:
             outdated += 1
             continue
         if how := row.cells.get(DIVERGED):
@@ -259,7 +292,7 @@ def _read(path: Path) -> list[_Row]:
     """Return the rows of a file; a run that is there twice would count twice in a mean."""
     line = ""
     try:
-        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")))  # Excel writes a mark in front
         columns = reader.fieldnames or ()
         missing = [name for name in ABOUT if name not in columns]
         if missing:
@@ -279,6 +312,19 @@ def _read(path: Path) -> list[_Row]:
         raise PflOpsError(f"can't read the results {path}: {line}{in_a_line(error)}") from error
 
 
+def _measure(key: str, text: str) -> float:
+    """The number of a cell; NaN: the run has none."""
+    if text == NONE:
+        return math.nan
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) and not (value == math.inf and "@" in key):
+        raise ValueError(f"column {key}: {text} is no finite number")
+    return value
+
+
 def _row(cells: Mapping[str, str]) -> _Row:
     """Check the cells of a row.
 
@@ -287,14 +333,12 @@ def _row(cells: Mapping[str, str]) -> _Row:
     """
     if None in cells or None in cells.values():
         raise ValueError("another number of cells than the header has")
-    row = _Row(cells, int(cells["seed"]), {
-        key: math.nan if text == NONE else float(text)
-        for key, text in cells.items()
-        if key not in (SET, *ABOUT, DIVERGED) and text
-    })  # fmt: skip
-    for key, value in row.measures.items():
-        if not math.isfinite(value) and cells[key] != NONE and not (value == math.inf and "@" in key):
-            raise ValueError(f"column {key}: {cells[key]} is no finite number")
-    if row.changes and not isinstance(json.loads(row.changes), dict):
-        raise ValueError(f"column {SET}: {row.changes} is no JSON object")
+    if not re.fullmatch(r"\d+", cells["seed"]):
+        raise ValueError(f"column seed: {cells['seed']} is no whole number from 0 on")
+    columns = [key for key, text in cells.items() if key not in (SET, *ABOUT, NUMBERS, DIVERGED) and text]
+    row = _Row(cells, int(cells["seed"]), {key: _measure(key, cells[key]) for key in columns})
+    for column in (SET, NUMBERS):
+        text = cells.get(column)
+        if text and not isinstance(json.loads(text), dict):
+            raise ValueError(f"column {column}: {text} is no JSON object")
     return row

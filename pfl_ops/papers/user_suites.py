@@ -6,11 +6,14 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from pfl_ops import metrics, spaces
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line, place, unknown
+from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over
 from pfl_ops.papers.expression import matching
+from pfl_ops.papers.measure_keys import check_measures
 from pfl_ops.papers.published import PublishedFile
-from pfl_ops.papers.suite import SCALES, Suite
+from pfl_ops.papers.suite import SCALES, Changes, Level, ScaleName, Suite
 from pfl_ops.registry import load_plugin, plugin_module
 
 KIND = "suite file"
@@ -18,6 +21,11 @@ PART_OF_NAME = r"[a-z0-9][a-z0-9_.-]{0,49}"
 NAME = re.compile(f"{PART_OF_NAME}/{PART_OF_NAME}")
 LABEL = re.compile(r"[\w.]+")
 MEASURE = "measure"
+OF_THE_SUITE = {
+    "seed": "all cells count their seeds from that of `base`, so that they can be paired",
+    "repetitions": "give Suite(repetitions=...) or Scale(repetitions=...)",
+}
+"""Settings that no cell has for itself."""
 
 
 def load_suites(files: Sequence[Path], taken: Collection[str] = ()) -> tuple[Suite, ...]:
@@ -43,6 +51,11 @@ def load_suites(files: Sequence[Path], taken: Collection[str] = ()) -> tuple[Sui
                 raise PflOpsError(f"{shown}: SUITES has a {type(suite).__name__}; it takes objects of type Suite")
             if suite.name in taken or suite.name in found:
                 raise PflOpsError(f"{shown}: there is another suite '{echo(suite.name)}'; choose another name")
+            file_names = {name.replace("/", "-"): name for name in (*taken, *found)}
+            if (other := file_names.get(suite.name.replace("/", "-"))) is not None:
+                raise PflOpsError(
+                    f"{shown}: suite '{echo(suite.name)}' would have the results file of '{other}'; choose another name"
+                )
             try:
                 check_suite(suite)
             except Exception as error:  # the user's data, of which anything may be of a wrong type
@@ -64,6 +77,8 @@ def check_suite(suite: Suite) -> None:
     for axis, levels in suite.axes.items():
         if not levels:
             raise PflOpsError(f"axis {echo(axis)} has no level")
+        if axis == MEASURE:
+            raise PflOpsError(f"no axis can be named {MEASURE}: in exhibits that is the axis of the measures")
         for label in levels:
             if not LABEL.fullmatch(label):
                 raise PflOpsError(f"label '{echo(label)}' of axis {echo(axis)}: use letters, digits, dots, underscores")
@@ -73,17 +88,68 @@ def check_suite(suite: Suite) -> None:
             raise unknown("cell (absent)", name, every)
     if not suite.cells:
         raise PflOpsError("it has no cell")
+    for word, allowed in (("at", ("final", "best")), ("spread_over", ("repetitions", "clients", ""))):
+        if getattr(suite, word) not in allowed:
+            raise PflOpsError(f"{word} must be {' or '.join(filter(None, allowed))}, got {echo(getattr(suite, word))}")
+    _check_settings(suite)
+    check_measures(suite)
     _check_published(suite)
-    for claim in suite.claims:
-        claim.check(suite.labels, [cell.name for cell in suite.cells], [measure.key for measure in suite.measures])
-        claim.least(len(suite.cells))
+    _check_claims(suite)
     for exhibit in suite.exhibits:
         _check_exhibit(suite, exhibit)
     _check_rule(suite)
     for cell in suite.cells:
-        for scale in SCALES:
-            suite.experiment(cell, scale)
+        suite.experiment(cell, "smoke")
         suite.sources_of(cell)
+
+
+def _check_settings(suite: Suite) -> None:
+    """Refuse settings that cells can't have for themselves, and a scale at which two cells become one experiment."""
+    levels = {f"level {label}": level for axis in suite.axes.values() for label, level in axis.items()}
+    levels |= {
+        f"exceptions {pattern}": more if isinstance(more, Level) else Level(more)
+        for pattern, more in suite.exceptions.items()
+    }
+    sets: dict[str, Changes] = {"small": suite.small.changes, "medium": suite.medium.changes}
+    for where, level in levels.items():
+        for scale in level.at:
+            if scale not in SCALES:
+                raise unknown(f"scale in {where}", scale, SCALES)
+        for stage in level.stages.values():
+            if stage not in metrics.STAGES:
+                raise unknown(f"stage in {where}", stage, metrics.STAGES)
+        sets |= {where: level.changes, **{f"{where} at {scale}": level.at[scale] for scale in level.at}}
+    sets |= {"smoke": suite.smoke.changes, "base": {path: suite.base[path] for path in suite.base if path != "seed"}}
+    for where, changes in sets.items():
+        for path in changes:
+            if path in OF_THE_SUITE:
+                raise PflOpsError(f"{where} sets {path}: {OF_THE_SUITE[path]}")
+    _check_apart(suite, "small")
+    _check_apart(suite, "medium")
+
+
+def _check_apart(suite: Suite, scale: ScaleName) -> None:
+    """Refuse a scale at which two cells are one experiment that are two at full: it sets what an axis varies."""
+    found: dict[str, str] = {}
+    for cell in suite.cells:
+        other = suite.cell(found.setdefault(repr(suite.experiment(cell, scale)), cell.name))
+        if suite.experiment(other) != suite.experiment(cell):
+            raise PflOpsError(
+                f"scale {scale} makes cells {other.name} and {cell.name} one experiment: it sets what an axis varies; "
+                "give its levels `at`"
+            )
+
+
+def _check_claims(suite: Suite) -> None:
+    """Refuse claims about what the suite has not, that no number can decide, or that can't be told apart."""
+    cells, keys = [cell.name for cell in suite.cells], [measure.key for measure in suite.measures]
+    texts = [claim.text for claim in suite.claims if isinstance(claim, Claim)]
+    for claim in suite.claims:
+        if not isinstance(claim, Claim):
+            raise PflOpsError(f"claims has a {type(claim).__name__}; it takes Claim(...)")
+        if texts.count(claim.text) > 1:
+            raise PflOpsError(f"two claims have the text '{echo(claim.text)}'; pages tell claims apart by their texts")
+        claim.check(suite.labels, cells, keys)
 
 
 def _check_published(suite: Suite) -> None:
@@ -106,6 +172,9 @@ def _check_exhibit(suite: Suite, exhibit: Exhibit) -> None:
     match exhibit:
         case Grid():
             placed = (*exhibit.rows, *exhibit.columns, *exhibit.blocks)
+            for axis in placed:
+                if placed.count(axis) > 1:
+                    raise PflOpsError(f"a Grid has axis {echo(axis)} at two places")
             for axis in axes:
                 if axis not in placed and len(suite.axes[axis]) > 1:
                     raise PflOpsError(f"a Grid has no place for axis {axis}, which has several levels")
@@ -123,7 +192,8 @@ def _check_exhibit(suite: Suite, exhibit: Exhibit) -> None:
 
 
 def _check_rule(suite: Suite) -> None:
-    """Refuse a rule whose methods are none of the suite's, or whose experiments are no cells of the first suite."""
+    """Refuse a rule whose methods are none of the suite's, whose experiments are no cells of the first suite, or that
+    no study can follow, and one with seeds of the suite's repetitions."""
     rule = suite.rule
     if rule is None:
         return
@@ -136,6 +206,27 @@ def _check_rule(suite: Suite) -> None:
         suite.cell(cell)
         if label not in labels:
             raise unknown(f"label of {suite.name} (rule {echo(rule.name)})", label, labels)
+    for label in (*rule.own, *rule.before):
+        if label not in rule.cells:
+            raise unknown(f"method in `cells` of rule {echo(rule.name)}", label, rule.cells)
+    for word, least in (("trials", 1), ("confirm", 0), ("confirm_top", 1), ("seed", 0)):
+        number = getattr(rule, word)
+        if not isinstance(number, int) or number < least:
+            raise PflOpsError(f"rule {echo(rule.name)}: {word} must be a whole number from {least} on, got {number!r}")
+    for label, cell in rule.cells.items():
+        experiment = suite.experiment(suite.cell(cell)).override(rule.before.get(label, {}))
+        evaluation = experiment.evaluation
+        known = metrics.scores("validation", evaluation.synthetic, evaluation.eps)
+        if rule.metric not in known:
+            raise unknown(f"validation score (rule {echo(rule.name)})", rule.metric, known)
+        spaces.check(spaces.from_dict(rule.ranges(label), f"rule {echo(rule.name)}, {echo(label)}"), experiment)
+    most = max(suite.scale(scale).repetitions for scale in SCALES)
+    if suite.first_seed <= rule.seed + rule.confirm and rule.seed < suite.first_seed + most:
+        raise PflOpsError(
+            f"rule {echo(rule.name)}: its trials and their confirmation have seeds {rule.seed} to "
+            f"{rule.seed + rule.confirm}, which repetitions of the suite have, too ({suite.first_seed} to "
+            f"{suite.first_seed + most - 1}); choose another seed, as 1000"
+        )
 
 
 def _axes(exhibit: Exhibit) -> Iterator[str]:

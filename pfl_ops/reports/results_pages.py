@@ -79,7 +79,7 @@ def overview(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Document
     """All claims that were judged, a line each, and the number of those that were not."""
     return Document(
         name="results",
-        title="Do the five papers' claims hold?",
+        title="Do the claims hold?" if all(one.file for one in all_suites) else "Do the five papers' claims hold?",
         subtitle=(
             "Suites whose results are kept in the files beside this page, which `pfl-ops reproduce SUITE --scale SCALE "
             "--results FOLDER` writes. Every number and verdict here is made from these files."
@@ -125,7 +125,9 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
 def _outdated(runs: int) -> Iterator[PageBlock]:
     if runs:
         yield Text(
-            f"{count(runs, 'run')} of other settings, data or code than the suite has here: left out.", "warning"
+            f"{count(runs, 'run')} of other settings, data or code than the suite has here, or of numbers in another "
+            "unit or of another round: left out.",
+            "warning",
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pfl_ops.papers import Claim, Instance, Verdict
+from pfl_ops.papers.conditions import CellNumber
 from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.papers.suite_run import OPTIMISER, SuiteRun
 from pfl_ops.reports.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
@@ -50,7 +51,7 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
             Row((
                 TableCell(claim.text, below=(claim.remark,) if claim.remark else (), more=(f"`{claim.says}`",)),
                 _entry(paper, "not printed"),
-                _entry(ours, "not run"),
+                _entry(ours, "not run", _without(run, claim)),
             ))
             for claim, paper, ours in of
         ]  # fmt: skip
@@ -183,7 +184,19 @@ def count(standings: Sequence[str]) -> str:
     return ", ".join(f"{counted[s]} {plural.get(s, s) if counted[s] > 1 else s}" for s in STANDINGS if counted[s])
 
 
-def _entry(verdict: Verdict | None, absent: str) -> TableCell:
+def _without(run: SuiteRun, claim: Claim) -> tuple[str, ...]:
+    """Reasons for which a claim may lack numbers although its cells were run: diverged repetitions, no such number."""
+    numbers = sorted(claim.numbers(run.suite.labels), key=lambda one: (one.cell, one.key))
+    lost = dict.fromkeys(f"{one.cell}: {run.lost(one.cell)}" for one in numbers if run.lost(one.cell))
+    lacking = (one for one in numbers if run.outcomes.get(one.cell) and not _has(run, one))
+    return (*lost, *(f"{one.cell} has no {one.key}" for one in lacking))
+
+
+def _has(run: SuiteRun, number: CellNumber) -> bool:
+    return bool(run.values(number.cell, run.suite.measure(number.key)))
+
+
+def _entry(verdict: Verdict | None, absent: str, without: tuple[str, ...] = ()) -> TableCell:
     if verdict is None:
         text, mark = STANDINGS["not judged"]
         return TableCell(text, mark=mark)
@@ -191,7 +204,7 @@ def _entry(verdict: Verdict | None, absent: str) -> TableCell:
     decision = (told,) if (told := standing(verdict)) else ()
     if len(verdict.instances) == 1 or verdict.status == "not run":
         detail = verdict.instances[0].detail if verdict.instances else ""
-        return TableCell(text, mark=mark, below=((detail, *decision) if detail else ()))
+        return TableCell(text, mark=mark, below=((detail, *decision) if detail else without))
     count = verdict.count.replace("not run", absent)
     least = f"; claimed for {verdict.least}" if verdict.least < len(verdict.instances) else ""
     below = (f"as claimed in {count}{least}", *decision)
@@ -217,6 +230,8 @@ def standing(verdict: Verdict) -> str:
     lacking = sum(one.agrees is None for one in verdict.instances)
     if lacking and not seeds:
         return f"{needed}; {lacking} of {len(verdict.instances)} instances have no common seed"
+    if not seeds and any(one.equal for one in verdict.instances):
+        return f"{needed}; differences that are the same in every seed decide nothing"
     return needed + (f", about {seeds} seeds" if seeds else f", more than {FARTHEST:,} seeds")
 
 

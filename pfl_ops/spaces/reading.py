@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal, InvalidOperation
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -151,8 +152,9 @@ def _choice(key: str, entry: dict[str, Any], when: Conditions, wrong: Refuse) ->
     choices = tuple(entry["choice"])
     if any(not isinstance(value, bool | int | float | str | None) for value in choices):
         raise wrong("choices are numbers, texts, true, false or null")
-    if len(set(map(repr, choices))) < len(choices):
-        raise wrong("names a choice twice")
+    for i, value in enumerate(choices):
+        if value in choices[:i]:  # equal values are one choice in Optuna: 1, 1.0 and true
+            raise wrong(f"names a choice twice: {echo(choices[choices.index(value)])} and {echo(value)} are equal")
     return Parameter(key, "choice", choices=choices, when=when)
 
 
@@ -175,8 +177,12 @@ def _range(key: str, kind: str, entry: dict[str, Any], when: Conditions, wrong: 
         raise wrong("log and step can't be combined")
     if kind == "int" and any(v != int(v) for v in (low, high, step or 1)):
         raise wrong("int needs whole numbers")
-    if step:  # Optuna would lower `high` to the last step, with a warning
-        high = low + step * math.floor((high - low) / step + 1e-9)
+    if step:  # Optuna would lower `high` to the last step, with a warning; in decimals as it does, else it loses a step
+        first, width = Decimal(str(low)), Decimal(str(step))
+        try:
+            high = float(first + (Decimal(str(high)) - first) // width * width)
+        except InvalidOperation:
+            raise wrong(f"step {step:g} is too small for [{low:g}, {high:g}]") from None
     whole: Literal["float", "int"] = "int" if kind == "int" else "float"
     return Parameter(key, whole, low, high, log, None if step is None else float(step), when=when)
 

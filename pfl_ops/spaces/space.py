@@ -190,7 +190,7 @@ class _Draw:
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> float:
         u = self._unit()
         if step:
-            return low + step * round(u * (high - low) / step)
+            return min(low + step * round(u * (high - low) / step), high)
         if u in (0.0, 1.0):
             return high if u else low
         return math.exp(math.log(low) + u * math.log(high / low)) if log else low + u * (high - low)

@@ -62,11 +62,8 @@ def distances_to_ideal(front: ArrayLike, modes: Sequence[str]) -> NDArray[np.flo
 def allowed(experiment: "Experiment") -> list[str]:
     """Every key that a trial of this experiment may track, as far as names can tell (a method may lack a stage)."""
     evaluation = experiment.evaluation
-    keys: dict[str, float] = {}
-    for stage in metrics.STAGES:
-        for view in ("local", "global", *map(metrics.synthetic_view, evaluation.synthetic)):
-            keys |= metrics.tracked(stage, "validation", view, [0.0], evaluation.eps, "", [metrics.ENOUGH])
-    return [*metrics.with_acc(keys), "train/loss", *(f"cost/{cost}" for cost in COSTS)]
+    scores = metrics.scores("validation", evaluation.synthetic, evaluation.eps)
+    return [*scores, "train/loss", *(f"cost/{cost}" for cost in COSTS)]
 
 
 def objective(

@@ -460,11 +460,42 @@ def test_false_decisions_on_rounds_are_rare(never):
             " + ".join([f"max(path/{{fliu,apfl}}:{ACC})"] * 11) + " > 1",  # 2^11 = 2,048 sums
             "stand for more than 2,000 comparisons",
         ),
+        (f"path/fliu:{ACC} > 1 # in percent", "can't be read at '# in percent'"),
+        (f"path/fliu:{ACC} > path/apfl:{WORST}#last", "can't be read at '#last'"),
+        (f"term_0 > path/fliu:{ACC}", "can't be read at 'term_0'"),
+        (f"path/fliu:{ACC} < 1e999", "can't be read at '1e999'"),
+        ("2 > 1", "is about no cell"),
+        (f"*/{{fliu,fliu}}:{ACC} > */apfl:{ACC}", "names label fliu twice"),
+        (f"max(path/{{!fliu,apfl,fedavg}}:{ACC}) > 1", "means no label"),
+        (f"*/*:{ACC} > */fliu:{ACC}", "is false at iid, fliu whatever the numbers"),
+        (f"*/*:{ACC} >= */fliu:{ACC}", "is true at iid, fliu whatever the numbers"),
+        (f"path/fliu:{ACC} > max(path/{{fliu,apfl}}:{ACC})", "is false whatever the numbers"),
     ],
 )
 def test_a_claim_that_says_nothing_is_refused(says, message):
     with pytest.raises(PflOpsError, match=message.replace("(", r"\(")):
         Claim("", says).check(LABELS, CELLS, [ACC, WORST])
+
+
+def test_a_measure_of_the_best_round_is_a_term():
+    """It was cut off as a comment: the claim was judged on the last round's number."""
+    last, best = {"path/fliu": 60.0, "path/apfl": 70.0}, {"path/fliu": 80.0, "path/apfl": 75.0}
+    claim = Claim("", f"path/fliu:{ACC}#best > path/apfl:{ACC}#best")
+    claim.check(LABELS, CELLS, [ACC, f"{ACC}#best"])
+    verdict = claim.judge(lambda cell, key: {0: (last if key == ACC else best)[cell]}, LABELS, CELLS, exact=True)
+    assert [instance.detail for instance in verdict.instances] == ["80 > 75"]
+
+
+@pytest.mark.parametrize("share", ["12/10", "80", "80%", "0", "-1/2", "1/0", "Most", "", None])
+def test_a_share_that_is_none_is_refused(share):
+    """Of 12/10 of ten instances the nine best were judged."""
+    with pytest.raises(PflOpsError, match="share must be all, most, or a fraction"):
+        Claim("", f"*/fliu:{ACC} > */apfl:{ACC}", share=share).check(LABELS, CELLS, [ACC])
+
+
+def test_a_share_as_a_number_is_the_printed_one():
+    """0.8 as a float is a bit more than 8/10, of which ten instances would need nine."""
+    assert Claim("", "", share=0.8).least(10) == 8
 
 
 def test_a_claim_about_an_absent_cell_is_refused():

@@ -11,7 +11,7 @@ import pytest
 from toy_suite import ACC, TOY, G
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import PAPERS, all_suites, results_files, suites
+from pfl_ops.papers import PAPERS, Measure, all_suites, results_files, suites
 from pfl_ops.reports import results_pages, verdicts
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.results import Result
@@ -116,8 +116,9 @@ def test_rows_of_another_version_of_the_suite_are_never_shown_as_of_this_one(tmp
     [
         ("", "no column cell"),
         ("cell,seed,setting,commit\n", "no column torch"),
-        ("cell,seed,setting,commit,torch\niid/local,x,a,b,c\n", "invalid literal"),
-        (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,much\n", "could not convert"),
+        ("cell,seed,setting,commit,torch\niid/local,x,a,b,c\n", "column seed: x is no whole number from 0 on"),
+        ("cell,seed,setting,commit,torch\niid/local,-1,a,b,c\n", "column seed: -1 is no whole number from 0 on"),
+        (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,much\n", f"column {ACC}: much is no finite number"),
         (f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c\n", "another number of cells"),
         (
             f"cell,seed,setting,commit,torch,{ACC}\niid/local,1,a,b,c,1.5,2.5\n",
@@ -141,6 +142,14 @@ def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, text: str, why: str) -
             call()
         assert str(path) in str(error.value) and why in str(error.value) and "\n" not in str(error.value)
     assert path.read_text() == text
+
+
+def test_a_file_that_excel_saved_is_read(tmp_path: Path, outcomes) -> None:
+    """Excel begins a file in UTF-8 with a mark; "it has no column cell" was said of it."""
+    path = results_files.write(tmp_path, TOY, "small", outcomes)
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    (found,) = results_files.read(tmp_path, [TOY])
+    assert found.outcomes.keys() == outcomes.keys()
 
 
 def test_networks_that_give_one_answer_are_told_from_a_file_as_from_runs(tmp_path: Path) -> None:
@@ -362,6 +371,41 @@ def test_a_measure_that_a_suite_has_since_then_is_not_known_of_older_rows(tmp_pa
         assert {tuple(one.measures) for one in found.outcomes["iid/local"]} == {(ACC,)}
     (new,) = [one for one in found.outcomes["iid/fedavg"] if one.seed == 9]
     assert set(new.measures) == {measure.key for measure in TOY.measures} and new.value(G) is None
+
+
+@pytest.mark.parametrize("edit", ["unit", "at", "stages"])
+def test_numbers_in_another_unit_are_outdated_in_a_file_of_a_users_suite(tmp_path: Path, outcomes, edit: str) -> None:
+    """Rows in percent under a suite in shares: 181 was taken for 18,100 %, and "above 0.9" held of anything.
+
+    A measure that was added, or taken away, leaves the rows as they are.
+    """
+    own = replace(TOY, file="ours.py")
+    path = results_files.write(tmp_path, own, "small", outcomes)
+    methods = {name: replace(level, stages={"P": "L2"}) for name, level in own.axes["method"].items()}
+    edited = {
+        "unit": replace(own, measures=(replace(own.measures[0], unit=1.0), *own.measures[1:])),
+        "at": replace(own, at="best"),
+        "stages": replace(own, axes={**own.axes, "method": methods}),
+    }[edit]
+    (found,) = results_files.read(tmp_path, [edited])
+    rows = sum(map(len, outcomes.values()))
+    assert (found.outdated, found.outcomes) == (rows, {})
+    for measures in (own.measures, own.measures[:2], (*own.measures, Measure("test/L2/acc", "L2"))):
+        (found,) = results_files.read(tmp_path, [replace(own, measures=measures)])
+        assert found.outdated == 0 and sum(map(len, found.outcomes.values())) == rows
+    text = path.read_text().replace('""units"": ', '""units""')
+    path.write_text(text)
+    with pytest.raises(PflOpsError, match=r"toy-table1-small\.csv: line 2: JSONDecodeError"):
+        results_files.read(tmp_path, [own])
+
+
+def test_a_share_that_a_file_has_beside_the_measures_is_no_measure_in_percent(tmp_path: Path) -> None:
+    """Pooled accuracy is in each file, 0.5; it was read as 0.5 % once the suite showed it in percent."""
+    without = replace(TOY, file="ours.py", measures=TOY.measures[:1], claims=())
+    runs = {"iid/local": [Result.of_numbers(0, {f"final/{ACC}": 1.5, f"final/{G}": 0.5})]}
+    results_files.write(tmp_path, without, "small", runs)
+    assert [one.outdated for one in results_files.read(tmp_path, [without])] == [0]
+    assert [one.outdated for one in results_files.read(tmp_path, [replace(without, measures=TOY.measures[:2])])] == [1]
 
 
 def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from_them(tmp_path: Path) -> None:

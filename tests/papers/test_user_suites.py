@@ -119,6 +119,11 @@ WRONG = {
     "up": ('name="ours/table1"', 'name="../table1"', "the name of a suite is PAPER/EXHIBIT"),
     "clash": ('name="ours/table1"', 'name="fliu/table1"', "there is another suite 'fliu/table1'; choose another name"),
     "twice": ("(TABLE_1,)", "(TABLE_1, TABLE_1)", "there is another suite 'ours/table1'"),
+    "file_name": (
+        "(TABLE_1,)", '(TABLE_1, __import__("dataclasses").replace(TABLE_1, name="ours-table1/a", rule=None),'
+        ' __import__("dataclasses").replace(TABLE_1, name="ours/table1-a", rule=None))',
+        "suite 'ours/table1-a' would have the results file of 'ours-table1/a'; choose another name",
+    ),
     "none": ("SUITES = (TABLE_1,)", "", "defines no suite; it needs SUITES = (Suite(...),)"),
     "no_tuple": ("(TABLE_1,)", "TABLE_1", "defines no suite"),
     "other": ("(TABLE_1,)", "(TABLE_1, 7)", "SUITES has a int; it takes objects of type Suite"),
@@ -136,6 +141,38 @@ WRONG = {
     "rule_suites": ('suites=("ours/table1",)', 'suites=("ours/table2",)', "rule ours does not list the suite in"),
     "rule_cell": ('"local": "local"}', '"local": "locl"}', "no cell of ours/table1 named 'locl'"),
     "rule_label": ('cells={"fedavg"', 'cells={"fedavgs"', "no label of ours/table1 (rule ours) named 'fedavgs'"),
+    "measure": ('(OWN, "own classes")', '("test/L1/locl/mean", "x")', "no number of a run named 'test/L1/locl/mean'"),
+    "target": ('(OWN, "own classes")', '(OWN + "@high", "x")', "behind the key stands @ with a target, # with a round"),
+    "round": ('(OWN, "own classes")', '(OWN + "#11", "x")', "mean#11: no cell has round 11 at scale full"),
+    "measures": ('(OWN, "own classes")', '(ALL, "x")', "measure test/L1/global/mean is there twice"),
+    "unit": ('(OWN, "own classes")', '(OWN, "x", unit="%")', "unit must be a number above 0, got '%'"),
+    "digits": ('(OWN, "own classes")', '(OWN, "x", digits=-1)', "digits must be 0 to 10, got -1"),
+    "better": ('(OWN, "own classes")', '(OWN, "x", better="up")', "better must be high, low or empty, got 'up'"),
+    "at": ('spread_over="repetitions"', 'at="last"', "at must be final or best, got last"),
+    "spread": ('spread_over="repetitions"', 'spread_over="seeds"', "spread_over must be repetitions or clients, got"),
+    "apart": (
+        'Scale({"training.rounds": 5}', 'Scale({"algorithm.name": "fedavg"}',
+        "scale small makes cells fedavg and local one experiment: it sets what an axis varies",
+    ),
+    "seed": ('{"algorithm.name": "local"}', '{"algorithm.name": "local", "seed": 9}', "level local sets seed: all"),
+    "n": ('Scale({"training.rounds": 5}', 'Scale({"repetitions": 5}', "small sets repetitions: give Suite(repetitions"),
+    "level": ('"local training")', '"x", at={"smal": {}})', "no scale in level local named 'smal'. Did you"),
+    "stage": ('"local training")', '"x", stages={"P": "L9"})', "no stage in level local named 'L9'"),
+    "share": ('"Sec. 4"),', '"Sec. 4", share="12/10"),', "share must be all, most, or a fraction above 0 and up to 1"),
+    "texts": (
+        '"Sec. 4"),', '"Sec. 4"), Claim("Local training is better on own classes", f"local:{OWN} > 90"),',
+        "two claims have the text 'Local training is better on own classes'",
+    ),
+    "no_claim": ('claims=(Claim(', 'claims=("x", Claim(', "claims has a str; it takes Claim(...)"),
+    "axis": ('axes={\n        "method"', 'axes={\n        "measure"', "no axis can be named measure"),
+    "places": ('columns=("measure",)', 'columns=("measure", "measure")', "a Grid has axis measure at two places"),
+    "rule_own": ("trials=8", 'trials=8, own={"locl": {}}', "no method in `cells` of rule ours named 'locl'"),
+    "rule_trials": ("trials=8", 'trials="8"', "rule ours: trials must be a whole number from 1 on, got '8'"),
+    "rule_metric": ("val/L1/acc", "test/L1/acc", "no validation score (rule ours) named 'test/L1/acc'. Did you mean"),
+    "rule_range": ("[0.01, 1.0]", "[1.0, 0.01]", "rule ours, fedavg: training.lr: low must be at most high"),
+    "rule_path": ("training.lr\": {\"float", "training.l\": {\"float", "rule ours, fedavg: training.l: the experiment"),
+    "rule_first": ("trials=8", 'trials=8, before={"local": {"training.lr": 5}}', "rule ours, local: first: training"),
+    "rule_seed": ("seed=1000", "seed=2", "have seeds 2 to 5, which repetitions of the suite have, too (0 to 2)"),
     "csv_name": ('"table1.csv"', '"table2.csv"', "table2.csv: No such file or directory"),
 }  # fmt: skip
 NUMBERS = {
@@ -144,6 +181,9 @@ NUMBERS = {
     "column": ("spread,n", "sd,n", "columns cell,key,value,sd,n,remark; it needs cell,key,value,spread,n,remark"),
     "fields": (",70.1,2.0,3,", ",70.1,2.0,3", "line 2: 5 fields, not 6"),
     "number": ("70.1", "7o.1", "line 2: could not convert string to float: '7o.1'"),
+    "nan": ("70.1", "nan", "line 2: nan is no finite number; an empty field is none"),
+    "spread": ("70.1,2.0,3", "70.1,-2.0,3", "line 2: a spread is 0 or more, got -2.0"),
+    "n": ("70.1,2.0,3", "70.1,2.0,0", "line 2: n is 1 or more, got 0"),
     "twice": ("local,test/L1/global", "local,test/L1/local", "line 5: a second number for local test/L1/local/mean"),
 }  # fmt: skip
 
@@ -198,15 +238,20 @@ def test_own_suites_run_without_names(example: Callable[..., Path], monkeypatch:
 def test_results_are_kept_beside_the_report_of_each_suite(
     example: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A suite without a report has its results all the same; runs on substitute data are none."""
-    file = example()
-    (suite,) = load_suites([file])
-    outcomes = {cell.name: [Result.of_numbers(0, {"test/L1/acc": 1.25})] for cell in suite.cells}
+    """A suite without a report has its results all the same; runs on substitute data are none.
+
+    The page of claims has all suites of the call and their claims alone. It had the last suite's, and counted 219
+    claims of the papers.
+    """
+    file = example("(TABLE_1,)", '(TABLE_1, __import__("dataclasses").replace(TABLE_1, name="ours/table2", rule=None))')
+    suite, other = load_suites([file])
+    outcomes = {cell.name: [Result.of_numbers(0, {"final/test/L1/local/mean": 0.5})] for cell in suite.cells}
     about = {"stand_ins": {suite.cells[0].name: "digits"}, "problems": {}, "diverged": {}, "changes": {}}
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
-        found = [SimpleNamespace(suite=suite, scale="small", outcomes=outcomes, **about)]
-        on_suite(found[0])
+        found = [SimpleNamespace(suite=one, scale="small", outcomes=outcomes, **about) for one in (suite, other)]
+        for one in found:
+            on_suite(one)
         return found
 
     def keep(*_: Any) -> Any:
@@ -215,9 +260,12 @@ def test_results_are_kept_beside_the_report_of_each_suite(
     monkeypatch.setattr(tuning, "reproduce", reproduce)
     monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"], "_keep", keep)
     folder = tmp_path / "kept"
-    words = ["reproduce", suite.name, "--suite", str(file), "--scale", "small", "--results", str(folder)]
+    words = ["reproduce", "ours", "--suite", str(file), "--scale", "small", "--results", str(folder)]
     result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2 and result.stderr == f"pfl-ops: no report of {suite.name}: ValueError: no axis\n"
+    lines = [f"no report of {one.name}" for one in (suite, other)]
+    assert result.exit_code == 2 and result.stderr == f"pfl-ops: {', '.join(lines)}: ValueError: no axis\n"
     rows = (folder / f"{suite.name.replace('/', '-')}-small.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == [cell.name for cell in suite.cells[1:]]
-    assert suite.title in (folder / "README.md").read_text()
+    page = (folder / "README.md").read_text()
+    assert page.startswith("# Do the claims hold?\n") and "The suites have 2 claims" in page
+    assert "[ours/table1](ours-table1-small.md)" in page and "[ours/table2](ours-table2-small.md)" in page

@@ -374,10 +374,33 @@ def test_claims_are_judged_twice() -> None:
 
 
 def test_a_claim_without_a_decision_says_how_many_seeds_it_would_take() -> None:
-    """Two seeds whose differences are equal have no spread: nothing is foreseen within 1,000 seeds."""
+    """Two seeds whose differences are equal have no spread: no number of seeds decides, and the page says why."""
     undecided = table(suite_report(run()), "claims").rows[0].entries[2]
     assert undecided.text == "? undecided"
-    assert undecided.below[1].startswith("e = ") and undecided.below[1].endswith("needed, more than 1,000 seeds")
+    assert undecided.below[1].startswith("e = ") and undecided.below[1].endswith(
+        "needed; differences that are the same in every seed decide nothing"
+    )
+
+
+def test_a_claim_whose_cells_were_run_says_why_it_has_no_numbers() -> None:
+    """Its cells had run: one diverged in each seed, and the other's method has no such number."""
+    gap = Measure("method/gap/mean", "gap")
+    claims = (
+        Claim("sooner", f"iid/fedavg:{ACC} > iid/local:{ACC}"),
+        Claim("wide", f"iid/local:{gap.key} > 1"),
+        Claim("later", f"path/local:{ACC} > 1"),
+    )
+    suite = replace(SUITE, claims=claims, measures=(*SUITE.measures, gap))
+    found = {"iid/local": [outcome(0, 0.9)]}
+    rows = table(
+        suite_report(run(suite=suite, outcomes=found, diverged={"iid/fedavg": {0: "diverged"}})), "claims"
+    ).rows
+    assert [row.entries[2].text for row in rows] == ["– not run"] * 3
+    assert [row.entries[2].below for row in rows] == [
+        ("iid/fedavg: 1 of 1 diverged",),
+        ("iid/local has no method/gap/mean",),
+        (),
+    ]
 
 
 def rows_of(table: Table) -> list[dict[str, str]]:

@@ -1,0 +1,65 @@
+"""Measures of a suite, refused where no run can have such a number: a cell without one looks as if it were not run."""
+
+import math
+import re
+
+from pfl_ops import metrics
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.errors import PflOpsError, echo, unknown
+from pfl_ops.papers.suite import Measure, Suite
+from pfl_ops.results import HIGHEST, tracked_as
+
+COSTS = ("up_bytes", "down_bytes", "train_seconds", "eval_seconds", "samples_per_second", "peak_mib", "clients")
+OTHERS = ("train/loss", "train/lr", *(f"cost/{name}" for name in COSTS))
+"""Tracked keys that are no scores."""
+NOTE = re.compile(r"method/[a-z][a-z0-9_]*/(?:mean|std|min|max|q10|q50|q90|online/mean|stragglers/mean)")
+"""The key of a note, see `metrics.noted`."""
+KEY = re.compile(rf"(?P<name>[^@#]+)(?:@(?P<target>\d+(?:\.\d+)?)|#(?P<round>\d+|{HIGHEST}))?")
+MOST_DIGITS = 10
+
+
+def check_measures(suite: Suite) -> None:
+    """Refuse measures that no cell can have, that are there twice, or whose numbers can't be shown.
+
+    Raises:
+        PflOpsError: the first one, with the nearest key.
+    """
+    cells = [(suite.experiment(cell), suite.stages(cell)) for cell in suite.cells]
+    keys = [measure.key for measure in suite.measures]
+    for measure in suite.measures:
+        if keys.count(measure.key) > 1:
+            raise PflOpsError(f"measure {echo(measure.key)} is there twice")
+        if problem := _problem(measure):
+            raise PflOpsError(f"measure {echo(measure.key)}: {problem}")
+        found = KEY.fullmatch(measure.key)
+        if found is None:
+            raise PflOpsError(
+                f"measure {echo(measure.key)}: behind the key stands @ with a target, # with a round, or #{HIGHEST}"
+            )
+        name, number = found["name"], found["round"] or HIGHEST
+        known = [(tracked_as(name, stages), _tracked(experiment)) for experiment, stages in cells]
+        if not NOTE.fullmatch(name) and not any(key in there for key, there in known):
+            raise unknown("number of a run", *known[0])
+        if number != HIGHEST and all(int(number) > experiment.training.rounds for experiment, _ in cells):
+            raise PflOpsError(f"measure {echo(measure.key)}: no cell has round {number} at scale full")
+
+
+def _problem(measure: Measure) -> str:
+    unit, digits = measure.unit, measure.digits
+    if not isinstance(unit, int | float) or not 0 < unit < math.inf:
+        return f"unit must be a number above 0, got {echo(repr(unit))}"
+    if not isinstance(digits, int) or not 0 <= digits <= MOST_DIGITS:
+        return f"digits must be 0 to {MOST_DIGITS}, got {echo(repr(digits))}"
+    if measure.better not in ("high", "low", ""):
+        return f"better must be high, low or empty, got {echo(repr(measure.better))}"
+    return ""
+
+
+def _tracked(experiment: Experiment) -> list[str]:
+    """The keys that a run of this experiment may track, but for the notes of its method."""
+    evaluation = experiment.evaluation
+    scores = metrics.scores(evaluation.split, evaluation.synthetic, evaluation.eps)
+    pooled = [key.removesuffix("mean") for key in scores if key.endswith("/global/mean")]
+    counted = [key.replace("/rho_", "/below_") for key in scores if "/rho_" in key]
+    errors = [f"{start}{name}" for start in pooled for name in (metrics.SAMPLES, metrics.ERROR)]
+    return [*scores, *counted, *errors, *OTHERS]
