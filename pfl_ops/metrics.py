@@ -235,6 +235,13 @@ def key(split: Split, stage: str, *rest: str, prefix: str = "") -> str:
     return prefix + "/".join(["val" if split == "validation" else split, stage, *rest])
 
 
+COSTS = tuple(
+    f"cost/{name}"
+    for name in ("up_bytes", "down_bytes", "train_seconds", "eval_seconds", "samples_per_second", "peak_mib")
+)
+"""Tracked costs of a round that can be compared."""
+
+
 def scores(split: Split, synthetic: Sequence[float] = (), eps: Sequence[float] = (0.95,)) -> list[str]:
     """Return every tracked key of scores that a run may have, as far as names can tell: a method may lack a stage.
 

@@ -9,8 +9,7 @@ from pfl_ops.errors import PflOpsError, echo, unknown
 from pfl_ops.papers.suite import Measure, Suite
 from pfl_ops.results import HIGHEST, tracked_as
 
-COSTS = ("up_bytes", "down_bytes", "train_seconds", "eval_seconds", "samples_per_second", "peak_mib", "clients")
-OTHERS = ("train/loss", "train/lr", *(f"cost/{name}" for name in COSTS))
+OTHERS = ("train/loss", "train/lr", *metrics.COSTS, "cost/clients")
 """Tracked keys that are no scores."""
 NOTE = re.compile(r"method/[a-z][a-z0-9_]*/(?:mean|std|min|max|q10|q50|q90|online/mean|stragglers/mean)")
 """The key of a note, see `metrics.noted`."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 Mode: TypeAlias = Literal["max", "min"]
 
-COSTS = ("up_bytes", "down_bytes", "train_seconds", "eval_seconds", "samples_per_second", "peak_mib")
-
 
 @dataclass(frozen=True)
 class Objective:
@@ -63,7 +61,7 @@ def allowed(experiment: "Experiment") -> list[str]:
     """Every key that a trial of this experiment may track, as far as names can tell (a method may lack a stage)."""
     evaluation = experiment.evaluation
     scores = metrics.scores("validation", evaluation.synthetic, evaluation.eps)
-    return [*scores, "train/loss", *(f"cost/{cost}" for cost in COSTS)]
+    return [*scores, "train/loss", *metrics.COSTS]
 
 
 def objective(
