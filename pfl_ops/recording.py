@@ -201,7 +201,7 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
     )
     tracked.table(simulation.client_table, "clients.parquet")
     tracked.figure(figures.partition(clients.table, title=experiment.label), "partition")
-    tracked.figure(figures.curves([(r.round, r.metrics) for r in simulation.records]), "accuracy")
+    tracked.figure(figures.curves(_accuracies(simulation)), "accuracy")
     tracked.figure(figures.clients(_by_stage(simulation.client_table)), "clients")
     with scratch() as folder:
         tracked.artifact(write_partition(folder / "partition", clients.recorded), move=True)
@@ -225,6 +225,14 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
     tracked.flush()
     if simulation.diverged is None:  # its numbers are no results
         tracked.log([Record(last.round, {FINISHED: 1.0}, last.time)])  # after all the rest: a run with it has it all
+
+
+def _accuracies(simulation: "Simulation") -> list[tuple[int, Mapping[str, float]]]:
+    """Rounds with their metrics; the last round alone, as it was scored in full, if no other one has an accuracy."""
+    rounds = [(record.round, record.metrics) for record in simulation.records]
+    if any(key.endswith("/local/mean") for _, values in rounds for key in values):
+        return rounds
+    return [(rounds[-1][0], {key.removeprefix("final/"): value for key, value in simulation.final.items()})]
 
 
 def _plugins_as_loaded(folder: Path) -> list[Path]:

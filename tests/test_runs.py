@@ -311,6 +311,18 @@ def test_its_figures(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert file.read_bytes()[:4] == b"\x89PNG"
 
 
+def test_run_without_scored_rounds_is_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`centralized` has G alone: with `evaluation.stages=L1` only the full evaluation after the last round has a score,
+    which the picture then shows."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures, "curves", lambda records: drawn.append(records) or FIGURES["curves"](records))
+    e = experiment(seed=2, method="centralized", **{"participation.share": 1.0, "evaluation.stages": ["L1"]})
+    found = go(store, e)
+    assert tracked(store, e).status == "FINISHED"
+    ((last, values),) = drawn[0]
+    assert last == 3 and values["test/G/local/mean"] == found.final["final/test/G/local/mean"]
+
+
 # -- a method that fails ----------------------------------------------------------------------------------------------
 
 
