@@ -91,25 +91,30 @@ def other_rounds(c: Comparison, group: Group) -> dict[str, tuple[str, At]]:
     return other | {"best round": (BEST_ROUND, "final")}
 
 
-def best_notes(c: Comparison) -> tuple[str, ...]:
+def best_notes(c: Comparison, group: Group) -> tuple[str, ...]:
     """Return a line each on best rounds that were scored on a subset of the pooled samples, or on a cohort alone.
 
     The last round is scored on more, so that its score may be above that of the best round, even if it is that round.
     """
     found = []
-    for group in c.groups:
-        error = metrics.error_key(f"/{group.metric}")  # tracked where the samples are a subset
-        names = (name for line in group.lines for run in line.runs for name in run.metrics)
-        if error and any(name.startswith("best/") and name.endswith(error) for name in names):
-            found.append(SUBSET)
-        of_cohort = [line for line in group.lines if scored_cohort(line.runs[0], group.metric, "best")]
-        if of_cohort:
-            some = any(clients_at_l2(line.runs[0]) is not None for line in of_cohort)
-            found.append(
-                f"best round: {', '.join(line.label for line in of_cohort)} (L2) is scored on that round's cohort "
-                f"alone, other stages {'' if some else 'and the last round '}on all clients"
-            )
-    return tuple(dict.fromkeys(found))
+    error = metrics.error_key(f"/{group.metric}")  # tracked where the samples are a subset
+    names = (name for line in group.lines for run in line.runs for name in run.metrics)
+    if error and any(name.startswith("best/") and name.endswith(error) for name in names):
+        found.append(SUBSET)
+    shown = (group.metric, *(["L2/local/mean"] if c.at == "best" else []))  # the best round's other stages are shown
+    of_cohort = [line for line in group.lines if any(_at_best_cohort(line, metric) for metric in shown)]
+    if of_cohort:
+        some = any(clients_at_l2(line.runs[0]) is not None for line in of_cohort)
+        found.append(
+            f"best round: {', '.join(line.label for line in of_cohort)} (L2) is scored on that round's cohort "
+            f"alone, other stages {'' if some else 'and the last round '}on all clients"
+        )
+    return tuple(found)
+
+
+def _at_best_cohort(line: Line, metric: str) -> bool:
+    """True if a line has a score of its best round that is of that round's cohort."""
+    return bool(scored_cohort(line.runs[0], metric, "best")) and bool(line.values(metric, "best"))
 
 
 def scored_notes(group: Group) -> tuple[str, ...]:
@@ -130,6 +135,10 @@ def scored_notes(group: Group) -> tuple[str, ...]:
         pairs = [pair for line in few for run in line.runs if (pair := _at_l2(run))]
         named = "" if len(few) == len(group.lines) else f"; {some_labels([line.label for line in few])}"
         found.append(f"{covered(*zip(*pairs, strict=True))} ({ABSENT}=last{named})")
+    l2 = "L2/local/mean"
+    partial = [line for line in group.lines if scored_cohort(line.runs[0], l2) and line.values(l2)]
+    if partial:
+        found.append(f"L2{_of(partial, group)} is of the last round's cohort alone, without a full evaluation")
     return tuple(found)
 
 
@@ -272,7 +281,7 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     at_round = "at the last round" if c.at == "final" else "at each run's best round"
     caption = f"{group.title}: {group.size}, {at_round}, ordered by {title_of(group.metric)}."
     data = c.table[c.table["group"] == group.title]
-    of_group = tuple(map(sentence, scored_notes(group)))
+    of_group = tuple(map(sentence, (*scored_notes(group), *(best_notes(c, group) if c.at == "best" else ()))))
     return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), (*notes, *of_group), data)
 
 
@@ -321,7 +330,7 @@ def costs(c: Comparison, group: Group) -> Table:
         entries.append(TableCell(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
         rows.append(Row(tuple(entries)))
     heads = tuple(map(Head, ("setting", *others, *target, *TRAFFIC, SECONDS)))
-    notes = tuple(map(sentence, best_notes(c)))
+    notes = tuple(map(sentence, best_notes(c, group))) if c.at == "final" else ()
     return Table(_name(c, group, "costs"), f"{group.title}: rounds and cost.", (heads,), tuple(rows), notes)
 
 
