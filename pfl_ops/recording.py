@@ -4,7 +4,7 @@ Either the simulating process tracks (`StoreRecorder`), or it leaves a request t
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -227,7 +227,7 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
         tracked.log([Record(last.round, {FINISHED: 1.0}, last.time)])  # after all the rest: a run with it has it all
 
 
-def _accuracies(simulation: "Simulation") -> list[tuple[int, Mapping[str, float]]]:
+def _accuracies(simulation: "Simulation") -> Sequence[tuple[int, Mapping[str, float]]]:
     """Rounds with their metrics; the last round alone, as it was scored in full, if no other one has an accuracy."""
     rounds = [(record.round, record.metrics) for record in simulation.records]
     if any(key.endswith("/local/mean") for _, values in rounds for key in values):
