@@ -202,7 +202,8 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
     tracked.table(simulation.client_table, "clients.parquet")
     tracked.figure(figures.partition(clients.table, title=experiment.label), "partition")
     tracked.figure(figures.curves(_accuracies(simulation)), "accuracy")
-    tracked.figure(figures.clients(_by_stage(simulation.client_table)), "clients")
+    if by_stage := _by_stage(simulation.client_table):
+        tracked.figure(figures.clients(by_stage), "clients")
     with scratch() as folder:
         tracked.artifact(write_partition(folder / "partition", clients.recorded), move=True)
         for path in models(simulation, folder):
@@ -230,7 +231,7 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
 def _accuracies(simulation: "Simulation") -> Sequence[tuple[int, Mapping[str, float]]]:
     """Rounds with their metrics; the last round alone, as it was scored in full, if no other one has an accuracy."""
     rounds = [(record.round, record.metrics) for record in simulation.records]
-    if any(key.endswith("/local/mean") for _, values in rounds for key in values):
+    if any(key.startswith(("val/", "test/")) for _, values in rounds for key in values):
         return rounds
     return [(rounds[-1][0], {key.removeprefix("final/"): value for key, value in simulation.final.items()})]
 
@@ -258,9 +259,9 @@ def present(experiment: Experiment, simulation: "Simulation", tracked: "Run", ki
 
 
 def _by_stage(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Local accuracies by stage, in the order of the stages."""
+    """Local accuracies by stage, in the order of the stages; no stage without any: no scored client has a sample."""
     found = {stage: columns["local"][columns["stage"] == stage] for stage in metrics.STAGES if columns}
-    return {stage: values for stage, values in found.items() if len(values)}
+    return {stage: values for stage, values in found.items() if not np.isnan(values).all()}
 
 
 def models(simulation: "Simulation", folder: Path) -> Iterator[Path]:
