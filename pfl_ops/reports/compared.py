@@ -74,8 +74,15 @@ def ahead(c: Comparison, group: Group, line: Line) -> str:
 
 
 def text_of(line: Line, metric: str, at: At = "final") -> str:
-    """Return a metric of a line in its unit, without the unit's name: "91.2 ± 0.4"."""
-    return spread(in_unit(line.values(metric, at), metric), unit_of(metric).digits)
+    """Return a metric of a line in its unit, without the unit's name: "91.2 ± 0.4", see `_of_runs`."""
+    values = line.values(metric, at)
+    return spread(in_unit(values, metric), unit_of(metric).digits) + _of_runs(line, values)
+
+
+def _of_runs(line: Line, values: Mapping[int, float]) -> str:
+    """Return " (3 of 5)" for a mean over the seeds that have a value, if others of the line have none; else ""."""
+    n = len({run.seed for run in line.runs})
+    return f" ({len(values)} of {n})" if 0 < len(values) < n else ""
 
 
 def shown_metrics(group: Group) -> dict[str, str]:
@@ -247,7 +254,8 @@ def reading(c: Comparison) -> tuple[str, ...]:
     """Return the notes that hold for the tables of every group."""
     at_round = "the last round" if c.at == "final" else "each run's best round"
     return (
-        f"Mean ± sample standard deviation over n repetitions, at {at_round}. Accuracies are means over clients.",
+        f"Mean ± sample standard deviation over n repetitions, at {at_round}; (3 of 5): over the 3 that have a value. "
+        "Accuracies are means over clients.",
         "Stage: L1, what clients hold after the update; L2, their models after local training; G, the global model. "
         "Each method is judged in its own stage.",
         "Difference to the first: mean over common seeds of the line's value less the first line's, for accuracies in "
@@ -385,7 +393,8 @@ def _entry(
     if not values:
         return TableCell("–", mark="missing")
     digits = unit_of(metric).digits if digits is None else digits
-    return TableCell(spread(values, digits), mean_std(values.values())[0], mark=mark)
+    of = _of_runs(line, values) if seed is None else ""
+    return TableCell(spread(values, digits) + of, mean_std(values.values())[0], mark=mark)
 
 
 def highest(c: Comparison, group: Group, metric: str) -> tuple[Line, ...]:

@@ -28,7 +28,7 @@ from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, Group, compare
-from pfl_ops.reports.compared import ahead, best_notes, costs, document, reading, results, scored_notes
+from pfl_ops.reports.compared import ahead, best_notes, costs, document, reading, results, scored_notes, text_of
 from pfl_ops.reports.document import Document, Picture, Table, Text
 from pfl_ops.reports.html import to_html
 from pfl_ops.reports.labels import group_titles, labels
@@ -733,6 +733,17 @@ def test_l2_of_best_rounds_is_said_to_be_of_a_cohort(made: Any, shelf: Any) -> N
     assert not any("cohort" in line for line in best.complaints)
     last = go(shelf(runs), metric="local/mean", target=0.5, with_clients=False)
     assert last.complaints == () and not any("cohort" in line for line in results(last, last.groups[0]).notes)
+
+
+def test_mean_over_some_repetitions_says_of_how_many(made: Any, shelf: Any) -> None:
+    """Two of three seeds have a client with ten samples: (0.2 + 0.4) / 2; all of them have Acc(L)."""
+    runs = [made("fliu", s, 0.6) for s in range(3)]
+    for run, worst in zip(runs, (0.2, 0.4), strict=False):
+        run.metrics["final/test/L1/local/worst_min10"] = worst
+    found = go(shelf(runs), metric="local/worst_min10", with_clients=False)
+    (line,), (row,) = found.lines, results(found, found.groups[0]).rows
+    assert text_of(line, "local/worst_min10") == "30.0 ± 14.1 (2 of 3)" == row.entries[7].text
+    assert text_of(line, "local/mean") == "60.0 ± 0.0" == row.entries[3].text
 
 
 def test_target_at_l2_of_one_line_is_no_unfair_comparison(made: Any, shelf: Any) -> None:
