@@ -14,14 +14,13 @@ from pfl_ops.reports.compared import (
     SECONDS,
     TRAFFIC,
     ahead,
-    best_notes,
     folded,
     other_rounds,
-    scored_notes,
     shown_metrics,
     size_of,
     text_of,
 )
+from pfl_ops.reports.compared_notes import best_notes, scored_notes
 from pfl_ops.reports.numbers import (
     VIEWS,
     chance,

@@ -28,7 +28,8 @@ from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, Group, compare
-from pfl_ops.reports.compared import ahead, best_notes, costs, document, reading, results, scored_notes, text_of
+from pfl_ops.reports.compared import ahead, costs, document, reading, results, text_of
+from pfl_ops.reports.compared_notes import best_notes, scored_notes
 from pfl_ops.reports.document import Document, Picture, Table, Text
 from pfl_ops.reports.html import to_html
 from pfl_ops.reports.labels import group_titles, labels
